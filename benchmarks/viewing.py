@@ -1,5 +1,5 @@
 """What the viewer takes in Chromium: a sealed tape of a million calls, and one of 2 GiB of tensors;
-and what `calltape report` takes for the page of the million calls.
+and what `calltape view --out` takes for the page of the million calls.
 
 Each is opened from its end, then without its end, as a killed process leaves it: then the viewer
 hops over the headers, and reads every record. Times are from the drop of the file to the first rows
@@ -120,13 +120,13 @@ def _row(what: str, path: Path) -> Row:
 
 
 def _report_row(path: Path, calls: int) -> Row:
-    """`calltape report` as a process of its own, and its page in Chromium."""
+    """`calltape view --out` as a process of its own, and its page in Chromium."""
     page = path.with_suffix(".html")
     code = (
         "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True); "
         "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
     )
-    command = [sys.executable, "-m", "calltape_analyzer", "report", str(path), "-o", str(page)]
+    command = [sys.executable, "-m", "calltape_analyzer", "view", str(path), "-o", str(page)]
     begin = time.perf_counter()
     ran = subprocess.run(
         [sys.executable, "-c", code, *command], check=True, capture_output=True, text=True
@@ -140,7 +140,7 @@ def _report_row(path: Path, calls: int) -> Row:
         tab.until(lambda: tab.text("h1"))
         shown = time.perf_counter() - begin
     return Row(
-        f"calltape report of a sealed tape of {calls:,} calls",
+        f"calltape view --out of a sealed tape of {calls:,} calls",
         f"{seconds:.2f} s, {peak / 2**20:.0f} MiB",
         (f"a page of {page.stat().st_size / 2**10:.0f} KiB, shown in {shown:.2f} s",),
     )

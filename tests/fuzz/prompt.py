@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 from functools import cache
 from pathlib import Path
@@ -19,19 +18,19 @@ __all__ = ["COMMANDS", "command"]
 
 COMMANDS: tuple[tuple[str, ...], ...] = (
     ("info",), ("info", "--json"), ("info", "--quick"), ("ls",), ("ls", "--json"),
-    ("ls", "--calls", "0..1"), ("ls", "--ignore", "x"), ("show", "0"), ("show", "0", "--json"),
-    ("variants",), ("variants", "--json"), ("variants", "--python"),
+    ("ls", "--calls", "0..1"), ("show", "0"), ("show", "0", "--json"),
+    ("variants", "--ignore", "x"), ("variants",), ("variants", "--json"), ("variants", "--python"),
     ("explain", "x"), ("explain", "x", "0", "--json"), ("explain", "past_key_values.*"),
-    ("script",), ("script", "--json"), ("diff", "OTHER"), ("diff", "OTHER", "--json"),
-    ("info", "--markdown"), ("check", "PROGRAM"), ("check", "PROGRAM", "--json"),
+    ("bundle", "-o", "OUT.py"), ("diff", "OTHER"), ("diff", "OTHER", "--json"),
+    ("info", "--markdown"), ("replay", "PROGRAM", "--dry-run"),
+    ("replay", "PROGRAM", "--dry-run", "--json"),
     ("redact", "-o", "OUT"),
-    ("redact", "-o", "OUT", "--json", "--permute", "*", "--noise", "*.0", "--special"),
+    ("redact", "-o", "OUT", "--json", "--keep", "*.0"),
     ("redact", "-o", "OUT", "--shapes-only", "*", "--keep", "x"),
-    ("bundle", "-o", "OUT"), ("bundle", "-o", "OUT", "--json", "--noise", "*"),
-    ("filter", "-o", "OUT", "--last", "2"), ("recover", "-o", "OUT"),
-    ("table", "-o", "OUT.parquet"), ("table", "-o", "OUT.csv", "--json"),
-    ("table", "-o", "OUT.arrow", "--leaves"), ("table", "-o", "OUT.csv", "--leaves", "--json"),
-    ("report", "-o", "OUT.html", "--programs", "PROGRAM", "--scan"),
+    ("bundle", "-o", "OUT"), ("filter", "-o", "OUT", "--first", "2"), ("recover", "-o", "OUT"),
+    ("table", "-o", "OUT.parquet"), ("table", "-o", "OUT.csv"),
+    ("table", "-o", "OUT.arrow", "--leaves"), ("table", "-o", "OUT.csv", "--leaves"),
+    ("view", "-o", "OUT.html"),
     ("survey", "--json", "--jobs", "1"), ("survey", "--scan", "--jobs", "1", "-o", "OUT.json"),
 )  # fmt: skip
 """A verb and its options; the tape comes after the verb. ``OTHER`` is a good tape, ``PROGRAM`` an
@@ -42,7 +41,7 @@ it does to a tape is done by ``filter`` and by resizing, which ``questions`` rea
 """
 
 
-_SUFFIXES = (".parquet", ".arrow", ".csv", ".html", ".json")
+_SUFFIXES = (".parquet", ".arrow", ".csv", ".html", ".json", ".py")
 
 
 @cache
@@ -64,8 +63,6 @@ def command(steps: Steps, path: Path, other: Path, words: tuple[str, ...]) -> No
     files |= {word: str(file) for word, file in results.items()}
     verb, *rest = (files.get(word, word) for word in words)
     result = steps.step(shown, lambda: CliRunner().invoke(_command(), [verb, str(path), *rest]))
-    if verb == "args":
-        gc.collect()  # a command has a process of its own, and leaves nothing to the next one
     page = results["OUT.html"]
     if page.exists():
         steps.text(f"page of {shown}", page.read_text(encoding="utf-8").replace("\t", ""))

@@ -15,7 +15,7 @@ import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from calltape_analyzer.editing.edit_report import EditReport
 from calltape_analyzer.editing.failure_shown import all_shown_failures
@@ -45,7 +45,7 @@ TAPE, SCRIPT, SUMMARY, VERSIONS = "bug.tape", "reproduce.py", "report.md", "vers
 _FACTORY = "build_model"
 _STEP = 1024 * 1024
 _BEGIN = (1980, 1, 1, 0, 0, 0)  # the first moment that a zip file can have: equal parts, equal file
-_ADVICE = "leave calls out (--calls, --variant), or keep fewer values (--keep, --permute, --noise)"
+_ADVICE = "leave calls out (--calls, --variant), or keep fewer values when you redact it"
 
 
 class BundledFile(PlainData):
@@ -84,6 +84,7 @@ def bundle(
     model_code: Sequence[str | os.PathLike[str]] = (),
     model: str | None = None,
     call: str | int | None = None,
+    to: Literal["torch", "onnx"] | None = None,
     redaction: Mapping[str, Sequence[str]] | None = None,
     overwrite: bool = False,
     limit: int = MAX_BYTES,
@@ -99,6 +100,7 @@ def bundle(
         model: ``module:factory``, in one of these files. By default the function ``build_model`` of
             the first file that has one; if none has, the script has a function to fill in.
         call: the call that the script is about, as in :func:`calltape_analyzer.script`.
+        to: whether the script exports, as in :func:`calltape_analyzer.script`.
         redaction: options of :func:`calltape_analyzer.redact`, such as ``{"keep": ["mode"]}``.
         overwrite: whether a file that is there already is replaced.
         limit: of the bytes of the file.
@@ -121,7 +123,7 @@ def bundle(
             with open_tape(beside / TAPE) as redacted:
                 about = None if place is None else _same_call(redacted, tape, place)
                 factory = model or _factory(sources)
-                texts = _texts(redacted, tape, factory, about)
+                texts = _texts(redacted, tape, factory, about, to)
             packed = beside / "bundle.zip"
             files = _pack(packed, beside / TAPE, texts, sources)
             _check_size(packed.stat().st_size, limit, files)
@@ -216,10 +218,16 @@ def _same_call(redacted: Tape, tape: Tape, place: int) -> str:
     return found[0].address
 
 
-def _texts(redacted: Tape, tape: Tape, model: str | None, call: str | None) -> dict[str, str]:
+def _texts(
+    redacted: Tape,
+    tape: Tape,
+    model: str | None,
+    call: str | None,
+    to: Literal["torch", "onnx"] | None,
+) -> dict[str, str]:
     versions = {"here": versions_here(), "recorded_with": versions_of(redacted)}
     return {
-        SCRIPT: script(redacted, model=model, call=call, beside=True),
+        SCRIPT: script(redacted, model=model, to=to, call=call, beside=True),
         SUMMARY: tape_summary(redacted),
         VERSIONS: json.dumps(versions, indent=2) + "\n",
     }

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from typer.testing import CliRunner
@@ -25,6 +27,15 @@ def run(*arguments: Any) -> Ran:
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return Ran(result.exit_code, result.stdout, result.stderr)
+
+
+def script_of(*arguments: Any) -> str:
+    """The script that ``bundle`` writes for a tape."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "script.py"
+        ran = run("bundle", *arguments, "-o", file)
+        assert (ran.code, ran.out, ran.err) == (0, f"wrote {file}\n", ""), ran.err
+        return file.read_text()
 
 
 def process(*arguments: Any, **options: Any) -> subprocess.CompletedProcess[str]:

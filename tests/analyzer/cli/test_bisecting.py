@@ -142,7 +142,6 @@ def test_the_page_has_a_section_for_each() -> None:
         ("classifier", ("--calls", "99"), 128),
         ("classifier", ("--slower-than", "soon"), 128),
         ("no form", (), 128),
-        ("other", ("--failing", "x.tape"), 128),
     ],
 )
 def test_codes(name: str, options: tuple[str, ...], code: int, classifier_tape: Path) -> None:
@@ -225,9 +224,3 @@ def test_a_mistyped_option_ends_the_bisection(classifier_tape: Path) -> None:
     arguments = ("replay", str(classifier_tape), "--model", "a:b", "--bisect")
     assert process(*arguments, "--no-such-option").returncode == 128
     assert process(*arguments[:-1], "--no-such-option").returncode == 2
-
-
-def test_all_rows_are_shown_if_asked(classifier_tape: Path) -> None:
-    arguments = ("replay", classifier_tape, "--model", f"{MODULE}:classifier")
-    assert len(run(*arguments).out.splitlines()) == 1
-    assert len(run(*arguments, "--all").out.splitlines()) == 6

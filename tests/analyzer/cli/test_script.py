@@ -1,10 +1,9 @@
-"""``calltape script``: the Python file that it writes for a tape."""
+"""The Python file that ``calltape bundle`` writes for a tape."""
 
 from __future__ import annotations
 
 import ast
 import contextlib
-import json
 import subprocess
 import sys
 import types
@@ -18,21 +17,16 @@ from calltape_analyzer import open_tape
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.scripting import is_factory, script
 from calltape_recorder import record
-from tests.analyzer.cli.commands import run
+from tests.analyzer.cli.commands import run, script_of
 from tests.analyzer.cli.models import MODULE
 from tests.analyzer.tapes import write_tape
 
 
 def test_script_to_fill_in(classifier_tape: Path) -> None:
-    code, out, err = run("script", classifier_tape)
-    assert (code, err) == (0, "")
+    out = script_of(classifier_tape)
     compile(out, "script", "exec")
     assert "To be filled in" in out
-    assert json.loads(run("script", classifier_tape, "--json").out) == {
-        "source": out,
-        "saved": None,
-    }
-    assert 'to="onnx"' in run("script", classifier_tape, "--to", "onnx").out
+    assert 'to="onnx"' in script_of(classifier_tape, "--to", "onnx")
     scope: dict[str, Any] = {"__name__": "script"}
     exec(out, scope)
     with pytest.raises(SystemExit, match="build_model"):
@@ -114,21 +108,18 @@ def test_script_holds_no_text_of_a_call(position: int, tmp_path: Path) -> None:
 def test_what_is_there_is_not_replaced(classifier_tape: Path, folder: Path) -> None:
     mine, elsewhere = folder / "mine.py", folder / "elsewhere.py"
     mine.write_text("mine")
-    code, out, err = run("script", classifier_tape, "-o", mine)
+    code, out, err = run("bundle", classifier_tape, "-o", mine)
     assert (code, out, mine.read_text()) == (1, "", "mine")
     assert err.startswith(f"calltape: {mine}: it is there already.")
     assert err.count("\n") == 1
     (folder / "link.py").symlink_to(elsewhere)
-    assert run("script", classifier_tape, "-o", folder / "link.py").code == 1
+    assert run("bundle", classifier_tape, "-o", folder / "link.py").code == 1
     assert not elsewhere.exists()
-    assert run("script", classifier_tape, "-o", mine, "--force").code == 0
+    assert run("bundle", classifier_tape, "-o", mine, "--force").code == 0
     assert "def main()" in mine.read_text()
-    assert run("script", classifier_tape, "-o", folder, "--force").code == 1
-    assert run("script", classifier_tape, "-o", folder / "absent" / "a.py").code == 1
-    model = ("--model", f"{MODULE}:other")
-    code, out, err = run("replay", classifier_tape, *model, "--failing", classifier_tape)
-    assert (code, out) == (1, "")
-    assert "it is there already" in err
+    (folder / "folder.py").mkdir()
+    assert run("bundle", classifier_tape, "-o", folder / "folder.py", "--force").code == 1
+    assert run("bundle", classifier_tape, "-o", folder / "absent" / "a.py").code == 1
     assert not [path for path in folder.iterdir() if path.name.startswith(".")]
 
 
@@ -137,7 +128,7 @@ def test_script_names_all_files(tmp_path: Path) -> None:
         write_tape(tmp_path / f"{n}.tape", [((torch.zeros(n),), {})], tape_id=bytes([n] * 16))
         for n in (2, 3)
     ]
-    out = run("script", *paths).out
+    out = script_of(*paths)
     scope: dict[str, Any] = {"__name__": "script"}
     exec(out, scope)
     assert scope["TAPES"] == [str(path) for path in paths]
@@ -156,7 +147,7 @@ def test_script_takes_no_code_for_a_model(classifier_tape: Path) -> None:
 @pytest.mark.integration
 def test_the_script_runs(classifier_tape: Path, folder: Path) -> None:
     file = folder / "report.py"
-    arguments = ("script", classifier_tape, "--model", f"{MODULE}:classifier", "-o", file)
+    arguments = ("bundle", classifier_tape, "--model", f"{MODULE}:classifier", "-o", file)
     assert run(*arguments) == (0, f"wrote {file}\n", "")
     result = subprocess.run(
         [sys.executable, str(file)], capture_output=True, text=True, check=False
@@ -226,7 +217,7 @@ def failing_tape(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_script_of_a_call_that_raised(failing_tape: Path) -> None:
-    out = run("script", failing_tape).out
+    out = script_of(failing_tape)
     scope: dict[str, Any] = {"__name__": "script"}
     exec(out, scope)
     with open_tape(failing_tape) as tape:
@@ -239,11 +230,13 @@ def test_script_of_a_call_that_raised(failing_tape: Path) -> None:
     assert "export(" not in out
     assert "cannot add" not in out
     scope = {"__name__": "script"}
-    exec(run("script", failing_tape, "--call", 3).out, scope)
+    exec(script_of(failing_tape, "--call", 3), scope)
     assert scope["CALL"].endswith(":3") or scope["CALL"] == "3"
-    assert "export(" in run("script", failing_tape, "--to", "torch").out
-    assert run("script", failing_tape, "--to", "torch", "--call", 3).code == 1
-    assert run("script", failing_tape, "--call", 99).code == 1
+    assert "export(" in script_of(failing_tape, "--to", "torch")
+    out_file = ("-o", failing_tape.with_name("none.py"))
+    assert run("bundle", failing_tape, "--to", "torch", "--call", 3, *out_file).code == 1
+    assert run("bundle", failing_tape, "--call", 99, *out_file).code == 1
+    assert run("bundle", failing_tape, "--model-code", __file__, *out_file).code == 2
 
 
 @pytest.mark.integration
@@ -255,7 +248,7 @@ def test_the_script_runs_without_the_library(
     (folder / "bare_models.py").write_text(WITHOUT_LIBRARY)
     file = folder / "report.py"
     model = ("--model", "bare_models:failing")
-    assert run("script", failing_tape, *model, *options, "-o", file).code == 0
+    assert run("bundle", failing_tape, *model, *options, "-o", file).code == 0
     blocked = (
         "import runpy, sys\n"
         "for name in ('transformers', 'onnx', 'calltape_recorder'):\n"

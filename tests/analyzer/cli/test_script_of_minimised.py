@@ -1,4 +1,4 @@
-"""``calltape script`` of a tape that ``minimise`` made: it shows the failure."""
+"""The script of a tape that ``minimise`` made: it shows the failure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from calltape_analyzer import merge_tapes, open_tape
 from calltape_analyzer.editing.failure_shown import shown_failure
 from calltape_analyzer.writing.lineage import derived
 from calltape_analyzer.writing.tape_writer import TapeWriter
-from tests.analyzer.cli.commands import run
+from tests.analyzer.cli.commands import run, script_of
 from tests.analyzer.tapes import Recorded, target_of, write_tape
 
 MODELS = """
@@ -72,31 +72,30 @@ def ran(source: str) -> int:
 
 def test_a_replay_is_shown(models: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = small(tmp_path / "small.tape", {"fails_replay": models})
-    found = run("script", path, "--model", models)
-    assert found.code == 0, found.err
-    assert "made small to show how the replay of refusing_models:refuses fails" in found.out
-    assert "export" not in found.out
+    found = script_of(path, "--model", models)
+    assert "made small to show how the replay of refusing_models:refuses fails" in found
+    assert "export" not in found
     capsys.readouterr()
-    assert ran(found.out) == 1
+    assert ran(found) == 1
     said = capsys.readouterr().out
     assert "ValueError: cannot take 3 rows, False" in said
     assert "call 1: " in said
-    one = run("script", path, "--model", models, "--call", 0).out
+    one = script_of(path, "--model", models, "--call", 0)
     assert ran(one) == 0
-    assert ran(run("script", path, "--model", models, "--call", 1).out) == 1
+    assert ran(script_of(path, "--model", models, "--call", 1)) == 1
 
 
 def test_a_call_without_an_outcome_only_has_to_return(models: str, tmp_path: Path) -> None:
     calls = [Recorded((torch.ones(rows, 2),)) for rows in (2, 3)]
     path = write_tape(tmp_path / "plain.tape", calls, target=Refuses())
     for call in (0, 1):
-        assert ran(run("script", path, "--model", models, "--call", call).out) == call
+        assert ran(script_of(path, "--model", models, "--call", call)) == call
 
 
 def test_recorded_outputs_are_compared(models: str, tmp_path: Path) -> None:
     options = {"fails_replay": models, "reference": models}
     path = small(tmp_path / "small.tape", options, outputs=torch.zeros(2, 2))
-    source = run("script", path, "--model", models).out
+    source = script_of(path, "--model", models)
     assert "expect=" not in source
     assert ran(source) == 1
 
@@ -105,26 +104,26 @@ def test_the_mode_of_the_model_stays(
     models: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = small(tmp_path / "small.tape", {"fails_replay": models, "train": True})
-    assert ran(run("script", path, "--model", models).out) == 1
+    assert ran(script_of(path, "--model", models)) == 1
     assert "cannot take 3 rows, True" in capsys.readouterr().out
 
 
 def test_an_export_is_shown(tmp_path: Path) -> None:
     path = small(tmp_path / "a.tape", {"fails_export": "a:b"}, error=("builtins:ValueError", "x"))
-    source = run("script", path).out
+    source = script_of(path)
     assert 'export(tape, model, to="torch", probe="none")' in source
     path = small(tmp_path / "b.tape", {"fails_export": "a:b", "to": "onnx"})
-    assert 'to="onnx", probe="none"' in run("script", path).out
-    assert 'to="torch", probe="none"' in run("script", path, "--to", "torch").out
+    assert 'to="onnx", probe="none"' in script_of(path)
+    assert 'to="torch", probe="none"' in script_of(path, "--to", "torch")
 
 
 def test_a_predicate_is_named_and_the_calls_run(models: str, tmp_path: Path) -> None:
     path = small(tmp_path / "small.tape", {"fails_predicate": "checks:is_wrong"})
-    source = run("script", path, "--model", models).out
+    source = script_of(path, "--model", models)
     assert "how the predicate checks:is_wrong fails, which this file does not run" in source
     assert ran(source) == 1
     path = small(tmp_path / "odd.tape", {"fails_predicate": 'no name"""'})
-    assert "how a predicate fails" in run("script", path).out
+    assert "how a predicate fails" in script_of(path)
 
 
 def test_a_bundle_shows_it_too(models: str, tmp_path: Path) -> None:

@@ -20,9 +20,9 @@ WIDTHS = (40, 80, 200)
 EVERY = (
     "ls", "info", "show 0", "variants", "explain *", "explain args_0 0",
     "diff wide.tape", "diff evil.tape", "survey",
-    "check model.onnx", "redact -o {out}.r.tape", "filter -o {out}.f.tape --last 1",
+    "replay model.onnx --dry-run", "redact -o {out}.r.tape", "filter -o {out}.f.tape --first 1",
     "merge -o {out}.m.tape", "recover -o {out}.c.tape", "table -o {out}.csv",
-    "bundle -o {out}.zip", "report -o {out}.html", "script -o {out}.py",
+    "bundle -o {out}.zip", "view -o {out}.html", "bundle -o {out}.py",
     "convert --to safetensors -o {out}.folder",
 )  # fmt: skip
 """Verbs that print for people, and need no model; those that do print the same tables."""

@@ -206,7 +206,7 @@ def test_torch_is_not_imported(llm: Path) -> None:
     path = str(llm)
     commands = [
         ["variants", path], ["explain", path, "past_key_values"], ["diff", path, path],
-        ["script", path],
+        ["bundle", path, "-o", str(llm.with_name("script.py"))],
     ]  # fmt: skip
     assert len(without_torch(commands)) == len(commands)
 

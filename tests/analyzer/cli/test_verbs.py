@@ -7,9 +7,13 @@ import re
 import shlex
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
+from calltape_analyzer.cli import app, options
 from calltape_analyzer.cli.verbs import VERBS, Verb
 from tests.analyzer.cli.commands import COMMAND, run, without_torch
 
@@ -104,7 +108,7 @@ def test_the_help_fits_80_columns(verb: Verb, monkeypatch: pytest.MonkeyPatch) -
         assert len(text) <= 80
 
 
-@pytest.mark.parametrize("name", ["filter", "merge", "minimise", "redact", "report", "survey"])
+@pytest.mark.parametrize("name", ["filter", "merge", "minimise", "redact", "survey"])
 def test_no_example_writes_the_file_of_an_earlier_one(name: str) -> None:
     (verb,) = (verb for verb in VERBS if verb.name == name)
     written = [words[words.index("-o") + 1] for words in examples_of(verb)]
@@ -115,10 +119,37 @@ def test_no_example_writes_the_file_of_an_earlier_one(name: str) -> None:
 def test_the_examples_work_when_they_are_pasted(verb: Verb) -> None:
     """What runs programs of a folder trusts it, and a shell does not look for files that match."""
     for words in examples_of(verb):
-        runs = verb.name == "replay" or "--replay" in words
+        runs = verb.name == "replay" and "--dry-run" not in words
         assert "--trust" in words or not (runs and "exported/" in words)
     for text in (verb.load().help or "").partition("\b\n")[2].splitlines():
         assert "*" not in re.sub("'[^']*'", "", text)
+
+
+def options_of(verb: Verb) -> list[Any]:
+    return [one for one in verb.load().params if one.param_type_name == "option"]
+
+
+def test_there_are_few_verbs_and_options() -> None:
+    """Each is something to learn: what one more is worth is decided here."""
+    own = [one for one in typer.main.get_command(app).params if "completion" not in one.name]
+    assert len(VERBS) <= 18
+    assert len(own) + sum(len(options_of(verb)) for verb in VERBS) <= 130
+
+
+def test_an_option_is_the_same_in_each_verb() -> None:
+    known: dict[str, tuple[object, str]] = {}
+    for verb in VERBS:
+        for one in options_of(verb):
+            form = (one.opts, one.secondary_opts, one.metavar, one.help, one.is_flag, one.multiple)
+            found, first = known.setdefault(one.opts[0], (form, verb.name))
+            assert found == form, f"{one.opts[0]} of {verb.name} is not that of {first}"
+
+
+def test_what_several_verbs_ask_stands_in_one_module() -> None:
+    asked = [one.opts[0] for verb in VERBS for one in options_of(verb)]
+    shared = {name for name in asked if asked.count(name) > 1}
+    source = Path(options.__file__).read_text()
+    assert {name for name in shared if f'"{name}"' not in source} == set()
 
 
 def test_no_help_imports_torch() -> None:

@@ -107,24 +107,24 @@ def test_the_command_goes_there_and_back(tmp_path: Path) -> None:
     source = FIXTURES / "v1/structures.tape"
     assert run("convert", source, "--to", "safetensors", "-o", tmp_path / "f").code == 0
     back = tmp_path / "back.tape"
-    assert run("convert", tmp_path / "f", "--from", "safetensors", "-o", back).code == 0
+    assert run("convert", tmp_path / "f", "--to", "tape", "-o", back).code == 0
     with open_tape(source) as tape, open_tape(back) as made:
         assert [repr(c.record) for c in made] == [repr(c.record) for c in tape]
-    assert run("convert", tmp_path / "none", "--from", "safetensors", "-o", back).code == 1
+    assert run("convert", tmp_path / "none", "--to", "tape", "-o", back).code == 1
 
 
 @pytest.mark.parametrize(
     "words",
     [
-        ("--from", "safetensors", "--calls", "0"),
-        ("--from", "safetensors", "--variant", "0"),
-        ("--from", "safetensors", "--target", "Model"),
-        ("--from", "safetensors", "--model", "model.onnx"),
-        ("--to", "safetensors", "--model", "model.onnx"),
+        ("--to", "tape", "--calls", "0"),
+        ("--to", "tape", "--variant", "0"),
+        ("--to", "tape", "--target", "Model"),
+        ("--to", "tape", "--onnx", "model.onnx"),
+        ("--to", "safetensors", "--onnx", "model.onnx"),
     ],
 )
 def test_an_option_without_use_is_refused(tmp_path: Path, words: tuple[str, ...]) -> None:
-    source = FIXTURES / "v1/structures.tape" if words[0] == "--to" else tmp_path
+    source = FIXTURES / "v1/structures.tape" if words[1] == "safetensors" else tmp_path
     found = run("convert", source, *words, "-o", tmp_path / "out")
     assert found.code == 2
     assert f"{words[2]} has no use with {' '.join(words[:2])}" in found.err

@@ -92,9 +92,9 @@ def test_dtypes_that_a_form_lacks(tmp_path: Path) -> None:
 
 def test_the_command(tape_file: Path, tmp_path: Path) -> None:
     for form in ("polygraphy", "polygraphy-outputs"):
-        found = run("convert", tape_file, "--to", form, "-o", tmp_path / f"{form}.json", "--json")
+        found = run("convert", tape_file, "--to", form, "-o", tmp_path / f"{form}.json")
         assert found.code == 0, found.err
-        assert json.loads(found.out)["calls"] == 2
+        assert found.out.endswith(f"{form}.json: 2 calls\n")
         assert json.loads((tmp_path / f"{form}.json").read_text())
 
 
@@ -116,11 +116,6 @@ def test_what_is_left_out_is_told(tmp_path: Path) -> None:
         assert told.code == 0, told.err
         assert "left out: 1 call that raised; values that are no tensors: " in told.out
         assert told.out.rstrip().endswith(", ".join(names))
-        found = run("convert", path, "--to", form, "-o", tmp_path / f"{form}.again", "--json")
-        assert json.loads(found.out)["left_out"] == {
-            "raised": 1, "under_way": 0, "without_outputs": 0, "not_tensors": names,
-            "not_inputs": [],
-        }  # fmt: skip
 
 
 def test_calls_of_several_variants_are_told(tmp_path: Path) -> None:
@@ -135,8 +130,6 @@ def test_calls_of_several_variants_are_told(tmp_path: Path) -> None:
         assert told.code == 0, told.err
         assert "note: only some of the calls have mask; " in told.out
         assert "--variant" in told.out
-        found = run("convert", path, "--to", form, "-o", tmp_path / f"{form}.again", "--json")
-        assert json.loads(found.out)["not_in_all"] == ["mask"]
         words = ("convert", path, "--to", form, "-o", tmp_path / f"{form}.one", "--calls", "1")
         assert "note:" not in run(*words).out
     told = run("convert", path, "--to", "polygraphy-outputs", "-o", tmp_path / "outputs")

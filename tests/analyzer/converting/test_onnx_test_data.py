@@ -202,7 +202,7 @@ def test_what_cannot_be_written(tape_file: Path, tmp_path: Path) -> None:
 
 def test_the_command(tape_file: Path, tmp_path: Path) -> None:
     model = model_of(tmp_path / "m.onnx")
-    found = run("convert", tape_file, "--to", "onnx", "--model", model, "-o", tmp_path / "case")
+    found = run("convert", tape_file, "--to", "onnx", "--onnx", model, "-o", tmp_path / "case")
     assert (found.code, found.err) == (0, "")
     assert "2 calls" in found.out
     assert run_backend_tests(tmp_path / "case").wasSuccessful()

@@ -33,14 +33,17 @@ def ask(*words: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-@pytest.mark.parametrize("command", ["variants", "ls", "info", "script"])
+@pytest.mark.parametrize("command", ["variants", "ls", "info", "bundle"])
 @pytest.mark.parametrize("form", [(), ("--json",)])
 def test_wide_ints_are_told_by_their_bits(
     tmp_path: Path, command: str, form: tuple[str, ...]
 ) -> None:
     """In decimal each costs quadratic time, and fills a screen."""
     calls = [((torch.ones(n),), {"n": WIDE + n, "m": WIDE}) for n in (2, 3, 4)]
-    code, text = ask(command, str(write_tape(tmp_path / "a.tape", calls)), *form)
+    path, out = write_tape(tmp_path / "a.tape", calls), tmp_path / "script.py"
+    options = ("-o", str(out)) if command == "bundle" else form
+    code, text = ask(command, str(path), *options)
+    text += out.read_text() if command == "bundle" else ""
     assert code == 0
     assert max(map(len, text.replace("\\n", "\n").split())) < 400
     if command == "variants":
@@ -239,6 +242,6 @@ def test_long_texts_are_told_apart(tmp_path: Path) -> None:
 def test_a_script_is_never_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plain_data, "_MAX_TEXT", 100)
     path = write_tape(tmp_path / "a.tape", [((torch.ones(2),), {})])
-    code, text = ask("script", str(path), "--json")
-    assert code == 0
-    assert json.loads(text)["source"].endswith("sys.exit(main())\n")
+    out = tmp_path / "script.py"
+    assert ask("bundle", str(path), "-o", str(out))[0] == 0
+    assert out.read_text().endswith("sys.exit(main())\n")

@@ -92,9 +92,11 @@ def test_nothing_of_a_stranger_runs(reader: str, bad: Path, tape_file: Path) -> 
     assert not marker_of(bad).exists()
 
 
-@pytest.mark.parametrize(("verb", "of"), [("check", "file"), ("replay", "file"), ("replay", "dir")])
-def test_the_prompt_says_why_in_one_line(verb: str, of: str, bad: Path, tape_file: Path) -> None:
-    code, out, err = run(verb, tape_file, program_of(bad) if of == "file" else bad)
+@pytest.mark.parametrize(("options", "of"), [(["--dry-run"], "file"), ([], "file"), ([], "dir")])
+def test_the_prompt_says_why_in_one_line(
+    options: list[str], of: str, bad: Path, tape_file: Path
+) -> None:
+    code, out, err = run("replay", tape_file, program_of(bad) if of == "file" else bad, *options)
     assert (code, out) == (1, "")
     assert err.startswith(f"calltape: {program_of(bad)}: a .pt2 is code")
     assert "--trust" in err
@@ -103,7 +105,7 @@ def test_the_prompt_says_why_in_one_line(verb: str, of: str, bad: Path, tape_fil
 
 
 def test_check_of_a_directory_needs_no_trust(bad: Path, tape_file: Path) -> None:
-    code, out, err = run("check", tape_file, bad)
+    code, out, err = run("replay", tape_file, bad, "--dry-run")
     assert (code, err) == (0, "")
     assert "3 of 3 recorded calls would be accepted" in out
     assert not marker_of(bad).exists()
@@ -128,7 +130,7 @@ def test_trusted_programs_are_loaded(good: Path, tape_file: Path) -> None:
         assert check(tape, program_of(good), trusted=True).ok
         assert load_programs(good, trusted=True).verify(tape).ok
     assert run("replay", tape_file, good, "--trust").code == 0
-    assert run("check", tape_file, program_of(good), "--trust").code == 0
+    assert run("replay", tape_file, program_of(good), "--dry-run", "--trust").code == 0
 
 
 WITHOUT_TORCH = """
@@ -147,7 +149,16 @@ sys.exit(code)
 def test_check_of_saved_programs_imports_no_torch(
     option: list[str], good: Path, tape_file: Path
 ) -> None:
-    command = [sys.executable, "-c", WITHOUT_TORCH, "check", str(tape_file), str(good), *option]
+    command = [
+        sys.executable,
+        "-c",
+        WITHOUT_TORCH,
+        "replay",
+        str(tape_file),
+        str(good),
+        "--dry-run",
+    ]
+    command += option
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (found.returncode, found.stderr) == (0, "")
     assert "3 of 3 recorded calls would be accepted" in found.stdout

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import stat
 from pathlib import Path
 from typing import Any
@@ -55,12 +54,6 @@ def test_files(made: Path, suffix: str, leaves: bool, monkeypatch: pytest.Monkey
         assert table.column("shape").to_pylist() == ["[2, 3]", "[3, 3]", "[4, 3]"]
     assert stat.S_IMODE(out.stat().st_mode) == 0o600
     assert sorted(path.name for path in made.parent.iterdir()) == ["a.tape", out.name]
-
-
-def test_json(made: Path) -> None:
-    shown = run("table", made, "-o", made.with_name("t.parquet"), "--json")
-    found = json.loads(shown.out)
-    assert (found["rows"], found["size_columns_left_out"]) == (3, 0)
 
 
 def test_a_file_that_is_there_stays(made: Path) -> None:

@@ -2,7 +2,7 @@
 
 Exit codes: 0 clean, 1 failure, 2 usage, 3 readable but damaged; 4 if the tapes of ``diff``
 differ; 130 after Ctrl-C, 143 after SIGTERM. ``replay --bisect`` has those of ``git bisect run``.
-Only ``export`` and ``replay`` import torch, and ``check`` of a ``.pt2``.
+Only ``export`` and ``replay`` import torch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ app = typer.Typer(
     cls=VerbGroup,
     help="Reads tapes of recorded PyTorch calls.",
     epilog="Exit codes: 0 clean, 1 failure, 2 usage, 3 readable but damaged.\n\n"
-    "diff ends with 4 if the tapes differ; export, replay and check with 1 if a call fails; "
+    "diff ends with 4 if the tapes differ; export and replay with 1 if a call fails; "
     "damage changes neither.\n\n"
     "Ctrl-C ends with 130 and SIGTERM with 143, after temporary files are removed.\n\n"
     "replay --bisect: 0 good, 1 bad, 125 cannot be tested, 128 give up, as git bisect run has it.",

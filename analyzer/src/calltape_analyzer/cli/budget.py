@@ -22,7 +22,15 @@ from calltape_analyzer.interruption import is_importing
 from calltape_analyzer.reading.remote_access import received_bytes
 from calltape_schema.errors import TapeError
 
-__all__ = ["Exceeded", "Limits", "limits", "reading", "reading_in_thread", "spent"]
+__all__ = [
+    "REDACTION_EFFORT",
+    "Exceeded",
+    "Limits",
+    "limits",
+    "reading",
+    "reading_in_thread",
+    "spent",
+]
 
 # A budget is for tapes that mean harm: an honest one is never refused, on a slow machine either. A
 # MiB has up to 15,000 calls without values, and the slowest verb takes 0.1 ms for each. Calls with
@@ -31,6 +39,10 @@ _SECONDS, _SECONDS_PER_MEBIBYTE = 4.0, 5.0
 _BYTES, _BYTES_PER_BYTE = 2**30, 64
 _OF_THE_MACHINE = 0.75  # beyond it, the system ends a process, and not always this one
 _MEBIBYTE = 2**20
+REDACTION_EFFORT = 10
+"""How many times as long as reading redaction may take: what the analysis says of both tapes is
+compared, under several keys if it differs, and the new tape is searched for what was removed."""
+
 _LOOK_EVERY = 0.1
 _AGAIN_AFTER = 1.0
 

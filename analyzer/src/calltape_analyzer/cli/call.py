@@ -9,17 +9,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from calltape_analyzer.cli.calls import inputs_of, result_of, summary_of
-from calltape_analyzer.cli.output import Json, command, line, print_json, wrong_words
-from calltape_analyzer.cli.tapes import (
-    Address,
-    Calls,
-    Ignore,
-    OfTarget,
-    Part,
-    Paths,
-    Variants,
-    opened,
-)
+from calltape_analyzer.cli.options import Address, Json, OfTarget, Paths
+from calltape_analyzer.cli.output import command, line, print_json, wrong_words
+from calltape_analyzer.cli.tapes import Part, opened
 from calltape_analyzer.observing.contexts import Context
 from calltape_analyzer.pytree.caches import is_cache_name
 from calltape_analyzer.pytree.rendering import render_node
@@ -40,9 +32,6 @@ def show(
     paths: Paths,
     call: Address,
     target: OfTarget = None,
-    calls: Calls = None,
-    variant: Variants = None,
-    ignore: Ignore = None,
     json: Json = False,
 ) -> None:
     """One call as a tree.
@@ -54,7 +43,7 @@ def show(
     calltape show runs/llm.tape 0
     calltape show runs/ 3f9a01bc:12 --json
     """
-    with opened(paths, Part(calls, variant, ignore, target)) as tape:
+    with opened(paths, Part(target=target)) as tape:
         with wrong_words():
             found = tape.find(call)
         record = found.record

@@ -9,13 +9,11 @@ import heapq
 import json as jsonlib
 import re
 from collections.abc import Iterator
-from itertools import islice
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
-import typer
-
-from calltape_analyzer.cli.output import Json, command
-from calltape_analyzer.cli.tapes import Calls, Ignore, OfTarget, Part, Paths, Variants, opened
+from calltape_analyzer.cli.options import Calls, Json, OfTarget, Paths, Variants
+from calltape_analyzer.cli.output import command
+from calltape_analyzer.cli.tapes import Part, opened
 from calltape_analyzer.cli.terminal import cells_of, shortened, terminal_width
 from calltape_analyzer.observing.contexts import Context
 from calltape_analyzer.pytree.inputs import parts_of_inputs
@@ -41,12 +39,8 @@ __all__ = ["inputs_of", "ls", "result_of", "summary_of"]
 def ls(
     paths: Paths,
     target: OfTarget = None,
-    limit: Annotated[
-        int | None, typer.Option("--limit", "-n", min=0, help="Show at most this many calls.")
-    ] = None,
     calls: Calls = None,
     variant: Variants = None,
-    ignore: Ignore = None,
     json: Json = False,
 ) -> None:
     """The calls, one per line.
@@ -58,11 +52,11 @@ def ls(
     names and lists: show --json has them.
 
     \b
-    calltape ls runs/llm.tape --limit 10
+    calltape ls runs/llm.tape --calls 0..9
     calltape ls runs/ --variant decode
     """
-    with opened(paths, Part(calls, variant, ignore, target)) as tape:
-        shown = islice(_records(tape), limit)
+    with opened(paths, Part(calls, variant, target=target)) as tape:
+        shown = _records(tape)
         if json:
             _print_list(tape, shown)
         else:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from calltape_analyzer.cli.budget import reading
-from calltape_analyzer.cli.edits import Out
-from calltape_analyzer.cli.output import Json, command, line, print_json
-from calltape_analyzer.cli.tapes import Calls, OfTarget, Part, Variants, opened
+from calltape_analyzer.cli.options import FORM, Calls, OfTarget, Out, Variants
+from calltape_analyzer.cli.output import command, line
+from calltape_analyzer.cli.tapes import Part, opened
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import counted, some_of
 
@@ -26,74 +26,62 @@ _MAX_NAMED = 8
 
 
 class Form(str, Enum):
-    """What a tape can be written as."""
+    """What can be written: of a tape, or, as a tape, of a folder."""
 
     onnx = "onnx"
     polygraphy = "polygraphy"
     polygraphy_outputs = "polygraphy-outputs"
     safetensors = "safetensors"
-
-
-class Source(str, Enum):
-    """What a tape can be made of."""
-
-    safetensors = "safetensors"
+    tape = "tape"
 
 
 _OF_A_TAPE = frozenset({"target", "calls", "variant"})
-_USED = {
-    Form.onnx: frozenset({"model"}),
-    Form.polygraphy: frozenset({"model"}),
-    Form.polygraphy_outputs: frozenset({"model"}),
+_USED: dict[Form, frozenset[str]] = {
+    Form.onnx: _OF_A_TAPE | {"onnx"},
+    Form.polygraphy: _OF_A_TAPE | {"onnx"},
+    Form.polygraphy_outputs: _OF_A_TAPE | {"onnx"},
+    Form.safetensors: _OF_A_TAPE,
+    Form.tape: frozenset(),
 }
-"""The options of each form, besides those that choose a part of a tape."""
+"""The options that each form has a use for."""
 
 
 @command
 def convert(
     paths: Annotated[
-        list[str], typer.Argument(metavar="IN...", help="Tapes; with --from, one folder.")
+        list[str], typer.Argument(metavar="IN...", help="Tapes; or, for a tape, one folder.")
     ],
     out: Out,
-    to: Annotated[Form | None, typer.Option("--to", help="Write the calls in this form.")] = None,
-    source: Annotated[
-        Source | None, typer.Option("--from", help="Make a tape of a folder of this form.")
-    ] = None,
-    model: Annotated[
+    to: Annotated[Form, FORM],
+    onnx: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="The .onnx that the values are for: names, order."),
     ] = None,
     target: OfTarget = None,
     calls: Calls = None,
     variant: Variants = None,
-    json: Json = False,
 ) -> None:
     """Calls in the form of another tool, or a tape of what one wrote.
 
     onnx: test data sets for ONNX's backend tests and onnxruntime_perf_test. polygraphy: JSON for
     --load-inputs (and -outputs for --load-outputs). safetensors: a folder of .safetensors and
-    .json, both ways.
+    .json. tape: a tape, of such a folder.
 
     \b
-    calltape convert runs/llm.tape --to onnx --model llm.onnx -o testcase
-    calltape convert runs/llm.tape --to polygraphy --model llm.onnx -o inputs.json
-    calltape convert folder --from safetensors -o calls.tape
+    calltape convert runs/llm.tape --to onnx --onnx llm.onnx -o testcase
+    calltape convert runs/llm.tape --to polygraphy --onnx llm.onnx -o in.json
+    calltape convert folder --to tape -o calls.tape
     """
-    form = to or source
-    if form is None or (to and source):
-        raise typer.BadParameter("pass --to FORM or --from FORM")
-    given = {"target": target, "calls": calls, "variant": variant, "model": model}
-    _refuse_unmeant(form, given)
-    if source is not None:
+    _refuse_unmeant(to, {"target": target, "calls": calls, "variant": variant, "onnx": onnx})
+    if to is Form.tape:
         if len(paths) != 1:
-            raise typer.BadParameter("--from takes one folder")
+            raise typer.BadParameter("--to tape takes one folder")
         with reading(_files_in(paths[0])):
             made = _from_folder(paths[0], out)
-        _end(made, out, json)
+        _end(made, out)
         return
     with opened(paths, Part(calls, variant, target=target), runs=True) as tape:
-        assert to is not None
-        _end(_to(to, tape, out, model), out, json)
+        _end(_to(to, tape, out, onnx), out)
 
 
 def _files_in(folder: str) -> Iterator[str]:
@@ -102,14 +90,11 @@ def _files_in(folder: str) -> Iterator[str]:
         yield from (os.path.join(parent, name) for name in names)
 
 
-def _refuse_unmeant(form: Form | Source, given: Mapping[str, object]) -> None:
+def _refuse_unmeant(form: Form, given: Mapping[str, object]) -> None:
     """Raises BadParameter for an option that the form has no use for."""
-    writes = isinstance(form, Form)
-    used = (_OF_A_TAPE | _USED.get(form, frozenset())) if isinstance(form, Form) else ()
     for name, value in given.items():
-        if value and name not in used:
-            way = f"--{'to' if writes else 'from'} {form.value}"
-            raise typer.BadParameter(f"--{name} has no use with {way}; leave it out")
+        if value and name not in _USED[form]:
+            raise typer.BadParameter(f"--{name} has no use with --to {form.value}; leave it out")
 
 
 def _from_folder(path: str, out: Path) -> Written:
@@ -136,14 +121,9 @@ def _to(to: Form, tape: Tape, out: Path, model: Path | None) -> Written:
     return polygraphy_json.write_polygraphy_outputs(tape, out, model=model)
 
 
-def _end(written: Written, out: Path, json: bool) -> None:
+def _end(written: Written, out: Path) -> None:
     left_out = dict(written._asdict())
     calls, not_in_all = left_out.pop("calls"), left_out.pop("not_in_all")
-    if json:
-        print_json({
-            "path": str(out), "calls": calls, "left_out": left_out, "not_in_all": not_in_all
-        })  # fmt: skip
-        return
     line(f"{out}: {counted(calls, 'call')}")
     if any(left_out.values()):
         line(f"left out: {'; '.join(_left_out(written))}")

@@ -9,13 +9,13 @@ from typing import Annotated
 
 import typer
 
+from calltape_analyzer.cli.options import FILES, Json, OfTarget, Scan
 from calltape_analyzer.cli.output import (
-    Json,
     command,
     lines,
     print_model,
 )
-from calltape_analyzer.cli.tapes import FILES, Calls, Ignore, OfTarget, Part, Scan, Variants, opened
+from calltape_analyzer.cli.tapes import Part, opened
 
 __all__ = ["DIFFERS", "diff"]
 
@@ -32,18 +32,15 @@ def diff(
         str, typer.Argument(metavar="NOW", help="What is seen now: a file, directory or pattern.")
     ],
     target: OfTarget = None,
-    calls: Calls = None,
-    variant: Variants = None,
-    ignore: Ignore = None,
     scan: Scan = False,
     json: Json = False,
 ) -> None:
     """What calls on tape NOW show that those on BEFORE do not.
 
     Structures, constants, dtypes, sizes outside the range seen, dimensions that were constant, and
-    equalities and sums that no longer hold; then what disappeared. --calls, --variant and --ignore
-    are for both. Ends with 4 if something differs, with 0 if nothing does, and with 3 if nothing
-    does in what could be read of a damaged tape.
+    equalities and sums that no longer hold; then what disappeared. Ends with 4 if something
+    differs, with 0 if nothing does, and with 3 if nothing does in what could be read of a damaged
+    tape.
 
     \b
     calltape diff runs/exported.tape runs/today.tape
@@ -51,7 +48,7 @@ def diff(
     """
     from calltape_analyzer.differences.difference import diff as compare
 
-    part = Part(calls, variant, ignore, target)
+    part = Part(target=target)
     with opened(before, part, scan=scan) as a, opened([now], part, scan=scan) as b:
         found = compare(a, b)
         if json:

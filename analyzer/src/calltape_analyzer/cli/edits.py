@@ -7,29 +7,18 @@ tapes that are read are never changed.
 from __future__ import annotations
 
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from calltape_analyzer.cli.output import (
-    DAMAGED,
-    Json,
-    command,
-    forced,
-    print_model,
-    wrong_words,
-)
-from calltape_analyzer.cli.tapes import Calls, OfTarget, Part, Paths, Variants, opened
+from calltape_analyzer.cli.options import Calls, Force, Json, OfTarget, Out, Paths, Variants
+from calltape_analyzer.cli.output import DAMAGED, command, forced, print_model, wrong_words
+from calltape_analyzer.cli.tapes import Part, opened
 from calltape_analyzer.cli.terminal import lines
 from calltape_analyzer.editing.edit_report import EditReport
-from calltape_analyzer.errors import UsageError
 from calltape_analyzer.tape import Tape
 
-__all__ = ["Force", "Out", "filter_", "merge", "print_report", "recover"]
-
-Out = Annotated[Path, typer.Option("--out", "-o", metavar="OUT", help="The new file.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace OUT if it is there already.")]
+__all__ = ["filter_", "merge", "print_report", "recover"]
 
 
 @command
@@ -39,13 +28,6 @@ def filter_(
     target: OfTarget = None,
     calls: Calls = None,
     variant: Variants = None,
-    recording: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ID",
-            help="Only this recording, by the first digits of its id. Takes a merged tape apart.",
-        ),
-    ] = None,
     start: Annotated[
         str | None,
         typer.Option(
@@ -61,17 +43,6 @@ def filter_(
         bool | None,
         typer.Option("--errors/--no-errors", help="Calls that raised, or those that did not."),
     ] = None,
-    slower: Annotated[
-        str | None,
-        typer.Option(metavar="DURATION", help="Calls that took at least so long (50ms, 0.05, 2s)."),
-    ] = None,
-    faster: Annotated[
-        str | None,
-        typer.Option(metavar="DURATION", help="Calls that took at most so long."),
-    ] = None,
-    thread: Annotated[
-        list[int] | None, typer.Option(metavar="ID", help="Calls of this thread.")
-    ] = None,
     where: Annotated[
         list[str] | None,
         typer.Option(
@@ -84,14 +55,8 @@ def filter_(
     novel: Annotated[
         bool, typer.Option("--novel", help="Only calls that add evidence to those before.")
     ] = False,
-    every: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Each N-th of these calls.")
-    ] = None,
     first: Annotated[
         int | None, typer.Option(metavar="N", min=0, help="The first N of these calls.")
-    ] = None,
-    last: Annotated[
-        int | None, typer.Option(metavar="N", min=0, help="The last N of these calls.")
     ] = None,
     drop: Annotated[
         list[str] | None,
@@ -100,22 +65,18 @@ def filter_(
             help="Leave out the values at this path, such as 'cache.*'. Shapes stay.",
         ),
     ] = None,
-    drop_outputs: Annotated[
-        bool, typer.Option("--drop-outputs", help="Leave out what the calls returned.")
-    ] = False,
     force: Force = False,
     json: Json = False,
 ) -> None:
     """A part of a tape as a new tape.
 
-    All conditions must hold of a call; --novel, --every, --first and --last choose among the calls
-    that are left, in this order: --first 10 --last 3 gives the last three of the first ten. Options
-    that may come several times: --variant, --thread, --where, --drop.
+    All conditions must hold of a call; then --novel and --first choose among the calls that are
+    left, in this order. --variant, --where and --drop may come several times.
 
     \b
     calltape filter runs/llm.tape -o small.tape --calls 0..99
     calltape filter runs/ -o long.tape --where 'sequence_length > 512' --first 10
-    calltape filter runs/llm.tape -o shapes.tape --novel --drop '*' --drop-outputs
+    calltape filter runs/llm.tape -o shapes.tape --novel --drop '*'
     """
     from calltape_analyzer.editing.filtering import filter_tape
 
@@ -125,11 +86,9 @@ def filter_(
         wrong_words(),
     ):
         report = filter_tape(
-            tape, out, recording=recording, drop=drop or (), drop_outputs=drop_outputs,
-            overwrite=force, start=_time(tape, "--start", start), end=_time(tape, "--end", end),
-            raised=errors, slower=_seconds("--slower", slower),
-            faster=_seconds("--faster", faster), threads=tuple(thread or ()),
-            where=tuple(where or ()), novel=novel, every=every, first=first, last=last,
+            tape, out, drop=drop or (), overwrite=force, start=_time(tape, "--start", start),
+            end=_time(tape, "--end", end), raised=errors, where=tuple(where or ()), novel=novel,
+            first=first,
         )  # fmt: skip
         print_report(report, json)
 
@@ -138,20 +97,14 @@ def filter_(
 def merge(
     paths: Paths,
     out: Out,
-    any_signature: Annotated[
-        bool,
-        typer.Option(
-            "--any-signature", help="Also if the recorded signatures differ: the first one stays."
-        ),
-    ] = False,
     target: OfTarget = None,
     force: Force = False,
     json: Json = False,
 ) -> None:
     """Several tapes of one target as one tape.
 
-    Files of one recording keep its id and numbers. Several recordings get new ones, and `filter
-    --recording` takes them apart again.
+    Files of one recording keep its id and numbers. Several recordings get new ones, of which the
+    history of the new tape tells.
 
     \b
     calltape merge monday.tape tuesday.tape -o week.tape
@@ -160,7 +113,7 @@ def merge(
     from calltape_analyzer.editing.merging import merge_tapes
 
     with opened(paths, Part(target=target), tells=False) as tape, forced(), wrong_words():
-        print_report(merge_tapes(tape, out, any_signature=any_signature, overwrite=force), json)
+        print_report(merge_tapes(tape, out, overwrite=force), json)
 
 
 @command
@@ -196,18 +149,6 @@ def print_report(report: EditReport, json: bool) -> None:
         lines(str(report))
     if report.lost:
         raise typer.Exit(DAMAGED)
-
-
-def _seconds(option: str, text: str | None) -> float | None:
-    """The seconds of a duration."""
-    from calltape_analyzer.replaying.time_bound import seconds_of
-
-    if text is None:
-        return None
-    try:
-        return seconds_of(text)
-    except UsageError as error:
-        raise typer.BadParameter(f"{option}: {error}") from None
 
 
 def _time(tape: Tape, option: str, text: str | None) -> float | None:

@@ -6,7 +6,6 @@ In come a tape and the name of a model. Out go programs, what was tried, and a r
 from __future__ import annotations
 
 import json as jsonlib
-import re
 import sys
 from collections.abc import Iterable
 from functools import partial
@@ -16,10 +15,24 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
 import typer
 
-from calltape_analyzer.cli.models import ClassNames, ModelName, Train, classes_of, model_of
+from calltape_analyzer.cli.models import classes_of, model_of
+from calltape_analyzer.cli.options import (
+    Calls,
+    ClassNames,
+    Force,
+    Ignore,
+    Json,
+    MaxSeconds,
+    ModelName,
+    OfTarget,
+    OptionalOut,
+    Paths,
+    To,
+    Train,
+    Variants,
+)
 from calltape_analyzer.cli.output import (
     FAILURE,
-    Json,
     command,
     complain,
     forced,
@@ -30,7 +43,7 @@ from calltape_analyzer.cli.output import (
     wrong_words,
 )
 from calltape_analyzer.cli.output_log import OutputLog
-from calltape_analyzer.cli.tapes import Calls, Ignore, OfTarget, Part, Paths, Variants, opened
+from calltape_analyzer.cli.tapes import Part, opened
 from calltape_analyzer.text import printable, some_of
 
 if TYPE_CHECKING:
@@ -38,62 +51,14 @@ if TYPE_CHECKING:
     from calltape_analyzer.programs.programs import Programs
     from calltape_analyzer.tape import Tape
 
-__all__ = ["To", "export", "size_of"]
-
-To = Annotated[
-    Literal["torch", "onnx"],
-    typer.Option("--to", help="torch.export programs (.pt2), or ONNX models, run in ONNX Runtime."),
-]
-
+__all__ = ["export"]
 
 _MAX_SUMMARY = 400
 """Characters of what came of an attempt, in a row of a table: a cause, its place and a way out."""
 
-_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,6})?) ?(?:([kmgt])(i?)b)?", re.IGNORECASE | re.ASCII)
-
-
-def size_of(text: str) -> int:
-    """``4096``, ``800MiB`` (of 2**20 bytes each), ``1.5GB`` (of 10**9)."""
-    found = _SIZE.fullmatch(text.strip())
-    if found is None:
-        raise typer.BadParameter(f"{text!r:.100} is no size; write it like 4096, 800MiB or 1.5GiB")
-    number, unit, is_binary = found.groups()
-    power = "kmgt".index(unit.lower()) + 1 if unit else 0
-    return int(float(number) * (1024 if is_binary else 1000) ** power)
-
-
-Out = Annotated[
-    Path | None, typer.Option("--out", "-o", metavar="DIR", help="Save the programs here.")
-]
-Force = Annotated[
-    bool, typer.Option("--force", help="Replace programs that an earlier export saved in DIR.")
-]
-Merge = Annotated[
-    Literal["auto", "never"],
-    typer.Option("--merge", help="One program for prefill and decode, if that is right."),
-]
-Isolate = Annotated[bool, typer.Option("--isolate", help="Export in a fresh process.")]
 Probe = Annotated[
     Literal["near", "far", "none"],
     typer.Option("--probe", help="Sizes beside the recorded ones that the model is run at."),
-]
-MaxMemory = Annotated[
-    int | None,
-    typer.Option(
-        "--max-memory",
-        metavar="SIZE",
-        parser=size_of,
-        help="What such a run may take (800MiB, 4GiB); by default as much as a recorded call.",
-    ),
-]
-MaxSeconds = Annotated[
-    float | None,
-    typer.Option(
-        "--max-seconds",
-        metavar="SECONDS",
-        min=0.001,
-        help="How long the export may take. Programs found until then are kept.",
-    ),
 ]
 AllowConstants = Annotated[
     bool,
@@ -112,12 +77,9 @@ def export(
     paths: Paths,
     model: ModelName,
     to: To = "torch",
-    out: Out = None,
+    out: OptionalOut = None,
     force: Force = False,
-    merge: Merge = "auto",
-    isolate: Isolate = False,
     probe: Probe = "near",
-    max_memory: MaxMemory = None,
     max_seconds: MaxSeconds = None,
     allow_constants: AllowConstants = False,
     opset: Opset = None,
@@ -132,7 +94,9 @@ def export(
     """Programs for the calls on a tape, verified.
 
     Exports the model for each variant of the calls, runs every recorded call through the programs,
-    and saves them. Ends with 0 only if every call gives what was recorded.
+    and saves them in the directory OUT; --force replaces only what an earlier export saved there.
+    torch: torch.export programs (.pt2). onnx: ONNX models, run in ONNX Runtime. Ends with 0 only if
+    every call gives what was recorded.
 
     \b
     calltape export runs/llm.tape --model my.models:llama --out exported/
@@ -148,8 +112,7 @@ def export(
     part = Part(calls, variant, ignore, target)
     with opened(paths, part, runs=True, classes=known) as tape:
         module = model_of(model, train=train)
-        options |= {"to": to, "merge": merge, "isolate": isolate}
-        options |= {"probe": probe, "max_memory": max_memory, "max_seconds": max_seconds}
+        options |= {"to": to, "probe": probe, "max_seconds": max_seconds}
         programs = _exported(tape, module, options, json)
         report = programs.verify(progress=sys.stderr.isatty())
         if out is not None:

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from calltape_analyzer.cli.listings import days_lines, print_recordings
+from calltape_analyzer.cli.options import Json, OfTarget, Paths, Scan
 from calltape_analyzer.cli.output import (
-    Json,
     command,
     complain,
     damage_as_json,
@@ -31,7 +31,7 @@ from calltape_analyzer.cli.recordings import (
     traffic_lines,
 )
 from calltape_analyzer.cli.surveys import print_survey, print_targets, survey_facts, surveyed
-from calltape_analyzer.cli.tapes import Calls, Ignore, OfTarget, Part, Paths, Scan, Variants, opened
+from calltape_analyzer.cli.tapes import Part, opened
 from calltape_analyzer.editing.contents import contents_of
 from calltape_analyzer.editing.diagnosis import symptoms_of
 from calltape_analyzer.editing.symptom import Symptom
@@ -85,9 +85,6 @@ def info(
     quick: Annotated[
         bool, typer.Option("--quick", help="Do not compare tensors with their checksums.")
     ] = False,
-    calls: Calls = None,
-    variant: Variants = None,
-    ignore: Ignore = None,
     scan: Scan = False,
     json: Json = False,
     markdown: Annotated[
@@ -119,7 +116,7 @@ def info(
     """
     if json and markdown:
         raise typer.BadParameter("--json and --markdown are two forms; take one")
-    part = Part(calls, variant, ignore, target)
+    part = Part(target=target)
     try:
         _tell(paths, part, scan=scan, quick=quick, json=json, markdown=markdown)
     except TargetsError:

@@ -9,28 +9,26 @@ from typing import Annotated, TextIO
 
 import typer
 
-from calltape_analyzer.cli.edits import Force, Out
-from calltape_analyzer.cli.exports import To, size_of
-from calltape_analyzer.cli.models import ClassNames, Train, classes_of
+from calltape_analyzer.cli.models import classes_of
+from calltape_analyzer.cli.options import (
+    ClassNames,
+    Force,
+    Json,
+    MaxSeconds,
+    OfTarget,
+    Out,
+    Paths,
+    To,
+)
 from calltape_analyzer.cli.output import (
     USAGE,
-    Json,
     command,
     complain,
     forced,
     print_model,
     wrong_words,
 )
-from calltape_analyzer.cli.redaction_options import (
-    Hash,
-    Keep,
-    Noise,
-    Permute,
-    ShapesOnly,
-    Special,
-    redaction_choices,
-)
-from calltape_analyzer.cli.tapes import Calls, OfTarget, Part, Paths, Variants, opened
+from calltape_analyzer.cli.tapes import Part, opened
 from calltape_analyzer.cli.terminal import lines
 from calltape_analyzer.scripting import is_factory
 from calltape_analyzer.text import printable
@@ -73,40 +71,12 @@ Reference = Annotated[
         "changed.",
     ),
 ]
-MaxSeconds = Annotated[
-    float | None,
-    typer.Option(
-        "--max-seconds",
-        metavar="SECONDS",
-        min=0.001,
-        help="How long it may take. The smallest tape until then is written.",
-    ),
-]
-StepSeconds = Annotated[
-    float | None,
-    typer.Option(
-        "--step-seconds",
-        metavar="SECONDS",
-        min=0.001,
-        help="How long one try may take; by default three times as long as the first one, and at "
-        "least 10.",
-    ),
-]
-MaxMemory = Annotated[
-    int | None,
-    typer.Option(
-        "--max-memory",
-        metavar="SIZE",
-        parser=size_of,
-        help="What one try may take (800MiB, 4GiB); half of what is free by default.",
-    ),
-]
 Redact = Annotated[
     bool,
     typer.Option(
         "--redact",
         help="Redact the smallest tape at last. Values that the failure needs stay, as few as "
-        "possible, and are named. The options below choose, as those of redact do.",
+        "possible, and are named.",
     ),
 ]
 
@@ -120,21 +90,10 @@ def minimise(
     fails_replay: FailsReplay = None,
     reference: Reference = None,
     to: To = "torch",
-    train: Train = False,
     classes: ClassNames = None,
     max_seconds: MaxSeconds = None,
-    step_seconds: StepSeconds = None,
-    max_memory: MaxMemory = None,
     redact: Redact = False,
-    keep: Keep = None,
-    hash: Hash = None,
-    permute: Permute = None,
-    noise: Noise = None,
-    special: Special = False,
-    shapes_only: ShapesOnly = None,
     target: OfTarget = None,
-    calls: Calls = None,
-    variant: Variants = None,
     force: Force = False,
     json: Json = False,
 ) -> None:
@@ -152,22 +111,17 @@ def minimise(
     calltape minimise bug.tape -o give.tape --fails my.checks:is_wrong --redact
     """
     _check_names((fails, fails_export, fails_replay), reference)
-    choices = redaction_choices(keep, hash, permute, noise, special, shapes_only)
-    if choices and not redact:
-        raise typer.BadParameter(f"--{next(iter(choices)).replace('_', '-')} goes with --redact")
     with wrong_words():
         known = classes_of(classes)
-    part = Part(calls, variant, target=target)
-    with opened(paths, part, runs=True, classes=known) as tape, forced():
+    with opened(paths, Part(target=target), runs=True, classes=known) as tape, forced():
         from calltape_analyzer.minimising.minimising import minimise_tape
         from calltape_analyzer.model.factories import UnfitNameError
 
         try:
             report = minimise_tape(
                 tape, out, fails=fails, fails_export=fails_export, fails_replay=fails_replay,
-                reference=reference, to=to, train=train, max_seconds=max_seconds,
-                step_seconds=step_seconds, max_memory=max_memory, overwrite=force,
-                redact=choices or redact, progress=_progress(sys.stderr),
+                reference=reference, to=to, max_seconds=max_seconds, overwrite=force,
+                redact=redact, progress=_progress(sys.stderr),
             )  # fmt: skip
         except UnfitNameError as error:
             complain(str(error))

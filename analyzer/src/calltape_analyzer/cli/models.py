@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -13,27 +13,7 @@ from calltape_analyzer.scripting import is_factory
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["ClassNames", "ModelName", "OptionalModelName", "Train", "classes_of", "model_of"]
-
-_HELP = (
-    "What makes the model: a function without arguments (or a module object), imported with the "
-    "current directory on the path."
-)
-_Option = typer.Option("--model", "-m", metavar="PACKAGE.MODULE:FACTORY", help=_HELP)
-
-ModelName = Annotated[str, _Option]
-OptionalModelName = Annotated[str | None, _Option]
-Train = Annotated[bool, typer.Option("--train", help="Do not put the model in evaluation mode.")]
-
-
-ClassNames = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--classes",
-        metavar="PACKAGE.MODULE:CLASS",
-        help="A class of arguments, such as a cache. It is imported. May come again.",
-    ),
-]
+__all__ = ["classes_of", "model_of"]
 
 
 def classes_of(names: Sequence[str] | None) -> list[type]:

@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 import typer
 from pydantic import BaseModel
@@ -25,7 +25,6 @@ from calltape_analyzer.progress import shown_progress
 from calltape_schema.errors import TapeError
 
 __all__ = [
-    "Json",
     "WrongWordError",
     "command",
     "complain",
@@ -41,8 +40,6 @@ __all__ = [
 ]
 
 FAILURE, USAGE, DAMAGED = 1, 2, 3
-
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
 
 F = TypeVar("F", bound=Callable[..., None])
 

@@ -5,26 +5,30 @@ In comes a tape. Out goes a new one without what may tell of a person or a machi
 
 from __future__ import annotations
 
-from calltape_analyzer.cli.edits import Force, Out, print_report
-from calltape_analyzer.cli.output import (
-    Json,
-    command,
-    forced,
-    wrong_words,
-)
-from calltape_analyzer.cli.redaction_options import (
-    EFFORT,
-    Hash,
-    Keep,
-    Noise,
-    Permute,
-    ShapesOnly,
-    Special,
-    redaction_choices,
-)
-from calltape_analyzer.cli.tapes import OfTarget, Part, Paths, opened
+from typing import Annotated
+
+import typer
+
+from calltape_analyzer.cli.budget import REDACTION_EFFORT
+from calltape_analyzer.cli.edits import print_report
+from calltape_analyzer.cli.options import Force, Json, OfTarget, Out, Paths
+from calltape_analyzer.cli.output import command, forced, wrong_words
+from calltape_analyzer.cli.tapes import Part, opened
 
 __all__ = ["redact"]
+
+Keep = Annotated[
+    list[str] | None,
+    typer.Option("--keep", metavar="PATH", help="Values that stay as they are, such as 'mode'."),
+]
+ShapesOnly = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--shapes-only",
+        metavar="PATH",
+        help="Values of which no range and no pseudonym stays either.",
+    ),
+]
 
 
 @command
@@ -32,10 +36,6 @@ def redact(
     paths: Paths,
     out: Out,
     keep: Keep = None,
-    hash: Hash = None,
-    permute: Permute = None,
-    noise: Noise = None,
-    special: Special = False,
     shapes_only: ShapesOnly = None,
     target: OfTarget = None,
     force: Force = False,
@@ -54,11 +54,13 @@ def redact(
 
     \b
     calltape redact runs/llm.tape -o give.tape
-    calltape redact runs/llm.tape -o permuted.tape --permute input_ids
+    calltape redact runs/llm.tape -o small.tape --keep mode --shapes-only 'past.*'
     """
     from calltape_analyzer.redacting.redaction import redact as redacted
 
-    choices = redaction_choices(keep, hash, permute, noise, special, shapes_only)
     part = Part(target=target)
-    with opened(paths, part, tells=False, effort=EFFORT) as tape, forced(), wrong_words():
-        print_report(redacted(tape, out, **choices, overwrite=force), json)
+    with opened(paths, part, tells=False, effort=REDACTION_EFFORT) as tape, forced(), wrong_words():
+        report = redacted(
+            tape, out, keep=keep or (), shapes_only=shapes_only or (), overwrite=force
+        )
+        print_report(report, json)

@@ -1,13 +1,12 @@
-"""``calltape replay`` and ``calltape check``: recorded calls against a model or a program.
+"""``calltape replay``: recorded calls against a model or a program.
 
 In come a tape and what was exported. Out go a report, and an exit code.
 """
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -16,32 +15,26 @@ import typer
 
 from calltape_analyzer.cli.bisection import Bisect, judged
 from calltape_analyzer.cli.budget import reading
-from calltape_analyzer.cli.models import (
+from calltape_analyzer.cli.models import classes_of, model_of
+from calltape_analyzer.cli.options import (
+    FILES,
+    Calls,
     ClassNames,
+    Ignore,
+    Json,
+    OfTarget,
     OptionalModelName,
     Train,
-    classes_of,
-    model_of,
+    Variants,
 )
 from calltape_analyzer.cli.output import (
     FAILURE,
-    Json,
     command,
     lines,
     print_model,
     wrong_words,
 )
-from calltape_analyzer.cli.tapes import (
-    FILES,
-    Calls,
-    Ignore,
-    OfTarget,
-    Part,
-    Paths,
-    Scan,
-    Variants,
-    opened,
-)
+from calltape_analyzer.cli.tapes import Part, opened
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.programs.manifest import MANIFEST
 from calltape_schema.errors import TapeError
@@ -51,7 +44,7 @@ if TYPE_CHECKING:
     from calltape_analyzer.comparison.reports import Report
     from calltape_analyzer.replaying.check_report import CheckReport
 
-__all__ = ["check", "replay"]
+__all__ = ["replay"]
 
 Trust = Annotated[
     bool,
@@ -62,10 +55,6 @@ RTol = Annotated[
 ]
 ATol = Annotated[
     float | None, typer.Option("--atol", min=0.0, help="Absolute tolerance, of all dtypes.")
-]
-Failing = Annotated[
-    Path | None,
-    typer.Option("--failing", metavar="FILE.tape", help="Write the calls that fail here."),
 ]
 Expected = Annotated[
     Literal["recorded", "success"],
@@ -83,7 +72,13 @@ SlowerThan = Annotated[
         "in the fastest of 5 runs.",
     ),
 ]
-Every = Annotated[bool, typer.Option("--all", help="A line for every call, not only the failing.")]
+DryRun = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run",
+        help="Run nothing: compare what an exported model declares with the calls.",
+    ),
+]
 
 
 @command
@@ -101,9 +96,8 @@ def replay(
     atol: ATol = None,
     expect: Expected = "recorded",
     slower_than: SlowerThan = None,
-    failing: Failing = None,
-    every: Every = False,
     bisect: Bisect = False,
+    dry_run: DryRun = False,
     train: Train = False,
     classes: ClassNames = None,
     trust: Trust = False,
@@ -119,24 +113,31 @@ def replay(
     every call gives what was recorded: values, the exception that it raised, or, if the tape has no
     values, structure, dtypes and shapes.
 
+    With --dry-run nothing is run: what an exported program declares (inputs, dtypes, dimensions and
+    their limits) is compared with the calls; of a directory only the manifest is read. It ends with
+    0 only if every call would be accepted.
+
     \b
     calltape replay runs/llm.tape exported/ --trust
-    calltape replay runs/llm.tape model.onnx --rtol 1e-3 --failing bad.tape
+    calltape replay runs/llm.tape model.onnx --rtol 1e-3
+    calltape replay runs/today.tape exported/ --dry-run
     calltape replay runs/llm.tape --model my.models:llama --calls 0..99
     git bisect run calltape replay bug.tape --model my.models:llama --bisect
     """
+    part = Part(calls, variant, ignore, target)
+    if dry_run:
+        unused = {
+            "--model": model, "--rtol": rtol, "--atol": atol, "--slower-than": slower_than,
+            "--bisect": bisect, "--train": train, "--expect": expect != "recorded",
+        }  # fmt: skip
+        _refuse_with_dry_run(unused)
+        paths, given = _asked(words, None)
+        assert given is not None
+        _check(paths, given, part, trust=trust, classes=classes, json=json)
+        return
     with judged(bisect) as found:
         paths, given = _asked(words, model)
-        if failing is not None and bisect:
-            raise typer.BadParameter(
-                "--failing writes one file, and a bisection replays many times"
-            )
-        if failing is not None and os.path.lexists(failing):
-            # Before hours of replaying, not after.
-            advice = "name another"
-            raise TapeError("exists", "it is there already", path=str(failing), advice=advice)
         _check_duration(slower_than)
-        part = Part(calls, variant, ignore, target)
         known = _known(classes, bisect)
         with opened(paths, part, runs=True, classes=known) as tape:
             found.is_open = True
@@ -150,12 +151,40 @@ def replay(
                 expect=expect,
                 slower_than=slower_than,
                 progress=sys.stderr.isatty(),
-                failing=failing,
                 trusted=trust,
             )
-            _print(report, json, every)
+            _print(report, json)
             if report.has_failed:
                 raise typer.Exit(FAILURE)
+        if not report.ok:
+            raise typer.Exit(FAILURE)
+
+
+def _refuse_with_dry_run(options: Mapping[str, object]) -> None:
+    """Raises BadParameter for an option that says how calls are run."""
+    for name, given in options.items():
+        if given is not None and given is not False:
+            raise typer.BadParameter(f"{name} has no use with --dry-run, which runs nothing")
+
+
+def _check(
+    paths: Sequence[str],
+    given: Path,
+    part: Part,
+    *,
+    trust: bool,
+    classes: Sequence[str] | None,
+    json: bool,
+) -> None:
+    """Whether an exported model would accept the calls."""
+    # Code that is trusted may take what it takes.
+    bounded = nullcontext() if trust else reading(_read_of(given))
+    known = _known(classes, bisect=False)
+    with opened(paths, part, runs=trust, classes=known) as tape, bounded:
+        from calltape_analyzer.replaying.checking import check
+
+        report = check(tape, _existing(given), trusted=trust)
+        _print(report, json)
         if not report.ok:
             raise typer.Exit(FAILURE)
 
@@ -194,7 +223,7 @@ def _asked(words: Sequence[str], model: str | None) -> tuple[list[str], Path | N
 
 
 def _read_of(model: Path) -> list[str]:
-    """What check reads of a model."""
+    """What is read of a model that is not run."""
     return [str(model / MANIFEST if model.is_dir() else model)]
 
 
@@ -213,53 +242,8 @@ def _tolerances(rtol: float | None, atol: float | None) -> Tolerances | None:
     return Tolerances(rtol=rtol, atol=atol)
 
 
-@command
-def check(
-    paths: Paths,
-    model: Annotated[
-        Path,
-        typer.Argument(
-            metavar="MODEL",
-            help="An .onnx or .pt2 file, or a directory that calltape export saved.",
-        ),
-    ],
-    trust: Trust = False,
-    classes: ClassNames = None,
-    target: OfTarget = None,
-    calls: Calls = None,
-    variant: Variants = None,
-    ignore: Ignore = None,
-    scan: Scan = False,
-    json: Json = False,
-) -> None:
-    """Whether an exported model would accept the calls.
-
-    Compares what the model declares (inputs, dtypes, dimensions and their limits) with what was
-    recorded, and runs nothing. Of a directory only the manifest is read. Ends with 0 only if it
-    would accept every call.
-
-    \b
-    calltape check runs/today.tape model.onnx
-    calltape check runs/today.tape exported/ --json
-    """
-    # Code that is trusted may take what it takes.
-    part = Part(calls, variant, ignore, target)
-    bounded = nullcontext() if trust else reading(_read_of(model))
-    known = _known(classes, bisect=False)
-    with opened(paths, part, runs=trust, scan=scan, classes=known) as tape, bounded:
-        from calltape_analyzer.replaying.checking import check as check_calls
-
-        report = check_calls(tape, _existing(model), trusted=trust)
-        _print(report, json)
-        if not report.ok:
-            raise typer.Exit(FAILURE)
-
-
-def _print(report: Report | CheckReport, json: bool, every: bool = False) -> None:
+def _print(report: Report | CheckReport, json: bool) -> None:
     if json:
         print_model(report)
-        return
-    from calltape_analyzer.comparison.reports import Report
-
-    text = report.table(every=every) if isinstance(report, Report) else report.table()
-    lines(text)
+    else:
+        lines(report.table())

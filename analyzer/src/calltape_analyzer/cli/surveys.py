@@ -14,13 +14,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack, contextmanager, nullcontext
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from calltape_analyzer.cli.budget import Exceeded, limits, reading, reading_in_thread
-from calltape_analyzer.cli.output import DAMAGED, Json, command, complain, forced, line, print_json
+from calltape_analyzer.cli.options import Force, Json, OptionalOut, Scan
+from calltape_analyzer.cli.output import DAMAGED, command, complain, forced, line, print_json
 from calltape_analyzer.cli.recordings import coverage_text, size, traffic_lines
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.observing.traffic_counters import CountedKind
@@ -64,26 +64,16 @@ def survey(
             help="Read on the workers of this Dask scheduler, such as tcp://10.0.0.7:8786.",
         ),
     ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "-o", "--output", metavar="FILE", help="Write the survey here (.json or .json.gz)."
-        ),
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace that file.")] = False,
-    scan: Annotated[
-        bool,
-        typer.Option(
-            "--scan", help="Read every record, and compare sealed tapes with what their ends say."
-        ),
-    ] = False,
+    out: OptionalOut = None,
+    force: Force = False,
+    scan: Scan = False,
     json: Json = False,
 ) -> None:
     """Many tapes as one: calls, coverage, damage, time and hosts.
 
     Sealed tapes of many calls are read at their ends, others are scanned, large ones in pieces. A
-    tape that cannot be read is told, and costs its own answer only. variants, shapes, explain, diff
-    and info take the file that -o writes wherever they take a tape.
+    tape that cannot be read is told, and costs its own answer only. variants, explain, diff and
+    info take the file that -o writes (.json or .json.gz) wherever they take a tape.
 
     \b
     calltape survey runs/ -o monday.json
@@ -91,9 +81,9 @@ def survey(
     calltape survey monday.json tuesday.json -o both.json
     """
     found = surveyed(paths, jobs=jobs, dask=dask, scan=scan)
-    if output is not None:
+    if out is not None:
         with forced():
-            write_survey(found, output, overwrite=force)
+            write_survey(found, out, overwrite=force)
     print_targets(found, json=json)
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from calltape_analyzer.cli.budget import reading
-from calltape_analyzer.cli.edits import Force
-from calltape_analyzer.cli.output import Json, command, complain, forced, line, print_json
-from calltape_analyzer.cli.tapes import Calls, Ignore, OfTarget, Part, Paths, Variants, opened
+from calltape_analyzer.cli.options import Force, OfTarget, Out, Paths
+from calltape_analyzer.cli.output import command, complain, forced, line
+from calltape_analyzer.cli.tapes import Part, opened
 from calltape_analyzer.text import counted
 
 __all__ = ["table"]
@@ -19,25 +18,19 @@ __all__ = ["table"]
 @command
 def table(
     paths: Paths,
-    out: Annotated[
-        Path,
-        typer.Option("--out", "-o", metavar="OUT", help="The new file: .parquet, .arrow or .csv."),
-    ],
+    out: Out,
     leaves: Annotated[
         bool, typer.Option("--leaves", help="A row per tensor of each call, not per call.")
     ] = False,
     target: OfTarget = None,
-    calls: Calls = None,
-    variant: Variants = None,
-    ignore: Ignore = None,
     force: Force = False,
-    json: Json = False,
 ) -> None:
     """The calls as a table in a file.
 
-    A row per call: time, duration, thread, variant, class of the exception, bytes, and the
-    size of every symbol and dynamic axis; or, with --leaves, a row per tensor. No values, texts or
-    messages. docs/tables.md has the columns, and queries for DuckDB and pandas.
+    OUT is a .parquet, .arrow or .csv file. A row per call: time, duration, thread, variant, class
+    of the exception, bytes, and the size of every symbol and dynamic axis; or, with --leaves, a row
+    per tensor. No values, texts or messages. docs/tables.md has the columns, and queries for DuckDB
+    and pandas.
 
     \b
     calltape table runs/ -o calls.parquet
@@ -47,7 +40,7 @@ def table(
 
     check_suffix(out)
     require_pyarrow()
-    with opened(paths, Part(calls, variant, ignore, target), runs=True) as tape, forced():
+    with opened(paths, Part(target=target), runs=True) as tape, forced():
         if not leaves:
             with reading(tape.paths):  # what a strange tape could make dear; rows cost time alike
                 tape.variants()
@@ -57,9 +50,4 @@ def table(
         left_out = int(facts.get(b"calltape.size_columns_left_out", b"0"))
         if left_out:
             complain(f"{out}: {left_out} more symbols and axes have no column; --leaves has them")
-        if json:
-            found = {"path": str(out), "rows": rows, "columns": len(batches.schema)}
-            print_json(found | {"size_columns_left_out": left_out})
-        else:
-            columns = counted(len(batches.schema), "column")
-            line(f"{out}: {counted(rows, 'row')}, {columns}")
+        line(f"{out}: {counted(rows, 'row')}, {counted(len(batches.schema), 'column')}")

@@ -6,11 +6,10 @@ damage is told, and decides the exit code.
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
@@ -29,107 +28,13 @@ from calltape_analyzer.text import some_of
 if TYPE_CHECKING:
     from calltape_analyzer.variant import Variant
 
-__all__ = [
-    "FILES",
-    "Address",
-    "Calls",
-    "Ignore",
-    "OfTarget",
-    "Part",
-    "Paths",
-    "Scan",
-    "Variants",
-    "address",
-    "opened",
-    "variants_meant",
-]
-
-FILES = "Files, directories with *.tape (or .tape.gz, .tape.zst) in or below them, or patterns"
-
-Paths = Annotated[list[str], typer.Argument(metavar="TAPE...", help=f"{FILES}; read as one tape.")]
-Calls = Annotated[
-    str | None,
-    typer.Option(
-        "--calls", metavar="CALLS", help="Only these calls, such as 3,10..99 or 3f9a01bc:0..5."
-    ),
-]
-Variants = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--variant",
-        metavar="NAME",
-        help="Only the calls of this variant: its name, or its number in variants, from 0. Several "
-        "times for several.",
-    ),
-]
-Ignore = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--ignore", metavar="ARG", help="Leave this argument out. Several times for several."
-    ),
-]
-OfTarget = Annotated[
-    str | None,
-    typer.Option(
-        "--target",
-        metavar="NAME",
-        help="Of tapes of several models only those of this one: class and method, or a part of "
-        "it. info lists them.",
-    ),
-]
-
-Scan = Annotated[
-    bool,
-    typer.Option(
-        "--scan",
-        help="Read every record, and compare the calls and inputs that sealed tapes tell of at "
-        "their end. Without it, that is believed.",
-    ),
-]
+__all__ = ["Part", "opened", "variants_meant"]
 
 _MOST_FILES = 3
 _NOT_COMPARED = (
     "answered from what the tape says of all its calls at its end; --scan compares it with the "
     "records"
 )
-_ADDRESS = re.compile(r"([0-9a-f]{4,32}:)?\d{1,20}", re.ASCII)
-
-
-def address(text: str) -> str:
-    """The text, if it has the form of a call's address.
-
-    Raises:
-        BadParameter: it has another form.
-    """
-    if not _ADDRESS.fullmatch(text):
-        raise typer.BadParameter(f"{text!r:.100} is no call; write it like 12 or 3f9a01bc:12")
-    return text
-
-
-def _last_word(text: str) -> str:
-    """The last word of a command, if it has the form of a call's address.
-
-    Raises:
-        BadParameter: it has another form: it is a tape, and no call was named.
-    """
-    if not _ADDRESS.fullmatch(text):
-        raise typer.BadParameter(
-            f"the call is missing: the last word is {text!r:.100}; write the call after the tapes, "
-            "like 12 or 3f9a01bc:12"
-        )
-    return text
-
-
-Address = Annotated[
-    str,
-    typer.Argument(
-        metavar="CALL",
-        parser=_last_word,
-        # Before the tapes: without a call its place has the last tape, and they seem to be missing.
-        is_eager=True,
-        help="Number or address of the call, as ls prints it.",
-    ),
-]
 
 
 class Part(NamedTuple):

@@ -13,9 +13,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from calltape_analyzer.cli.models import ClassNames, classes_of
-from calltape_analyzer.cli.output import (
+from calltape_analyzer.cli.models import classes_of
+from calltape_analyzer.cli.options import (
+    FILES,
+    Calls,
+    ClassNames,
+    Ignore,
     Json,
+    OfTarget,
+    Paths,
+    Scan,
+    Variants,
+)
+from calltape_analyzer.cli.output import (
     command,
     line,
     lines,
@@ -24,18 +34,7 @@ from calltape_analyzer.cli.output import (
     table,
     wrong_words,
 )
-from calltape_analyzer.cli.tapes import (
-    FILES,
-    Calls,
-    Ignore,
-    OfTarget,
-    Part,
-    Paths,
-    Scan,
-    Variants,
-    opened,
-    variants_meant,
-)
+from calltape_analyzer.cli.tapes import Part, opened, variants_meant
 from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.observing.evidence import left_out_note
 from calltape_analyzer.observing.memory_layout import layouts_in_words
@@ -205,9 +204,7 @@ def explain(
         ),
     ],
     target: OfTarget = None,
-    calls: Calls = None,
     variant: Variants = None,
-    ignore: Ignore = None,
     scan: Scan = False,
     json: Json = False,
 ) -> None:
@@ -223,7 +220,7 @@ def explain(
     from calltape_analyzer.explanation.subjects import explain as explained_subject
 
     paths, argument, axis = _asked(words)
-    with opened(paths, Part(calls, None, ignore, target), scan=scan) as tape:
+    with opened(paths, Part(target=target), scan=scan) as tape:
         only = {one.name for one in variants_meant(tape, variant)}
         with wrong_words():
             explained = explained_subject(tape, tape.variants(), argument, axis, only=only)

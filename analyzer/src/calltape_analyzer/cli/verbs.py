@@ -55,6 +55,7 @@ VERBS = (
     Verb("info", "info", "info", "What a tape has, what is wrong with it, and what it may tell."),
     Verb("ls", "calls", "ls", "The calls, one per line."),
     Verb("show", "call", "show", "One call as a tree."),
+    Verb("view", "viewing", "view", "Look at tapes in a browser."),
     Verb("variants", "variants", "variants", "The programs that the calls need."),
     Verb("explain", "variants", "explain", "Why a dimension is dynamic or constant.", _DIMENSIONS),
     Verb(
@@ -63,11 +64,14 @@ VERBS = (
         "diff",
         "What calls on tape NOW show that those on BEFORE do not.",
     ),
+    Verb(
+        "survey",
+        "surveys",
+        "survey",
+        "Many tapes as one: calls, coverage, damage, time and hosts.",
+    ),
     Verb("export", "exports", "export", "Programs for the calls on a tape, verified."),
     Verb("replay", "replays", "replay", "Runs the recorded calls, and compares."),
-    Verb("check", "replays", "check", "Whether an exported model would accept the calls."),
-    Verb("script", "scripts", "script", "A Python file that shows what is wrong."),
-    Verb("bundle", "bundles", "bundle", "A redacted tape, a script and versions in one zip file."),
     Verb("filter", "edits", "filter_", "A part of a tape as a new tape."),
     Verb("merge", "edits", "merge", "Several tapes of one target as one tape."),
     Verb(
@@ -83,6 +87,7 @@ VERBS = (
         "redact",
         "A tape without what may tell of a person or a machine.",
     ),
+    Verb("bundle", "bundles", "bundle", "A redacted tape, a script and versions in one zip file."),
     Verb(
         "convert",
         "conversions",
@@ -90,14 +95,6 @@ VERBS = (
         "Calls in the form of another tool, or a tape of what one wrote.",
     ),
     Verb("table", "tables", "table", "The calls as a table in a file."),
-    Verb(
-        "survey",
-        "surveys",
-        "survey",
-        "Many tapes as one: calls, coverage, damage, time and hosts.",
-    ),
-    Verb("report", "report_pages", "report", "One HTML file that shows what was recorded."),
-    Verb("view", "viewing", "view", "Look at tapes in a browser."),
 )
 
 

@@ -77,7 +77,7 @@ class Merging:
         if cost_nothing or self.programs or self.exporter.verifier.budget.is_spent:
             return None
         return (
-            f"merge='never' (--merge never) would have saved {self.seconds:.0f} s, with the same "
+            f"export(..., merge='never') would have saved {self.seconds:.0f} s, with the same "
             f"programs: one for {some_of(self.failed, _MAX_SHOWN)} was tried in vain"
         )
 
@@ -87,7 +87,7 @@ class Merging:
             return None
         return (
             f"the one program for {some_of(self.narrow, _MAX_SHOWN)} refuses sizes that the model "
-            "takes; merge='never' (--merge never) makes a program for each, which may take them"
+            "takes; export(..., merge='never') makes a program for each, which may take them"
         )
 
     def _has_program(self, larger: VariantFacts, smaller: Sequence[VariantFacts]) -> bool:

@@ -33,9 +33,9 @@ _LEAST_FIRST_SECONDS = 60.0
 _LEAST_SECONDS = 10.0
 _TIMES_FIRST = 3.0
 _MORE = {
-    "time": "allow more with step_seconds= (--step-seconds); if it hangs, which cannot be told "
+    "time": "allow more with minimise_tape(step_seconds=); if it hangs, which cannot be told "
     "from slowness, let it end itself, as signal.alarm(60) does",
-    "memory": "allow more with max_memory= (--max-memory)",
+    "memory": "allow more with minimise_tape(max_memory=)",
 }
 """What to do about a whole tape that takes more than a step may."""
 

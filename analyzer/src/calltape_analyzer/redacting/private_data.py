@@ -6,7 +6,7 @@ calls, and what to do about it. No value is ever in a finding.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -48,9 +48,9 @@ _LEAST_SAMPLES = 4000
 _REDACT = "`calltape redact` takes it out"
 _ADVICE: dict[str, str] = {
     "text": "`calltape redact` replaces it; record with values={'EXACT': 'none'} to never write it",
-    "token_ids": "`calltape redact` takes them out; --permute PLACE keeps others of their range",
-    "image": "`calltape redact` takes it out, and --noise PLACE keeps noise of its range",
-    "audio": "`calltape redact` takes it out, and --noise PLACE keeps noise of its range",
+    "token_ids": "`calltape redact` takes them out",
+    "image": "`calltape redact` takes it out",
+    "audio": "`calltape redact` takes it out",
     "values": "`calltape redact` takes them out",
     "long_list": "`calltape redact` replaces its numbers",
     "number": "`calltape redact` replaces it, unless sizes have to do with it; record with "
@@ -258,10 +258,14 @@ def private_data(tape: Tape, *, by_call: bool = False) -> PrivateData:
     check_tape(tape, "private_data")
     found = _Found()
     known: dict[Hashable, list[tuple[str, str]]] = {}
+    data_keys = {
+        place: frozenset(str(one[1]) for one in names if isinstance(one, tuple))
+        for place, names in tape.signature.data_keys().items()
+    }
     count = 0
     for call in tape.calls:
         try:
-            told = dict.fromkeys(_of_call(call, tape, known))
+            told = dict.fromkeys(_of_call(call, tape, known, data_keys))
         except TapeError as error:
             if not is_damage(error):
                 raise
@@ -295,7 +299,10 @@ def private_data(tape: Tape, *, by_call: bool = False) -> PrivateData:
 
 
 def _of_call(
-    call: Call, tape: Tape, known: dict[Hashable, list[tuple[str, str]]]
+    call: Call,
+    tape: Tape,
+    known: dict[Hashable, list[tuple[str, str]]],
+    data_keys: Mapping[str, frozenset[str]],
 ) -> Iterator[tuple[str, str | None]]:
     record = call.record
     for tree, root in ((record.inputs, ""), (record.outputs, "outputs")):
@@ -306,9 +313,25 @@ def _of_call(
                     known.clear()
                 known[key] = list(_of_tree(tree, root, tape.signature.positional))
             for path, kind in known[key]:
-                yield kind, list(names_of_path(path, tape.signature))[-1]
+                place = list(names_of_path(path, tape.signature))[-1]
+                yield kind, _starred(place, data_keys)
     if record.error is not None and not is_without_text(record.error.message):
         yield "exception", None
+
+
+def _starred(place: str, data_keys: Mapping[str, frozenset[str]]) -> str:
+    """A place with a star for a key that does not come back from call to call.
+
+    Args:
+        place: a path in a call.
+        data_keys: by the path of a dict with such keys its other ones.
+    """
+    for path, names in data_keys.items():
+        if place.startswith(f"{path}."):
+            key, dot, below = place[len(path) + 1 :].partition(".")
+            if key not in names:
+                place = f"{path}.*{dot}{below}"
+    return place
 
 
 def _of_tree(tree: Tree, root: str, named: int) -> Iterator[tuple[str, str]]:

@@ -39,7 +39,7 @@ class CheckRow(BaseModel):
 class CheckReport(BaseModel, Shown):
     """A row per call. It is true in a condition if every call would be accepted.
 
-    ``model_dump_json()`` gives it as JSON, which ``calltape check --json`` prints.
+    ``model_dump_json()`` gives it as JSON, which ``calltape replay --dry-run --json`` prints.
 
     Attributes:
         rows: one per call that returned.

@@ -1,0 +1,159 @@
+"""The options that several verbs have, in groups: an option has one name, form and meaning.
+
+A verb composes the groups that it needs; what only one verb asks for stands with that verb. In come
+words of the command line. Out go plain values.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+__all__ = [
+    "FILES",
+    "FORM",
+    "Address",
+    "Calls",
+    "ClassNames",
+    "Force",
+    "Ignore",
+    "Json",
+    "MaxSeconds",
+    "ModelName",
+    "OfTarget",
+    "OptionalModelName",
+    "OptionalOut",
+    "OptionalTo",
+    "Out",
+    "Paths",
+    "Scan",
+    "To",
+    "Train",
+    "Variants",
+    "address",
+]
+
+FILES = "Files, directories with *.tape (or .tape.gz, .tape.zst) in or below them, or patterns"
+
+_ADDRESS = re.compile(r"([0-9a-f]{4,32}:)?\d{1,20}", re.ASCII)
+
+
+def address(text: str) -> str:
+    """The text, if it has the form of a call's address.
+
+    Raises:
+        BadParameter: it has another form.
+    """
+    if not _ADDRESS.fullmatch(text):
+        raise typer.BadParameter(f"{text!r:.100} is no call; write it like 12 or 3f9a01bc:12")
+    return text
+
+
+def _last_word(text: str) -> str:
+    """The last word of a command, if it has the form of a call's address.
+
+    Raises:
+        BadParameter: it has another form: it is a tape, and no call was named.
+    """
+    if not _ADDRESS.fullmatch(text):
+        raise typer.BadParameter(
+            f"the call is missing: the last word is {text!r:.100}; write the call after the tapes, "
+            "like 12 or 3f9a01bc:12"
+        )
+    return text
+
+
+# Which tapes.
+Paths = Annotated[list[str], typer.Argument(metavar="TAPE...", help=f"{FILES}; read as one tape.")]
+OfTarget = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        metavar="NAME",
+        help="Of tapes of several models only those of this one: class and method, or a part of "
+        "it. info lists them.",
+    ),
+]
+Scan = Annotated[
+    bool,
+    typer.Option(
+        "--scan",
+        help="Read every record, and compare the calls and inputs that sealed tapes tell of at "
+        "their end. Without it, that is believed.",
+    ),
+]
+
+# Which calls, and what of them.
+Address = Annotated[
+    str,
+    typer.Argument(
+        metavar="CALL",
+        parser=_last_word,
+        # Before the tapes: without a call its place has the last tape, and they seem to be missing.
+        is_eager=True,
+        help="Number or address of the call, as ls prints it.",
+    ),
+]
+Calls = Annotated[
+    str | None,
+    typer.Option(
+        "--calls", metavar="CALLS", help="Only these calls, such as 3,10..99 or 3f9a01bc:0..5."
+    ),
+]
+Variants = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--variant",
+        metavar="NAME",
+        help="Only the calls of this variant: its name, or its number in variants, from 0. Several "
+        "times for several.",
+    ),
+]
+Ignore = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--ignore", metavar="ARG", help="Leave this argument out. Several times for several."
+    ),
+]
+
+# Which model, and how long it may take.
+_MODEL = typer.Option(
+    "--model",
+    "-m",
+    metavar="PACKAGE.MODULE:FACTORY",
+    help="What makes the model: a function without arguments (or a module object), imported with "
+    "the current directory on the path.",
+)
+ModelName = Annotated[str, _MODEL]
+OptionalModelName = Annotated[str | None, _MODEL]
+ClassNames = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--classes",
+        metavar="PACKAGE.MODULE:CLASS",
+        help="A class of arguments, such as a cache. It is imported. May come again.",
+    ),
+]
+Train = Annotated[bool, typer.Option("--train", help="Do not put the model in evaluation mode.")]
+MaxSeconds = Annotated[
+    float | None,
+    typer.Option(
+        "--max-seconds",
+        metavar="SECONDS",
+        min=0.001,
+        help="How long it may take. What was found until then is kept.",
+    ),
+]
+
+# Which form, and where to.
+FORM = typer.Option("--to", help="The form of what is made; above it is said which there are.")
+To = Annotated[Literal["torch", "onnx"], FORM]
+OptionalTo = Annotated[Literal["torch", "onnx"] | None, FORM]
+_OUT = typer.Option("--out", "-o", metavar="OUT", help="Where to write.")
+Out = Annotated[Path, _OUT]
+OptionalOut = Annotated[Path | None, _OUT]
+Force = Annotated[bool, typer.Option("--force", help="Replace OUT if it is there already.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
