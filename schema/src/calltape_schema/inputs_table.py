@@ -25,11 +25,9 @@ from pydantic import Field, TypeAdapter, ValidationError
 from calltape_schema.bounds import MAX_AXES, MAX_KIND_BYTES, MAX_ROW_BYTES, MAX_ROWS, MAX_SIZES
 from calltape_schema.errors import TapeError
 from calltape_schema.fields import Count, Int64, Record
-from calltape_schema.interning import MAX_NODES, MAX_RANK, Index
-from calltape_schema.leaves import decode_leaves
+from calltape_schema.interning import MAX_NODES, MAX_RANK, Index, Size, decoder
 from calltape_schema.packing import is_array, pack, unpack
 from calltape_schema.records import Tree, decode_record
-from calltape_schema.tree import decode_structure
 
 __all__ = ["Axis", "Counts", "InputsTable", "Kind", "Ranges", "Row", "inputs_hash", "u64s"]
 
@@ -150,15 +148,16 @@ class Row(Counts):
         return decode_record(_trees, document, "a row of the table of inputs")
 
     def kind(self) -> Kind:
-        """The calls of this row by their kind. Their ranges are given up.
+        """The calls of this row by their kind. Their ranges are given up. No more of the inputs is
+        validated than a kind has of them: a recorder asks for thousands of them at once.
 
         Raises:
             TapeError: as :meth:`tree`.
         """
-        spec, leaves, scalars = (
-            decode_structure(self.structure), decode_leaves(self.leaves), unpack(self.scalars)
-        )  # fmt: skip
-        if not is_array(scalars) or spec.leaves != len(leaves) or spec.scalars != len(scalars):
+        lengths = _lengths_in(self.structure)
+        leaves = _sized_leaves_in(self.leaves)
+        scalars = unpack(self.scalars)
+        if not is_array(scalars) or lengths != _Lengths(leaves=len(leaves), scalars=len(scalars)):
             raise TapeError("invalid", "the structure does not fit its leaves and scalars")
         shapes = [leaf.shape for leaf in leaves]
         ints = [value if type(value) is int else None for value in scalars]
@@ -183,6 +182,10 @@ class Axis:
 
     def absorb(self, axis: Axis) -> None:
         """Adds the calls of another one."""
+        if not axis.other and axis.sizes.keys() <= self.sizes.keys():  # nearly always
+            for size, calls in axis.sizes.items():
+                self.sizes[size] += calls
+            return
         # What is larger than the sizes of an axis that has others was not told apart there.
         full = min((max(one.sizes) for one in (self, axis) if one.other), default=None)
         for size, calls in axis.sizes.items():
@@ -248,8 +251,8 @@ class Kind(Counts):
 
     @property
     def cost(self) -> int:
-        """What it takes of the room. A leaf of no axis takes some, too."""
-        return len(self.axes) + len(self.dtypes)
+        """What it takes of the room. A leaf of no axis takes some, and a kind of no leaf, too."""
+        return 1 + len(self.axes) + len(self.dtypes)
 
     def absorb(self, kind: Kind) -> None:
         """Adds the calls of the same kind elsewhere."""
@@ -411,6 +414,17 @@ class InputsTable:
             found.add_kind(change(kind))
         return found
 
+    def coarsen(self) -> bool:
+        """Counts the calls in the next coarser form: those with rows by kind, or those by kind as
+        ``other``. False if there is no coarser form."""
+        if self.rows_below != 0:
+            self._lower_rows(0)
+        elif self.kinds_below != 0:
+            self._lower_kinds(0)
+        else:
+            return False
+        return True
+
     def forget(self, is_secret: Callable[[bytes], bool]) -> None:
         """Counts calls of these structures without their structure."""
         for key in [key for key, row in self.rows.items() if is_secret(row.structure)]:
@@ -490,6 +504,25 @@ class InputsTable:
 def _is_above(key: int, below: int | None) -> bool:
     return below is not None and key >= below
 
+
+class _Lengths(Record):
+    """How many leaves and scalars a structure has."""
+
+    leaves: Count
+    scalars: Count
+
+
+class _SizedLeaf(Record):
+    """What a kind has of a leaf."""
+
+    dtype: Annotated[str, Field(max_length=64)]
+    shape: Annotated[tuple[Size, ...], Field(max_length=MAX_RANK)]
+
+
+_lengths_in = decoder(TypeAdapter(_Lengths), "structure")
+_sized_leaves_in = decoder(
+    TypeAdapter(Annotated[tuple[_SizedLeaf, ...], Field(max_length=MAX_NODES)]), "leaves"
+)
 
 _NO_CALL = 2**64 - 1
 _COLUMNS = 6

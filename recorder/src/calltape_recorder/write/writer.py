@@ -17,6 +17,7 @@ from calltape_recorder.threads import Event, get_ident, sleep, start_thread, wai
 from calltape_recorder.write.encoding import Encoder
 from calltape_recorder.write.notices import Notices
 from calltape_recorder.write.segments import Refusal, Segments
+from calltape_schema import TapeError
 from calltape_schema.groups import NewCall
 
 __all__ = ["Writer"]
@@ -271,7 +272,7 @@ class Writer:
             self._refuse(calls, encoded, str(refusal))
             return
         except Exception as error:
-            if len(calls) > 1 and isinstance(error, OSError):
+            if len(calls) > 1 and isinstance(error, (OSError, TapeError)):
                 # A small call may still fit if a large one does not.
                 for call, parts in zip(calls, encoded, strict=False):
                     self._write([call], [parts])
