@@ -288,7 +288,7 @@ class InputsTable:
         self.kinds_below: int | None = None
         self._max_rows, self._max_bytes, self._max_axes = max_rows, max_bytes, max_axes
         self._order: list[int] = []  # the hashes of rows, negative, as a heap: the highest first
-        self._bytes = 0
+        self._bytes = self._axes = self._kind_bytes = 0  # the costs of all rows and kinds
 
     @property
     def is_exact(self) -> bool:
@@ -353,11 +353,9 @@ class InputsTable:
             self.other.add(kind)
         else:
             self.kinds[kind.key] = kind
-            # Kinds are few, and a new one is rare: no need to hold their sums.
-            while (
-                sum([one.cost for one in self.kinds.values()]) > self._max_axes
-                or sum([len(one.structure) for one in self.kinds.values()]) > MAX_KIND_BYTES
-            ):
+            self._axes += kind.cost
+            self._kind_bytes += len(kind.structure)
+            while self._axes > self._max_axes or self._kind_bytes > MAX_KIND_BYTES:
                 self._lower_kinds(max(self.kinds))
 
     def merge(self, other: InputsTable) -> None:
@@ -434,7 +432,7 @@ class InputsTable:
         self._order = [-key for key in self.rows]
         heapq.heapify(self._order)
         for key in [key for key, kind in self.kinds.items() if is_secret(kind.structure)]:
-            self.other.add(self.kinds.pop(key))
+            self._forget_kind(key)
 
     def _lower_rows(self, below: int | None) -> None:
         """Makes kinds of the rows with this hash, or a higher one."""
@@ -451,7 +449,14 @@ class InputsTable:
             return
         self.kinds_below = below
         for key in [key for key in self.kinds if key >= below]:
-            self.other.add(self.kinds.pop(key))
+            self._forget_kind(key)
+
+    def _forget_kind(self, key: int) -> None:
+        """Counts the calls of a kind as ``other``."""
+        kind = self.kinds.pop(key)
+        self._axes -= kind.cost
+        self._kind_bytes -= len(kind.structure)
+        self.other.add(kind)
 
     def to_bytes(self) -> bytes:
         """The msgpack document of the table."""
