@@ -49,8 +49,7 @@ def facts_of_the_format() -> set[str]:
         f"{model.__name__}.{field}"
         for base in (Record, Part)
         for model in classes(base)
-        if model.__module__.startswith("calltape_schema.")
-        and model.__name__ not in _OF_NO_TAPE
+        if model.__module__.startswith("calltape_schema.") and model.__name__ not in _OF_NO_TAPE
         for field in vars(model).get("__annotations__", ())
     }
 
