@@ -83,6 +83,17 @@ def test_a_file_after_the_other_by_size(tmp_path: Path) -> None:
     assert parts["a-00001.tape"].first_call == 8  # type: ignore[union-attr]
 
 
+def test_calls_that_wait_go_to_as_many_files(tmp_path: Path) -> None:
+    model = Identity()
+    with record(model, tmp_path / "a.tape", segment_bytes=100 * KIB, outputs=False) as recorder:
+        pipeline: Any = recorder._handler.pipeline
+        # In the thread of the writer, so that none is written before all of them wait.
+        assert pipeline.writer.ask(lambda: [model(block(float(n))) for n in range(60)], 60)
+    assert all(path.stat().st_size < 130 * KIB for path in tapes(tmp_path))
+    assert recorder.stats().kept == 60
+    adds_up(recorder.stats(), tmp_path)
+
+
 def test_an_unsealed_segment_counts_from_its_first_call(tmp_path: Path) -> None:
     model = Identity()
     recorder = record(model, tmp_path / "a.tape", segment_bytes=100 * KIB, outputs=False)

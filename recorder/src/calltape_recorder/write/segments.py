@@ -104,6 +104,12 @@ class Segments:
         return files + self.compression.nbytes
 
     @property
+    def bytes_of_file(self) -> int | None:
+        """How many bytes a file should have; None if there is no bound. What is appended at once is
+        in one file, so it should not be more."""
+        return self._bounds.most_in_segment
+
+    @property
     def count(self) -> int:
         """How many files there are."""
         return self._closed.count + (self._tape is not None)

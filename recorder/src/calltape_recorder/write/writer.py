@@ -86,6 +86,7 @@ class Writer:
         written: Callable[[Call], None] | None,
     ) -> None:  # fmt: skip
         self._segments = segments
+        self._batch_bytes = min(segments.bytes_of_file or _BATCH_BYTES, _BATCH_BYTES)
         self._encoder = encoder
         self._ledger = ledger
         self._buffers = buffers
@@ -230,7 +231,7 @@ class Writer:
         size = 0
         task = None
         begun = time.monotonic()
-        while self._items and len(calls) < _BATCH_CALLS and size < _BATCH_BYTES:
+        while self._items and len(calls) < _BATCH_CALLS and size < self._batch_bytes:
             if time.monotonic() - begun > _WORK_SECONDS:
                 sleep(_PAUSE_SECONDS)
                 begun = time.monotonic()
