@@ -16,6 +16,7 @@ from calltape_recorder import First, record
 from calltape_schema.packing import pack
 from calltape_schema.privacy import is_setting
 from tests.analyzer.redacting.answers import answers, differing, programs_of, replaced_numbers
+from tests.unpacked import readable
 
 Calls = Sequence[dict[str, Any]]
 PHONE, CUSTOMER = 49_301_987_654_321, 987_654_321_987
