@@ -174,6 +174,8 @@ class TapeReader:
         if leaf.key is None:
             raise TapeError("no_value", f"the value is not on the tape: {leaf.missing}")
         holder, key = self._holder(record, leaf.key)
+        if holder.blob is None:
+            raise TapeError("invalid", f"call {holder.call} has no blob for its leaves")
         _, entries, start = self._blob(holder)
         entry, wanted = entries.get(key), blob.stored_as(leaf)
         if entry is None:

@@ -224,16 +224,6 @@ def test_damaged_records_are_left_out_and_said(made: Path) -> None:
         assert tape.damage
 
 
-def test_records_in_another_form(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is not in the common form goes through the models, with the same result."""
-    from calltape_analyzer.tables import record_fields
-
-    with open_tape(made) as tape:
-        plain = rows(tape), rows(tape, leaves=True)
-        monkeypatch.setattr(record_fields, "unpack_plain", lambda data: None)
-        assert (rows(tape), rows(tape, leaves=True)) == plain
-
-
 def test_texts_that_utf8_does_not_have() -> None:
     assert repeated(["a", None, "\ud800", "a"]).to_pylist() == ["a", None, "\\ud800", "a"]
 

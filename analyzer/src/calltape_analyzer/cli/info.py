@@ -70,6 +70,7 @@ _MOST_IDS = 4
 _MOST_STEPS = 8
 _MOST_TEXT = 400
 _MOST_PATHS = 3
+_MANY_CALLS = 256
 _MOST_PRIVATE = 6
 
 
@@ -149,8 +150,10 @@ def _facts(tape: Tape, quick: bool, kept: Counter[CountedKind]) -> dict[str, Any
     """What is known of a tape, as plain data; ``kept`` is filled with its calls by kind."""
     totals, read = Totals(), 0
     for part in tape.segments:
-        # Its end is as good as its records, unless there are tensors to compare with checksums.
-        has_none = part.summary is not None and not part.summary.tensor_bytes
+        # Of many calls, its end is as good as its records, unless there are tensors to compare with
+        # checksums.
+        end = part.summary
+        has_none = end is not None and not end.tensor_bytes and end.coverage.kept >= _MANY_CALLS
         if not ((quick or has_none) and totals.add_summary(part, kept)):
             _add_calls(totals, tape, part, quick, kept)
             read += 1
