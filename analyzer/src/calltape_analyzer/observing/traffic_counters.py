@@ -211,7 +211,7 @@ class TrafficCounters:
     @classmethod
     def of(cls, table: InputsTable) -> tuple[TrafficCounters, list[TapeError]]:
         """The counters of one file, and an error per kind that was left out, whose calls are among
-        ``other_calls``."""
+        ``other_calls`` unless they are on the tape, and damaged there."""
         kinds: dict[tuple[bytes, tuple[str, ...], tuple[int, ...]], Kind] = {}
         errors: list[TapeError] = []
         other = table.other.seen
@@ -221,7 +221,7 @@ class TrafficCounters:
                 kind = counted.kind() if isinstance(counted, Row) else copy.deepcopy(counted)
             except TapeError as error:
                 errors.append(error)
-                other += counted.seen
+                other += counted.seen - counted.kept  # a kept one is a damaged call
                 continue
             key = kind.structure, tuple(kind.dtypes), tuple(kind.ranks)
             if key in kinds:
@@ -234,7 +234,7 @@ class TrafficCounters:
                 found = CountedGroup.of(kind)
             except TapeError as error:
                 errors.append(error)
-                other += kind.seen
+                other += kind.seen - kind.kept
             else:
                 groups[found.kind] = found
         return cls(groups, other), errors
