@@ -46,6 +46,7 @@ __all__ = [
     "member",
     "new_call",
     "reader_of",
+    "refer",
     "target_of",
     "type_name",
     "write_tape",
@@ -422,3 +423,40 @@ def change_table(path: Path, change: Callable[[InputsTable], Any]) -> Path:
 def reader_of(path: Path) -> TapeReader:
     """The tape as the container reads it."""
     return TapeReader(BytesSource(path.read_bytes()))
+
+
+def refer(path: Path, order: Sequence[int] | None = None) -> Path:
+    """Writes a sealed tape anew: the bytes of each tensor stand once, and later calls refer to
+    them.
+
+    Args:
+        path: of a tape whose calls are 0, 1, 2, ...
+        order: in which the calls stand on the new tape.
+    """
+    reader, sink = reader_of(path), BytesSink()
+    writer = TapeWriter(sink, reader.manifest)
+    known: dict[tuple[Any, bytes], tuple[int, str]] = {}
+    made: list[NewCall] = []
+    for number in range(len(reader.scan())):
+        record, document = reader.record(number), reader.document(number)
+        own: dict[str, tuple[Stored, bytes]] = {}
+        at: dict[str, tuple[str, int, str]] = {}
+        for tree in filter(None, (record.inputs, record.outputs)):
+            for leaf in tree.facts():
+                stored = stored_as(leaf)
+                if leaf.key is None or stored is None or leaf.key in own:
+                    continue
+                data = reader.tensor(record, leaf)
+                there = known.setdefault((stored, data), (number, leaf.key))
+                if there[0] == number:
+                    own[leaf.key] = stored, data
+                else:
+                    at[leaf.key] = leaf.key, *there
+        document.pop("blob", None)
+        document |= {"at": list(at.values())} if at else {}
+        made.append(new_call(number, document, _blob(own)))
+    for number in range(len(made)) if order is None else order:
+        writer.append([made[number]])
+    writer.seal(Coverage(seen=len(made), kept=len(made)), closed_ns=START_NS + 10**12)
+    path.write_bytes(sink.data)
+    return path

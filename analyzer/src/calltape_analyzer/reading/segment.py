@@ -21,6 +21,8 @@ from calltape_analyzer.reading.damage import Damage, is_damage
 from calltape_analyzer.reading.file_descriptors import DescriptorError
 from calltape_analyzer.reading.opened_file import opened_file
 from calltape_analyzer.reading.tape_file import is_ahead
+from calltape_schema.blob import build_header, stored_as
+from calltape_schema.checksum import crc32
 from calltape_schema.end import End
 from calltape_schema.endings import Coverage
 from calltape_schema.errors import TapeError
@@ -50,8 +52,8 @@ LEFT_OUT = "not extracted"
 _TRIES = 5
 _PART = 1024 * 1024
 
-# What is known about a call's tensors.
-_UNKNOWN, _WHOLE, _DAMAGED = 0, 1, 2
+# Flags of a call: its blob was compared with the checksum, and is whole or not; its damage is told.
+_WHOLE, _BROKEN, _TOLD = 1, 2, 4
 
 
 class InputsOfCalls(NamedTuple):
@@ -338,7 +340,7 @@ class Segment:
     def drop_damaged(self) -> None:
         """Removes the calls that are known to be damaged from the list."""
         if self.is_scanned:
-            self.order = array("Q", (p for p in self.order if self._checked[p] != _DAMAGED))
+            self.order = array("Q", (p for p in self.order if not self._checked[p] & _TOLD))
 
     # --- inputs of many calls ----------------------------------------------------------------
 
@@ -353,8 +355,10 @@ class Segment:
                 assert self._table is not None
                 self._rows = _rows_of(self._table)
             except TapeError as error:
-                self.damage.add(_stale(str(error.reason)).at(path=self.path, member=END_MEMBER))
-                self._table = self._end = None
+                self.scan()
+                if self._table is not None:  # else the scan tells
+                    self.damage.add(_stale(error.reason).at(path=self.path, member=END_MEMBER))
+                    self._table = None
             if self._rows is None:
                 self.scan()
         return self._rows
@@ -382,7 +386,7 @@ class Segment:
 
     def _compare_ranges(self, found: dict[int, dict[int, tuple[int, int]]]) -> None:
         """Compares the ranges of all calls with those of the table."""
-        if self._table is None or self._scan.damage or any(self._checked):
+        if self._table is None or self._scan.damage or self.damaged:
             return
         told: dict[int, dict[int, tuple[int, int]]] = {}
         for number, spans in found.items():
@@ -417,7 +421,7 @@ class Segment:
     @property
     def damaged(self) -> int:
         """How many of its calls are known to be damaged, although their records are whole."""
-        return self._checked.count(_DAMAGED)
+        return sum([flags >= _TOLD for flags in self._checked])
 
     @property
     def numbers(self) -> Sequence[int]:
@@ -456,9 +460,31 @@ class Segment:
     def content(self, position: int) -> bytes:
         """All that the record of a call says, as bytes: equal for equal calls of any files."""
         document = self.document(position)
-        if "blob" in document:
+        if document.pop("at", None):
+            document["blob"] = self._own_blob(position)
+        elif "blob" in document:
             document["blob"] = {k: v for k, v in document["blob"].items() if k != "back"}
         return pack([self.number(position), document])
+
+    def _own_blob(self, position: int) -> dict[str, int]:
+        """The facts of the blob that a call would have with the tensors that earlier calls have for
+        it: a copy of the call has it."""
+        record = self.record(position)
+        leaves = {
+            leaf.key: (form, leaf)
+            for tree in (record.inputs, record.outputs)
+            for leaf in (tree.facts() if tree is not None else ())
+            if leaf.key is not None and (form := stored_as(leaf)) is not None
+        }
+        header = build_header({key: form for key, (form, _) in leaves.items()})
+        size, checksum = len(header), crc32(header)
+        for _, leaf in leaves.values():
+            place = self.place(position, record, leaf)
+            size += place.size
+            for at in range(0, place.size, _PART):
+                part = self.read(place.offset + at, min(_PART, place.size - at))
+                checksum = crc32(part, checksum)
+        return {"size": size, "crc32": checksum}
 
     def contents(self) -> Iterator[bytes]:
         """These of all its calls, in the order of the file."""
@@ -514,8 +540,11 @@ class Segment:
         except TapeError as error:
             if not is_damage(error):
                 raise
-            reason = f"call {call} has tensors of call {number}: {error.reason}"
-            raise self.located(TapeError(error.kind, reason), position) from None
+            why = error.reason.removeprefix(f"call {number}: ")
+            reason = f"call {call} has tensors of call {number}: {why}"
+            found = self.located(TapeError(error.kind, reason), position)
+            self.report(found, position)
+            raise found from None
 
     def check_blob(self, position: int, record: GroupedRecord) -> None:
         """Compares a call's blob with its checksum. The bytes are read the first time only.
@@ -523,19 +552,21 @@ class Segment:
         Raises:
             TapeError: ``damaged``, each time.
         """
-        if self._checked[position] == _WHOLE or record.blob is None:
+        if self._checked[position] & _WHOLE or record.blob is None:
             return
         found = self.blob(record)
-        if self._checked[position] == _UNKNOWN:
+        if not self._checked[position] & _BROKEN:
             if self._same(self._file.crc32(found.start, found.size)) == record.blob.crc32:
-                self._checked[position] = _WHOLE
+                self._checked[position] |= _WHOLE
                 return
+            self._checked[position] |= _BROKEN
             self.report(self._damaged_blob(record.call, found), position)
         raise self._damaged_blob(record.call, found)
 
     def report_blob(self, position: int, record: GroupedRecord) -> TapeError:
         """Notes that a call's blob does not match its checksum, and gives the error."""
         found = self.blob(record)
+        self._checked[position] |= _BROKEN
         self.report(self._damaged_blob(record.call, found), position)
         return self._damaged_blob(record.call, found)
 
@@ -547,8 +578,8 @@ class Segment:
 
     def report(self, error: TapeError, position: int) -> None:
         """Adds the damage of a call to the list, once per call."""
-        if self._checked[position] != _DAMAGED:
-            self._checked[position] = _DAMAGED
+        if not self._checked[position] & _TOLD:
+            self._checked[position] |= _TOLD
             self.damage.add(error)
 
     def _damaged_blob(self, number: int, found: Member) -> TapeError:
