@@ -1,27 +1,28 @@
 // The scan: a walk over a whole tape that reads every record, and no tensor. A call exists only by
-// the commit rule (FORMAT.md, section 5); on a sealed tape the index must have it (section 8).
+// the commit rule (FORMAT.md, section 5); on a sealed tape the index must have its group (section 8).
 
 import { Columns } from "./columns.mjs";
-import { DistinctInputs } from "./distinct_inputs.mjs";
-import { openEnvelope, plainInt } from "./documents.mjs";
-import { indexOf, trailerOf } from "./endings.mjs";
+import { DistinctInputs, areEqual } from "./distinct_inputs.mjs";
+import { endOf, indexOf } from "./endings.mjs";
 import { TapeError, damaged, overLimit } from "./errors.mjs";
-import { BLOCK, TRAILER, callMember, recordName } from "./framing.mjs";
-import { checkGroupSize, eachEntry } from "./groups.mjs";
-import { MAX_DOCUMENT_BYTES } from "./limits.mjs";
-import { recordOf } from "./records.mjs";
+import { BLOCK, END, isBlob, isGroup } from "./framing.mjs";
+import { groupOf } from "./groups.mjs";
+import { isTableOf, tableOf } from "./inputs_table.mjs";
+import { MAX_MEMBER_BYTES } from "./limits.mjs";
 import { walk } from "./walk.mjs";
 import { Window } from "./windows.mjs";
 
-export const sameBytes = (one, other) =>
-  one.length === other.length && one.every((byte, at) => byte === other[at]);
-
 /** Throws if the content of a msgpack member is larger than a reader takes. */
 export function checkMemberSize(member) {
-  if (member.size > MAX_DOCUMENT_BYTES + BLOCK) {
-    throw overLimit(`a member has ${member.size} bytes (at most ${MAX_DOCUMENT_BYTES})`);
+  if (member.size > MAX_MEMBER_BYTES) {
+    throw overLimit(`a member has ${member.size} bytes (at most ${MAX_MEMBER_BYTES})`);
   }
 }
+
+const callsText = (calls, low, high) => {
+  if (BigInt(calls) !== BigInt(high) - BigInt(low) + 1n) return `${calls} of the calls ${low} to ${high}`;
+  return low === high ? `call ${low}` : `calls ${low} to ${high}`;
+};
 
 export class Scan {
   /**
@@ -32,16 +33,19 @@ export class Scan {
   constructor(source, tape, onDamage) {
     this.window = new Window(source);
     this.tape = tape;
-    this.onDamage = onDamage;
+    this.damaged = new Set(); // offsets
+    this.onDamage = (error) => {
+      this.damaged.add(error.offset);
+      onDamage(error);
+    };
     this.columns = new Columns();
     this.distinct = new DistinctInputs();
-    this.trailer = null;
-    this.unfinished = 0; // bytes at the end of a call that was being written
-    this.places = new Map(); // call number -> offset of its first member
-    this.lost = new Set();
-    this.pending = null; // a blob whose record comes next
+    this.end = null;
+    this.unfinished = 0; // bytes at the end of calls that were being written
+    this.numbers = new Set(); // of all calls, those that cannot be read too
+    this.groups = { offsets: [], calls: [], lows: [], highs: [] };
+    this.blobs = null; // the offset of blobs whose group comes next
     this.held = null; // the last damage of the walk, until it is known whether a member follows
-    this.torn = null; // a bad entry with nothing but zeros after it in its group
   }
 
   /** Walks from the offset of a header to the end. */
@@ -49,8 +53,8 @@ export class Scan {
     await walk(
       this.window, start, (member) => this.member(member), (error) => this.hold(error), onProgress,
     );
-    if (this.trailer === null) this.endUnsealed();
-    else this.endSealed();
+    if (this.end === null) this.endUnsealed();
+    else await this.endSealed();
   }
 
   hold(error) {
@@ -63,192 +67,148 @@ export class Scan {
     this.held = null;
   }
 
-  releaseEntry() {
-    if (this.torn !== null) this.onDamage(this.torn.error);
-    this.torn = null;
-  }
-
-  lose(number, error, member) {
-    this.lost.add(number);
-    error.message = `call ${number} is skipped: ${error.message}`;
-    this.onDamage(error.at({ member: member.name, offset: member.offset }));
-  }
-
-  dropPending() {
-    if (this.pending === null) return;
-    const { number, member } = this.pending;
-    this.pending = null;
-    this.lose(number, damaged("its record is missing"), member);
-  }
-
   member(member) {
     this.release();
-    this.releaseEntry();
-    if (member.name === TRAILER) return this.withContent(member, (content) => this.addTrailer(content));
-    const call = callMember(member.name);
-    if (call === null) return undefined;
-    if (call.kind === "safetensors") {
-      this.dropPending();
-      this.pending = { number: call.number, member };
-      return undefined;
-    }
-    const blob = this.pending?.number === call.number ? this.pending.member : null;
-    if (blob === null || call.kind === "records") this.dropPending();
-    this.pending = null;
-    if (call.kind === "records") {
-      return this.withContent(member, (content) => this.addGroup(member, content), checkGroupSize);
-    }
-    return this.withContent(
-      member, (content) => this.commit(member, call.number, blob, content), checkMemberSize,
-      (error) => this.lose(call.number, error, member),
-    );
-  }
-
-  /** Reads the content of a member and uses it, at once if it is in memory already. */
-  withContent(member, use, check = checkMemberSize, onError = (error) => this.report(member, error)) {
-    const attempt = (content) => {
-      try {
-        use(content);
-      } catch (error) {
-        if (!(error instanceof TapeError)) throw error;
-        onError(error);
-      }
-    };
-    try {
-      check(member);
-    } catch (error) {
-      onError(error);
-      return undefined;
-    }
-    const known = this.window.peek(member.start, member.size);
-    if (known === null) return this.window.at(member.start, member.size).then(attempt);
-    attempt(known);
+    if (isBlob(member.name)) this.blobs ??= member.offset;
+    else if (isGroup(member.name)) return this.addGroup(member);
+    else if (member.name === END) return this.located(member, () => this.addEnd(member));
     return undefined;
   }
 
-  report(member, error) {
-    this.onDamage(error.at({ member: member.name, offset: member.offset }));
+  async contentOf(member) {
+    checkMemberSize(member);
+    return this.window.at(member.start, member.size);
   }
 
-  commit(member, number, blob, content) {
-    const record = recordOf(openEnvelope(content));
-    this.expectOwn(record);
-    if (record.call !== number) throw damaged(`its record says that it is call ${record.call}`);
-    this.expectNew(number);
-    if (record.blob !== undefined && blob?.size !== record.blob.size) {
-      const found = blob === null ? "has no blob" : `has a blob of ${blob.size} bytes`;
-      throw damaged(`its record says that its blob has ${record.blob.size} bytes, but the tape ${found}`);
+  /** Reports what is wrong, with its place. */
+  async located(member, work) {
+    try {
+      await work();
+    } catch (error) {
+      if (!(error instanceof TapeError)) throw error;
+      this.onDamage(error.at({ member: member.name, offset: member.offset }));
     }
-    this.add(record, record.blob === undefined ? member.offset : blob.offset, member.offset);
   }
 
-  expectOwn(record) {
-    if (!sameBytes(record.tape, this.tape)) throw damaged("its record belongs to another tape");
+  async addGroup(member) {
+    this.blobs = null;
+    await this.located(member, async () => {
+      const group = groupOf(await this.contentOf(member));
+      if (!areEqual(group.tape, this.tape)) throw damaged("a group belongs to another tape");
+      this.expectNew(group, member);
+      try {
+        await group.open();
+      } catch (error) {
+        if (error instanceof TapeError) error.message = `${group.length} calls are skipped: ${error.message}`;
+        throw error;
+      }
+      for (let at = 0; at < group.length; at++) this.addCall(group, at, member);
+    });
   }
 
-  expectNew(number) {
-    if (this.places.has(number)) throw damaged("another call before it has the same number");
+  /** Notes the numbers of a group, if no group before has one of them. */
+  expectNew(group, member) {
+    const numbers = new Set();
+    let [low, high] = [Infinity, -1];
+    for (let at = 0; at < group.length; at++) {
+      const number = group.number(at);
+      if (numbers.has(number) || this.numbers.has(number)) {
+        throw damaged("a call of the group has the number of another one");
+      }
+      numbers.add(number);
+      if (number < low) low = number;
+      if (number > high) high = number;
+    }
+    for (const number of numbers) this.numbers.add(number);
+    const { offsets, calls, lows, highs } = this.groups;
+    offsets.push(member.offset);
+    calls.push(group.length);
+    lows.push(low);
+    highs.push(high);
   }
 
-  add(record, offset, own) {
-    this.places.set(record.call, offset);
-    const raised = record.error !== undefined;
-    const inputs = this.distinct.numberOf(record.inputs, raised, record.call);
-    const duration = record.duration_ns === undefined ? NaN : Number(record.duration_ns);
-    const blob = record.blob === undefined ? 0 : Number(record.blob.size);
-    this.columns.add(record.call, offset, own, Number(record.time_ns), duration, blob, inputs, raised);
+  addCall(group, at, member) {
+    try {
+      const record = group.record(at, (hash, inputs) => this.distinct.hasHash(hash, inputs));
+      const inputs = this.distinct.numberOf(group.hash(at), record.inputs, record.call);
+      const duration = record.duration_ns === undefined ? NaN : Number(record.duration_ns);
+      const blob = record.blob === undefined ? 0 : Number(record.blob.size);
+      this.columns.add(record.call, member.offset, Number(record.time_ns), duration, blob, inputs, record.error !== undefined);
+    } catch (error) {
+      if (!(error instanceof TapeError)) throw error;
+      error.message = `call ${group.number(at)} is skipped: ${error.message}`;
+      this.onDamage(error.at({ member: member.name, offset: member.offset }));
+    }
   }
 
-  addGroup(member, content) {
-    eachEntry(
-      content,
-      (payload) => {
-        const record = recordOf(payload);
-        this.expectOwn(record);
-        if (record.blob !== undefined) {
-          this.lost.add(record.call);
-          throw damaged(`call ${record.call} is skipped: a record in a group has a blob`);
-        }
-        this.expectNew(record.call);
-        this.add(record, member.offset, member.offset);
-      },
-      (error, at, end) => {
-        error.at({ member: member.name, offset: member.start + at });
-        const isLast = end <= content.length && content.subarray(end).every((byte) => byte === 0);
-        // Its writer may have been interrupted, if nothing follows the group either.
-        if (isLast) this.torn = { error, bytes: end - at };
-        else this.onDamage(error);
-      },
-    );
+  async addEnd(member) {
+    const found = endOf((await this.contentOf(member)).slice());
+    if (!areEqual(found.tape, this.tape)) throw damaged("the end belongs to another tape");
+    this.end = found;
   }
 
-  addTrailer(content) {
-    this.dropPending();
-    const found = trailerOf(content);
-    if (!sameBytes(found.tape, this.tape)) throw damaged("the trailer belongs to another tape");
-    this.trailer = { ...found, index: found.index.slice() };
-  }
-
-  /** A tape without a trailer may end within a call that was being written. */
+  /** A tape without an end may stop within calls that were being written. */
   endUnsealed() {
-    const { held, pending, torn } = this;
+    const { held, blobs } = this;
     const { size } = this.window;
-    const isTorn = held !== null && held.member !== TRAILER && (held.member !== null || size - held.offset < BLOCK);
-    if (held !== null && !isTorn) {
-      this.release();
-      this.dropPending();
-      this.releaseEntry();
-      return;
-    }
-    this.held = this.torn = this.pending = null;
-    const from = pending?.member.offset ?? held?.offset ?? size;
-    this.unfinished = size - from + (torn?.bytes ?? 0);
+    const isTorn = held !== null && held.member !== END && (held.member !== null || size - held.offset < BLOCK);
+    if (isTorn) this.held = null;
+    else this.release();
+    const from = isTorn ? held.offset : size;
+    this.unfinished = size - Math.min(from, blobs ?? size);
   }
 
-  endSealed() {
-    this.dropPending();
-    this.releaseEntry();
+  async endSealed() {
     this.release();
-    const { seen, kept, dropped } = this.trailer.coverage;
+    const { seen, kept, dropped } = this.end.coverage;
     const told = dropped.reduce((sum, [, calls]) => sum + BigInt(calls), BigInt(kept));
-    if (BigInt(seen) !== told) {
-      const reason = `the trailer says that ${seen} calls were seen, but accounts for ${told}`;
-      this.onDamage(damaged(reason).at({ member: TRAILER }));
-    }
-    this.compareIndex();
+    await this.located({ name: END, offset: null }, async () => {
+      if (BigInt(seen) !== told) {
+        this.onDamage(damaged(`the end says that ${seen} calls were seen, but accounts for ${told}`).at({ member: END }));
+      }
+      this.compareIndex(await indexOf(this.end));
+      if (this.damaged.size > 0 || this.end.elsewhere) return;
+      const table = await tableOf(this.end);
+      if (table !== null && this.areCounted && !isTableOf(table, this.distinct)) {
+        throw damaged("forged or stale table of inputs: it does not count the calls of the tape");
+      }
+    });
   }
 
-  compareIndex() {
-    const { numbers, offsets } = indexOf(this.trailer);
-    if (this.isInOrder(numbers, offsets)) return;
-    const index = new Map();
-    for (let at = 0; at < numbers.length; at++) index.set(plainInt(numbers[at]), offsets[at]);
-    for (const [number, offset] of index) {
-      if (this.places.has(number) || this.lost.has(number)) continue;
-      const reason = `call ${number} is lost: by the tape's index, it was here`;
-      this.onDamage(damaged(reason).at({ member: recordName(number), offset }));
-    }
-    const kept = [];
-    let position = 0;
-    for (const [number, offset] of this.places) {
-      if (index.get(number) === offset) kept.push(position);
-      else this.removeStranger(number, offset);
-      position += 1;
-    }
-    if (kept.length !== position) this.columns.keep(kept);
+  /** Whether the distinct inputs of all calls were told apart. */
+  get areCounted() {
+    return this.distinct.entries.reduce((sum, one) => sum + one.calls, 0n) === BigInt(this.columns.length);
   }
 
-  /** Whether the index has the same calls in the same order, as that of a sound tape. */
-  isInOrder(numbers, offsets) {
-    const { columns } = this;
-    return columns.length === numbers.length &&
-      numbers.every((number, at) => number === columns.numbers[at] && offsets[at] === columns.offsets[at]);
+  compareIndex(index) {
+    const { groups } = this;
+    if (Object.keys(groups).every((name) => areEqual(groups[name], index[name]))) return;
+    const told = new Map(Array.from(index.offsets, (offset, at) => [offset, at]));
+    const found = new Map(groups.offsets.map((offset, at) => [offset, at]));
+    const report = (reason, offset) => this.onDamage(damaged(reason).at({ offset }));
+    const isKnown = new Set(this.damaged);
+    for (const [offset, at] of told) {
+      const text = callsText(index.calls[at], index.lows[at], index.highs[at]);
+      const there = found.get(offset);
+      if (there === undefined) {
+        if (!isKnown.has(offset)) report(`${text} are lost: by the index of the tape, they were here`, offset);
+      } else if (callsText(groups.calls[there], groups.lows[there], groups.highs[there]) !== text) {
+        report(`by the index of the tape, ${text} are here`, offset);
+      }
+    }
+    // A group that the index does not have is bytes inside a damaged tensor that look like one.
+    const strangers = groups.offsets.filter((offset) => !told.has(offset));
+    for (const offset of strangers) {
+      report(`${groups.calls[found.get(offset)]} calls are skipped: the index of the tape does not have them here`, offset);
+    }
+    if (strangers.length > 0) this.keepOf(told);
   }
 
-  /** A call that the index does not have: bytes inside a damaged tensor that look like members. */
-  removeStranger(number, offset) {
-    this.places.delete(number);
-    const reason = `call ${number} is skipped: the tape's index does not have it here`;
-    this.onDamage(damaged(reason).at({ member: recordName(number), offset }));
+  /** Removes the calls of groups that are not at these offsets. */
+  keepOf(told) {
+    const { columns, distinct } = this;
+    const positions = Array.from({ length: columns.length }, (_, at) => at);
+    columns.keep(positions.filter((at) => told.has(columns.offsets[at])));
+    distinct.recount(columns);
   }
 }
