@@ -23,14 +23,14 @@ export class DistinctInputs {
     this.bytes = 0;
   }
 
-  /** The entry of a hash. */
-  of(hash) {
-    return this.entries[this.numbers.get(hash)];
+  /** How many calls have inputs of which hash. */
+  counts() {
+    return new Map(Array.from(this.numbers, ([hash, number]) => [hash, this.entries[number].calls]));
   }
 
   /** Whether the inputs of a record have this hash: they do if inputs that have it are equal. */
   hasHash(hash, { structure, leaves, scalars }) {
-    const known = this.of(hash);
+    const known = this.entries[this.numbers.get(hash)];
     const packed = packedScalars(scalars);
     if (known !== undefined) {
       return areEqual(known.tree.structure, structure) && areEqual(known.tree.leaves, leaves) && areEqual(known.packed, packed);

@@ -134,18 +134,17 @@ export function treeOf({ structure, leaves, scalars }) {
 /**
  * Whether the table counts these calls: as many for each of the distinct inputs.
  *
- * @param {DistinctInputs} distinct of the records of all calls.
+ * @param {Map<bigint, bigint>} counts of the calls on the tape, by the hash of their inputs.
  * @throws {TapeError} invalid
  */
-export function isTableOf({ rows, rest }, distinct) {
-  let others = distinct.entries.reduce((sum, one) => sum + one.calls, 0n);
-  const seen = new Set();
-  for (const row of rows) {
-    const hash = hashOf(row.structure, row.leaves, row.scalars);
-    if (seen.has(hash)) throw wrong("inputs stand twice");
-    seen.add(hash);
-    const { calls = 0n } = distinct.of(hash) ?? {};
-    if (row.calls !== calls) return false;
+export function isTableOf({ rows, rest }, counts) {
+  let others = [...counts.values()].reduce((sum, calls) => sum + calls, 0n);
+  const known = new Set();
+  for (const { structure, leaves, scalars, calls } of rows) {
+    const hash = hashOf(structure, leaves, scalars);
+    if (known.has(hash)) throw wrong("inputs stand twice");
+    known.add(hash);
+    if (calls !== (counts.get(hash) ?? 0n)) return false;
     others -= calls;
   }
   return others === rest;

@@ -44,6 +44,7 @@ export class Scan {
     this.unfinished = 0; // bytes at the end of calls that were being written
     this.numbers = new Set(); // of all calls, those that cannot be read too
     this.groups = { offsets: [], calls: [], lows: [], highs: [] };
+    this.broken = new Map(); // calls whose record cannot be read, by number: the hash of their inputs, and the error
     this.blobs = null; // the offset of blobs whose group comes next
     this.held = null; // the last damage of the walk, until it is known whether a member follows
   }
@@ -55,6 +56,9 @@ export class Scan {
     );
     if (this.end === null) this.endUnsealed();
     else await this.endSealed();
+    for (const [number, { error }] of this.broken) {
+      this.onDamage(new TapeError(error.kind, `call ${number} is skipped: ${error.message}`, error));
+    }
   }
 
   hold(error) {
@@ -96,13 +100,8 @@ export class Scan {
       const group = groupOf(await this.contentOf(member));
       if (!areEqual(group.tape, this.tape)) throw damaged("a group belongs to another tape");
       this.expectNew(group, member);
-      try {
-        await group.open();
-      } catch (error) {
-        if (error instanceof TapeError) error.message = `${group.length} calls are skipped: ${error.message}`;
-        throw error;
-      }
-      for (let at = 0; at < group.length; at++) this.addCall(group, at, member);
+      const wrong = await group.open().then(() => null, (error) => error);
+      for (let at = 0; at < group.length; at++) this.addCall(group, at, member, wrong);
     });
   }
 
@@ -127,8 +126,10 @@ export class Scan {
     highs.push(high);
   }
 
-  addCall(group, at, member) {
+  /** @param wrong what is wrong with the whole group, or null. */
+  addCall(group, at, member, wrong) {
     try {
+      if (wrong !== null) throw wrong;
       const record = group.record(at, (hash, inputs) => this.distinct.hasHash(hash, inputs));
       const inputs = this.distinct.numberOf(group.hash(at), record.inputs, record.call);
       const duration = record.duration_ns === undefined ? NaN : Number(record.duration_ns);
@@ -136,8 +137,7 @@ export class Scan {
       this.columns.add(record.call, member.offset, Number(record.time_ns), duration, blob, inputs, record.error !== undefined);
     } catch (error) {
       if (!(error instanceof TapeError)) throw error;
-      error.message = `call ${group.number(at)} is skipped: ${error.message}`;
-      this.onDamage(error.at({ member: member.name, offset: member.offset }));
+      this.broken.set(group.number(at), { hash: group.hash(at), error: error.at({ member: member.name, offset: member.offset }) });
     }
   }
 
@@ -169,7 +169,7 @@ export class Scan {
       this.compareIndex(await indexOf(this.end));
       if (this.damaged.size > 0 || this.end.elsewhere) return;
       const table = await tableOf(this.end);
-      if (table !== null && this.areCounted && !isTableOf(table, this.distinct)) {
+      if (table !== null && this.areCounted && !isTableOf(table, this.counts())) {
         throw damaged("forged or stale table of inputs: it does not count the calls of the tape");
       }
     });
@@ -178,6 +178,13 @@ export class Scan {
   /** Whether the distinct inputs of all calls were told apart. */
   get areCounted() {
     return this.distinct.entries.reduce((sum, one) => sum + one.calls, 0n) === BigInt(this.columns.length);
+  }
+
+  /** How many calls have inputs of which hash. */
+  counts() {
+    const found = this.distinct.counts();
+    for (const { hash } of this.broken.values()) found.set(hash, (found.get(hash) ?? 0n) + 1n);
+    return found;
   }
 
   compareIndex(index) {
@@ -210,5 +217,6 @@ export class Scan {
     const positions = Array.from({ length: columns.length }, (_, at) => at);
     columns.keep(positions.filter((at) => told.has(columns.offsets[at])));
     distinct.recount(columns);
+    for (const [number, { error }] of this.broken) if (!told.has(error.offset)) this.broken.delete(number);
   }
 }

@@ -57,6 +57,7 @@ export class Tape {
     this.table = null; // of counted inputs, by the end
     this.columns = new Columns();
     this.distinct = null; // the distinct inputs of a scan
+    this.broken = new Map(); // calls whose record cannot be read, by number
     this.isScanned = false;
     this.unfinished = 0;
     this.window = new Window(source);
@@ -129,6 +130,7 @@ export class Tape {
     this.end = scan.end;
     this.columns = scan.columns;
     this.distinct = scan.distinct;
+    this.broken = scan.broken;
     this.unfinished = scan.unfinished;
     this.isScanned = true;
     // Without calls, the table is all there is.
@@ -189,7 +191,9 @@ export class Tape {
 
   async findBlob(number) {
     const position = this.columns.position(number);
-    if (position === undefined) throw damaged(`there is no call ${number}, which has the bytes of another one`);
+    const { error } = this.broken.get(number) ?? {};
+    if (error !== undefined) throw new TapeError(error.kind, `call ${number}, which has the bytes: ${error.message}`);
+    if (position === undefined) throw damaged(`there is no call ${number}, which has the bytes`);
     const offset = this.columns.offsets[position];
     return this.blobAt(await this.record(this.columns.number(position), offset), offset);
   }
