@@ -3,6 +3,7 @@ end, an index, the table of counted inputs; or just anywhere."""
 
 from __future__ import annotations
 
+import itertools
 import random
 import zlib
 from collections.abc import Iterator, Sequence
@@ -14,12 +15,11 @@ from calltape_schema.groups import member
 from calltape_schema.packing import pack, seal_envelope, unpack
 from calltape_schema.tar import END_MEMBER, ZEROS_AT_END, blob_number, is_group, members
 
-
 __all__ = ["mutants"]
 
 _ODD: tuple[Any, ...] = (
     0, 1, 2, 3, -1, 255, 2**31, 2**32, 2**53 + 1, 2**63 - 1, 2**64 - 1, 2**70, None, True, 0.0, 1.5,
-    float("nan"), "", "x0", "int", "é", "\ud800", b"", b"\0" * 16, (), (1,), (0.0, 1.0), {}, {"a": 1},
+    float("nan"), "", "x0", "int", "é", "\ud800", b"", bytes(16), (), (1,), (0.0, 1.0), {}, {"a": 1}
 )  # fmt: skip
 
 
@@ -28,7 +28,9 @@ def mutants(tapes: Sequence[bytes], chance: random.Random) -> Iterator[bytes]:
     while True:
         data = chance.choice(tapes)
         for _ in range(chance.choice((1, 1, 2))):
-            data = chance.choice((_anywhere, _cut, _members, _inside, _inside, _inside))(data, chance)
+            data = chance.choice((_anywhere, _cut, _members, _inside, _inside, _inside))(
+                data, chance
+            )
         yield data
 
 
@@ -41,7 +43,9 @@ def _anywhere(data: bytes, chance: random.Random) -> bytes:
 
 def _cut(data: bytes, chance: random.Random) -> bytes:
     at = chance.randrange(512, len(data))
-    return data[:at] if chance.random() < 0.7 else data[:at] + bytes(chance.choice((512, 1024, 4096)))
+    return (
+        data[:at] if chance.random() < 0.7 else data[:at] + bytes(chance.choice((512, 1024, 4096)))
+    )
 
 
 def _parts(data: bytes) -> list[tuple[str, bytes]]:
@@ -118,9 +122,11 @@ def _group(content: bytes, chance: random.Random) -> bytes:
     elif change < 0.3:
         documents = _anywhere(documents, chance)
     else:
-        begins = [int.from_bytes(table[at + 16 : at + 20], "little") for at in range(0, len(table), 24)]
+        begins = [
+            int.from_bytes(table[at + 16 : at + 20], "little") for at in range(0, len(table), 24)
+        ]
         cuts = [0, *begins, len(documents)]
-        found = [unpack(documents[a:b]) for a, b in zip(cuts, cuts[1:], strict=False)]
+        found = [unpack(documents[a:b]) for a, b in itertools.pairwise(cuts)]
         at = chance.randrange(len(found))
         found[at] = _part(found[at], chance) if at == 0 else _other(found[at], chance)
         packed = [pack(one) for one in found]

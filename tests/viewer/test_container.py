@@ -1,4 +1,4 @@
-"""The viewer's reader on tapes of the schema's own writer: torn, damaged, forged, with references."""
+"""The viewer's reader on tapes of the schema's writer: torn, damaged, forged, with references."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ def read(folder: Path, tapes: Sequence[bytes]) -> list[dict[str, Any]]:
 
 def told(found: dict[str, Any]) -> tuple[list[int], list[str]]:
     """The numbers of the calls whose values are whole, and the kinds of damage."""
-    return [int(call["number"]) for call in found["calls"] if call["values"] == "ok"], found["damage"]
+    return [int(call["number"]) for call in found["calls"] if call["values"] == "ok"], found[
+        "damage"
+    ]
 
 
 def test_a_whole_tape(tmp_path: Path) -> None:
@@ -113,7 +115,9 @@ def test_references_to_what_is_not_there(tmp_path: Path) -> None:
     for name, one in zip(REFERENCES, found, strict=True):
         bad = {call["number"]: call for call in one["calls"] if call["values"] != "ok"}
         assert list(bad) == (["1"] if name == "a later call" else ["3"]), name
-        assert all("bytes" not in leaf for call in bad.values() for leaf in call["inputs"]["leaves"])
+        assert all(
+            "bytes" not in leaf for call in bad.values() for leaf in call["inputs"]["leaves"]
+        )
         assert one["damage"] in (["damaged"], ["invalid"]), name
 
 
