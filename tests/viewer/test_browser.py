@@ -17,9 +17,13 @@ from selenium.webdriver.common.keys import Keys
 
 from calltape_analyzer.cli.page_server import PageServer, page_of_viewer
 from calltape_analyzer.reading.tape_file import TapeFile
+from calltape_schema.endings import Coverage
+from calltape_schema.storage import BytesSink
+from calltape_schema.writer import TapeWriter
 from tests.browser import LOOKS, MISSING, network_requests
 from tests.fixture_files import FIXTURES
 from tests.hostile_names import HIDDEN, NAMES, hostile_tape
+from tests.schema.container.tapes import MANIFEST, new_call, tape
 from tests.viewer.recorded import record_calls, record_golden, record_structures
 from tests.viewer.tab import FILE_PAGE, ViewerTab, viewer_tab
 
@@ -141,6 +145,63 @@ def test_pages_of_elements_and_values_of_ints(tab: ViewerTab, tmp_path: Path) ->
     widths = [bar.get_attribute("style") for bar in tab.all(".histogram .fill")]
     assert [round(float(width.split()[1].rstrip("%;"))) for width in widths] == [33, 67]
     assert tab.one("svg").get_attribute("aria-label") == "Values from 2 to 5 over calls 0 to 2"
+    tab.expect_clean()
+
+
+def test_a_tensor_that_an_earlier_call_has(tab: ViewerTab, tmp_path: Path) -> None:
+    first, second = new_call(3, [1, 2], [5, 6]), new_call(4, [9], [5, 6], at=[("x1", 3, "x1")])
+    (tmp_path / "a.tape").write_bytes(tape([first], [second]))
+    tab.size(1280)
+    tab.go(FILE_PAGE)
+    tab.drop(tmp_path / "a.tape")
+    tab.click("button.open", "4")
+    tab.click(".tree summary", "1 float32")
+    tab.shows(".tree dd", ["call 3"])
+    tab.shows(".values td", ["5.0", "6.0"])
+    tab.expect_clean()
+
+
+def test_a_tape_without_calls_shows_what_was_counted(tab: ViewerTab, tmp_path: Path) -> None:
+    sink = BytesSink()
+    writer = TapeWriter(sink, MANIFEST)
+    assert writer.table is not None
+    for number in range(5):
+        call = new_call(number, shape=(number % 2, 3))
+        tree = call.record["inputs"]
+        writer.table.add(tree["structure"], tree["leaves"], call.scalars, number)
+    writer.seal(Coverage(seen=5, kept=5), elsewhere=True)
+    (tmp_path / "survey.tape").write_bytes(sink.data)
+    tab.size(1280)
+    tab.go(FILE_PAGE)
+    tab.drop(tmp_path / "survey.tape")
+    tab.click("#tab-dimensions")
+    tab.click("#panel-dimensions button.open", "0")
+    tab.shows(".histogram tbody td.number", ["3", "2"])
+    assert "The calls are on other tapes." in tab.text("#panel-dimensions .quiet")
+    tab.click("#tab-tape")
+    assert "the calls are on other tapes, and none is here" in tab.text("#panel-tape dd")
+    tab.expect_clean()
+
+
+def test_a_large_tape_is_opened_from_its_end(tab: ViewerTab, tmp_path: Path) -> None:
+    """Nothing but the groups that are shown is read, until somebody asks for more."""
+    large = [0.0] * 2**22  # 16 MiB
+    calls = [new_call(0, large), *(new_call(n, shape=(n % 3,)) for n in range(1, 30))]
+    data = bytearray(tape(*([call] for call in calls)))
+    data[data.index(b"records/00000029") + 600] ^= 1
+    (tmp_path / "large.tape").write_bytes(data)
+    tab.size(1280)
+    tab.go(FILE_PAGE)
+    tab.drop(tmp_path / "large.tape")
+    tab.until(lambda: tab.text("button.open")[:3] == ["0", "1", "2"])
+    assert "Opened from its end" in tab.text(".notice")[0]
+    tab.click("#tab-dimensions")
+    tab.until(lambda: tab.text("#panel-dimensions tbody tr:not(.spacer)"))
+    assert "Damage" in tab.text("[role=tab]")
+    tab.click(".notice button", "Read every record")
+    tab.until(lambda: "Damage (1) ⚠" in tab.text("[role=tab]"))
+    tab.click("#tab-calls")
+    tab.until(lambda: tab.text("[role=status]")[0] == "29 calls")
     tab.expect_clean()
 
 

@@ -67,7 +67,7 @@ export class DimensionsView {
         element("p", { class: "quiet" }, `Kind ${row.group}, ${grouped(calls)} calls, such as ${label}`),
         layouts === "" ? null : element("p", { class: "quiet" }, `Layout in memory: ${layouts}`),
         found.series === null
-          ? element("p", { class: "quiet" }, "How it went over the calls is known once every record was read.")
+          ? element("p", { class: "quiet" }, found.isElsewhere ? "The calls are on other tapes." : "How it went over the calls is known once every record was read.")
           : series(found.series, what),
         histogram(found, what)));
       this.detail.hidden = false;

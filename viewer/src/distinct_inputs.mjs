@@ -2,12 +2,15 @@
 // earlier call had: their trees are decoded, described and hashed once.
 
 import { NOT_NUMBERED } from "./columns.mjs";
+import { overLimit } from "./errors.mjs";
 import { hashOf } from "./hashing.mjs";
 import { MAX_ROWS } from "./limits.mjs";
 import { bytesKey } from "./nesting.mjs";
 import { packedScalars } from "./packing.mjs";
 
 const MOST_BYTES = 64 * 1024 * 1024;
+const MOST_HASHED = 256 * 1024 * 1024; // of a small file, whose records may share one large structure
+const TIMES_HASHED = 128;
 
 export function areEqual(one, other) {
   if (one.length !== other.length) return false;
@@ -16,10 +19,13 @@ export function areEqual(one, other) {
 }
 
 export class DistinctInputs {
-  constructor() {
+  /** @param {number} size of the file. */
+  constructor(size) {
+    this.room = Math.max(MOST_HASHED, TIMES_HASHED * size); // how many bytes are hashed at most
     this.numbers = new Map(); // by hash
     this.entries = []; // { tree, calls, first, last } by number
     this.parts = new Map(); // structures and leaves, each once
+    this.known = new WeakMap(); // which of these a structure or leaves of a group equal
     this.bytes = 0;
   }
 
@@ -28,13 +34,19 @@ export class DistinctInputs {
     return new Map(Array.from(this.numbers, ([hash, number]) => [hash, this.entries[number].calls]));
   }
 
-  /** Whether the inputs of a record have this hash: they do if inputs that have it are equal. */
+  /**
+   * Whether the inputs of a record have this hash: they do if inputs that have it are equal.
+   *
+   * @throws {TapeError} limit
+   */
   hasHash(hash, { structure, leaves, scalars }) {
-    const known = this.entries[this.numbers.get(hash)];
+    const found = this.entries[this.numbers.get(hash)];
     const packed = packedScalars(scalars);
-    if (known !== undefined) {
-      return areEqual(known.tree.structure, structure) && areEqual(known.tree.leaves, leaves) && areEqual(known.packed, packed);
+    if (found !== undefined) {
+      return found.tree.structure === this.own(structure) && found.tree.leaves === this.own(leaves) && areEqual(found.packed, packed);
     }
+    this.room -= structure.length + leaves.length + packed.length;
+    if (this.room < 0) throw overLimit("the inputs of all calls are too large together");
     return hashOf(structure, leaves, packed) === hash;
   }
 
@@ -54,11 +66,19 @@ export class DistinctInputs {
     return this.entries.push({ tree, packed, calls: 0n, first: null, last: null }) - 1;
   }
 
-  /** Bytes that do not hold the memory of a whole group. */
+  /** The same object for equal bytes. It does not hold the memory of a whole group. */
   own(part) {
-    const key = bytesKey(part);
-    const known = this.parts.get(key);
+    const known = this.known.get(part);
     if (known !== undefined) return known;
+    const found = this.interned(part);
+    this.known.set(part, found);
+    return found;
+  }
+
+  interned(part) {
+    const key = bytesKey(part);
+    const found = this.parts.get(key);
+    if (found !== undefined) return found;
     this.bytes += part.length;
     if (this.bytes > MOST_BYTES) return part;
     const made = part.slice();

@@ -193,7 +193,7 @@ class Reader {
     const { columns, isScanned } = this.tape;
     const series = isScanned ? this.dimensions.series(group, column, columns, this.order, BINS) : null;
     const layouts = this.dimensions.layouts(group, column);
-    return { ...this.dimensions.histogram(group, column), series, layouts };
+    return { ...this.dimensions.histogram(group, column), series, layouts, isElsewhere: this.tape.end?.elsewhere === true };
   }
 
   async damage() {

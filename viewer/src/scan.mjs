@@ -39,7 +39,7 @@ export class Scan {
       onDamage(error);
     };
     this.columns = new Columns();
-    this.distinct = new DistinctInputs();
+    this.distinct = new DistinctInputs(source.size);
     this.end = null;
     this.unfinished = 0; // bytes at the end of calls that were being written
     this.numbers = new Set(); // of all calls, those that cannot be read too
