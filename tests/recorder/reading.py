@@ -11,15 +11,14 @@ from typing import Any
 
 import torch
 
-from calltape_schema import TapeError, framing
+from calltape_schema import TapeError
 from calltape_schema.blob import header_size, parse_header, stored_as
-from calltape_schema.endings import Trailer, decode_trailer
-from calltape_schema.gathered import is_group, payload_of, places
-from calltape_schema.locator import locator_of, summary_member
-from calltape_schema.packing import seal_envelope
-from calltape_schema.records import CallRecord, Manifest, Tree, decode_call, decode_manifest
-from calltape_schema.summary import Summary, decode_summary
-from calltape_schema.summing import CallFacts, SummaryBuilder, facts_of
+from calltape_schema.end import End
+from calltape_schema.groups import GroupedRecord
+from calltape_schema.inputs_table import InputsTable
+from calltape_schema.reader import TapeReader
+from calltape_schema.records import CallRecord, Manifest, Tree
+from calltape_schema.storage import BytesSource
 
 _BY_NAME = {
     "BOOL": torch.bool, "U8": torch.uint8, "I8": torch.int8, "I16": torch.int16,
@@ -90,82 +89,53 @@ class ReadCall:
 class ReadTape:
     manifest: Manifest
     calls: list[ReadCall]
-    trailer: Trailer | None
+    trailer: End | None
     damage: list[TapeError]
-    summary: Summary | None = None
 
     @property
     def numbers(self) -> list[int]:
         return [call.record.call for call in self.calls]
 
+    @property
+    def table(self) -> InputsTable:
+        """The table of counted inputs of a sealed tape."""
+        assert self.trailer is not None
+        table = self.trailer.table()
+        assert table is not None
+        return table
+
 
 def read(path: Path | str) -> ReadTape:
     """The whole tape; calls without a valid record are damage."""
-    data = Path(path).read_bytes()
-    damage: list[TapeError] = []
-    blobs: dict[int, bytes] = {}
-    calls: list[ReadCall] = []
-    manifest, trailer, summary = None, None, None
-    facts: list[CallFacts] = []
-    for member in framing.members(lambda at, n: data[at : at + n], len(data), damage.append):
-        content = data[member.start : member.start + member.size]
-        number = framing.call_number(member.name)
-        if member.name == framing.MANIFEST:
-            manifest = decode_manifest(content)
-        elif member.name == framing.TRAILER:
-            trailer = decode_trailer(content)
-        elif member.name == framing.SUMMARY:
-            summary = decode_summary(content)
-        elif is_group(member.name):
-            for record in records_in(content):
-                calls.append(_call(record, b""))
-                facts.append(facts_of(record))
-        elif number is None:
-            blobs[int(member.name.split("/")[1].split(".")[0])] = content
-        else:
-            calls.append(_call(content, blobs.get(number, b"")))
-            facts.append(facts_of(content))
-    assert manifest is not None
-    if summary is not None:
-        assert trailer is not None
-        _check_summary(summary, trailer, facts, data)
-    return ReadTape(manifest, calls, trailer, damage, summary)
+    reader = TapeReader(BytesSource(Path(path).read_bytes()))
+    scan = reader.scan()
+    calls = [_call(reader, reader.record_at(at)) for at in range(len(scan))]
+    tape = ReadTape(reader.manifest, calls, reader.end, scan.damage)
+    if reader.end is not None and reader.end.inputs is not None:
+        _check_table(tape, reader)
+    return tape
 
 
-def records_in(content: bytes) -> list[bytes]:
-    """The records of a group, each in its envelope."""
-    entries = {start - 4: content[start : start + size] for start, size in places(content)}
-    return [seal_envelope(payload_of(one, at, entries.__getitem__)) for at, one in entries.items()]
+def _check_table(tape: ReadTape, reader: TapeReader) -> None:
+    """The table at the end says of the calls on the tape what their records say."""
+    told = {
+        key: (row.kept, row.first, row.last, row.ranges)
+        for key, row in tape.table.rows.items()
+        if row.kept
+    }
+    there = {
+        key: (row.kept, row.first, row.last, row.ranges)
+        for key, row in reader.inputs(tape.damage.append).rows.items()
+    }
+    assert told == there
 
 
-def _check_summary(summary: Summary, trailer: Trailer, facts: list[CallFacts], data: bytes) -> None:
-    """The summary says what the records say, and the locator leads to it."""
-    made = SummaryBuilder()
-    for one in facts:
-        made.add(one)
-    expected = made.summary(trailer)
-    assert expected is not None
-    if summary.inputs is not None and expected.inputs is not None:
-        rows = sorted(summary.inputs.rows(), key=lambda row: row.first)
-        assert rows == sorted(expected.inputs.rows(), key=lambda row: row.first)
-    assert summary.model_dump(exclude={"inputs"}) == expected.model_dump(exclude={"inputs"})
-    locator = locator_of(data[-4096:])
-    assert locator is not None
-    headers = (
-        data[locator.trailer : locator.trailer + framing.BLOCK],
-        data[locator.summary : locator.summary + framing.BLOCK],
-    )
-    assert summary_member(locator, headers, len(data)) is not None
-
-
-def _call(content: bytes, blob: bytes) -> ReadCall:
-    import zlib
-
-    record = decode_call(content)
+def _call(reader: TapeReader, record: GroupedRecord) -> ReadCall:
     assert record.inputs.spec()
     if record.outputs is not None:
         assert record.outputs.spec()
-    if record.blob is not None:
-        assert record.blob.size == len(blob)
-        assert record.blob.crc32 == zlib.crc32(blob)
-    return ReadCall(record, blob)
+    if record.blob is None:
+        return ReadCall(record, b"")
+    reader.check_blob(record)
+    found = reader.blob_member(record)
+    return ReadCall(record, reader.source.read_at(found.start, found.size))

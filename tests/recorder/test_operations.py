@@ -6,12 +6,13 @@ import logging
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from calltape_recorder import Recorder, record
-from calltape_recorder.write import tape_writer
+from calltape_recorder.write import disk_file
 
 
 def test_a_recording_says_what_it_does(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -63,7 +64,7 @@ def test_accounts_have_the_last_error(
         raise OSError(5, os.strerror(5))
 
     with monkeypatch.context() as patch:
-        patch.setattr(tape_writer, "pwritev", refuses)
+        patch.setattr(disk_file, "pwritev", refuses)
         before = time.time_ns()
         for _ in range(3):
             model(torch.zeros(1))
@@ -74,3 +75,19 @@ def test_accounts_have_the_last_error(
     assert "Input/output error" in (stats.last_error or "")
     assert before <= (stats.last_error_ns or 0) <= time.time_ns()
     assert [f"calltape, process {os.getpid()}: " in text for text in caplog.messages] == [True]
+
+
+@pytest.mark.parametrize(
+    "name", ["../../x", "/x", "a/b", "..", ".x", "", "-x", "x" * 300, "\x1b[2J"]
+)
+def test_the_name_of_a_class_leads_nowhere(name: str, tmp_path: Path) -> None:
+    """In a directory a tape has the name of the class, which may be any text."""
+    model: Any = type("Model", (torch.nn.Identity,), {})()
+    type(model).__name__ = name
+    with record(model, f"{tmp_path}/a/b/") as recorder:
+        model(torch.ones(1))
+    made = Path(recorder.path)
+    assert made.parent == tmp_path / "a/b"
+    assert made.name[0] not in ".-"
+    assert made.name.isprintable()
+    assert made.exists()

@@ -33,7 +33,7 @@ import time
 
 import torch
 
-import calltape_recorder.write.tape_writer as tape_writer
+import calltape_recorder.write.disk_file as disk_file
 from calltape_recorder import record
 from calltape_recorder.threads import sleep as really_sleep
 from tests.recorder.models import Identity
@@ -55,15 +55,15 @@ def spawn(work: Any) -> Any:
 
 def slow(seconds: float) -> Any:
     """Makes every write of the recorder take so long. Returns what it replaced."""
-    write = tape_writer.pwritev
-    tape_writer.pwritev = lambda *args: (really_sleep(seconds), write(*args))[1]
+    write = disk_file.pwritev
+    disk_file.pwritev = lambda *args: (really_sleep(seconds), write(*args))[1]
     return write
 
 
 def slow_disk() -> None:
     """While the disk holds the writer, the host's greenlets run."""
     held, free = threading.Event(), [False]
-    write = tape_writer.pwritev
+    write = disk_file.pwritev
 
     def stuck(*args: Any) -> Any:
         free[0] = True
@@ -72,7 +72,7 @@ def slow_disk() -> None:
         return write(*args)
 
     with record(model, path):
-        tape_writer.pwritev = stuck
+        disk_file.pwritev = stuck
         model(x)
         while not free[0]:
             time.sleep(0.001)
@@ -81,7 +81,7 @@ def slow_disk() -> None:
             model(x)
             time.sleep(0.0001)
             done += free[0]
-        tape_writer.pwritev = write
+        disk_file.pwritev = write
         free[0] = False
     held.set()
     print(done, len(read(path).calls))
@@ -127,7 +127,7 @@ def flush() -> None:
     assert recorder.flush(0.05) is False
     recorder.close()
     while_closing = turns[0] - begun
-    tape_writer.pwritev = write
+    disk_file.pwritev = write
     turns[0] = -1
     thread.join()
     print(while_flushing > 5, while_closing > 5, len(read(path).calls))

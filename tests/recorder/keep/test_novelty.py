@@ -19,7 +19,7 @@ from calltape_recorder import Every, First, Novelty, PerStructure, When, record
 from calltape_recorder.capture.call_view import CallView
 from calltape_recorder.capture.structures import Structure
 from calltape_recorder.keep.policies import EVIDENCE, Keep, start_over
-from calltape_recorder.write import tape_writer
+from calltape_recorder.write import disk_file
 from tests.recorder.models import Echo, Identity
 from tests.recorder.reading import read
 
@@ -216,7 +216,7 @@ def test_a_call_that_the_disk_refused_is_no_evidence(
     model, path, x = Identity(), tmp_path / "t.tape", torch.ones(3)
     with record(model, path, keep=Novelty()) as recorder:
         with monkeypatch.context() as patch:
-            patch.setattr(tape_writer, "pwritev", broken)
+            patch.setattr(disk_file, "pwritev", broken)
             model(x)
             assert recorder.flush()
         assert recorder.stats().dropped == {"io": 1}

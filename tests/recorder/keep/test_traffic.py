@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from calltape_recorder.keep.traffic import TrafficCounter
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,7 +18,6 @@ from calltape_recorder import First, Rate, Recorder, record
 from calltape_recorder.capture.structures import Structure
 from calltape_recorder.counting import value_of
 from calltape_recorder.keep import traffic
-from calltape_recorder.keep.traffic import TrafficCounter
 from calltape_recorder.snapshot import repeats
 from calltape_recorder.snapshot.repeats import Repeats
 from calltape_schema.tree import encode_structure

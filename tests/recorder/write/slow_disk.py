@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from calltape_recorder.write import tape_writer
+from calltape_recorder.write import disk_file
 
 __all__ = ["slow_disk"]
 
@@ -22,5 +22,5 @@ def slow_disk(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
         gate.wait()
         return plain(file, parts, offset)
 
-    monkeypatch.setattr(tape_writer, "pwritev", waiting)
+    monkeypatch.setattr(disk_file, "pwritev", waiting)
     return gate

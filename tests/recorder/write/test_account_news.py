@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from calltape_recorder import record
-from calltape_recorder.write import tape_writer, writer
+from calltape_recorder.write import disk_file, writer
 from tests.recorder.models import Add
 
 
@@ -78,7 +78,7 @@ def test_a_disk_that_is_full_and_has_room_again(
         assert recorder.flush()
         assert recorder.stats().losing is None
         with monkeypatch.context() as patch:
-            patch.setattr(tape_writer, "pwritev", full)
+            patch.setattr(disk_file, "pwritev", full)
             for _ in range(3):
                 model(x, x)
                 recorder.flush()

@@ -19,7 +19,7 @@ import torch
 
 from calltape_recorder import Recorder, TapeError, record
 from calltape_recorder.keep.ledger import Stats
-from calltape_recorder.write import tape_writer
+from calltape_recorder.write import disk_file
 from tests.recorder.appearance import appearance_of
 from tests.recorder.models import Identity
 from tests.recorder.reading import ReadTape, read
@@ -54,7 +54,7 @@ class Disk:
         self._first = first
         self._how = how
         self._pwritev, self._ftruncate, self._open = os.pwritev, os.ftruncate, os.open
-        monkeypatch.setattr(tape_writer, "pwritev", self.pwritev)
+        monkeypatch.setattr(disk_file, "pwritev", self.pwritev)
         monkeypatch.setattr(os, "ftruncate", self.ftruncate)
         monkeypatch.setattr(os, "open", self.open)
 
@@ -278,7 +278,7 @@ class SlowDisk:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.gate = threading.Event()
         self.waiting = threading.Event()
-        monkeypatch.setattr(tape_writer, "pwritev", self.pwritev)
+        monkeypatch.setattr(disk_file, "pwritev", self.pwritev)
 
     def pwritev(self, file: int, parts: list[Any], offset: int) -> int:
         self.waiting.set()

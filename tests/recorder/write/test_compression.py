@@ -21,7 +21,6 @@ from calltape_recorder import Recorder, TapeError, record
 from calltape_recorder.launch.settings import parse_options
 from calltape_recorder.write import compressed_file, compression
 from calltape_recorder.write.segments import Segments
-from calltape_recorder.write.tape_writer import TapeWriter
 
 KIB = 1024
 FORMS = {"zstd": ".zst", "gz": ".gz"}

@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 import torch
+from calltape_recorder.write.encoded_call import EncodedCall
+from calltape_recorder.write.trailers import calls_of, fitted
 
 from calltape_recorder import TapeError, record
-from calltape_recorder.write import segments, tape_writer
+from calltape_recorder.write import disk_file, segments
 from calltape_recorder.write.disk_budget import DiskBudget
-from calltape_recorder.write.encoded_call import EncodedCall
-from calltape_recorder.write.tape_writer import TapeWriter
-from calltape_recorder.write.trailers import calls_of, fitted
 from calltape_schema.endings import Coverage, Dump, Trailer
 from calltape_schema.packing import pack
 from calltape_schema.summing import CallFacts
@@ -52,14 +51,14 @@ def test_a_file_has_so_many_calls_and_no_more(
 def test_a_file_that_cannot_be_sealed_does_not_stop_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    real = tape_writer.encode_trailer
+    real = disk_file.encode_trailer
 
     def encode(trailer: Trailer) -> bytes:
         if trailer.coverage.kept == 1:
             raise TapeError("limit", "too many")
         return real(trailer)
 
-    monkeypatch.setattr(tape_writer, "encode_trailer", encode)
+    monkeypatch.setattr(disk_file, "encode_trailer", encode)
     model = Identity()
     with record(model, tmp_path / "a.tape") as recorder:
         for count in (1, 2, 1, 3):
@@ -77,14 +76,14 @@ def test_a_file_that_cannot_be_sealed_does_not_stop_the_others(
 def test_counters_that_break_the_format_cost_only_themselves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = tape_writer.encode_trailer
+    real = disk_file.encode_trailer
 
     def encode(trailer: Trailer) -> bytes:
         if trailer.traffic is not None and trailer.traffic.groups:
             raise TapeError("limit", "too many")
         return real(trailer)
 
-    monkeypatch.setattr(tape_writer, "encode_trailer", encode)
+    monkeypatch.setattr(disk_file, "encode_trailer", encode)
     model = Identity()
     with record(model, tmp_path / "a.tape") as recorder:
         call(recorder, model, 2)
@@ -105,7 +104,7 @@ def traffic(*calls: int, sizes: int = 30) -> Traffic:
 def test_a_trailer_has_what_fits() -> None:
     def encode(traffic: Traffic, dumps: tuple[Dump, ...]) -> bytes:
         encoded.append((traffic, dumps))
-        return tape_writer.encode_trailer(
+        return disk_file.encode_trailer(
             Trailer(tape=bytes(16), closed_ns=1, coverage=Coverage(), traffic=traffic,
                     dumps=dumps)
         )  # fmt: skip
@@ -233,7 +232,7 @@ def test_a_file_that_cannot_be_deleted_still_counts(
 
     with record(model, tmp_path / "a.tape", max_disk_bytes=bound, **DELETES) as recorder:
         with monkeypatch.context() as patch:
-            patch.setattr(tape_writer.os, "unlink", refuses)
+            patch.setattr(disk_file.os, "unlink", refuses)
             call(recorder, model, 60)
             stats = recorder.stats()
             assert stats.written_bytes == size_on_disk(tmp_path) <= bound
@@ -318,7 +317,7 @@ def test_a_disk_that_does_not_tell_has_removed_nothing(
         raise OSError(error, os.strerror(error))
 
     with monkeypatch.context() as patch:
-        patch.setattr(tape_writer.os, "stat", refuses)
+        patch.setattr(disk_file.os, "stat", refuses)
         assert tape.is_there()
     (tmp_path / "folder").rename(tmp_path / "other")
     assert not tape.is_there()
@@ -336,7 +335,7 @@ def test_a_disk_that_takes_a_byte_at_a_time(
 ) -> None:
     real = os.pwritev
     monkeypatch.setattr(
-        tape_writer, "pwritev", lambda file, parts, at: real(file, [b"".join(parts)[:1]], at)
+        disk_file, "pwritev", lambda file, parts, at: real(file, [b"".join(parts)[:1]], at)
     )
     tape = TapeWriter(str(tmp_path / "t"), overwrite=False)
     facts = CallFacts(0, 0, 0, False, 2048, b"", b"", pack([]))
@@ -344,7 +343,7 @@ def test_a_disk_that_takes_a_byte_at_a_time(
     tape.append([call])
     assert (tmp_path / "t").read_bytes() == b"".join(call.members())
     assert tape.end == call.size == 512 + 2048 + 512 + 512
-    monkeypatch.setattr(tape_writer, "pwritev", lambda *_: 0)
+    monkeypatch.setattr(disk_file, "pwritev", lambda *_: 0)
     with pytest.raises(OSError, match="no more bytes"):
         tape.append([EncodedCall([], b"more", facts._replace(number=1))])
     tape.close()

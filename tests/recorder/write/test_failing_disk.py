@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from calltape_recorder import record
-from calltape_recorder.write import tape_writer
+from calltape_recorder.write import disk_file
 from tests.recorder.accounts import adds_up
 from tests.recorder.models import Add, Echo
 from tests.recorder.reading import read
@@ -51,7 +51,7 @@ def test_every_write_may_fail(
         path = tmp_path / f"{failing}.tape"
         recorder = record(model, path)
         disk = Disk({failing, failing + 1}, getattr(errno, error), after=after)
-        monkeypatch.setattr(tape_writer, "pwritev", disk)
+        monkeypatch.setattr(disk_file, "pwritev", disk)
         if not truncates:
             _refuses_once(monkeypatch)
         for n in range(8):
@@ -89,7 +89,7 @@ def _refuses_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_disk_that_never_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, path = Add(), tmp_path / "t.tape"
     recorder = record(model, path)
-    monkeypatch.setattr(tape_writer, "pwritev", Disk(set(range(10_000)), 28))
+    monkeypatch.setattr(disk_file, "pwritev", Disk(set(range(10_000)), 28))
     for _ in range(50):
         model(torch.ones(2), torch.ones(2))
     recorder.close()
@@ -104,7 +104,7 @@ def test_trouble_is_one_line_and_its_traceback_is_for_debugging(
     caplog.set_level(logging.DEBUG, "calltape")
     model, x = Add(), torch.ones(2)
     with record(model, tmp_path / "t.tape"):
-        monkeypatch.setattr(tape_writer, "pwritev", Disk(set(range(100)), 28))
+        monkeypatch.setattr(disk_file, "pwritev", Disk(set(range(100)), 28))
         model(x, x)
     warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert len(warnings) == 2  # not written, not sealed
@@ -129,7 +129,7 @@ def test_a_logging_handler_that_raises_stops_nothing(
     logger.addHandler(handler)
     try:
         with record(model, path) as recorder:
-            monkeypatch.setattr(tape_writer, "pwritev", Disk({0}, 5))
+            monkeypatch.setattr(disk_file, "pwritev", Disk({0}, 5))
             model(x)
             assert recorder.flush()
             with monkeypatch.context() as patch:

@@ -15,7 +15,7 @@ import torch
 
 from calltape_analyzer import open_tape
 from calltape_recorder import First, FlightRecorder, TapeError, When, record
-from calltape_recorder.write import tape_writer
+from calltape_recorder.write import disk_file
 from tests.recorder.models import Add, Identity, Raises
 from tests.recorder.reading import read
 
@@ -222,7 +222,7 @@ def test_what_ended_is_in_no_file_of_its_own(tmp_path: Path) -> None:
 def test_a_full_disk_costs_only_the_write_ahead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    real = tape_writer.pwritev
+    real = disk_file.pwritev
     model, x = Add(), torch.ones(2)
     with record(model, tmp_path / "t.tape", write_ahead=True) as recorder:
         main = threading.get_ident()
@@ -232,7 +232,7 @@ def test_a_full_disk_costs_only_the_write_ahead(
                 raise OSError(28, "No space left on device")
             return real(*args)
 
-        monkeypatch.setattr(tape_writer, "pwritev", fails)
+        monkeypatch.setattr(disk_file, "pwritev", fails)
         assert torch.equal(model(x, x), x + x)
         assert torch.equal(model(x, x), x + x)
         monkeypatch.undo()
@@ -270,7 +270,7 @@ def test_a_file_number_in_use_is_not_given_away(
             assert go_on.wait(60)
         return real(file, *args)
 
-    owner = os if under_way == "ftruncate" else tape_writer
+    owner = os if under_way == "ftruncate" else disk_file
     monkeypatch.setattr(owner, under_way, waits)
     thread = threading.Thread(target=model, args=(x, x), name="host")
     thread.start()

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 import torch
+from calltape_recorder.write.checksum import Checksum, checksum
 
 from calltape_recorder import record
-from calltape_recorder.write import encoding, tape_writer
-from calltape_recorder.write.checksum import Checksum, checksum
+from calltape_recorder.write import disk_file, encoding
 from calltape_recorder.write.encoding import Encoder
 from calltape_schema.checksum import crc32
 from calltape_schema.packing import open_envelope, unpack
@@ -85,8 +85,8 @@ def test_the_blob_is_written_while_its_checksum_is_made(
             waited.set()
         return checksum(parts)
 
-    write = tape_writer.pwritev
-    monkeypatch.setattr(tape_writer, "pwritev", pwritev)
+    write = disk_file.pwritev
+    monkeypatch.setattr(disk_file, "pwritev", pwritev)
     monkeypatch.setattr("calltape_recorder.write.checksum.checksum", slow)
     model = Echo()
     with record(model, tmp_path / "t.tape"):
@@ -169,10 +169,10 @@ def test_a_large_call_that_cannot_be_written_is_counted(
             raise OSError(28, "No space left on device")
         return write(file, parts, offset)
 
-    write = tape_writer.pwritev
+    write = disk_file.pwritev
     model = Echo()
     with record(model, tmp_path / "t.tape") as recorder:
-        monkeypatch.setattr(tape_writer, "pwritev", full)
+        monkeypatch.setattr(disk_file, "pwritev", full)
         model(**large())
         model(torch.ones(1))
         recorder.flush()
@@ -192,11 +192,11 @@ def test_a_record_that_fails_after_its_blob_takes_the_blob_along(
         return write(file, parts, offset)
 
     sizes: list[int] = []
-    write = tape_writer.pwritev
+    write = disk_file.pwritev
     model, path = Echo(), tmp_path / "t.tape"
     with record(model, path) as recorder:
         before = path.stat().st_size
-        monkeypatch.setattr(tape_writer, "pwritev", full)
+        monkeypatch.setattr(disk_file, "pwritev", full)
         model(**large())
         recorder.flush()
         assert sizes[0] > 10 * MIB
@@ -208,8 +208,8 @@ def test_a_record_that_fails_after_its_blob_takes_the_blob_along(
 
 
 def test_many_parts_before_and_after_a_late_one(tmp_path: Path) -> None:
-    writer = tape_writer.TapeWriter(str(tmp_path / "t"), overwrite=False)
-    late = tape_writer.Late(4, lambda: b"late")
+    writer = disk_file.TapeWriter(str(tmp_path / "t"), overwrite=False)
+    late = disk_file.Late(4, lambda: b"late")
     parts: list[Any] = [*([b"ab"] * 1300), late, *([b"cd"] * 700), late]
     writer._append_parts(parts)
     writer.close()

@@ -14,7 +14,7 @@ import torch
 from calltape_analyzer import open_tape
 from calltape_recorder import Recorder, TapeError, record
 from calltape_recorder.keep.ledger import Stats
-from calltape_recorder.write import segments, tape_writer, writer
+from calltape_recorder.write import disk_file, segments, writer
 from tests.recorder.models import Add, Identity
 from tests.recorder.reading import read
 
@@ -313,7 +313,7 @@ def test_a_disk_that_takes_no_next_file(tmp_path: Path, monkeypatch: pytest.Monk
                 raise OSError(errno.ENOSPC, "No space left on device")
             return real(path, *args, **kwargs)
 
-        monkeypatch.setattr(tape_writer.os, "open", refuses)
+        monkeypatch.setattr(disk_file.os, "open", refuses)
         model(x, x)
         assert recorder.flush()
         assert recorder.stats().dropped == {"disk_full": 1}

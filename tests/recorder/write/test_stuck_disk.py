@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from calltape_recorder import Novelty, record
-from calltape_recorder.write import tape_writer, writer
+from calltape_recorder.write import disk_file, writer
 from tests.recorder.accounts import adds_up
 from tests.recorder.models import Identity, Raises
 from tests.recorder.reading import read
@@ -21,13 +21,13 @@ from tests.recorder.reading import read
 def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Takes nothing until the event is set."""
     answers = threading.Event()
-    real = tape_writer.pwritev
+    real = disk_file.pwritev
 
     def wait(*arguments: Any) -> int:
         answers.wait()
         return real(*arguments)
 
-    monkeypatch.setattr(tape_writer, "pwritev", wait)
+    monkeypatch.setattr(disk_file, "pwritev", wait)
     yield answers
     answers.set()
 

@@ -103,6 +103,8 @@ def read_tape(data):
                 blob = data[start : start + facts["size"]] if facts else b""
                 whole = facts and zlib.crc32(blob) == facts["crc32"]
                 own = tensors(blob) if whole else {}
-                others = {key: calls[call]["own"][there] for key, call, there in record.get("at", ())}
+                others = {
+                    key: calls[call]["own"][there] for key, call, there in record.get("at", ())
+                }
                 calls.setdefault(record["call"], record | {"own": own, "tensors": own | others})
     return manifest, calls, end
