@@ -13,7 +13,7 @@ from calltape_schema.checksum import crc32
 from calltape_schema.errors import TapeError
 from calltape_schema.groups import member
 from calltape_schema.packing import pack, seal_envelope, unpack
-from calltape_schema.tar import END_MEMBER, ZEROS_AT_END, blob_number, is_group, members
+from calltape_schema.tar import END_MEMBER, ZEROS_AT_END, is_group, members
 
 __all__ = ["mutants"]
 
@@ -78,7 +78,7 @@ def _inside(data: bytes, chance: random.Random) -> bytes:
     """Something in a document is another thing. All that stands before is where it was, so index
     and locator hold, unless a member before it gets longer."""
     parts = _parts(data)
-    known = [at for at, (name, _) in enumerate(parts) if blob_number(name) is None]
+    known = [at for at, (name, _) in enumerate(parts) if not name.startswith("blobs/")]
     if not known:
         return data
     at = chance.choice(known)

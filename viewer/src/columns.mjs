@@ -50,15 +50,6 @@ export class Columns {
     }
   }
 
-  /** Leaves only the calls of these positions. */
-  keep(positions) {
-    for (const [name, Type] of Object.entries(TYPES)) {
-      this[name] = Type.from(positions, (position) => this[name][position]);
-    }
-    this.length = positions.length;
-    if (this.numbers.length === 0) Object.assign(this, { ...new Columns(), length: 0 });
-  }
-
   number(position) {
     if (position >= this.length) throw new TapeError("usage", "there is no such call");
     return plainInt(this.numbers[position]);

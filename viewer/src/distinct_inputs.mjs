@@ -5,18 +5,12 @@ import { NOT_NUMBERED } from "./columns.mjs";
 import { overLimit } from "./errors.mjs";
 import { hashOf } from "./hashing.mjs";
 import { MAX_ROWS } from "./limits.mjs";
-import { bytesKey } from "./nesting.mjs";
+import { areEqual, bytesKey } from "./nesting.mjs";
 import { packedScalars } from "./packing.mjs";
 
 const MOST_BYTES = 64 * 1024 * 1024;
 const MOST_HASHED = 256 * 1024 * 1024; // of a small file, whose records may share one large structure
 const TIMES_HASHED = 128;
-
-export function areEqual(one, other) {
-  if (one.length !== other.length) return false;
-  for (let at = 0; at < one.length; at++) if (one[at] !== other[at]) return false;
-  return true;
-}
 
 export class DistinctInputs {
   /** @param {number} size of the file. */
@@ -91,12 +85,6 @@ export class DistinctInputs {
     entry.calls += 1n;
     if (entry.first === null || call < entry.first) entry.first = call;
     if (entry.last === null || call > entry.last) entry.last = call;
-  }
-
-  /** Counts again, after calls were removed. */
-  recount({ length, numbers, inputs }) {
-    for (const entry of this.entries) Object.assign(entry, { calls: 0n, first: null, last: null });
-    for (let at = 0; at < length; at++) if (inputs[at] !== NOT_NUMBERED) this.count(inputs[at], numbers[at]);
   }
 }
 

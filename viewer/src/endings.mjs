@@ -1,11 +1,12 @@
 // The end of a sealed tape: what became of all calls, and where their groups are (FORMAT.md, section 8).
 
 import { openEnvelope, plainInt, unpack } from "./documents.mjs";
-import { invalid } from "./errors.mjs";
+import { TapeError, invalid } from "./errors.mjs";
 import { array, bool, bytes, count, optional, pairs, record, tapeId, text, withDefault } from "./fields.mjs";
 import { BLOCK, END, Member, parseHeader } from "./framing.mjs";
 import { inflated } from "./inflation.mjs";
 import { MAX_COUNT, MAX_INDEX_BYTES, MAX_MEMBER_BYTES, MAX_REASONS } from "./limits.mjs";
+import { areEqual } from "./nesting.mjs";
 import { exactly } from "./windows.mjs";
 
 const deflated = record({ size: count, data: bytes() });
@@ -32,12 +33,7 @@ const end = record({
   inputs: optional(deflated),
 });
 
-/**
- * The end from the content of its member. Its index and its table are not inflated yet.
- *
- * @throws {TapeError} damaged, invalid or limit
- */
-export function endOf(content) {
+function endFrom(content) {
   const found = end(unpack(openEnvelope(content)));
   const { kept } = found.coverage;
   if (found.raised > kept) throw invalid(`${found.raised} of ${kept} calls raised`);
@@ -47,26 +43,28 @@ export function endOf(content) {
 const ENTRY_BYTES = 32;
 
 /**
- * The groups of a tape by its index: arrays with an element for each, of the `offsets` of their headers,
- * how many `calls` they have, and the `lows` and `highs` of their numbers.
+ * The groups of a tape by its index: by the offset of the header how many `calls` there are, and the lowest
+ * (`low`) and the highest (`high`) of their numbers.
  *
  * @throws {TapeError} damaged, invalid or limit
  */
 export async function indexOf({ index, coverage, elsewhere }) {
   const data = await inflated(index.data, index.size, MAX_INDEX_BYTES, "the index");
   if (data.length % ENTRY_BYTES !== 0) throw invalid(`an index of ${data.length} bytes`);
-  const groups = data.length / ENTRY_BYTES;
   const view = new DataView(data.buffer);
-  const column = (at) => Array.from({ length: groups }, (_, group) => plainInt(view.getBigUint64(ENTRY_BYTES * group + at, true)));
-  const [offsets, calls, lows, highs] = [0, 8, 16, 24].map(column);
-  if (calls.includes(0) || lows.some((low, group) => low > highs[group] || highs[group] > MAX_COUNT)) {
-    throw invalid("the index has a group that cannot be");
+  const found = new Map();
+  let before = -1;
+  let sum = 0n;
+  for (let at = 0; at < data.length; at += ENTRY_BYTES) {
+    const [offset, calls, low, high] = [0, 8, 16, 24].map((by) => plainInt(view.getBigUint64(at + by, true)));
+    if (offset <= before || calls === 0 || low > high || high > MAX_COUNT) throw invalid("the index has a group that cannot be");
+    found.set(offset, { calls, low, high });
+    before = offset;
+    sum += BigInt(calls);
   }
   const kept = elsewhere ? 0n : BigInt(coverage.kept);
-  if (calls.reduce((sum, one) => sum + BigInt(one), 0n) !== kept) {
-    throw invalid(`the index does not have the ${kept} calls that were kept`);
-  }
-  return { offsets, calls, lows, highs };
+  if (sum !== kept) throw invalid(`the index does not have the ${kept} calls that were kept`);
+  return found;
 }
 
 const MAGIC = "calltape";
@@ -74,10 +72,24 @@ const LOCATOR_BYTES = 24;
 const TAIL_BYTES = 64 * 1024;
 
 /**
- * The content of the end, found by the locator at the end of a file; null if the file does not end like
- * a sealed tape.
+ * The end of a sealed tape, by the locator at the end of the file; null if the tape is not sealed, or if its end
+ * cannot be read. Its index and its table are not inflated yet.
+ *
+ * @param {Uint8Array} tape the id in the manifest.
  */
-export async function contentOfEnd(source) {
+export async function endOf(source, tape) {
+  const content = await contentOfEnd(source);
+  if (content === null) return null;
+  try {
+    const found = endFrom(content);
+    return areEqual(found.tape, tape) ? found : null;
+  } catch (error) {
+    if (error instanceof TapeError) return null; // a scan says that it is damaged
+    throw error;
+  }
+}
+
+async function contentOfEnd(source) {
   const start = Math.max(0, source.size - TAIL_BYTES);
   const tail = await exactly(source, start, source.size - start);
   let length = tail.length;

@@ -33,6 +33,12 @@ export function checkedTree(bytes, what) {
 
 const MAX_REMEMBERED_BYTES = 8 * 1024 * 1024;
 
+export function areEqual(one, other) {
+  if (one.length !== other.length) return false;
+  for (let at = 0; at < one.length; at++) if (one[at] !== other[at]) return false;
+  return true;
+}
+
 /** Bytes as a text that is equal for equal bytes. */
 export function bytesKey(bytes) {
   let key = "";

@@ -2,13 +2,14 @@
 // the commit rule (FORMAT.md, section 5); on a sealed tape the index must have its group (section 8).
 
 import { Columns } from "./columns.mjs";
-import { DistinctInputs, areEqual } from "./distinct_inputs.mjs";
-import { endOf, indexOf } from "./endings.mjs";
+import { DistinctInputs } from "./distinct_inputs.mjs";
+import { indexOf } from "./endings.mjs";
 import { TapeError, damaged, overLimit } from "./errors.mjs";
 import { BLOCK, END, isBlob, isGroup } from "./framing.mjs";
 import { groupOf } from "./groups.mjs";
 import { isTableOf, tableOf } from "./inputs_table.mjs";
 import { MAX_MEMBER_BYTES } from "./limits.mjs";
+import { areEqual } from "./nesting.mjs";
 import { walk } from "./walk.mjs";
 import { Window } from "./windows.mjs";
 
@@ -19,20 +20,23 @@ export function checkMemberSize(member) {
   }
 }
 
-const callsText = (calls, low, high) => {
+function callsText({ calls, low, high }) {
   if (BigInt(calls) !== BigInt(high) - BigInt(low) + 1n) return `${calls} of the calls ${low} to ${high}`;
   return low === high ? `call ${low}` : `calls ${low} to ${high}`;
-};
+}
 
 export class Scan {
   /**
    * @param source the file.
    * @param {Uint8Array} tape the id in the manifest.
+   * @param end of a sealed tape, which is compared with what is found; else null.
    * @param {(error: TapeError) => void} onDamage
    */
-  constructor(source, tape, onDamage) {
+  constructor(source, tape, end, onDamage) {
     this.window = new Window(source);
     this.tape = tape;
+    this.end = end;
+    this.index = null; // the groups that are not found yet, by offset; null if nothing tells
     this.damaged = new Set(); // offsets
     this.onDamage = (error) => {
       this.damaged.add(error.offset);
@@ -40,22 +44,21 @@ export class Scan {
     };
     this.columns = new Columns();
     this.distinct = new DistinctInputs(source.size);
-    this.end = null;
-    this.unfinished = 0; // bytes at the end of calls that were being written
-    this.numbers = new Set(); // of all calls, those that cannot be read too
-    this.groups = { offsets: [], calls: [], lows: [], highs: [] };
     this.broken = new Map(); // calls whose record cannot be read, by number: the hash of their inputs, and the error
+    this.numbers = new Set(); // of all calls, the broken ones too
+    this.unfinished = 0; // bytes at the end of calls that were being written
     this.blobs = null; // the offset of blobs whose group comes next
     this.held = null; // the last damage of the walk, until it is known whether a member follows
   }
 
   /** Walks from the offset of a header to the end. */
   async run(start, onProgress) {
+    if (this.end !== null) await this.located({ name: END, offset: null }, async () => (this.index = await indexOf(this.end)));
     await walk(
       this.window, start, (member) => this.member(member), (error) => this.hold(error), onProgress,
     );
     if (this.end === null) this.endUnsealed();
-    else await this.endSealed();
+    else await this.located({ name: END, offset: null }, () => this.endSealed());
     for (const [number, { error }] of this.broken) {
       this.onDamage(new TapeError(error.kind, `call ${number} is skipped: ${error.message}`, error));
     }
@@ -74,14 +77,11 @@ export class Scan {
   member(member) {
     this.release();
     if (isBlob(member.name)) this.blobs ??= member.offset;
-    else if (isGroup(member.name)) return this.addGroup(member);
-    else if (member.name === END) return this.located(member, () => this.addEnd(member));
+    else if (isGroup(member.name)) return this.located(member, () => this.addGroup(member));
+    else if (member.name === END && this.end === null) {
+      return this.located(member, () => Promise.reject(damaged("the end of the tape cannot be read, or is not last")));
+    }
     return undefined;
-  }
-
-  async contentOf(member) {
-    checkMemberSize(member);
-    return this.window.at(member.start, member.size);
   }
 
   /** Reports what is wrong, with its place. */
@@ -96,34 +96,30 @@ export class Scan {
 
   async addGroup(member) {
     this.blobs = null;
-    await this.located(member, async () => {
-      const group = groupOf(await this.contentOf(member));
-      if (!areEqual(group.tape, this.tape)) throw damaged("a group belongs to another tape");
-      this.expectNew(group, member);
-      const wrong = await group.open().then(() => null, (error) => error);
-      for (let at = 0; at < group.length; at++) this.addCall(group, at, member, wrong);
-    });
-  }
-
-  /** Notes the numbers of a group, if no group before has one of them. */
-  expectNew(group, member) {
-    const numbers = new Set();
-    let [low, high] = [Infinity, -1];
-    for (let at = 0; at < group.length; at++) {
-      const number = group.number(at);
-      if (numbers.has(number) || this.numbers.has(number)) {
-        throw damaged("a call of the group has the number of another one");
-      }
-      numbers.add(number);
-      if (number < low) low = number;
-      if (number > high) high = number;
+    checkMemberSize(member);
+    const group = groupOf(await this.window.at(member.start, member.size));
+    if (!areEqual(group.tape, this.tape)) throw damaged("a group belongs to another tape");
+    const numbers = Array.from({ length: group.length }, (_, at) => group.number(at));
+    this.compare(numbers, member.offset);
+    if (new Set(numbers).size < numbers.length || numbers.some((number) => this.numbers.has(number))) {
+      throw damaged("a call of the group has the number of another one");
     }
     for (const number of numbers) this.numbers.add(number);
-    const { offsets, calls, lows, highs } = this.groups;
-    offsets.push(member.offset);
-    calls.push(group.length);
-    lows.push(low);
-    highs.push(high);
+    const wrong = await group.open().then(() => null, (error) => error);
+    numbers.forEach((_, at) => this.addCall(group, at, member, wrong));
+  }
+
+  /** Compares the numbers of a group with the index. */
+  compare(numbers, offset) {
+    if (this.index === null) return;
+    const told = this.index.get(offset);
+    // Without one, it is bytes inside a damaged tensor that look like a group.
+    if (told === undefined) throw damaged("the index of the tape does not have this group here");
+    this.index.delete(offset);
+    const [low, high] = numbers.reduce(([least, most], one) => [one < least ? one : least, one > most ? one : most], [numbers[0], numbers[0]]);
+    if (told.calls !== numbers.length || told.low !== low || told.high !== high) {
+      this.onDamage(damaged(`by the index of the tape, ${callsText(told)} are here`).at({ offset }));
+    }
   }
 
   /** @param wrong what is wrong with the whole group, or null. */
@@ -141,12 +137,6 @@ export class Scan {
     }
   }
 
-  async addEnd(member) {
-    const found = endOf((await this.contentOf(member)).slice());
-    if (!areEqual(found.tape, this.tape)) throw damaged("the end belongs to another tape");
-    this.end = found;
-  }
-
   /** A tape without an end may stop within calls that were being written. */
   endUnsealed() {
     const { held, blobs } = this;
@@ -162,61 +152,27 @@ export class Scan {
     this.release();
     const { seen, kept, dropped } = this.end.coverage;
     const told = dropped.reduce((sum, [, calls]) => sum + BigInt(calls), BigInt(kept));
-    await this.located({ name: END, offset: null }, async () => {
-      if (BigInt(seen) !== told) {
-        this.onDamage(damaged(`the end says that ${seen} calls were seen, but accounts for ${told}`).at({ member: END }));
-      }
-      this.compareIndex(await indexOf(this.end));
-      if (this.damaged.size > 0 || this.end.elsewhere) return;
-      const table = await tableOf(this.end);
-      if (table !== null && this.areCounted && !isTableOf(table, this.counts())) {
-        throw damaged("forged or stale table of inputs: it does not count the calls of the tape");
-      }
-    });
+    if (BigInt(seen) !== told) {
+      this.onDamage(damaged(`the end says that ${seen} calls were seen, but accounts for ${told}`).at({ member: END }));
+    }
+    const known = new Set(this.damaged);
+    for (const [offset, group] of this.index ?? []) {
+      if (known.has(offset)) continue;
+      this.onDamage(damaged(`${callsText(group)} are lost: by the index of the tape, they were here`).at({ offset }));
+    }
+    if (this.damaged.size > 0 || this.end.elsewhere) return;
+    const table = await tableOf(this.end);
+    const counts = this.counts();
+    if (table !== null && counts !== null && !isTableOf(table, counts)) {
+      throw damaged("forged or stale table of inputs: it does not count the calls of the tape");
+    }
   }
 
-  /** Whether the distinct inputs of all calls were told apart. */
-  get areCounted() {
-    return this.distinct.entries.reduce((sum, one) => sum + one.calls, 0n) === BigInt(this.columns.length);
-  }
-
-  /** How many calls have inputs of which hash. */
+  /** How many calls have inputs of which hash; null if there were too many different inputs to count. */
   counts() {
     const found = this.distinct.counts();
+    if ([...found.values()].reduce((sum, calls) => sum + calls, 0n) < this.columns.length) return null;
     for (const { hash } of this.broken.values()) found.set(hash, (found.get(hash) ?? 0n) + 1n);
     return found;
-  }
-
-  compareIndex(index) {
-    const { groups } = this;
-    if (Object.keys(groups).every((name) => areEqual(groups[name], index[name]))) return;
-    const told = new Map(Array.from(index.offsets, (offset, at) => [offset, at]));
-    const found = new Map(groups.offsets.map((offset, at) => [offset, at]));
-    const report = (reason, offset) => this.onDamage(damaged(reason).at({ offset }));
-    const isKnown = new Set(this.damaged);
-    for (const [offset, at] of told) {
-      const text = callsText(index.calls[at], index.lows[at], index.highs[at]);
-      const there = found.get(offset);
-      if (there === undefined) {
-        if (!isKnown.has(offset)) report(`${text} are lost: by the index of the tape, they were here`, offset);
-      } else if (callsText(groups.calls[there], groups.lows[there], groups.highs[there]) !== text) {
-        report(`by the index of the tape, ${text} are here`, offset);
-      }
-    }
-    // A group that the index does not have is bytes inside a damaged tensor that look like one.
-    const strangers = groups.offsets.filter((offset) => !told.has(offset));
-    for (const offset of strangers) {
-      report(`${groups.calls[found.get(offset)]} calls are skipped: the index of the tape does not have them here`, offset);
-    }
-    if (strangers.length > 0) this.keepOf(told);
-  }
-
-  /** Removes the calls of groups that are not at these offsets. */
-  keepOf(told) {
-    const { columns, distinct } = this;
-    const positions = Array.from({ length: columns.length }, (_, at) => at);
-    columns.keep(positions.filter((at) => told.has(columns.offsets[at])));
-    distinct.recount(columns);
-    for (const [number, { error }] of this.broken) if (!told.has(error.offset)) this.broken.delete(number);
   }
 }

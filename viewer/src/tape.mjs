@@ -6,14 +6,14 @@
 import { Blob } from "./blob.mjs";
 import { Call } from "./call.mjs";
 import { Columns } from "./columns.mjs";
-import { areEqual } from "./distinct_inputs.mjs";
-import { contentOfEnd, endOf, indexOf } from "./endings.mjs";
+import { endOf, indexOf } from "./endings.mjs";
 import { TapeError, damaged, overLimit } from "./errors.mjs";
 import { BLOCK, END, MANIFEST, blobName, isGroup, parseHeader } from "./framing.mjs";
 import { groupOf } from "./groups.mjs";
 import { tableOf, treeOf } from "./inputs_table.mjs";
 import { MAX_GROUP_CALLS } from "./limits.mjs";
 import { manifestOf } from "./manifest.mjs";
+import { areEqual } from "./nesting.mjs";
 import { Remembered } from "./remembered.mjs";
 import { Scan, checkMemberSize } from "./scan.mjs";
 import { Window, exactly } from "./windows.mjs";
@@ -23,7 +23,7 @@ const MOST_GROUPS = 4; // in memory
 const MOST_BLOBS = 16;
 
 /**
- * Opens a tape: reads its manifest, and nothing else.
+ * Opens a tape: reads its manifest and its end, and nothing else.
  *
  * @throws {TapeError} not_a_tape, version, damaged, invalid, limit
  */
@@ -41,19 +41,19 @@ export async function openTape(source) {
   try {
     checkMemberSize(member);
     const manifest = manifestOf(await exactly(source, member.start, member.size));
-    return new Tape(source, manifest, member.end);
+    return new Tape(source, manifest, member.end, await endOf(source, manifest.tape));
   } catch (error) {
     throw error instanceof TapeError ? error.at({ member: MANIFEST, offset: 0 }) : error;
   }
 }
 
 export class Tape {
-  constructor(source, manifest, firstMember) {
+  constructor(source, manifest, firstMember, end) {
     this.source = source;
     this.manifest = manifest;
     this.firstMember = firstMember;
     this.damage = new Map(); // by text and place
-    this.end = null;
+    this.end = end; // null if the tape is not sealed
     this.table = null; // of counted inputs, by the end
     this.columns = new Columns();
     this.distinct = null; // the distinct inputs of a scan
@@ -74,15 +74,11 @@ export class Tape {
     if (this.damage.size < MOST_DAMAGE && !this.damage.has(key)) this.damage.set(key, error);
   }
 
-  /** Reads the end of a sealed tape. Returns whether it told where the calls are. */
+  /** Reads what the end of a sealed tape says. Returns whether it told where the calls are. */
   async readEnd() {
-    const content = await contentOfEnd(this.source);
-    if (content === null) return false;
+    if (this.end === null) return false;
     try {
-      const end = endOf(content);
-      if (!areEqual(end.tape, this.manifest.tape)) return false;
-      await this.addCalls(await indexOf(end));
-      this.end = end;
+      await this.addCalls(await indexOf(this.end));
     } catch (error) {
       if (error instanceof TapeError && error.kind !== "io") return false; // the scan says what is wrong
       throw error;
@@ -92,16 +88,16 @@ export class Tape {
   }
 
   /** The calls by the index. The numbers in a group with gaps are in its table. */
-  async addCalls({ offsets, calls, lows, highs }) {
+  async addCalls(index) {
     const columns = new Columns();
-    for (let at = 0; at < offsets.length; at++) {
-      if (calls[at] > MAX_GROUP_CALLS) throw overLimit(`a group has more than ${MAX_GROUP_CALLS} calls`);
-      const isDense = BigInt(highs[at]) - BigInt(lows[at]) + 1n === BigInt(calls[at]);
-      const group = isDense ? null : await this.group(offsets[at]);
-      if (group !== null && group.length !== calls[at]) throw damaged("the index does not fit a group");
-      for (let call = 0; call < calls[at]; call++) {
-        const number = isDense ? BigInt(lows[at]) + BigInt(call) : group.number(call);
-        columns.add(number, offsets[at], NaN, NaN, NaN, 0, false);
+    for (const [offset, { calls, low, high }] of index) {
+      if (calls > MAX_GROUP_CALLS) throw overLimit(`a group has more than ${MAX_GROUP_CALLS} calls`);
+      const isDense = BigInt(high) - BigInt(low) + 1n === BigInt(calls);
+      const group = isDense ? null : await this.group(offset);
+      if (group !== null && group.length !== calls) throw damaged("the index does not fit a group");
+      for (let at = 0; at < calls; at++) {
+        const number = isDense ? BigInt(low) + BigInt(at) : group.number(at);
+        columns.add(number, offset, NaN, NaN, NaN, 0, false);
       }
     }
     this.columns = columns;
@@ -125,9 +121,8 @@ export class Tape {
    * @param onProgress called with the offset that was reached; a promise that it returns is waited for.
    */
   async scan(onProgress = () => undefined) {
-    const scan = new Scan(this.source, this.manifest.tape, (error) => this.addDamage(error));
+    const scan = new Scan(this.source, this.manifest.tape, this.end, (error) => this.addDamage(error));
     await scan.run(this.firstMember, onProgress);
-    this.end = scan.end;
     this.columns = scan.columns;
     this.distinct = scan.distinct;
     this.broken = scan.broken;
