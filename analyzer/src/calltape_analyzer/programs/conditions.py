@@ -92,7 +92,7 @@ class Conditions:
             str(symbol): (_bound(limits.lower), _bound(limits.upper))
             for symbol, limits in program.range_constraints.items()
         }
-        guards = tuple(str(text) for text in getattr(program, "_guards_code", None) or ())
+        guards = tuple(str(text) for text in program._guards_code)
         return cls(tuple(inputs), ranges, guards)
 
     def refuse(self, values: Sequence[Any], arguments: Mapping[str, Any]) -> str | None:
