@@ -20,6 +20,7 @@ export class DistinctInputs {
     this.entries = []; // { tree, calls, first, last } by number
     this.parts = new Map(); // structures and leaves, each once
     this.known = new WeakMap(); // which of these a structure or leaves of a group equal
+    this.recent = new Map(); // by length, because most groups share them
     this.bytes = 0;
   }
 
@@ -70,6 +71,14 @@ export class DistinctInputs {
   }
 
   interned(part) {
+    const recent = this.recent.get(part.length);
+    if (recent !== undefined && areEqual(recent, part)) return recent;
+    const found = this.unique(part);
+    if (found !== part) this.recent.set(part.length, found);
+    return found;
+  }
+
+  unique(part) {
     const key = bytesKey(part);
     const found = this.parts.get(key);
     if (found !== undefined) return found;

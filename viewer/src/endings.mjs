@@ -52,11 +52,12 @@ export async function indexOf({ index, coverage, elsewhere }) {
   const data = await inflated(index.data, index.size, MAX_INDEX_BYTES, "the index");
   if (data.length % ENTRY_BYTES !== 0) throw invalid(`an index of ${data.length} bytes`);
   const view = new DataView(data.buffer);
+  const word = (at) => plainInt(view.getBigUint64(at, true));
   const found = new Map();
   let before = -1;
   let sum = 0n;
   for (let at = 0; at < data.length; at += ENTRY_BYTES) {
-    const [offset, calls, low, high] = [0, 8, 16, 24].map((by) => plainInt(view.getBigUint64(at + by, true)));
+    const [offset, calls, low, high] = [word(at), word(at + 8), word(at + 16), word(at + 24)];
     if (offset <= before || calls === 0 || low > high || high > MAX_COUNT) throw invalid("the index has a group that cannot be");
     found.set(offset, { calls, low, high });
     before = offset;

@@ -135,7 +135,8 @@ class Scan:
         group = len(self.offsets)
         if len(table) == _ONE.size:  # nearly each group of a paced recording
             number, key, place = _ONE.unpack(table)
-            if number <= self._highest or number >= 2**63 or place & _LOW >= size:
+            is_next = number > self._highest and self._positions is None
+            if not is_next or number >= 2**63 or place & _LOW >= size:
                 check_table(table, size)
                 self._expect_new(array("Q", (number,)))
             else:
