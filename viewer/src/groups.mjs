@@ -97,7 +97,7 @@ export class Group {
 export function groupOf(content) {
   const found = unpack(content);
   const [tape, sumOfTable, table, sumOfDocuments, documents, size] = Array.isArray(found) ? found : [];
-  if (!(table instanceof Uint8Array) || !(documents instanceof Uint8Array)) {
+  if (![tape, table, documents].every((part) => part instanceof Uint8Array)) {
     throw damaged("not a group [tape, crc32, table, crc32, documents, size]");
   }
   if (crc32(table) !== sumOfTable || crc32(documents) !== sumOfDocuments || !isInt(size)) {
