@@ -20,9 +20,10 @@ export function checkMemberSize(member) {
   }
 }
 
-function callsText({ calls, low, high }) {
-  if (BigInt(calls) !== BigInt(high) - BigInt(low) + 1n) return `${calls} of the calls ${low} to ${high}`;
-  return low === high ? `call ${low}` : `calls ${low} to ${high}`;
+/** Calls of a group, and the verb that follows. */
+function callsAre({ calls, low, high }) {
+  if (low === high) return `call ${low} is`;
+  return BigInt(calls) === BigInt(high) - BigInt(low) + 1n ? `calls ${low} to ${high} are` : `${calls} of the calls ${low} to ${high} are`;
 }
 
 export class Scan {
@@ -118,7 +119,7 @@ export class Scan {
     this.index.delete(offset);
     const [low, high] = numbers.reduce(([least, most], one) => [one < least ? one : least, one > most ? one : most], [numbers[0], numbers[0]]);
     if (told.calls !== numbers.length || told.low !== low || told.high !== high) {
-      this.onDamage(damaged(`by the index of the tape, ${callsText(told)} are here`).at({ offset }));
+      this.onDamage(damaged(`by the index of the tape, ${callsAre(told)} here`).at({ offset }));
     }
   }
 
@@ -158,7 +159,7 @@ export class Scan {
     const known = new Set(this.damaged);
     for (const [offset, group] of this.index ?? []) {
       if (known.has(offset)) continue;
-      this.onDamage(damaged(`${callsText(group)} are lost: by the index of the tape, they were here`).at({ offset }));
+      this.onDamage(damaged(`${callsAre(group)} lost, by the index of the tape`).at({ offset }));
     }
     if (this.damaged.size > 0 || this.end.elsewhere) return;
     const table = await tableOf(this.end);
