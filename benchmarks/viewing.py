@@ -23,7 +23,7 @@ from tests.viewer.tab import FILE_PAGE, ViewerTab, viewer_tab
 from benchmarks.report import Row
 from benchmarks.sealed_tapes import record_calls
 from calltape_recorder import Recorder
-from calltape_schema.framing import SUMMARY
+from calltape_schema.tar import END_MEMBER
 
 __all__ = ["rows"]
 
@@ -47,12 +47,12 @@ def _record_large(path: Path, size: int) -> None:
 
 
 def _cut(path: Path) -> None:
-    """Takes the end of a tape away: its summary, if it has one, and all that follows."""
+    """Takes the end of a tape away."""
     with path.open("r+b") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - 64 * 2**20))
         tail = file.read()
-        file.truncate(size - len(tail) + max(tail.rfind(SUMMARY.encode()), 0))
+        file.truncate(size - len(tail) + max(tail.rfind(END_MEMBER.encode()), 0))
 
 
 def _renderer_peak() -> int:
