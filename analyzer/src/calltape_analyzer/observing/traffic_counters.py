@@ -215,7 +215,8 @@ class TrafficCounters:
         kinds: dict[tuple[bytes, tuple[str, ...], tuple[int, ...]], Kind] = {}
         errors: list[TapeError] = []
         other = table.other.seen
-        for counted in (*table.rows.values(), *table.kinds.values()):
+        every: list[Row | Kind] = [*table.rows.values(), *table.kinds.values()]
+        for counted in every:
             try:
                 # A copy, because kinds that are added up are changed.
                 kind = counted.kind() if isinstance(counted, Row) else copy.deepcopy(counted)
