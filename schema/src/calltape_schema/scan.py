@@ -249,6 +249,7 @@ class Scan:
 
     def _compare_table(self, end: End) -> None:
         """Compares the calls that were found with the table of counted inputs."""
+        table: InputsTable | None = None
         try:
             table = end.table()
             told = None if table is None else self._difference(table)
