@@ -11,10 +11,10 @@ BIN := .venv/bin
 STAMP := .venv/.complete
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-cuda check lint bench fixtures conformance dist docs screenshots viewer fuzz clean
+.PHONY: help setup demo test test-all test-cuda test-versions check lint bench fixtures conformance dist docs screenshots viewer fuzz clean
 
 help:  ## this list
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
 
 setup: $(STAMP)  ## .venv with the three distributions and all development tools
 
@@ -39,6 +39,9 @@ test-all: $(STAMP)  ## all three tiers: fast, integration, chaos; properties wit
 
 test-cuda: $(STAMP)  ## what needs a CUDA device: recording from it, replay, export
 	$(BIN)/python -m pytest -m cuda $(ARGS)
+
+test-versions: $(STAMP)  ## the oldest and newest of each promised version; writes docs/versions.md
+	$(BIN)/python -m tests.versions $(ARGS)
 
 lint: $(STAMP)  ## formatting, rules, types, layers
 	$(BIN)/ruff format --check .

@@ -8,6 +8,7 @@ unsealed file takes against the bare hop over its members, and what the end of t
 from __future__ import annotations
 
 import argparse
+import mmap
 import os
 import random
 import re
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,7 @@ from calltape_schema.leaves import encode_leaves
 from calltape_schema.packing import pack
 from calltape_schema.reader import TapeReader
 from calltape_schema.records import Manifest, Producer
-from calltape_schema.storage import FileSink, FileSource, Window
+from calltape_schema.storage import BytesSource, FileSink, Window
 from calltape_schema.tar import members
 from calltape_schema.tree import encode_structure
 from calltape_schema.writer import TapeWriter
@@ -51,8 +53,10 @@ STRUCTURE = encode_structure(
 OUTPUT = encode_structure({"root": {"kind": "tensor", "leaf": 0}, "leaves": 1, "scalars": 0})
 
 
-def _calls(count: int) -> list[NewCall]:
-    """Calls of two tensors in 77 sizes, as a recorder hands them over."""
+def _calls(count: int, nbytes: int = 0) -> list[NewCall]:
+    """Calls of two tensors in 77 sizes, as a recorder hands them over, with a blob of so many
+    bytes."""
+    blob = bytes(nbytes)
     chance = random.Random(0)
     sides: dict[tuple[int, int], tuple[dict[str, Any], dict[str, Any], int]] = {}
     now, made = 1_700_000_000_000_000_000, []
@@ -70,7 +74,7 @@ def _calls(count: int) -> list[NewCall]:
             "time_ns": now, "duration_ns": chance.randrange(5_000, 500_000),
             "thread": 139_872_534_652_736, "inputs": inputs, "outputs": outputs,
         }  # fmt: skip
-        made.append(NewCall(number, record, key))
+        made.append(NewCall(number, record, key, [blob] if nbytes else [], zlib.crc32(blob)))
     return made
 
 
@@ -86,36 +90,33 @@ def _written(path: Path, calls: list[NewCall], batch: int, *, seals: bool) -> fl
     return time.process_time() - begun
 
 
+def _source(path: str) -> BytesSource:
+    with Path(path).open("rb") as file:
+        return BytesSource(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+
 def _hop(path: str) -> None:
-    source = FileSource(path)
+    source = _source(path)
     for _ in members(Window(source).read, source.size, print):
         pass
-    source.close()
 
 
 def _scan(path: str) -> None:
-    source = FileSource(path)
-    scan = TapeReader(source).scan()
-    assert not scan.damage
-    source.close()
+    assert not TapeReader(_source(path)).scan().damage
 
 
 def _count(path: str) -> None:
-    source = FileSource(path)
-    TapeReader(source).inputs()
-    source.close()
+    TapeReader(_source(path)).inputs(print)
 
 
 def _end(path: str) -> None:
-    source = FileSource(path)
-    end = TapeReader(source).end
+    end = TapeReader(_source(path)).end
     assert end is not None
     table = end.table()
     assert table is not None
     for row in table.rows.values():
         row.tree().spec()
         [leaf.shape for leaf in row.tree().facts()]
-    source.close()
 
 
 _ASKED: dict[str, Callable[[str], None]] = {
@@ -148,23 +149,30 @@ def main() -> None:
         status = Path("/proc/self/status").read_text()
         print(seconds, int(re.findall(r"VmHWM:\s+(\d+)", status)[0]) / 1024)
         return
-    calls = _calls(options.calls)
-    print("calls per group | bytes per call | µs to write | hop s | scan s | scan/hop | count s |"
-          " end s | end MiB")  # fmt: skip
-    with tempfile.TemporaryDirectory() as folder:
-        for batch in (1, 32, 512, 4096):
-            torn, sealed = Path(folder, f"torn{batch}"), Path(folder, f"sealed{batch}")
-            _written(torn, calls, batch, seals=False)
-            seconds = _written(sealed, calls, batch, seals=True)
-            hop, scan, count = (_asked(name, torn)[0] for name in ("hop", "scan", "count"))
-            end, memory = _asked("end", sealed)
-            size = os.path.getsize(sealed) / len(calls)
+    print(
+        "calls per group, bytes of a blob | bytes per call | µs to write | hop s | scan s |"
+        " scan/hop | count s | end s | end MiB"
+    )
+    for batch, nbytes in ((1, 0), (32, 0), (512, 0), (4096, 0), (1, 300), (512, 300)):
+        with tempfile.TemporaryDirectory() as folder:
             print(
-                f"{batch} | {size:.1f} | {1e6 * seconds / len(calls):.2f} | {hop:.3f} | {scan:.3f}"
-                f" | {scan / hop:.1f} | {count:.3f} | {end:.3f} | {memory:.0f}", flush=True,
-            )  # fmt: skip
-            torn.unlink()
-            sealed.unlink()
+                f"{batch}, {nbytes} | {_row(Path(folder), options.calls, batch, nbytes)}",
+                flush=True,
+            )
+
+
+def _row(folder: Path, count: int, batch: int, nbytes: int) -> str:
+    torn, sealed = folder / "torn", folder / "sealed"
+    calls = _calls(count // 5 if nbytes else count, nbytes)
+    _written(torn, calls, batch, seals=False)
+    seconds = _written(sealed, calls, batch, seals=True)
+    hop, scan, found = (_asked(name, torn)[0] for name in ("hop", "scan", "count"))
+    end, memory = _asked("end", sealed)
+    size = os.path.getsize(sealed) / len(calls)
+    return (
+        f"{size:.1f} | {1e6 * seconds / len(calls):.2f} | {hop:.3f} | {scan:.3f}"
+        f" | {scan / hop:.1f} | {found:.3f} | {end:.3f} | {memory:.0f}"
+    )
 
 
 if __name__ == "__main__":

@@ -3,7 +3,11 @@ are those of the table of costs."""
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,16 +22,41 @@ COSTS = (ROOT / "docs/costs.md").read_text(encoding="utf-8")
 
 @pytest.mark.integration
 @pytest.mark.timeout(600)
-def test_it_runs(tmp_path: Path) -> None:
+def test_it_runs_and_warns_of_nothing(tmp_path: Path) -> None:
+    """Each command prints what the page says; by hand, and with calltape."""
     page = Page(ROOT / "README.md")
     printed = page.follow(tmp_path)
-    assert "DimHint" in printed[0]
-    assert all(text.strip() for text in printed)
-    assert len(printed) >= 6
+    assert len(printed) == len(page.commands) == 5
+    assert all(command.prints for command in page.commands if "serve.py" not in command.text)
+    assert not re.search(r"Warning|WARNING", "".join(page.said)), page.said
 
 
-def test_it_begins_with_the_installation() -> None:
-    assert "```sh\npip install calltape\n```" in README.partition("## ")[0]
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    "command", re.findall(r"^((?:uv )?pip install \./.*)$", README, re.MULTILINE)
+)
+def test_what_it_installs_is_not_editable(command: str, tmp_path: Path) -> None:
+    """Without dependencies, which are there: what is left behind is what matters."""
+    uv = Path(sys.executable).with_name("uv")
+    python = tmp_path / "environment/bin/python"
+    subprocess.run([uv, "venv", "--quiet", tmp_path / "environment"], check=True)
+    words = shlex.split(command.removeprefix("uv "))[1:]
+    subprocess.run(
+        [uv, "pip", *words, "--quiet", "--no-deps", "--python", python], cwd=ROOT, check=True
+    )
+    facts = list((tmp_path / "environment").rglob("direct_url.json"))
+    assert len(facts) == 4
+    assert not any("editable" in json.loads(one.read_text())["dir_info"] for one in facts)
+
+
+def test_it_says_how_to_install_with_pip_and_with_uv() -> None:
+    assert re.search(r"^pip install \./", README, re.MULTILINE)
+    assert re.search(r"^uv pip install ", README, re.MULTILINE)
+
+
+def test_the_first_screen_is_short() -> None:
+    """The problem, by hand, and with calltape: before anything else, in 115 lines."""
+    assert README.partition("## Install")[0].count("\n") <= 115
 
 
 def test_a_newcomer_reads_it_in_three_minutes() -> None:
@@ -52,11 +81,13 @@ def test_nothing_is_left_to_fill_in() -> None:
 
 
 def test_from_a_clone_all_distributions_are_installed() -> None:
-    """They need each other in one version, so that pip must find all of them in the clone."""
-    (folders,) = re.findall(r"^`pip install ([^`]+)` in a clone", README, re.MULTILINE)
+    """They need each other in one version, so that they must all be found in the clone."""
+    commands = re.findall(r"^(?:uv )?pip install (?:--no-sources )?(\./.*)$", README, re.MULTILINE)
+    assert len(commands) == 2
     projects = {path.parent for path in ROOT.glob("*/pyproject.toml")} | {ROOT}
     members = {path for path in projects if (path / "src").is_dir() or path == ROOT}
-    assert {(ROOT / folder).resolve() for folder in folders.split()} == members
+    for folders in commands:
+        assert {(ROOT / folder).resolve() for folder in folders.split()} == members
 
 
 def test_make_targets_exist() -> None:

@@ -139,7 +139,8 @@ class _Capture:
             return {"kind": _CONSTANTS[cls], "name": name}
         if isinstance(value, enum.Enum):
             return {
-                "kind": "enum", "type": type_name(cls), "name": value.name, "value": value.value
+                "kind": "enum", "type": type_name(cls), "name": value.name or str(value.value),
+                "value": value.value,
             }  # fmt: skip
         if isinstance(value, type):
             return {"kind": "class", "type": type_name(value)}

@@ -40,6 +40,7 @@ class Page:
         program: the other Python blocks, in their order.
         commands: of the console.
         prints: lines that the program prints.
+        said: what was written to stderr when the page was followed, per command.
     """
 
     def __init__(self, path: Path) -> None:
@@ -50,6 +51,7 @@ class Page:
         console = [text for language, text in blocks if language == "console"]
         self.commands = [command for text in console for command in _commands(text)]
         pairs = pairwise(blocks)
+        self.said: list[str] = []
         self.prints = [
             line
             for (before, _), (language, text) in pairs
@@ -71,33 +73,33 @@ class Page:
         printed = []
         if self.program:
             (folder / "of_this_page.py").write_text(self.program, encoding="utf-8")
-            printed.append(_run(folder, "python of_this_page.py", python))
+            printed.append(self._run(folder, "python of_this_page.py", python))
             _expect(self.prints, printed[-1])
         for command in self.commands:
             if not command.text.startswith("make "):
-                printed.append(_run(folder, command.text, python))
+                printed.append(self._run(folder, command.text, python))
                 _expect(command.prints, printed[-1])
         return printed
+
+    def _run(self, folder: Path, command: str, python: Path) -> str:
+        """What a command prints, to a reader who has Python's folder on the path."""
+        path = os.pathsep.join([str(python.parent), os.environ["PATH"]])
+        done = subprocess.run(
+            ["bash", "-c", command],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=800,
+            env={**os.environ, "PATH": path, "COLUMNS": "120"},
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+        self.said.append(done.stderr)
+        return done.stdout
 
 
 def _commands(console: str) -> list[Command]:
     found = re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", console, re.MULTILINE)
     return [Command(text, tuple(filter(None, prints.splitlines()))) for text, prints in found]
-
-
-def _run(folder: Path, command: str, python: Path) -> str:
-    """What a command prints, to a reader who has Python's folder on the path."""
-    path = os.pathsep.join([str(python.parent), os.environ["PATH"]])
-    done = subprocess.run(
-        ["bash", "-c", command],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=800,
-        env={**os.environ, "PATH": path, "COLUMNS": "120"},
-    )
-    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
 
 
 def _expect(lines: Sequence[str], printed: str) -> None:

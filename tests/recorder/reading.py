@@ -109,9 +109,9 @@ def read(path: Path | str) -> ReadTape:
     """The whole tape; calls without a valid record are damage."""
     reader = TapeReader(BytesSource(Path(path).read_bytes()))
     scan = reader.scan()
-    calls = [_call(reader, record) for record in reader.records()]
-    tape = ReadTape(reader.manifest, calls, scan.end, scan.damage)
-    if scan.end is not None and scan.end.inputs is not None:
+    calls = [_call(reader, reader.record_at(at)) for at in range(len(scan))]
+    tape = ReadTape(reader.manifest, calls, reader.end, scan.damage)
+    if reader.end is not None and reader.end.inputs is not None:
         _check_table(tape, reader)
     return tape
 
@@ -125,7 +125,7 @@ def _check_table(tape: ReadTape, reader: TapeReader) -> None:
     }
     there = {
         key: (row.kept, row.first, row.last, row.ranges)
-        for key, row in reader.inputs().rows.items()
+        for key, row in reader.inputs(tape.damage.append).rows.items()
     }
     assert told == there
 

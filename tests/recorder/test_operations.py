@@ -6,6 +6,7 @@ import logging
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -74,3 +75,19 @@ def test_accounts_have_the_last_error(
     assert "Input/output error" in (stats.last_error or "")
     assert before <= (stats.last_error_ns or 0) <= time.time_ns()
     assert [f"calltape, process {os.getpid()}: " in text for text in caplog.messages] == [True]
+
+
+@pytest.mark.parametrize(
+    "name", ["../../x", "/x", "a/b", "..", ".x", "", "-x", "x" * 300, "\x1b[2J"]
+)
+def test_the_name_of_a_class_leads_nowhere(name: str, tmp_path: Path) -> None:
+    """In a directory a tape has the name of the class, which may be any text."""
+    model: Any = type("Model", (torch.nn.Identity,), {})()
+    type(model).__name__ = name
+    with record(model, f"{tmp_path}/a/b/") as recorder:
+        model(torch.ones(1))
+    made = Path(recorder.path)
+    assert made.parent == tmp_path / "a/b"
+    assert made.name[0] not in ".-"
+    assert made.name.isprintable()
+    assert made.exists()

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import msgpack
 import pytest
+import torch
 
 from calltape_analyzer import open_tape, render
 from calltape_recorder import (
@@ -44,6 +45,7 @@ from tests.recorder.secrets import (
     S,
     use,
 )
+from tests.unpacked import readable
 
 BY_PATH = {
     "*": "all", "secret": "none", "quokka_parameter": "none", "more": "none", "outputs": "none",
@@ -218,3 +220,17 @@ def test_a_secret_is_found_where_there_is_one() -> None:
     assert not found([b"...", b"xy"], row)
     numbers = S.traces["ints that are arguments"]["int"]
     assert found([msgpack.packb({"n": SECRET["int"]})], numbers)
+
+
+def test_names_of_fields_of_an_array_are_not_on_it(tmp_path: Path) -> None:
+    """The text of its dtype has them. The counters say only how large an element is."""
+    import numpy as np
+
+    array = np.zeros(3, dtype=[("quokka_field", "i4"), ("other", "f4")])
+    model = torch.nn.Identity()
+    with record(model, tmp_path / "t.tape", values="none", keep=First(1)):
+        for _ in range(3):
+            model(array)
+    tape = readable((tmp_path / "t.tape").read_bytes())
+    assert b"quokka_field" not in tape
+    assert b"void64" in tape

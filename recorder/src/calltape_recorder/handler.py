@@ -398,7 +398,8 @@ def _release_chunks(pipeline: Pipeline, call: Call) -> None:
 
 def _message(error: BaseException) -> str:
     try:
-        return str(error)[:_MAX_MESSAGE]
+        # A text of the host's own class may have methods of its own.
+        return str.__getitem__(str(error), slice(_MAX_MESSAGE)) + ""
     except BaseException as broken:  # the host's own __str__
         if is_interrupt(broken):
             raise

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import time
 from dataclasses import replace
 from types import TracebackType
@@ -34,12 +35,14 @@ from calltape_recorder.pipeline import Pipeline, child_path, free_path
 from calltape_recorder.threads import RLock
 from calltape_schema import TapeError
 from calltape_schema.empty_tapes import why_empty
+from calltape_schema.plain_classes import name_of
 from calltape_schema.records import Observed, Target
 
 __all__ = ["Recorder", "record"]
 
 _MAX_CLASSES = 10_000
 _FOUND = "when the target was found"
+_NO_NAME = re.compile(r"[^\w.-]+")
 
 
 class _States:
@@ -225,7 +228,7 @@ class Recorder:
 
     def dying(self, error: BaseException) -> None:
         """Dumps the held calls, because an exception ends the process."""
-        self.dump(f"the process died of {type(error).__name__}")
+        self.dump(f"the process died of {name_of(type(error))}")
 
     def abandon(self) -> None:
         """Lets go of all files in a forked child, because they are the parent's. No lock is taken:
@@ -439,7 +442,7 @@ def record(
             options["method"] = method
     choices = check_options(options)
     check_target(model, choices.method, choices.via, text)
-    recorder = Recorder(_file_in(text, type(model).__name__), **options)
+    recorder = Recorder(_file_in(text, name_of(type(model))), **options)
     try:
         return recorder.attach(model, running=running)
     except BaseException:
@@ -448,7 +451,9 @@ def record(
 
 
 def _file_in(path: str, name: str) -> str:
-    """The first file: the path itself, or a new file in it if it is a directory."""
+    """The first file: the path itself, or a new file in it if it is a directory. The name of a
+    class that was made by code may be any text: a path, or one that hides the file."""
     if path.endswith(("/", os.sep)) or os.path.isdir(path):
+        name = _NO_NAME.sub("_", name)[:100].lstrip(".-") or "model"
         return free_path(os.path.join(path, f"{name}-{os.getpid()}"))
     return path

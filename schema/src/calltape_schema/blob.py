@@ -14,6 +14,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from calltape_schema.bounds import MAX_HEADER_BRACKETS, MAX_HEADER_BYTES
 from calltape_schema.errors import TapeError
 from calltape_schema.interning import MAX_LEAVES, MAX_RANK
 from calltape_schema.leaves import Leaf
@@ -32,8 +33,6 @@ __all__ = [
 ]
 
 ALIGNMENT = 64
-MAX_HEADER_BYTES = 16 * 1024 * 1024
-MAX_HEADER_BRACKETS = 8 * MAX_LEAVES
 
 _LENGTH_BYTES = 8
 

@@ -1,29 +1,67 @@
-"""The bounds of the container, each with its reason. FORMAT.md lists them.
+"""The bounds of the format, each with its reason. FORMAT.md lists them.
 
 A reader compares what a tape announces with these before it allocates memory for it. A writer stays
-within them. The bounds of what stands inside a document are beside its models (:mod:`.packing`,
-:mod:`.interning`, :mod:`.tree`).
+within them.
 """
 
 from __future__ import annotations
 
-__all__ = [
-    "DEFLATE_FROM_BYTES",
-    "GROUP_BYTES",
-    "MAX_AXES",
-    "MAX_GROUP_BYTES",
-    "MAX_GROUP_CALLS",
-    "MAX_INDEX_BYTES",
-    "MAX_INFLATION",
-    "MAX_KIND_BYTES",
-    "MAX_MEMBER_BYTES",
-    "MAX_REFERENCES",
-    "MAX_ROWS",
-    "MAX_ROW_BYTES",
-    "MAX_SIZES",
-    "MAX_TABLE_BYTES",
-    "TAIL_BYTES",
-]
+# Documents.
+
+MAX_DOCUMENT_BYTES = 64 * 1024 * 1024
+"""A msgpack document, or what is inflated to one: what a reader may hold at once."""
+MAX_DOCUMENT_TOKENS = 1_000_000
+"""Values of a document: each becomes an object of some 64 bytes."""
+MAX_STRING_BYTES = 1024 * 1024
+"""The message of an error: some print a whole tensor."""
+MAX_INT_BYTES = 1024
+"""An int: Python prints one of many digits in quadratic time."""
+
+# Trees.
+
+MAX_DEPTH = 64
+"""A tree, in nodes: validators recurse."""
+MAX_NESTING = 2 * MAX_DEPTH + 2
+"""Maps and arrays in each other. A node is a map, and its children are in an array in it."""
+MAX_NODES = 50_000
+"""Nodes of a tree: each is a validated model of about a kilobyte."""
+MAX_LEAVES = 50_000
+"""Leaves of a tree, and tensors of a blob: as many as nodes."""
+MAX_RANK = 64
+"""Axes of a tensor: as many as torch has."""
+MAX_ELEMENTS = 2**63 - 1
+"""Elements of a tensor: torch counts them in 63 bits."""
+MAX_AUTOCASTS = 16
+"""Types of devices with autocast: more than torch knows."""
+MAX_KEY_CHARACTERS = 1024
+"""A key of a dict: keys become parts of paths."""
+MAX_KEY_PARTS = 16
+"""Parts of a key that is a tuple."""
+MAX_ALIKE = 64
+"""Keys of one dict that have one hash: a hash table of them is made in quadratic time."""
+MAX_PATHS_CHARACTERS = 4 * 1024 * 1024
+"""Paths of all nodes of a tree together: a long key stands in the path of each node below it."""
+
+# The manifest, and blobs.
+
+MAX_COUNT = 2**63 - 1
+"""Counts, times, sizes: what other languages hold without loss."""
+MAX_PARAMETERS = 10_000
+"""Parameters of a signature: more than people write."""
+MAX_OUTSIDE = 16
+"""Variables of modules that are named."""
+MAX_STEPS = 100
+"""Steps of a history."""
+MAX_OPTIONS = 100
+"""Options of a step."""
+MAX_SOURCES = 1000
+"""Recordings that a step read."""
+MAX_HEADER_BYTES = 16 * 1024 * 1024
+"""The JSON of a blob: 50,000 tensors with long names."""
+MAX_HEADER_BRACKETS = 8 * MAX_LEAVES
+"""Brackets in it: three bytes of JSON become sixty of a reader. A tensor needs three."""
+
+# The container.
 
 MAX_MEMBER_BYTES = 64 * 1024 * 1024 + 64 * 1024
 """A msgpack member that is read at once. No document is larger than 64 MiB, and an envelope adds
@@ -47,8 +85,8 @@ MAX_REFERENCES = 50_000
 """Tensors of a call whose bytes an earlier call has: not more than a tree has leaves."""
 
 MAX_INDEX_BYTES = 32 * 1024 * 1024
-"""The index of a tape, inflated: a million groups of 32 bytes, each of a call of its own. A recorder
-begins the next file by then."""
+"""The index of a tape, inflated: a million groups of 32 bytes, each of a call of its own. By then a
+recorder begins the next file."""
 MAX_TABLE_BYTES = 64 * 1024 * 1024
 """The table of counted inputs, inflated: as any document."""
 TAIL_BYTES = 64 * 1024

@@ -9,16 +9,18 @@ __all__ = ["why_empty"]
 _NOT_SEEN = {
     "hook": (
         "the host calls a copy of it (a deep copy, or what was saved and loaded), calls its forward"
-        " directly, or overrides __call__; or it was compiled, also ahead of time, before the"
-        ' recorder was attached. Record what the host calls, or pass via="method"; attach before'
-        " it is compiled or copied"
+        " directly, calls other methods of it (decode, for example) or its parts, or overrides"
+        " __call__; or it was compiled, also ahead of time, before the recorder was attached."
+        ' Record what the host calls, or pass via="method", of another method also its name, as in'
+        ' method="decode"; attach before it is compiled or copied'
     ),
     "method": (
         "the host calls a copy of it (a deep copy, or what was saved and loaded), another object of"
-        " the class, or a reference to the method from before attach(); something put another"
-        " method in its place (accelerate does); or it was compiled, also ahead of time, before the"
-        " recorder was attached. Record the object that the host calls, and attach last, but before"
-        " it is compiled or copied"
+        " the class, other methods of it (decode, for example) or its parts, or a reference to the"
+        " method from before attach(); something put another method in its place (accelerate does);"
+        " or it was compiled, also ahead of time, before the recorder was attached. Record the"
+        ' object that the host calls, of another method pass its name, as in method="decode", and'
+        " attach last, but before it is compiled or copied"
     ),
 }
 _ADVICE = {
@@ -27,8 +29,9 @@ _ADVICE = {
         ' values={"*": "all", "cache.*": "none"}, or raise that bound'
     ),
     "tracing": (
-        "the calls were traced, not run: they were compiled with fullgraph=True, or exported."
-        " Compile first, then attach the recorder to what was compiled"
+        "the calls were traced, not run: they were compiled with fullgraph=True or exported, or a"
+        " transform of torch.func (vmap, grad) called the module. Compile first, then attach the"
+        " recorder to what was compiled; under a transform, record what calls it"
     ),
     "unfinished": "the calls were under way at the end. Close the recorder when they have returned",
     "internal": "see the warnings of calltape in the log",

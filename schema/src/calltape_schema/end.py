@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import struct
 import zlib
-from array import array
+from bisect import bisect_left
+from operator import le, lt
 from typing import Annotated, NamedTuple
 
 from pydantic import Field, TypeAdapter, model_validator
 from typing_extensions import Self
 
-from calltape_schema.bounds import MAX_INDEX_BYTES, MAX_MEMBER_BYTES, MAX_TABLE_BYTES
+from calltape_schema.bounds import MAX_COUNT, MAX_INDEX_BYTES, MAX_MEMBER_BYTES, MAX_TABLE_BYTES
 from calltape_schema.endings import Coverage, Dump
 from calltape_schema.errors import TapeError
 from calltape_schema.fields import Count, Nanoseconds, Record, TapeId
@@ -27,9 +28,9 @@ from calltape_schema.tar import BLOCK, ZEROS_AT_END, padding
 
 __all__ = [
     "ENTRY_BYTES",
-    "LOCATOR_BYTES",
     "Deflated",
     "End",
+    "Index",
     "IndexEntry",
     "decode_end",
     "deflated",
@@ -41,7 +42,6 @@ _ENTRY = struct.Struct("<QQQQ")
 ENTRY_BYTES = _ENTRY.size
 _LOCATOR = struct.Struct("<QQ8s")
 _MAGIC = b"calltape"
-LOCATOR_BYTES = _LOCATOR.size
 _ENVELOPE, _ENVELOPE_OF_THREE = b"\x92", b"\x93"
 _BIN = b"\xc4" + bytes([_LOCATOR.size])
 
@@ -76,6 +76,42 @@ class IndexEntry(NamedTuple):
         if self.calls == self.high - self.low + 1:
             return f"call {self.low}" if self.calls == 1 else f"calls {self.low} to {self.high}"
         return f"{self.calls} of the calls {self.low} to {self.high}"
+
+
+class Index:
+    """Where the groups of a tape are, in file order. It holds columns: a tape may have a million
+    groups.
+
+    Args:
+        data: of the index, inflated.
+
+    Raises:
+        TapeError: ``invalid``.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        if len(data) % _ENTRY.size:
+            raise TapeError("invalid", f"an index of {len(data)} bytes")
+        columns = u64s(data)
+        self.offsets, self.calls = columns[::4], columns[1::4]
+        self.lows, self.highs = columns[2::4], columns[3::4]
+        if not (
+            all(map(lt, self.offsets, self.offsets[1:])) and all(self.calls)
+            and all(map(le, self.lows, self.highs)) and max(self.highs, default=0) <= MAX_COUNT
+        ):  # fmt: skip
+            raise TapeError("invalid", "the index has a group that cannot be")
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def entry(self, at: int) -> IndexEntry:
+        """One of its groups."""
+        return IndexEntry(self.offsets[at], self.calls[at], self.lows[at], self.highs[at])
+
+    def position(self, offset: int) -> int | None:
+        """The position of the group at this offset; None if there is none."""
+        at = bisect_left(self.offsets, offset)
+        return at if at < len(self) and self.offsets[at] == offset else None
 
 
 class End(Record):
@@ -118,27 +154,17 @@ class End(Record):
             raise ValueError(f"{self.raised} of {self.coverage.kept} calls raised")
         return self
 
-    def groups(self) -> list[IndexEntry]:
+    def groups(self) -> Index:
         """The index.
 
         Raises:
             TapeError: ``damaged``, ``invalid`` or ``limit``.
         """
-        columns = self._columns()
-        entries = list(map(IndexEntry, columns[::4], columns[1::4], columns[2::4], columns[3::4]))
-        for entry in entries:
-            if not entry.calls or not entry.low <= entry.high < 2**63:
-                raise TapeError("invalid", "the index has a group that cannot be")
+        index = Index(inflated(self.index.data, self.index.size, MAX_INDEX_BYTES, "the index"))
         kept = 0 if self.elsewhere else self.coverage.kept
-        if sum(columns[1::4]) != kept:
+        if sum(index.calls) != kept:
             raise TapeError("invalid", f"the index does not have the {kept} calls that were kept")
-        return entries
-
-    def _columns(self) -> array[int]:
-        data = inflated(self.index.data, self.index.size, MAX_INDEX_BYTES, "the index")
-        if len(data) % _ENTRY.size:
-            raise TapeError("invalid", f"an index of {len(data)} bytes")
-        return u64s(data)
+        return index
 
     def table(self) -> InputsTable | None:
         """The counted inputs; None if the tape does not have them.

@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import Field, TypeAdapter, model_validator
 from typing_extensions import Self
 
-from calltape_schema.fields import Count, Nanoseconds, Record, Short, TapeId
+from calltape_schema.fields import Count, Many, Nanoseconds, Record, Short, TapeId, at_most
 from calltape_schema.packing import open_envelope, unpack
 from calltape_schema.records import decode_record, encode_record
 from calltape_schema.traffic import Traffic
@@ -45,7 +45,7 @@ class Coverage(Record):
 
     seen: Count = 0
     kept: Count = 0
-    dropped: Annotated[dict[Short, Count], Field(max_length=1000)] = Field(default_factory=dict)
+    dropped: Annotated[dict[Short, Count], at_most(1000)] = Field(default_factory=dict)
     at_least: bool | None = None
 
     @property
@@ -83,7 +83,7 @@ class Ending(Record):
     closed_ns: Nanoseconds
     coverage: Coverage
     traffic: Traffic | None = None
-    dumps: Annotated[tuple[Dump, ...], Field(max_length=1000)] = ()
+    dumps: Annotated[Many[Dump], Field(max_length=1000)] = ()
     continues: bool | None = None
 
 

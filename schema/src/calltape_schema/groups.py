@@ -15,7 +15,7 @@ import struct
 import sys
 import zlib
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import lt
 from typing import Annotated, Any, NamedTuple
 
@@ -27,6 +27,7 @@ from calltape_schema.bounds import (
     MAX_GROUP_BYTES,
     MAX_GROUP_CALLS,
     MAX_INFLATION,
+    MAX_MEMBER_BYTES,
     MAX_REFERENCES,
 )
 from calltape_schema.checksum import crc32
@@ -36,7 +37,7 @@ from calltape_schema.inputs_table import inputs_hash, u64s
 from calltape_schema.interning import MAX_NODES
 from calltape_schema.packing import is_array, is_map, pack, unpack, unpack_plain
 from calltape_schema.records import BlobFacts, CallRecord, Range, decode_record
-from calltape_schema.tar import BLOCK, blob_name, group_name, member_header, padding
+from calltape_schema.tar import BLOCK, Member, blob_name, group_name, member_header, padding
 
 __all__ = [
     "HAS_BLOB",
@@ -52,6 +53,7 @@ __all__ = [
     "group_of",
     "inflated",
     "member",
+    "member_content",
     "opened",
     "planned",
 ]
@@ -60,7 +62,7 @@ RAISED, HAS_RANGES, HAS_BLOB = 1, 2, 4
 """Flags in the table: the call raised, its inputs have ranges, it has a blob of its own."""
 
 _ENTRY = struct.Struct("<QQII")
-_LEVEL = 1  # level 6 makes records an eighth smaller, and takes four times as long
+_LEVEL = 1  # level 6 makes groups a sixteenth smaller, and takes twice as long
 _ZEROS = bytes(BLOCK)
 
 Reference = tuple[Short, Count, Short]
@@ -78,13 +80,8 @@ class GroupedRecord(CallRecord):
     """The record of a call as it stands in a group. ``at`` names the tensors of which the bytes are
     in the blob of an earlier call."""
 
-    blob: StoredBlob | None = None
+    blob: StoredBlob | None = None  # pyright: ignore[reportIncompatibleVariableOverride]
     at: Annotated[tuple[Reference, ...], Field(max_length=MAX_REFERENCES)] = ()
-
-    def reference(self, key: str) -> tuple[int, str] | None:
-        """The earlier call, and the key there, that has the bytes of a key of this call; None if
-        the blob of this call has them."""
-        return next(((call, there) for own, call, there in self.at if own == key), None)
 
 
 _records: TypeAdapter[GroupedRecord] = TypeAdapter(GroupedRecord)
@@ -137,6 +134,26 @@ def member(name: str, content: Sequence[Any], size: int) -> list[Any]:
     """Header, content and padding of one member, as parts for one write."""
     fill = padding(size)
     return [member_header(name, size), *content, *((_ZEROS[:fill],) if fill else ())]
+
+
+def member_content(read: Callable[[int, int], bytes], found: Member) -> bytes:
+    """The content of a msgpack member.
+
+    Args:
+        read: ``read(offset, size)``.
+        found: the member.
+
+    Raises:
+        TapeError: ``limit`` if it is too large, before it is read; ``damaged`` if it is not whole.
+    """
+    _, offset, size = found
+    if size > MAX_MEMBER_BYTES:
+        reason = f"a member has {size} bytes (at most {MAX_MEMBER_BYTES})"
+        raise TapeError("limit", reason)
+    content = read(offset + BLOCK, size)
+    if len(content) != size:
+        raise TapeError("damaged", "the file ends before the member does")
+    return content
 
 
 def planned(tape: bytes, calls: Sequence[NewCall], level: int = _LEVEL) -> Append:
@@ -265,6 +282,7 @@ class Group:
         tape: the id of the tape that it says it belongs to.
         numbers, inputs: per call its number, and the hash of its inputs.
         places: per call where its record begins (32 bits), and above it its flags.
+        size: of the documents, inflated.
     """
 
     def __init__(self, tape: bytes, table: bytes, stored: bytes, size: int) -> None:
@@ -272,34 +290,37 @@ class Group:
         self.tape = tape
         self.numbers, self.inputs, self.places = columns[::3], columns[1::3], columns[2::3]
         self._stored = stored
-        self._size = size or len(stored)
+        self.size = size or len(stored)
         self._documents: bytes | None = None if size else stored
         self._parts: tuple[bytes, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.numbers)
 
+    def documents(self) -> bytes:
+        """The bytes of the shared parts and of all records, inflated.
+
+        Raises:
+            TapeError: ``damaged`` or ``limit``.
+        """
+        if self._documents is None:
+            most = min(MAX_GROUP_BYTES, MAX_INFLATION * len(self._stored))
+            self._documents = inflated(self._stored, self.size, most, "the records of a group")
+            self._stored = b""
+        return self._documents
+
     def document(self, at: int) -> dict[str, Any]:
-        """The document of a record, as it stands there.
+        """The record of a call as plain data, in the form of :class:`NewCall`, and with its
+        ``blob``. It is not validated.
 
         Raises:
             TapeError: ``damaged``, ``invalid`` or ``limit``.
         """
-        documents = self.documents()
         begin = self.places[at] & _LOW
-        end = self.places[at + 1] & _LOW if at + 1 < len(self.places) else self._size
-        document = unpack(documents[begin:end])
+        end = self.places[at + 1] & _LOW if at + 1 < len(self.places) else self.size
+        document = unpack(self.documents()[begin:end])
         if not is_map(document):
             raise TapeError("invalid", "a record is not a map")
-        return document
-
-    def whole_document(self, at: int) -> dict[str, Any]:
-        """The document of a record, with the parts that it shares with others.
-
-        Raises:
-            TapeError: as :meth:`record`.
-        """
-        document = self.document(at)
         for side in ("inputs", "outputs"):
             if side in document:
                 document[side] = self._tree(document[side])
@@ -311,7 +332,7 @@ class Group:
         Raises:
             TapeError: ``damaged``, ``invalid`` or ``limit``.
         """
-        document = self.whole_document(at)
+        document = self.document(at)
         document["tape"], document["call"] = self.tape, self.numbers[at]
         found = decode_record(_records, document, "call record")
         self._check(found, at)
@@ -323,7 +344,7 @@ class Group:
         Raises:
             TapeError: as :meth:`record`; ``invalid`` if they have not the hash of the table.
         """
-        tree = self._tree(self.document(at).get("inputs"))
+        tree = self._inputs(at)
         scalars = tree.get("scalars", ())
         found = tree["structure"], tree["leaves"], pack(scalars)
         if not is_array(scalars) or inputs_hash(*found) != self.inputs[at]:
@@ -336,12 +357,18 @@ class Group:
         Raises:
             TapeError: as :meth:`record`.
         """
-        tree = self.document(at).get("inputs")
         try:
-            found = _ranges.validate_python(tree.get("ranges", ()) if is_map(tree) else None)
+            found = _ranges.validate_python(self._inputs(at).get("ranges", ()))
         except ValidationError:
             raise TapeError("invalid", "the ranges of a call break the format") from None
         return [(one.leaf, one.min, one.max) for one in found]
+
+    def _inputs(self, at: int) -> dict[str, Any]:
+        document = self.document(at)
+        if "inputs" not in document:
+            raise TapeError("invalid", "a record without inputs")
+        inputs: dict[str, Any] = document["inputs"]
+        return inputs
 
     def _check(self, record: GroupedRecord, at: int) -> None:
         """Compares a record with what the table says of it."""
@@ -369,23 +396,12 @@ class Group:
 
     def _shared(self) -> tuple[bytes, ...]:
         if self._parts is None:
-            found = unpack(self.documents()[: self.places[0] & _LOW])
+            # A view: the shared parts may be 64 MiB, and they are copied once when they are parted.
+            found = unpack(memoryview(self.documents())[: self.places[0] & _LOW])
             if not is_array(found) or any(type(part) is not bytes for part in found):
                 raise TapeError("invalid", "the shared parts of a group are no array of bytes")
             self._parts = found
         return self._parts
-
-    def documents(self) -> bytes:
-        """All documents of the group, inflated.
-
-        Raises:
-            TapeError: as :meth:`record`.
-        """
-        if self._documents is None:
-            most = min(MAX_GROUP_BYTES, MAX_INFLATION * len(self._stored))
-            self._documents = inflated(self._stored, self._size, most, "the records of a group")
-            self._stored = b""
-        return self._documents
 
 
 _LOW = 2**32 - 1

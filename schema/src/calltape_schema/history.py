@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 from typing_extensions import Self
 
-from calltape_schema.fields import Count, Record, Short, TapeId
+from calltape_schema.bounds import MAX_OPTIONS, MAX_SOURCES, MAX_STEPS
+from calltape_schema.fields import Count, Many, Record, Short, TapeId
 
 __all__ = [
     "MAX_OPTIONS",
@@ -27,10 +28,6 @@ Redacted = Literal["all", "part"]
 _TAKES_ONLY_SOURCES = frozenset({"filter", "merge", "recover", "minimise", "replay"})
 """Steps whose result has nothing that nobody redacted, if their sources had nothing."""
 
-MAX_STEPS = 100
-MAX_SOURCES = 1000
-MAX_OPTIONS = 100
-
 
 class Source(Record):
     """A recording that a step read.
@@ -47,7 +44,7 @@ class Source(Record):
     """
 
     tape: TapeId
-    files: Annotated[tuple[Short, ...], Field(max_length=16)] = ()
+    files: Annotated[Many[Short], Field(max_length=16)] = ()
     other_files: Count = 0
     calls: Count = 0
     left_out: Count | None = None
@@ -70,8 +67,8 @@ class Step(Record):
     tool: Short
     version: Short
     tape: TapeId
-    options: Annotated[tuple[tuple[Short, Short], ...], Field(max_length=MAX_OPTIONS)] = ()
-    sources: Annotated[tuple[Source, ...], Field(max_length=MAX_SOURCES)] = ()
+    options: Annotated[Many[tuple[Short, Short]], Field(max_length=MAX_OPTIONS)] = ()
+    sources: Annotated[Many[Source], Field(max_length=MAX_SOURCES)] = ()
 
     @model_validator(mode="after")
     def _sources_are_distinct(self) -> Self:

@@ -22,7 +22,14 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from calltape_schema.bounds import MAX_AXES, MAX_KIND_BYTES, MAX_ROW_BYTES, MAX_ROWS, MAX_SIZES
+from calltape_schema.bounds import (
+    MAX_AXES,
+    MAX_COUNT,
+    MAX_KIND_BYTES,
+    MAX_ROW_BYTES,
+    MAX_ROWS,
+    MAX_SIZES,
+)
 from calltape_schema.errors import TapeError
 from calltape_schema.fields import Count, Int64, Record
 from calltape_schema.interning import MAX_NODES, MAX_RANK, Index, Size, decoder
@@ -247,7 +254,8 @@ class Kind(Counts):
     @property
     def key(self) -> int:
         """The hash that orders kinds."""
-        return inputs_hash(self.structure, pack([self.dtypes, self.ranks]), b"")
+        parts = pack([self.dtypes, self.ranks, len(self.axes)])
+        return inputs_hash(self.structure, parts, b"")
 
     @property
     def cost(self) -> int:
@@ -362,8 +370,10 @@ class InputsTable:
         """Adds the calls of another table, which is not used any more.
 
         Raises:
-            TapeError: as :meth:`add`.
+            TapeError: as :meth:`add`; ``limit`` for more calls than a count holds.
         """
+        if self.totals().seen + other.totals().seen > MAX_COUNT:
+            raise TapeError("limit", "tables of inputs with more than 2^63 calls together")
         self._lower_rows(other.rows_below)
         self._lower_kinds(other.kinds_below)
         self.other.add(other.other)
@@ -503,6 +513,8 @@ class InputsTable:
             if key in table.rows:
                 raise _contradiction("inputs stand twice")
             table.add_row(key, row)
+        if table.totals().seen > MAX_COUNT:
+            raise _contradiction("more than 2^63 calls")
         return table
 
 

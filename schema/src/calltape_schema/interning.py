@@ -1,6 +1,6 @@
 """The documents inside a call record: validated, and decoded once for equal bytes.
 
-In come the bytes of a document; out goes its model, or an error with all problems.
+In come the bytes of a document; out goes its model, or an error with the problems.
 """
 
 from __future__ import annotations
@@ -12,6 +12,14 @@ from typing import Annotated, Any, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, TypeAdapter, ValidationError
 
+from calltape_schema.bounds import (
+    MAX_DEPTH,
+    MAX_ELEMENTS,
+    MAX_LEAVES,
+    MAX_NESTING,
+    MAX_NODES,
+    MAX_RANK,
+)
 from calltape_schema.errors import Problem, TapeError
 from calltape_schema.packing import MAX_STRING_BYTES, is_array, is_map, unpack
 
@@ -33,14 +41,6 @@ __all__ = [
     "problems_of",
 ]
 
-MAX_DEPTH = 64
-MAX_NESTING = 2 * MAX_DEPTH + 2
-"""How deep maps and arrays may be nested. A node is a map, and its children are in an array in
-it."""
-MAX_NODES = 50_000
-MAX_LEAVES = 50_000
-MAX_RANK = 64
-MAX_ELEMENTS = 2**63 - 1
 
 _MAX_INTERNED_BYTES = 4 * 1024 * 1024
 
@@ -75,7 +75,7 @@ class Part(BaseModel):
 
 
 def problems_of(error: ValidationError) -> list[Problem]:
-    """Everything that a pydantic validation found wrong, in document order."""
+    """What a pydantic validation found wrong, in document order: of many items, the first."""
     found = error.errors(include_url=False, include_context=False, include_input=False)
     return [Problem(tuple(e["loc"]), e["msg"]) for e in found]
 
@@ -168,5 +168,5 @@ def _validated(adapter: TypeAdapter[T], document: Any, what: str) -> T:
 
 def decoder(adapter: TypeAdapter[T], what: str) -> Callable[[bytes], T]:
     """A function from the bytes of one document to its model. It raises ``TapeError`` (``invalid``,
-    ``damaged`` or ``limit``) with all problems."""
+    ``damaged`` or ``limit``) with the problems."""
     return lambda data: _validated(adapter, unpack(data), what)

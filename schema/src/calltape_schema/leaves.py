@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, TypeAdapter, model_validator
 from typing_extensions import Self
 
+from calltape_schema.fields import Many
 from calltape_schema.interning import (
     MAX_ELEMENTS,
     MAX_LEAVES,
@@ -48,12 +49,12 @@ class Leaf(Part):
     """
 
     dtype: Annotated[str, Field(max_length=64)]
-    shape: Annotated[tuple[Size, ...], Field(max_length=MAX_RANK)]
+    shape: Annotated[Many[Size], Field(max_length=MAX_RANK)]
     key: Annotated[str, Field(max_length=1024, min_length=1)] | None = None
     missing: Name | None = None
-    strides: tuple[Annotated[int, Field(ge=0, le=MAX_ELEMENTS)], ...] | None = None
+    strides: Many[Annotated[int, Field(ge=0, le=MAX_ELEMENTS)]] | None = None
     expanded: Annotated[
-        tuple[Annotated[int, Field(ge=0, lt=MAX_RANK)], ...], Field(max_length=MAX_RANK)
+        Many[Annotated[int, Field(ge=0, lt=MAX_RANK)]], Field(max_length=MAX_RANK)
     ] = ()
     device: Annotated[str, Field(max_length=64)] = "cpu"
     layout: Annotated[str, Field(max_length=64)] = "strided"
@@ -85,7 +86,7 @@ class Leaf(Part):
 
 
 _leaves: TypeAdapter[tuple[Leaf, ...]] = TypeAdapter(
-    Annotated[tuple[Leaf, ...], Field(max_length=MAX_LEAVES)]
+    Annotated[Many[Leaf], Field(max_length=MAX_LEAVES)]
 )
 
 

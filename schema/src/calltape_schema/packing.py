@@ -13,6 +13,12 @@ from typing import Any, TypeGuard
 
 import msgpack  # pyright: ignore[reportMissingTypeStubs]
 
+from calltape_schema.bounds import (
+    MAX_DOCUMENT_BYTES,
+    MAX_DOCUMENT_TOKENS,
+    MAX_INT_BYTES,
+    MAX_STRING_BYTES,
+)
 from calltape_schema.checksum import crc32
 from calltape_schema.errors import TapeError
 
@@ -33,10 +39,6 @@ __all__ = [
     "unpack_plain",
 ]
 
-MAX_DOCUMENT_BYTES = 64 * 1024 * 1024
-MAX_DOCUMENT_TOKENS = 1_000_000
-MAX_STRING_BYTES = 1024 * 1024
-MAX_INT_BYTES = 1024
 
 # A larger document's values are counted before they are decoded. Below this size, no document can
 # take much memory: one byte becomes at most about 64 bytes of Python objects; a decoder nests at
@@ -148,7 +150,7 @@ _UNPACK_ERRORS = (
 )  # fmt: skip
 
 
-def unpack(data: bytes) -> Any:
+def unpack(data: bytes | memoryview) -> Any:
     """Decodes one msgpack document. Arrays become tuples.
 
     Raises:
@@ -205,7 +207,7 @@ _SIZED = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4, 0xC7: 1, 0xC8: 2
 _COUNTED = {0xDC: (2, 1), 0xDD: (4, 1), 0xDE: (2, 2), 0xDF: (4, 2)}
 
 
-def _count_values(data: bytes) -> None:
+def _count_values(data: bytes | memoryview) -> None:
     """Raises if a document has too many values, or announces more than it holds. A decoder would
     allocate memory for the announced values."""
     position, announced, end = 0, 1, len(data)

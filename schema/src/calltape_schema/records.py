@@ -8,8 +8,9 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import Field, TypeAdapter, ValidationError, field_validator, model_validator
 from typing_extensions import Self
 
+from calltape_schema.bounds import MAX_OUTSIDE, MAX_PARAMETERS
 from calltape_schema.errors import TapeError
-from calltape_schema.fields import Count, Int64, Nanoseconds, Record, Seconds, Short, TapeId
+from calltape_schema.fields import Count, Int64, Many, Nanoseconds, Record, Seconds, Short, TapeId
 from calltape_schema.history import MAX_STEPS, Step
 from calltape_schema.interning import MAX_NODES, Text, TypeName, problems_of
 from calltape_schema.leaves import Leaf, decode_leaves
@@ -18,6 +19,7 @@ from calltape_schema.tree import Scalar, Structure, decode_structure
 
 __all__ = [
     "FORMAT",
+    "MAX_PARAMETERS",
     "MINOR",
     "VERSION",
     "BlobFacts",
@@ -45,8 +47,6 @@ __all__ = [
 FORMAT = "calltape"
 VERSION = 1
 MINOR = 6
-
-MAX_PARAMETERS = 10_000
 
 
 class Producer(Record):
@@ -80,9 +80,6 @@ class Parameter(Record):
         return math.nan if isinstance(default, float) and math.isnan(default) else default
 
 
-MAX_OUTSIDE = 16
-
-
 class Target(Record):
     """What was recorded: the class of the object, the method, how its calls were seen, and its
     signature (None if Python could not tell it). Of a function, ``module`` has the name of the
@@ -92,9 +89,9 @@ class Target(Record):
     type: TypeName
     method: Short
     via: Literal["hook", "method"]
-    signature: Annotated[tuple[Parameter, ...], Field(max_length=MAX_PARAMETERS)] | None = None
+    signature: Annotated[Many[Parameter], Field(max_length=MAX_PARAMETERS)] | None = None
     module: Short | None = None
-    outside: Annotated[tuple[Short, ...], Field(max_length=MAX_OUTSIDE)] | None = None
+    outside: Annotated[Many[Short], Field(max_length=MAX_OUTSIDE)] | None = None
 
     @property
     def name(self) -> str:
@@ -131,9 +128,7 @@ class Policy(Record):
 
     outputs: bool = True
     values: Literal["all", "none"] = "all"
-    leaf_values: Annotated[
-        tuple[tuple[Short, Literal["all", "none"]], ...], Field(max_length=1000)
-    ] = ()
+    leaf_values: Annotated[Many[tuple[Short, Literal["all", "none"]]], Field(max_length=1000)] = ()
     keep: Annotated[str, Field(max_length=4096)] | None = None
     flight_recorder: FlightPolicy | None = None
     write_ahead: bool = False
@@ -185,7 +180,7 @@ class Manifest(Record):
     segment: Segment | None = None
     observed: Observed | None = None
     rank: Rank | None = None
-    history: Annotated[tuple[Step, ...], Field(max_length=MAX_STEPS)] | None = None
+    history: Annotated[Many[Step], Field(max_length=MAX_STEPS)] | None = None
 
 
 class Range(Record):
@@ -203,8 +198,8 @@ class Tree(Record):
 
     structure: bytes
     leaves: bytes
-    scalars: Annotated[tuple[Any, ...], Field(max_length=MAX_NODES)] = ()
-    ranges: Annotated[tuple[Range, ...], Field(max_length=MAX_NODES)] = ()
+    scalars: Annotated[Many[Any], Field(max_length=MAX_NODES)] = ()
+    ranges: Annotated[Many[Range], Field(max_length=MAX_NODES)] = ()
 
     def spec(self) -> Structure:
         """The decoded structure, after a check that it fits the leaves and scalars of this tree.

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from calltape_schema.errors import TapeError
 
-__all__ = ["BytesSink", "BytesSource", "FileSink", "FileSource", "Sink", "Source", "Window"]
+__all__ = ["BytesSink", "BytesSource", "FileSink", "Sink", "Source", "Window"]
 
 
 class Source(Protocol):
@@ -74,56 +74,6 @@ class BytesSource:
 
     def next_data(self, offset: int) -> int:
         return offset
-
-
-class FileSource:
-    """A local file. Whoever made it closes it.
-
-    Args:
-        path: of the file.
-
-    Raises:
-        TapeError: ``not_found`` or ``io``.
-    """
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        try:
-            self._file = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-        except FileNotFoundError:
-            raise TapeError("not_found", "no such file", path=path) from None
-        except OSError as error:
-            raise self._refused(error) from None
-        self._size = os.fstat(self._file).st_size
-
-    @property
-    def size(self) -> int:
-        return self._size
-
-    def read_at(self, offset: int, size: int) -> bytes:
-        try:
-            return os.pread(self._file, max(min(size, self._size - offset), 0), offset)
-        except OSError as error:
-            raise self._refused(error) from None
-
-    def next_data(self, offset: int) -> int:
-        if offset >= self._size or not hasattr(os, "SEEK_DATA"):
-            return offset
-        try:
-            return os.lseek(self._file, offset, os.SEEK_DATA)
-        except OSError as error:
-            # ENXIO: the rest is a hole. Any other error: the file system does not tell.
-            return self._size if error.errno == errno.ENXIO else offset
-
-    def close(self) -> None:
-        """Closes the file; it may be called twice."""
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
-
-    def _refused(self, error: OSError) -> TapeError:
-        reason = error.strerror or type(error).__name__
-        return TapeError("io", f"cannot read the file: {reason}", path=self._path)
 
 
 class BytesSink:

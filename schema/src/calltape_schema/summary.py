@@ -17,7 +17,7 @@ from typing_extensions import Self
 
 from calltape_schema.endings import Ending
 from calltape_schema.errors import TapeError
-from calltape_schema.fields import Count, Int64, Nanoseconds, Record
+from calltape_schema.fields import Count, Int64, Many, Nanoseconds, Record
 from calltape_schema.interning import MAX_NODES
 from calltape_schema.packing import is_array, open_envelope, unpack
 from calltape_schema.records import Tree, decode_record, encode_record
@@ -118,14 +118,13 @@ class Inputs(Record):
     lasts: bytes
     raised: Annotated[bytes, Field(max_length=MAX_INPUTS)]
     ranges: Annotated[
-        tuple[
+        Many[
             tuple[
                 Annotated[int, Field(ge=0, lt=MAX_INPUTS)],
                 Annotated[int, Field(ge=0, lt=MAX_NODES)],
                 Int64,
                 Int64,
-            ],
-            ...,
+            ]
         ],
         Field(max_length=MAX_RANGES),
     ] = ()

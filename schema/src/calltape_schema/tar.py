@@ -23,7 +23,6 @@ __all__ = [
     "ZEROS_AT_END",
     "Member",
     "blob_name",
-    "blob_number",
     "following_header",
     "group_name",
     "is_group",
@@ -83,15 +82,7 @@ def group_name(call: int) -> str:
 
 # At most 19 digits, as a 63-bit count has. Each number has one spelling: "000000001" would be a
 # second member for call 1.
-_NUMBER = r"([0-9]{8}|[1-9][0-9]{8,18})"
-_match_blob = re.compile(rf"blobs/{_NUMBER}\.safetensors").fullmatch
-_match_group = re.compile(rf"records/{_NUMBER}\.msgpack").fullmatch
-
-
-def blob_number(name: str) -> int | None:
-    """The number of the call whose tensors a member has; None for other members."""
-    match = _match_blob(name)
-    return None if match is None else int(match[1])
+_match_group = re.compile(r"records/([0-9]{8}|[1-9][0-9]{8,18})\.msgpack").fullmatch
 
 
 def is_group(name: str) -> bool:
@@ -229,8 +220,8 @@ def following_header(
     offset: int,
     next_data: Callable[[int], int] = int,
 ) -> int | None:
-    """The offset of the first block from ``offset`` on, a multiple of 512, that is a header; None if
-    there is none. Arguments are as those of :func:`members`."""
+    """The offset of the first block, from ``offset`` on, that is a header; None if there is none.
+    Arguments are as those of :func:`members`."""
     # The next header is usually near, and a file may consist of bad headers: begin with little.
     size = 8 * BLOCK
     while (offset := _block_of(next_data(offset))) < length:

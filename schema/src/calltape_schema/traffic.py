@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 from typing_extensions import Self
 
-from calltape_schema.fields import Count, Int64, Record
+from calltape_schema.fields import Count, Int64, Many, Record
 from calltape_schema.interning import MAX_NODES, MAX_RANK
 from calltape_schema.tree import Structure, decode_structure
 
@@ -28,7 +28,7 @@ class Axis(Record):
 
     min: Int64
     max: Int64
-    sizes: Annotated[tuple[tuple[Int64, Count], ...], Field(max_length=MAX_SIZES)] = ()
+    sizes: Annotated[Many[tuple[Int64, Count]], Field(max_length=MAX_SIZES)] = ()
     other_calls: Count = 0
 
 
@@ -45,14 +45,12 @@ class Group(Record):
 
     structure: bytes
     calls: Count
-    dtypes: Annotated[
-        tuple[Annotated[str, Field(max_length=64)], ...], Field(max_length=MAX_NODES)
-    ] = ()
+    dtypes: Annotated[Many[Annotated[str, Field(max_length=64)]], Field(max_length=MAX_NODES)] = ()
     leaves: Annotated[
-        tuple[Annotated[tuple[Axis, ...], Field(max_length=MAX_RANK)], ...],
+        Many[Annotated[Many[Axis], Field(max_length=MAX_RANK)]],
         Field(max_length=MAX_NODES),
     ] = ()
-    scalars: Annotated[tuple[Axis | None, ...], Field(max_length=MAX_NODES)] = ()
+    scalars: Annotated[Many[Axis | None], Field(max_length=MAX_NODES)] = ()
 
     def spec(self) -> Structure:
         """The decoded structure.
@@ -72,5 +70,5 @@ class Group(Record):
 class Traffic(Record):
     """All calls that a segment accounts for. ``other_calls`` counts the calls of further groups."""
 
-    groups: Annotated[tuple[Group, ...], Field(max_length=MAX_GROUPS)] = ()
+    groups: Annotated[Many[Group], Field(max_length=MAX_GROUPS)] = ()
     other_calls: Count = 0

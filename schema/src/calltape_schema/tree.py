@@ -20,6 +20,14 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PlainValidator, TypeAdapter, model_validator
 from typing_extensions import Self
 
+from calltape_schema.bounds import (
+    MAX_ALIKE,
+    MAX_AUTOCASTS,
+    MAX_KEY_CHARACTERS,
+    MAX_KEY_PARTS,
+    MAX_PATHS_CHARACTERS,
+)
+from calltape_schema.fields import Many
 from calltape_schema.interning import (
     MAX_LEAVES,
     MAX_NODES,
@@ -61,12 +69,6 @@ __all__ = [
     "encode_structure",
     "fits_as_key",
 ]
-
-MAX_AUTOCASTS = 16
-MAX_KEY_CHARACTERS = 1024
-MAX_KEY_PARTS = 16
-MAX_ALIKE = 64
-MAX_PATHS_CHARACTERS = 4 * 1024 * 1024
 
 
 def _scalar(value: Any) -> Any:
@@ -121,7 +123,7 @@ class Described(Part):
     """A value whose elements or fields are described. ``beside`` has the names of other attributes
     that were set on it and are not described; None if there are none."""
 
-    beside: Annotated[tuple[Name, ...], Field(max_length=MAX_KEY_PARTS)] | None = None
+    beside: Annotated[Many[Name], Field(max_length=MAX_KEY_PARTS)] | None = None
 
 
 class TensorNode(Described):
@@ -194,7 +196,7 @@ class SequenceNode(Described):
     ``slice`` and ``range`` hold start, stop and step."""
 
     kind: Literal["list", "tuple", "size", "slice", "range", "set", "frozenset"]
-    children: tuple[Node, ...]
+    children: Many[Node]
     type: TypeName | None = None
 
     @model_validator(mode="after")
@@ -210,10 +212,10 @@ class DictNode(Described):
     if there are none."""
 
     kind: Literal["dict"]
-    keys: tuple[Key, ...]
-    children: tuple[Node, ...]
+    keys: Many[Key]
+    children: Many[Node]
     type: TypeName | None = None
-    modules: tuple[Index, ...] | None = None
+    modules: Many[Index] | None = None
 
     @model_validator(mode="after")
     def _keys_fit(self) -> Self:
@@ -231,8 +233,8 @@ class FieldsNode(Described):
 
     kind: Literal["namedtuple", "dataclass", "object"]
     type: TypeName
-    fields: tuple[Name, ...]
-    children: tuple[Node, ...]
+    fields: Many[Name]
+    children: Many[Node]
 
     @model_validator(mode="after")
     def _fields_fit(self) -> Self:
@@ -247,7 +249,7 @@ class CustomNode(Part):
     kind: Literal["custom"]
     type: TypeName
     context: Node
-    children: tuple[Node, ...]
+    children: Many[Node]
 
 
 Node = Annotated[
@@ -288,7 +290,7 @@ class CallContext(Part):
     recorded gradients, or was in inference mode; and the default dtype of torch, by its name. The
     defaults are those of torch."""
 
-    autocast: Annotated[tuple[Autocast, ...], Field(max_length=MAX_AUTOCASTS)] = ()
+    autocast: Annotated[Many[Autocast], Field(max_length=MAX_AUTOCASTS)] = ()
     grad: bool = True
     inference: bool = False
     default_dtype: Annotated[str, Field(max_length=64, pattern=r"^[a-z][a-z0-9_]*$")] = "float32"

@@ -65,6 +65,16 @@ def test_only_the_owner_may_read_it(tmp_path: Path) -> None:
     check_private(tmp_path / "folder")
 
 
+def test_dots_in_the_name_of_a_file(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    save_file({"x": torch.ones(2)}, folder / "model.0001.safetensors")
+    save_file({"other": torch.ones(3)}, folder / "model.safetensors")
+    assert read_safetensors_folder(folder, tmp_path / "a.tape") == 1
+    with open_tape(tmp_path / "a.tape") as tape:
+        assert list(tape.find("1").inputs.kwargs) == ["x"]
+
+
 def test_tensors_without_a_description(tmp_path: Path) -> None:
     x = torch.randn(2, 3)
     save_file({"x": x, "outputs.y": x + 1}, tmp_path / "sample_0007.safetensors")

@@ -282,6 +282,12 @@ def test_products_of_huge_numbers_stay_small_in_time() -> None:
     refusal_of(guard)
 
 
+@pytest.mark.parametrize("digits", [10**7, 10**10, 10**30])
+def test_digits_before_the_point_stay_few(digits: int) -> None:
+    assert refusal_of(f"round(5, -{digits}) == 1") is None
+    assert refusal_of("round(1234, -2) == 1") == "the program wants round(1234, -2) == 1"
+
+
 @given(text=st.text(alphabet="L[]'x.size()0123 +-*/%<>=!andornt\"", max_size=60))
 def test_no_text_makes_the_evaluator_fail(text: str) -> None:
     refusal_of(text)

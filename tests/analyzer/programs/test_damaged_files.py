@@ -7,6 +7,7 @@ import copy
 import json
 import random
 import shutil
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -132,6 +133,20 @@ def test_what_is_no_manifest_is_a_tape_error(text: str, tmp_path: Path) -> None:
     (tmp_path / MANIFEST).write_text(text)
     with pytest.raises(TapeError):
         load_programs(tmp_path, trusted=True)
+
+
+def test_fields_that_are_missing_take_no_memory(tmp_path: Path) -> None:
+    """The error of pydantic for each missing field holds a copy of all that is there."""
+    values = "[" + "[]," * 100_000 + "[]]"
+    text = f'{{"format": "calltape-programs", "version": 1, "other": {values}}}'
+    (tmp_path / MANIFEST).write_text(text)
+    tracemalloc.start()
+    try:
+        with pytest.raises(TapeError, match="signature is missing"):
+            load_programs(tmp_path, trusted=True)
+        assert tracemalloc.get_traced_memory()[1] < 30 * 2**20
+    finally:
+        tracemalloc.stop()
 
 
 def test_manifest_that_is_no_text_is_a_tape_error(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import pathlib
 import shutil
 import subprocess
 import sys
@@ -273,6 +274,7 @@ class Killed(BaseException):
 def killed_at(step: int, monkeypatch: pytest.MonkeyPatch, action: Callable[[], object]) -> bool:
     """Ends an action before its n-th change of a name; whether it came that far."""
     steps = iter(range(step + 1))
+    held: Any = getattr(pathlib, "_NormalAccessor", None)  # Python 3.10 calls what it has there
     with monkeypatch.context() as patch:
         for name in ("replace", "rename", "unlink", "mkdir", "chmod", "rmdir"):
             own = getattr(os, name)
@@ -283,6 +285,8 @@ def killed_at(step: int, monkeypatch: pytest.MonkeyPatch, action: Callable[[], o
                 return own(*args, **kwargs)
 
             patch.setattr(os, name, step_of)
+            if hasattr(held, name):
+                patch.setattr(held, name, staticmethod(step_of))
         patch.setattr(shutil, "rmtree", lambda *_, **__: None)
         try:
             action()

@@ -248,7 +248,7 @@ def no_session(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("where", ["initializer", "attribute", "subgraph"])
 @pytest.mark.parametrize(
     "location", ["../secret", "/etc/passwd", "a/../../secret", "link", "inside/link", "C:\\x",
-                 "..\\secret", "", ".", "pipe", "circle", "\x00"]
+                 "..\\secret", "", ".", "pipe", "circle", "circle/x", "round", "x" * 5000, "\x00"]
 )  # fmt: skip
 def test_data_outside_of_the_folder_are_refused(
     location: str, where: str, tape_file: Path, tmp_path: Path
@@ -259,6 +259,8 @@ def test_data_outside_of_the_folder_are_refused(
     (folder / "link").symlink_to("../secret")
     (folder / "inside" / "link").symlink_to("../../secret")
     (folder / "circle").symlink_to("circle")
+    (folder / "round").symlink_to("inside/back")
+    (folder / "inside" / "back").symlink_to("../round")
     os.mkfifo(folder / "pipe")
     proto = onnx_model(location, where)
     (folder / "m.onnx").write_bytes(proto.SerializeToString())

@@ -14,6 +14,7 @@ import torch
 
 from calltape_analyzer import Placeholder, open_tape, render
 from tests.analyzer.tapes import type_name, write_tape
+from tests.pytree_nodes import deregister
 
 
 class Pair(NamedTuple):
@@ -243,7 +244,7 @@ def registered() -> Any:
         Holder, lambda h: (h.parts, ["note", h.note]), lambda parts, c: Holder(list(parts), c[1])
     )
     yield pytree
-    pytree._deregister_pytree_node(Holder)
+    deregister(Holder)
 
 
 def test_custom_nodes_use_the_registration(tmp_path: Path, registered: Any) -> None:
@@ -258,7 +259,7 @@ def test_custom_nodes_use_the_registration(tmp_path: Path, registered: Any) -> N
         assert type(got) is Holder
         assert torch.equal(got.parts[0], torch.ones(2))
         assert (got.parts[1], got.note) == (3, {"k": 1.5})
-        registered._deregister_pytree_node(Holder)
+        deregister(Holder)
         got = tape[0].inputs.args[0]
         assert isinstance(got, Placeholder)
         assert got.names == (0, 1)

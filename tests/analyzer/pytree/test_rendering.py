@@ -33,6 +33,11 @@ class Color(enum.Enum):
     RED = 1
 
 
+class Bits(enum.Flag):
+    A = 1
+    B = 2
+
+
 class TinyLayer:
     def __init__(self) -> None:
         self.keys, self.values, self.seen = F(1, 2), F(1, 3), 4
@@ -60,6 +65,7 @@ CASES: list[tuple[Any, str]] = [
      "(torch.float16, device(cpu), torch.channels_last)"),
     (((Color.RED, int, slice(1, None), range(3)), {}),
      "(Color.RED, <class int>, slice(1, None, None), range(0, 3, 1))"),
+    (((Bits.A, Bits(0)), {}), "(Bits.A, Bits.0)"),
     (((Pair(X, 1), Batch(Y)), {}), "(Pair(a=float32[2,8], b=1), Batch(x=int64[2]))"),
     (((collections.OrderedDict(a=X), torch.Size([2, 3])), {}),
      "(OrderedDict({a: float32[2,8]}), Size(2, 3))"),
@@ -76,7 +82,7 @@ CASES: list[tuple[Any, str]] = [
     (((F(2, device="meta"),), {}), "(float32[2]@meta)"),
     ((({1},), {}), "({1})"),
 ]  # fmt: skip
-CLASSES = (Pair, Batch, Color, TinyCache, TinyLayer)
+CLASSES = (Pair, Batch, Color, Bits, TinyCache, TinyLayer)
 
 
 @pytest.mark.parametrize(("given", "text"), CASES, ids=[text[:40] for _, text in CASES])

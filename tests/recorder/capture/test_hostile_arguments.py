@@ -18,6 +18,7 @@ import torch
 from torch.utils import _pytree
 
 from calltape_recorder import First, Novelty, record
+from calltape_recorder.write.notices import Notices
 from tests.recorder.reading import read
 
 RAN: list[str] = []
@@ -225,6 +226,66 @@ def test_what_code_of_an_argument_raises_is_caught(
         model(torch.ones(1), other=Registered(error))
     assert recorder.stats().kept == 1
     assert "secret" not in caplog.text
+
+
+class Text(str):
+    """A text with code of its own, which an exception may have."""
+
+    __slots__ = ()
+
+    def __len__(self) -> int:
+        sys.exit("secret")
+
+    def __getitem__(self, index: Any) -> Any:
+        return 5
+
+    __add__ = __format__ = encode = isascii = trap("text")
+
+
+class OwnTextError(Exception):
+    def __str__(self) -> str:
+        return Text("a text")
+
+
+class Raises(torch.nn.Module):
+    def forward(self, *args: Any) -> Any:
+        raise OwnTextError
+
+
+@pytest.mark.parametrize("via", ["hook", "method"])
+@pytest.mark.parametrize("values", ["all", "none"])
+def test_the_text_of_an_exception_may_have_code(
+    values: Any, via: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    RAN.clear()
+    model = Raises()
+    with record(model, tmp_path / "t.tape", values=values, via=via) as recorder:
+        for _ in range(2):
+            with pytest.raises(OwnTextError):
+                model(torch.ones(1))
+    assert recorder.stats().kept == 2
+    assert RAN == []
+    assert not [r for r in caplog.records if r.levelno > logging.INFO], caplog.text
+    errors = [found.record.error for found in read(tmp_path / "t.tape").calls]
+    wanted = "a text" if values == "all" else "6 characters"
+    assert all(error is not None and wanted in error.message for error in errors)
+
+
+def test_an_exception_that_came_of_one_with_code(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On the level DEBUG the traceback is logged, with the text of what the error came of."""
+    caplog.set_level(logging.DEBUG)
+    notices = Notices(withholds=False)
+    try:
+        try:
+            raise TextError
+        except TextError:
+            raise ValueError("second")  # noqa: B904 - the first one stays its context
+    except ValueError as error:
+        notices.complain("a call could not be recorded", error)
+    assert "test_an_exception_that_came_of_one_with_code" in caplog.text
 
 
 class Wraps(torch.Tensor):

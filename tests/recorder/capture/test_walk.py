@@ -15,6 +15,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from calltape_recorder import record
+from tests.pytree_nodes import deregister
 from tests.recorder.calls import one
 from tests.recorder.models import Echo
 from tests.recorder.reading import read
@@ -137,7 +138,7 @@ def _registered() -> Any:
         lambda children, context: Registered(context["tag"], *children),
     )
     yield
-    pytree._deregister_pytree_node(Registered)
+    deregister(Registered)
 
 
 def test_containers(tmp_path: Path) -> None:
@@ -235,7 +236,7 @@ def test_registration_is_looked_up_at_every_call(tmp_path: Path) -> None:
         try:
             model(Registered(1, 2))
         finally:
-            pytree._deregister_pytree_node(Registered)
+            deregister(Registered)
         model(Registered(1, 2))
     assert [call.args[0].kind for call in read(path).calls] == ["opaque", "custom", "opaque"]
 

@@ -280,6 +280,21 @@ def test_a_part_of_what_a_function_compiled_is_told_of(
     assert len(said()) == 6
 
 
+def test_an_argument_of_what_was_compiled_is_told_of_by_its_way_there(
+    tmp_path: Path, said: Callable[[], list[str]]
+) -> None:
+    torch._dynamo.reset()
+    run = torch.compile(lambda model, x: model(x), backend="eager")
+    run(Two(), X)
+    other = Two()
+    for number, (model, told) in enumerate(((other.middle, True), (Add(), False), (other, True))):
+        with record(model, tmp_path / f"{number}.tape") as recorder:
+            assert ("compiled before attach()" in (recorder.stats().last_error or "")) is told
+    with record(other, tmp_path / "t.tape") as recorder:
+        run(other, X)  # in the graph of the first one
+    assert recorder.stats().seen == 0
+
+
 def test_a_graph_compiled_ahead_of_time_is_told_of(
     tmp_path: Path, said: Callable[[], list[str]]
 ) -> None:
@@ -311,9 +326,11 @@ def test_nothing_seen_is_told_with_the_usual_causes(
         model.forward(X)
     assert "calls its forward directly" in said()[0]
     assert 'pass via="method"' in said()[0]
+    assert "calls other methods of it (decode, for example) or its parts" in said()[0]
     with record(model, tmp_path / "1.tape", via="method"):
         Identity()(X)
-    assert "another object of the class" in said()[1]
+    assert "another object of the class, other methods of it" in said()[1]
+    assert 'as in method="decode"' in said()[1]
     with record(model, tmp_path / "2.tape", keep=First(0)):
         model(X)
     Recorder(tmp_path / "3.tape").close()  # nothing was attached
@@ -343,6 +360,17 @@ def test_calls_that_are_all_dropped_are_told_of_while_they_are(
     assert recorder.stats().last_error == warning
     assert recorder.stats().kept == 1
     assert len(said()) == 1
+
+
+def test_calls_of_a_transform_are_told_of_as_such(
+    tmp_path: Path, said: Callable[[], list[str]]
+) -> None:
+    model = Identity()
+    with record(model, tmp_path / "t.tape") as recorder:
+        torch.func.vmap(model)(X)
+    assert recorder.stats().dropped == {"tracing": 1}
+    (warning,) = said()
+    assert "or a transform of torch.func (vmap, grad) called the module" in warning
 
 
 @pytest.mark.integration

@@ -297,3 +297,20 @@ def test_other_threads_are_served_while_one_compiles(
         thread.join()
         assert not recorder.stats().dropped
     assert len(read(tmp_path / "t.tape").calls) == 2 * len(SIZES)
+
+
+@pytest.mark.parametrize("way", ["reset", "method"])
+def test_graphs_of_another_module_of_torch_are_shared_unless_one_resets(
+    tmp_path: Path, way: str
+) -> None:
+    """As docs/recording.md says."""
+    x = torch.ones(2, 4)
+    torch.compile(torch.nn.Linear(4, 4), backend="eager")(x)
+    if way == "reset":
+        torch.compiler.reset()
+    model = torch.nn.Linear(4, 4)
+    via: Literal["hook", "method"] = "method" if way == "method" else "hook"
+    with record(model, tmp_path / "t.tape", via=via) as recorder:
+        torch.compile(model, backend="eager")(x)
+        model(x)
+    assert recorder.stats().kept == 2

@@ -11,7 +11,7 @@ from calltape_schema.blob import Stored, build_header
 from calltape_schema.endings import Coverage
 from calltape_schema.errors import TapeError
 from calltape_schema.groups import NewCall
-from calltape_schema.inputs_table import inputs_hash
+from calltape_schema.inputs_table import InputsTable, inputs_hash
 from calltape_schema.leaves import encode_leaves
 from calltape_schema.packing import pack
 from calltape_schema.reader import TapeReader
@@ -71,11 +71,13 @@ def new_call(
 
 
 def tape(
-    *groups: Sequence[NewCall], seals: bool = True, level: int = 1, seen: int | None = None
-) -> bytes:
-    """A tape with these groups."""
+    *groups: Sequence[NewCall], seals: bool = True, level: int = 1, seen: int | None = None,
+    rows: int | None = None,
+) -> bytes:  # fmt: skip
+    """A tape with these groups, whose table has so many rows at most."""
     sink = BytesSink()
     writer = TapeWriter(sink, MANIFEST, level=level)
+    writer.table = InputsTable() if rows is None else InputsTable(max_rows=rows)
     for calls in groups:
         writer.append(calls)
     if seals:
@@ -89,9 +91,13 @@ def opened(data: Any) -> TapeReader:
     return TapeReader(BytesSource(data))
 
 
+def raises(error: TapeError) -> None:
+    raise error
+
+
 def read_all(data: bytes) -> tuple[list[int], list[str]]:
     """Reads everything that a tape has, as a thorough reader would. Returns the numbers of the
-    calls whose records and values are whole, and the kinds of all errors.
+    calls whose records and values are whole, and the kinds of all errors, each once.
 
     Raises:
         TapeError: it is no tape.
@@ -101,7 +107,7 @@ def read_all(data: bytes) -> tuple[list[int], list[str]]:
     whole, errors = [], [error.kind for error in scan.damage]
     for at in range(len(scan)):
         try:
-            record = reader.group_record(at)
+            record = reader.record_at(at)
             for leaf in record.inputs.facts():
                 if leaf.key is not None:
                     reader.tensor(record, leaf)
@@ -109,9 +115,11 @@ def read_all(data: bytes) -> tuple[list[int], list[str]]:
             whole.append(record.call)
         except TapeError as error:
             errors.append(error.kind)
-    for question in (reader.inputs, lambda: reader.end and reader.end.table()):
-        try:
-            question()
-        except TapeError as error:
-            errors.append(error.kind)
-    return whole, errors
+    broken: list[TapeError] = []
+    reader.inputs(broken.append)
+    try:
+        if reader.end is not None:
+            reader.end.table()
+    except TapeError as error:
+        broken.append(error)
+    return whole, sorted({*errors, *(error.kind for error in broken)})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections import Counter
 from typing import Any
 
@@ -171,7 +172,8 @@ def _changed(**fields: Any) -> bytes:
         ({"rows_below": 0}, None),  # no row has room: all are counted by kind
         ({"kinds": [{"structure": b"", "calls": [0, 0, 0]}]}, "invalid"),
         ({"kinds": [{"structure": b"", "calls": [1, 0, 0], "ranks": [1]}]}, "invalid"),
-        ({"kinds": [{"structure": b"", "calls": [1, 0, 0], "dtypes": ["a"], "ranks": [1]}]}, "invalid"),
+        ({"kinds": [{"structure": b"", "calls": [1, 0, 0], "dtypes": ["a"], "ranks": [1]}]},
+         "invalid"),
         (
             {"kinds": [{"structure": b"", "calls": [2, 0, 0], "dtypes": ["a"], "ranks": [1],
                         "axes": [[[[4, 1]], 0, 4]]}]}, "invalid",
@@ -199,6 +201,27 @@ def test_a_forged_table(fields: dict[str, Any], kind: str | None) -> None:
     with pytest.raises(TapeError) as raised:
         InputsTable.from_bytes(data)
     assert raised.value.kind == kind
+
+
+def test_kinds_that_differ_only_in_their_scalars_are_two() -> None:
+    """Structures of kinds are not decoded: what a stranger says of their scalars may contradict."""
+    form = {"structure": b"s", "dtypes": [], "ranks": [], "calls": [2, 0, 0]}
+    kinds = [{**form, "axes": [None] * many} for many in (0, 1, 3)]
+    table = InputsTable.from_bytes(pack({"kinds": kinds}))
+    assert sorted(len(kind.axes) for kind in table.kinds.values()) == [0, 1, 3]
+
+
+def test_more_calls_than_a_count_holds() -> None:
+    most = pack({"other": [2**63 - 1, 0, 0]})
+    table = InputsTable.from_bytes(most)
+    with pytest.raises(TapeError) as raised:
+        table.merge(InputsTable.from_bytes(most))
+    assert raised.value.kind == "limit"
+    with pytest.raises(TapeError) as raised:
+        InputsTable.from_bytes(
+            _changed(numbers=struct.pack("<6Q", 2**62, 0, 0, 0, 0, 2**64 - 1) * 9)
+        )
+    assert raised.value.kind == "invalid"
 
 
 def test_rows_that_cannot_be_decoded() -> None:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from calltape_schema.errors import TapeError
 from calltape_schema.endings import Coverage
+from calltape_schema.errors import TapeError
 from calltape_schema.groups import planned
-from calltape_schema.storage import BytesSource, FileSink, FileSource
-from calltape_schema.writer import TapeWriter
 from calltape_schema.reader import TapeReader
-from tests.schema.container.tapes import MANIFEST, TAPE, new_call, opened, read_all, tape
+from calltape_schema.storage import BytesSink, BytesSource, FileSink
+from calltape_schema.writer import TapeWriter
+from tests.schema.container.tapes import MANIFEST, TAPE, new_call, opened, raises, read_all, tape
 
 
 def mixed() -> bytes:
@@ -30,7 +30,7 @@ def test_records_and_values(level: int) -> None:
     data = tape([new_call(0, [1, 2]), new_call(7, [3])], [new_call(9, shape=(2,))], level=level)
     reader = opened(data)
     assert list(reader.scan().numbers) == [0, 7, 9]
-    assert [record.call for record in reader.records()] == [0, 7, 9]
+    assert [reader.record_at(at).call for at in range(3)] == [0, 7, 9]
     assert reader.scan().damage == []
     record = reader.record(7)
     (leaf,) = record.inputs.facts()
@@ -43,13 +43,13 @@ def test_the_end_says_what_the_records_say() -> None:
     reader = opened(mixed())
     end = reader.end
     assert end is not None
-    assert end == reader.scan().end
+    assert reader.scan().damage == []
     assert (end.coverage.seen, end.coverage.kept, end.raised) == (5, 3, 1)
     assert (end.first_call, end.last_call) == (0, 2)
     table = end.table()
     assert table is not None
     assert table.is_exact
-    assert table.to_bytes() == reader.inputs().to_bytes()
+    assert table.to_bytes() == reader.inputs(raises).to_bytes()
     (row,) = [row for row in table.rows.values() if row.ranges]
     assert row.tree().scalars == (2**70, -5)
     assert row.ranges == {0: (4, 9)}
@@ -94,9 +94,7 @@ def test_any_tar_and_any_safetensors_open_it() -> None:
 
 def test_a_tape_without_calls_counts_inputs() -> None:
     """As a survey is."""
-    from calltape_schema.storage import BytesSink
-
-    table = opened(mixed()).inputs()
+    table = opened(mixed()).inputs(raises)
     sink = BytesSink()
     writer = TapeWriter(sink, MANIFEST)
     writer.table = table
@@ -136,11 +134,10 @@ def test_a_file(tmp_path: Path) -> None:
     writer.append(many)
     with pytest.raises(TapeError, match="there is a file already"):
         FileSink(path)
-    source = FileSource(path)
-    reader = TapeReader(source)
+    data = Path(path).read_bytes()
+    reader = opened(data)
     assert (len(reader.scan()), reader.scan().damage, reader.end) == (800, [], None)
-    assert source.size == writer.end
-    source.close()
+    assert len(data) == writer.end
     sink.close()
 
 
@@ -170,4 +167,5 @@ def test_source_is_not_touched_beyond_its_size() -> None:
     data = mixed()
     reader = TapeReader(BytesSource(data + b"later"))
     assert reader.end is None  # the zero blocks are not the last bytes
-    assert reader.scan().end is not None
+    assert len(reader.scan()) == 3
+    assert "is not last" in str(reader.scan().damage[0])

@@ -171,8 +171,8 @@ def _made_of_files(known: Manifest) -> Manifest:
 
 
 def _add(writer: TapeWriter, number: int, stem: Path) -> None:
-    tensors = stem.with_suffix(".safetensors")
-    described = stem.with_suffix(".json")
+    # Not with_suffix, which would take the 0001 of model.0001 for a suffix.
+    tensors, described = Path(f"{stem}.safetensors"), Path(f"{stem}.json")
     if not os.path.lexists(described):
         _add_tensors(writer, number, tensors)
         return

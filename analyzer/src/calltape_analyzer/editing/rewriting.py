@@ -32,7 +32,7 @@ from calltape_schema.endings import Coverage, Dump
 from calltape_schema.errors import TapeError
 from calltape_schema.inputs_table import InputsTable
 from calltape_schema.records import CallRecord, Manifest
-from calltape_schema.tar import blob_name, blob_number
+from calltape_schema.tar import blob_name
 
 __all__ = ["Change", "Revision", "Rewriting", "rewrite"]
 
@@ -294,7 +294,7 @@ def _spared(tape: Tape, copied: _Copied) -> Iterator[_Spared]:
     }
     lost = {call.ref for call in copied.damaged}
     for error in tape.damage:
-        found = blob_number(error.member or "")
+        found = _number_in(error.member or "")
         recording = recordings.get(error.path or "")
         if found is None or recording is None:
             continue
@@ -304,6 +304,12 @@ def _spared(tape: Tape, copied: _Copied) -> Iterator[_Spared]:
             continue
         if call.path != error.path and call.ref not in lost:
             yield error, call
+
+
+def _number_in(member: str) -> int | None:
+    """The number of the call whose tensors a member has."""
+    found = "".join(filter(str.isdigit, member.removeprefix("blobs/").partition(".")[0]))
+    return int(found) if found and member == blob_name(int(found)) else None
 
 
 def _places(call: Call) -> list[_Place]:

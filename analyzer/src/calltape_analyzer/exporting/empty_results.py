@@ -58,14 +58,14 @@ def never_empty(wanted: bool) -> Iterator[NotEmpty]:
     """Lets a trace assume that sizes which only values tell are not 0, and gives what it assumed.
 
     Args:
-        wanted: does nothing if it is False, or if this torch evaluates conditions in another way.
+        wanted: does nothing if it is False.
     """
     # Not imported above, because torch imports a computer algebra system for it.
     shapes = importlib.import_module("torch.fx.experimental.symbolic_shapes")
     environment: Any = shapes.ShapeEnv
-    evaluate = getattr(environment, "evaluate_sym_node", None)
+    evaluate = environment.evaluate_sym_node
     assumed = NotEmpty()
-    if not wanted or evaluate is None:
+    if not wanted:
         yield assumed
         return
 

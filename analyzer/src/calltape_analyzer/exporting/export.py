@@ -21,6 +21,7 @@ from calltape_analyzer.exporting.verifier import Verifier
 from calltape_analyzer.notebook_progress import told_by
 from calltape_analyzer.programs.attempts import Attempt
 from calltape_analyzer.programs.programs import Programs
+from calltape_analyzer.programs.torch_version import demand_torch
 from calltape_analyzer.reading.targets import outside_words
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import some_of
@@ -87,10 +88,12 @@ def export(
     Raises:
         ExportError: no variant could be exported; says what was tried.
         InferenceError: the tape has no calls, or an argument cannot be rebuilt here.
-        UsageError: for a module without the recorded method, or options that do not exist.
+        UsageError: for a module without the recorded method, or options that do not exist; or torch
+            is older than 2.12.
     """
     from calltape_analyzer.model.randomness import generators_kept
 
+    demand_torch()
     check_tape(tape, "export")
     shared: dict[str, Any] = {
         "to": to,

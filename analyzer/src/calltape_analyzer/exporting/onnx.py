@@ -214,6 +214,5 @@ def _name_dimensions(program: Any, plan: Plan, variant: VariantFacts) -> None:
                 ours.setdefault(text, symbol.name)
     names = UniqueNames()
     unique = {text: names.add(identifier(name)) for text, name in ours.items()}
-    rename = getattr(program, "rename_axes", None)
-    if rename is not None and unique:
-        rename(unique)
+    if unique:
+        program.rename_axes(unique)

@@ -36,6 +36,7 @@ MAX_TEXT = 10_000
 """Characters of a condition; a longer one is not evaluated."""
 _TOO_LARGE = 2**128
 _MAX_EXPONENT = 4
+_MAX_DIGITS = 400
 
 
 class _UnknownError(Exception):
@@ -91,7 +92,7 @@ class Conditions:
             str(symbol): (_bound(limits.lower), _bound(limits.upper))
             for symbol, limits in program.range_constraints.items()
         }
-        guards = tuple(str(text) for text in getattr(program, "_guards_code", None) or ())
+        guards = tuple(str(text) for text in program._guards_code)
         return cls(tuple(inputs), ranges, guards)
 
     def refuse(self, values: Sequence[Any], arguments: Mapping[str, Any]) -> str | None:
@@ -151,7 +152,7 @@ class Conditions:
         """The conditions as JSON, for :meth:`from_document`."""
         return {
             "inputs": [[name, dtype, list(sizes)] for name, dtype, sizes in self.inputs],
-            "ranges": {name: list(limits) for name, limits in self.ranges.items()},
+            "ranges": [[name, *limits] for name, limits in self.ranges.items()],
             "guards": list(self.guards),
         }
 
@@ -160,7 +161,7 @@ class Conditions:
         """The conditions of :meth:`document`."""
         return cls(
             tuple((name, dtype, tuple(sizes)) for name, dtype, sizes in document["inputs"]),
-            {name: (low, high) for name, (low, high) in document["ranges"].items()},
+            {name: (low, high) for name, low, high in document["ranges"]},
             tuple(map(str, document["guards"])),
         )
 
@@ -185,6 +186,13 @@ def _power(base: float, exponent: float) -> Any:
     return base**exponent
 
 
+def _rounded(value: float, digits: int | None = None) -> float:
+    """A rounded number. For millions of digits before the point, Python would compute for hours."""
+    if digits is not None and abs(digits) > _MAX_DIGITS:
+        raise _UnknownError
+    return round(value, digits)
+
+
 # Not &, | and shifts: torch writes them without the parentheses that Python needs.
 _OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -207,7 +215,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "abs": abs,
     "int": int,
     "float": float,
-    "round": round,
+    "round": _rounded,
     "math.ceil": math.ceil,
     "math.floor": math.floor,
     "math.trunc": math.trunc,

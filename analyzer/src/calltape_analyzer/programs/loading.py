@@ -24,6 +24,7 @@ from calltape_analyzer.programs.manifest import (
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.programs import Programs
 from calltape_analyzer.programs.runtimes import runtime_of
+from calltape_analyzer.programs.torch_version import demand_torch
 from calltape_analyzer.programs.untrusted_files import demand_trust
 from calltape_analyzer.pytree.classes import Classes, ClassIndex
 from calltape_analyzer.reading.regular_files import digest_of
@@ -45,9 +46,10 @@ def load_programs(
         trusted: loads ``.pt2`` files, which are refused otherwise.
 
     Raises:
-        UsageError: there is a ``.pt2``, and it is not trusted.
+        UsageError: there is a ``.pt2``, and it is not trusted; or torch is older than 2.12.
         TapeError: ``not_found``, ``damaged``, ``invalid``, ``limit`` or ``version``.
     """
+    demand_torch()
     folder = Path(directory)
     manifest = read_manifest(folder)
     # Trust is demanded for all files, before any is loaded.

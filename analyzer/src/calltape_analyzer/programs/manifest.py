@@ -10,14 +10,16 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, cast
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, GetCoreSchemaHandler, TypeAdapter, ValidationError
+from pydantic_core import CoreSchema, core_schema
 from typing_extensions import NotRequired, TypedDict
 
 from calltape_analyzer.errors import TapeError
 from calltape_analyzer.programs.conditions import MAX_TEXT
 from calltape_analyzer.reading.regular_files import read_regular
+from calltape_schema.fields import Many, at_most
 from calltape_schema.interning import problems_of
 
 __all__ = [
@@ -45,6 +47,29 @@ _MAX_UNTRIED = _MAX_NOTES = 10_000
 _MAX_GUARDS = 200_000
 """Characters, in the conditions of a program that are evaluated for every call."""
 
+
+class _Whole:
+    """Marks a map of which only the first field that is missing is told. For each, pydantic would
+    make an error with a copy of all that the map holds."""
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        made = handler(source)
+        fields: dict[str, Any] = cast("Any", handler.resolve_ref_schema(made))["fields"]
+        wanted = [name for name, field in fields.items() if field.get("required", True)]
+
+        def checked(value: dict[str, Any]) -> dict[str, Any]:
+            missing = next((name for name in wanted if name not in value), None)
+            if missing is not None:
+                raise ValueError(f"{missing} is missing")
+            return value
+
+        for field in fields.values():
+            field["required"] = False
+        return core_schema.no_info_after_validator_function(checked, made)
+
+
 Name = Annotated[str, Field(max_length=1024)]
 Note = Annotated[str, Field(max_length=10_000)]
 Text = Annotated[str, Field(max_length=1_000_000)]
@@ -53,14 +78,14 @@ Place = Annotated[int, Field(ge=0, lt=_MAX_LEAVES)]
 Axis = Annotated[int, Field(ge=0, lt=64)]
 Number = Annotated[int, Field(ge=-(2**1024), le=2**1024)]
 Size = Annotated[int, Field(ge=0, lt=2**63)]
-Shape = Annotated[tuple[Size, ...], Field(max_length=64)]
+Shape = Annotated[Many[Size], Field(max_length=64)]
 Column = tuple[Place, Axis | None]
 Dtype = Annotated[str, Field(max_length=64, pattern=r"^[a-z][a-z0-9_]*$")]
 Row = tuple[
-    Annotated[tuple[Shape, ...], Field(max_length=_MAX_LEAVES)],
-    Annotated[tuple[Number, ...], Field(max_length=_MAX_LEAVES)],
+    Annotated[Many[Shape], Field(max_length=_MAX_LEAVES)],
+    Annotated[Many[Number], Field(max_length=_MAX_LEAVES)],
 ]
-Rows = Annotated[tuple[Row, ...], Field(max_length=_MAX_ROWS)]
+Rows = Annotated[Many[Row], Field(max_length=_MAX_ROWS)]
 
 # The first number of a file name is the program's place; the second tells files of the same name of
 # several saves apart.
@@ -86,7 +111,7 @@ class FileFacts(TypedDict):
 class _Layout(TypedDict):
     structure: Packed
     positional: Place
-    asked: Annotated[tuple[Literal["grad", "inference"], ...], Field(max_length=2)]
+    asked: Annotated[Many[Literal["grad", "inference"]], Field(max_length=2)]
 
 
 class _Parameter(TypedDict):
@@ -98,14 +123,14 @@ class _Parameter(TypedDict):
 
 
 class _Signature(TypedDict):
-    parameters: Annotated[tuple[_Parameter, ...], Field(max_length=_MAX_LEAVES)]
-    removed: Annotated[tuple[Name, ...], Field(max_length=_MAX_LEAVES)]
+    parameters: Annotated[Many[_Parameter], Field(max_length=_MAX_LEAVES)]
+    removed: Annotated[Many[Name], Field(max_length=_MAX_LEAVES)]
 
 
 class _FormNode(TypedDict):
     kind: Literal["list", "tuple", "dict"]
-    keys: tuple[Name, ...]
-    children: tuple[_Form, ...]
+    keys: Many[Name]
+    children: Many[_Form]
 
 
 _Form = tuple[Literal["tensor", "int", "float"], Place] | _FormNode
@@ -114,7 +139,7 @@ _Form = tuple[Literal["tensor", "int", "float"], Place] | _FormNode
 class _Result(TypedDict):
     layout: _Layout
     scalars: Packed
-    counters: tuple[tuple[Place, Place, Axis], ...]
+    counters: Many[tuple[Place, Place, Axis]]
     form: _Form
 
 
@@ -123,31 +148,31 @@ _Source = tuple[Size | None, Column | None, Column | None]
 
 class _Completion(TypedDict):
     key: Packed
-    tensors: tuple[Place | None, ...]
-    scalars: tuple[Place | None, ...]
-    missing: tuple[tuple[Place, tuple[_Source, ...]], ...]
-    dtypes: tuple[tuple[Place, Dtype], ...]
+    tensors: Many[Place | None]
+    scalars: Many[Place | None]
+    missing: Many[tuple[Place, Many[_Source]]]
+    dtypes: Many[tuple[Place, Dtype]]
     constants: Packed
-    kinds: tuple[Literal["int", "float", "complex", "str", "bytes"], ...]
-    counters: tuple[tuple[Place, Place, Axis], ...]
+    kinds: Many[Literal["int", "float", "complex", "str", "bytes"]]
+    counters: Many[tuple[Place, Place, Axis]]
 
 
 class _Demands(TypedDict):
-    inputs: tuple[tuple[Name, Dtype | None, tuple[Number | Text | None, ...]], ...]
-    ranges: dict[Text, tuple[Number | None, Number | None]]
-    guards: tuple[Text, ...]
+    inputs: Many[tuple[Name, Dtype | None, Many[Number | Text | None]]]
+    ranges: Many[tuple[Text, Number | None, Number | None]]
+    guards: Many[Text]
 
 
 _Condition = (
     tuple[Literal["fixed"], Place, Axis | None, Number, bool]
     | tuple[Literal["counter"], Place, Axis | None, Place, bool]
 )
-_Columns = Annotated[tuple[tuple[Place, Axis], ...], Field(min_length=1, max_length=_MAX_LEAVES)]
+_Columns = Annotated[Many[tuple[Place, Axis]], Field(min_length=1, max_length=_MAX_LEAVES)]
 
 
 class _Zeros(TypedDict):
-    taken: Annotated[tuple[_Columns, ...], Field(max_length=_MAX_ZEROS)]
-    refused: Annotated[tuple[tuple[_Columns, Note], ...], Field(max_length=_MAX_ZEROS)]
+    taken: Annotated[Many[_Columns], Field(max_length=_MAX_ZEROS)]
+    refused: Annotated[Many[tuple[_Columns, Note]], Field(max_length=_MAX_ZEROS)]
 
 
 _Reason = Literal["varied", "pooled", "neighbour", "constant", "one", "declared", "counter"]
@@ -156,30 +181,30 @@ _Reason = Literal["varied", "pooled", "neighbour", "constant", "one", "declared"
 class _Program(TypedDict):
     file: ProgramFile
     name: Name
-    inputs: tuple[Name, ...]
-    notes: tuple[Note, ...]
-    state: Annotated[tuple[Name, ...], Field(max_length=_MAX_LEAVES)]
-    unwritten: Annotated[tuple[Name, ...], Field(max_length=_MAX_LEAVES)]
-    draws: Annotated[tuple[Name, ...], Field(max_length=_MAX_NOTES)]
-    aliases: tuple[Place, ...]
-    never_own: tuple[Place, ...]
+    inputs: Many[Name]
+    notes: Many[Note]
+    state: Annotated[Many[Name], Field(max_length=_MAX_LEAVES)]
+    unwritten: Annotated[Many[Name], Field(max_length=_MAX_LEAVES)]
+    draws: Annotated[Many[Name], Field(max_length=_MAX_NOTES)]
+    aliases: Many[Place]
+    never_own: Many[Place]
     device: Annotated[str, Field(max_length=32, pattern=r"^[a-z]+(:[0-9]{1,3})?$")]
     layout: _Layout
     scalars: Packed
-    facts: tuple[tuple[Dtype, Axis, Name, Name], ...]
-    shared: Annotated[tuple[tuple[Place, Place, bool], ...], Field(max_length=_MAX_LEAVES)]
+    facts: Many[tuple[Dtype, Axis, Name, Name]]
+    shared: Annotated[Many[tuple[Place, Place, bool]], Field(max_length=_MAX_LEAVES)]
     typed: Packed
     constants: Packed
     rows: Annotated[Rows, Field(min_length=1)]
     only: Rows | None
-    conditions: tuple[_Condition, ...]
+    conditions: Many[_Condition]
     demands: _Demands
-    dimensions: tuple[tuple[Place, Axis | None, bool, _Reason], ...]
+    dimensions: Many[tuple[Place, Axis | None, bool, _Reason]]
     zeros: _Zeros
-    returned: dict[Name, Name]
-    completions: Annotated[tuple[_Completion, ...], Field(max_length=1000)]
-    held: tuple[tuple[Place, Packed], ...]
-    frozen: tuple[tuple[Place, Annotated[str, Field(max_length=64)], Any], ...]
+    returned: Annotated[dict[Name, Name], at_most(_MAX_LEAVES)]
+    completions: Annotated[Many[Annotated[_Completion, _Whole()]], Field(max_length=1000)]
+    held: Many[tuple[Place, Packed]]
+    frozen: Many[tuple[Place, Annotated[str, Field(max_length=64)], Any]]
     result: _Result
 
 
@@ -197,9 +222,9 @@ class _Attempt(TypedDict):
     remark: NotRequired[Note | None]
     seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     failed: Size
-    untried: Annotated[tuple[Note, ...], Field(max_length=_MAX_UNTRIED)]
+    untried: Annotated[Many[Note], Field(max_length=_MAX_UNTRIED)]
     compared: Size
-    unverified: Annotated[tuple[Note, ...], Field(max_length=_MAX_UNTRIED)]
+    unverified: Annotated[Many[Note], Field(max_length=_MAX_UNTRIED)]
     by_values: bool
 
 
@@ -210,12 +235,12 @@ class Manifest(TypedDict):
     format: Literal["calltape-programs"]
     version: Literal[1]
     signature: _Signature
-    laid_out: Annotated[tuple[Name, ...], Field(max_length=_MAX_LEAVES)]
-    missing: dict[Name, Note]
-    notes: Annotated[tuple[Note, ...], Field(max_length=_MAX_NOTES)]
-    attempts: Annotated[tuple[_Attempt, ...], Field(max_length=_MAX_ATTEMPTS)]
-    files: Annotated[tuple[FileFacts, ...], Field(max_length=4 * _MAX_PROGRAMS)]
-    programs: Annotated[tuple[_Program, ...], Field(max_length=_MAX_PROGRAMS)]
+    laid_out: Annotated[Many[Name], Field(max_length=_MAX_LEAVES)]
+    missing: Annotated[dict[Name, Note], at_most(_MAX_NOTES)]
+    notes: Annotated[Many[Note], Field(max_length=_MAX_NOTES)]
+    attempts: Annotated[Many[Annotated[_Attempt, _Whole()]], Field(max_length=_MAX_ATTEMPTS)]
+    files: Annotated[Many[FileFacts], Field(max_length=4 * _MAX_PROGRAMS)]
+    programs: Annotated[Many[Annotated[_Program, _Whole()]], Field(max_length=_MAX_PROGRAMS)]
 
 
 class _Head(TypedDict):
@@ -224,7 +249,7 @@ class _Head(TypedDict):
 
 
 _head: TypeAdapter[_Head] = TypeAdapter(_Head)
-_manifest: TypeAdapter[Manifest] = TypeAdapter(Manifest)
+_manifest: TypeAdapter[Manifest] = TypeAdapter(Annotated[Manifest, _Whole()])
 
 
 def encode_manifest(document: Any) -> bytes:

@@ -13,6 +13,7 @@ from calltape_analyzer.model.contexts import without_autocast
 from calltape_analyzer.programs.conditions import Conditions, Sized
 from calltape_analyzer.programs.exported_model import ExportedModel
 from calltape_analyzer.programs.input_refusal import InputRefusal
+from calltape_analyzer.programs.torch_version import demand_torch
 from calltape_analyzer.programs.untrusted_files import demand_trust, is_pt2, load_exported_program
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class TorchModel(ExportedModel):
     @classmethod
     @contextmanager
     def opened(cls, source: Any, tape: Tape, *, trusted: bool, to_run: bool) -> Iterator[Self]:
+        demand_torch()
         is_path = isinstance(source, str | os.PathLike)
         if is_path:
             demand_trust(source, trusted)

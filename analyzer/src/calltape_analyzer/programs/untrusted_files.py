@@ -5,6 +5,7 @@ folder."""
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
@@ -110,9 +111,12 @@ def _is_beside(location: str, folder: Path) -> bool:
     try:
         home = folder.resolve()
         found = (home / location).resolve()  # with links followed
-    except (OSError, RuntimeError):  # the links are a circle
+        is_readable = stat.S_ISREG(found.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        is_readable = True  # there is nothing to read
+    except (OSError, RuntimeError):  # the links are a circle (an OSError since Python 3.13)
         return False
-    return found.is_relative_to(home) and (found.is_file() or not found.exists())
+    return is_readable and found.is_relative_to(home)
 
 
 def _locations(message: Any) -> Iterator[str]:

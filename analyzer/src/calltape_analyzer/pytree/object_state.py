@@ -129,7 +129,10 @@ def _part(held: Any, children: list[Any]) -> Any:
     if held is None or isinstance(held, bool | str):
         return held
     if isinstance(held, enum.Enum):
-        return {"enum": name_of(type(held)), "name": held.name}
+        # A combination of flags is no member: it has a value, and a name since Python 3.11.
+        is_member = held.name in type(held).__members__
+        told = {"name": held.name} if is_member else {"value": held.value}
+        return {"enum": name_of(type(held)), **told}
     if isinstance(held, int | float):
         return held
     if isinstance(held, torch.SymInt | torch.SymBool):
@@ -181,9 +184,11 @@ def _made(context: Any, children: Sequence[Any]) -> Any:
         return dtype_of(context["dtype"])
     if "device" in context:
         return torch.device(context["device"])
-    if "class" in context or "enum" in context:
-        cls = _class_of(context.get("class") or context["enum"])
-        return cls if "class" in context else cls[context["name"]]  # type: ignore[index]
+    if "class" in context:
+        return _class_of(context["class"])
+    if "enum" in context:
+        kind: Any = _class_of(context["enum"])
+        return kind[context["name"]] if "name" in context else kind(context["value"])
     if "dict" in context:
         return {_made(k, children): _made(v, children) for k, v in context["dict"]}
     if "tuple" in context:

@@ -266,7 +266,9 @@ def _object(value: Any, depth: int) -> str:
         shape = () if is_shapeless(value) else value.shape
         return _tensor(str(value.dtype).removeprefix("torch."), shape, str(value.device))
     if isinstance(value, enum.Enum):
-        return f"{_class(type(value).__qualname__)}.{printable(value.name)}"
+        # A combination of flags has no name before Python 3.11, and an empty one never has.
+        name = value.name if type(value.name) is str else str(value.value)
+        return f"{_class(type(value).__qualname__)}.{printable(name)}"
     if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
         return _scalar(value)
     if value is ...:

@@ -398,7 +398,6 @@ class Call(Shown):
     def _bytes(self, leaf: Leaf) -> bytearray:
         record = self._grouped
         self._segment.check_blob(self._position, record)
-        _, start, entry = self._segment.place(record, leaf)
-        size = entry.end - entry.begin
+        _, start, size = self._segment.place(record, leaf)
         check_memory(memory_limit_of(self.tape_bytes), [((size,), 1)], leaf.key or "")
         return self._segment.copy(start, size)

@@ -27,8 +27,9 @@ from calltape_schema.groups import GroupedRecord
 from calltape_schema.inputs_table import InputsTable
 from calltape_schema.leaves import Leaf
 from calltape_schema.packing import pack
-from calltape_schema.reader import Scan, TapeReader, TensorPlace
+from calltape_schema.reader import TapeReader, TensorPlace
 from calltape_schema.records import Manifest, Tree, encode_manifest
+from calltape_schema.scan import Scan
 from calltape_schema.tar import END_MEMBER, Member, group_name
 
 __all__ = ["UNDER_WAY", "UNDER_WAY_WORDS", "UNSEALED", "InputsOfCalls", "Segment"]
@@ -148,7 +149,10 @@ class Segment:
     @property
     def trailer(self) -> End | None:
         """What the end of the file says of all calls; None if it is not sealed."""
-        return self._end if self._found is None and self._end else self._scan.end
+        if self._found is None and self._end:
+            return self._end
+        self.scan()
+        return self._reader.end
 
     @property
     def table(self) -> InputsTable | None:
@@ -191,7 +195,7 @@ class Segment:
                 self._reader = TapeReader(self._file)
                 self.manifest = self._reader.manifest
                 found = self._reader.scan()
-                is_sealed = found.end is not None
+                is_sealed = self._reader.end is not None
                 self._file.expect_unchanged(self._reader.start, is_sealed=is_sealed)
             except TapeError as error:
                 if not is_damage(error) or not tries or not self._has_changed():
@@ -422,7 +426,7 @@ class Segment:
 
     def record(self, position: int) -> GroupedRecord:
         """The record of a call, decoded anew."""
-        return self._same(self._reader.group_record(position))
+        return self._same(self._reader.record_at(position))
 
     def document(self, position: int) -> dict[str, Any]:
         """The record of a call as plain data, which was compared with its checksum and not with the
@@ -465,11 +469,10 @@ class Segment:
             TapeError: ``damaged``, ``invalid`` or ``limit``.
         """
         found = self._same(self._reader.place(record, leaf))
-        if found.call == record.call:
-            return found
-        position = self._scan.position(found.call)
-        assert position is not None
-        self.check_blob(position, self.record(position))
+        if found.holder is not record:
+            position = self._scan.position(found.holder.call)
+            assert position is not None
+            self.check_blob(position, found.holder)
         return found
 
     def check_blob(self, position: int, record: GroupedRecord) -> None:

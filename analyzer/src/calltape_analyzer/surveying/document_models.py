@@ -4,15 +4,15 @@ rows share stands in a list, once."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, FailFast, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from typing_extensions import Self
 
 from calltape_analyzer.surveying.file_facts import FileFacts, FileKey
 from calltape_analyzer.surveying.inputs_table import MAX_ROWS
 from calltape_schema.endings import Coverage, Dump
-from calltape_schema.fields import Count, Int64, Nanoseconds, Short, TapeId
+from calltape_schema.fields import Count, Int64, Many, Nanoseconds, Short, TapeId
 from calltape_schema.records import Observed, Segment
 from calltape_schema.traffic import MAX_SIZES
 
@@ -24,10 +24,6 @@ __all__ = [
 Digest = Annotated[bytes, Field(min_length=16, max_length=16)]
 Place = Annotated[int, Field(ge=0, le=2**32)]
 Text = Annotated[str, Field(max_length=65_536)]
-T = TypeVar("T")
-Many: TypeAlias = Annotated[tuple[T, ...], FailFast()]
-"""Any number of things. The first that is wrong ends the check: an error for each of millions would
-take gigabytes."""
 Calls: TypeAlias = Many[tuple[bytes, Count]]
 """By digest of a kind, how many calls."""
 ListedDocument: TypeAlias = tuple[Text, int, Text, Text, Text, Text]

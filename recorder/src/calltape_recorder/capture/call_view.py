@@ -87,7 +87,8 @@ def _careful(leaf: Any) -> tuple[Any, Any]:
         with torch._C.DisableTorchFunctionSubclass():
             if issubclass(type(leaf), _Tensor):
                 return _dtype_of(leaf), _sizes_of(leaf)
-            return leaf.dtype, tuple([int(size) for size in leaf.shape])
+            # Not the dtype, whose text may have names of fields, which may be private.
+            return leaf.dtype.name[:64], tuple([int(size) for size in leaf.shape])
     except Exception:
         return name_of(type(leaf)), ()
 

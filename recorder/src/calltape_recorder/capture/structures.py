@@ -11,6 +11,7 @@ from calltape_recorder.capture.data_lists import data_lists
 from calltape_recorder.capture.keys import MODULE
 from calltape_recorder.capture.known_classes import type_name
 from calltape_recorder.capture.withholding import Degree, Withholding, is_name
+from calltape_recorder.remembered import Remembered
 from calltape_recorder.threads import RLock
 from calltape_schema.cache_classes import is_cache
 from calltape_schema.nested_tensors import NESTED_TENSOR
@@ -89,7 +90,9 @@ class Structures:
     def __init__(
         self, on_new: Callable[[Structure], None], withholding: Withholding | None = None
     ) -> None:
-        self._known: dict[tuple[Any, ...], Structure] = {}
+        self._known: Remembered[tuple[Any, ...], Structure] = Remembered(
+            _MAX_STRUCTURES, lambda tokens, _: len(tokens)
+        )
         self._on_new = on_new
         self._withholding = withholding
         if withholding is not None and not withholding.withholds:
@@ -111,9 +114,7 @@ class Structures:
                 return known
             if builder.dicts:
                 built.core = self._data_keys.core_of(tokens, builder.dicts, builder.end())
-            if len(self._known) >= _MAX_STRUCTURES:
-                self._known.pop(next(iter(self._known)), None)
-            self._known[tokens] = built
+            self._known.keep(tokens, built)
         self._on_new(built)
         return built
 

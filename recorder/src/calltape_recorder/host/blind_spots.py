@@ -106,15 +106,15 @@ def _places_of(cls: type, guards: list[str]) -> Iterator[str]:
 def _begins_at(around: list[torch.nn.Module], code: CodeType, place: str) -> bool:
     """Whether a place of a graph that was made of this code may begin at one of these modules: if
     their class has this method, or a function has one as a global or in its closure. Of an argument
-    nobody knows which module it was."""
-    found = re.match(r"([LG])\['(\w+)'\]", place)
+    nobody knows which module it was, but the way from there to the part is known."""
+    found = re.match(r"([LG])\['(\w+)'\](.*)", place)
     if found is None:
         return False
-    scope, name = found.groups()
+    scope, name, rest = found.groups()
     if name == "self":
         return any(_code_of(module) is code for module in around)
     if scope == "L" and name not in code.co_freevars:
-        return True
+        return _may_lead(around, rest)
     functions = [one for one in gc.get_referrers(code) if type(one) is FunctionType]
     values = [
         one.__globals__.get(name)
@@ -124,6 +124,22 @@ def _begins_at(around: list[torch.nn.Module], code: CodeType, place: str) -> boo
     ]
     values += [part for value in values for part in _parts_of(value)]
     return any(value is module for value in values for module in around)
+
+
+def _may_lead(around: list[torch.nn.Module], rest: str) -> bool:
+    """Whether ``rest``, as ``._modules['a']``, may lead from one of these modules to the first,
+    which the others contain."""
+    names = re.findall(r"\._modules\['([^']*)'\]", rest)
+    if rest != "".join(f"._modules['{name}']" for name in names):
+        return True  # another way, which nobody follows here
+    return any(_part_at(module, names) is around[0] for module in around)
+
+
+def _part_at(module: Any, names: list[str]) -> Any:
+    for name in names:
+        parts = vars(module).get("_modules") if isinstance(module, torch.nn.Module) else None
+        module = parts.get(name) if isinstance(parts, dict) else None
+    return module
 
 
 def _parts_of(value: Any) -> list[Any]:

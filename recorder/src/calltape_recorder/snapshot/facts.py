@@ -29,7 +29,7 @@ from calltape_recorder.snapshot.bare_tensor import (
     stride,
 )
 from calltape_schema.interning import MAX_RANK
-from calltape_schema.plain_classes import class_attribute
+from calltape_schema.plain_classes import class_attribute, name_of
 
 __all__ = [
     "DTYPES", "SIMPLE", "Alias", "Dtype", "Facts", "facts_of", "is_plain", "leaf_document",
@@ -188,7 +188,7 @@ def _subclass_facts(t: Any, cls: type) -> Facts:
 
 
 def _why(t: Any, error: Exception) -> str:
-    return "layout nested" if is_nested(t) else f"not readable: {type(error).__name__}"
+    return "layout nested" if is_nested(t) else f"not readable: {name_of(type(error))}"
 
 
 def _unreadable(t: Any, reason: str, subclass: type | None) -> Facts:

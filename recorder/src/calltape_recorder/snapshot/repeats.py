@@ -16,6 +16,7 @@ from calltape_recorder.capture.call_view import Row
 from calltape_recorder.capture.contexts import ORDINARY, Context, context_now
 from calltape_recorder.capture.structures import Structure
 from calltape_recorder.counting import Count, value_of
+from calltape_recorder.remembered import MOST_PARTS, Remembered
 from calltape_recorder.snapshot.bare_tensor import is_inference, storage_offset, untyped_storage
 from calltape_recorder.snapshot.facts import INFERENCE
 from calltape_recorder.snapshot.look import Look
@@ -181,8 +182,8 @@ class Repeats:
 
     def __init__(self) -> None:
         self._known: dict[Structure, Repeat] = {}
-        self._rows: dict[Structure, tuple[Any, ...]] = {}
-        self._facts: dict[Structure, tuple[Any, ...]] = {}
+        self._rows = _last_of_each()
+        self._facts = _last_of_each()
         self._replaced: list[Repeat] = []
         self.call: Repeat | None = None
         self.result: Repeat | None = None
@@ -196,16 +197,18 @@ class Repeats:
     def has_same_sizes(self, structure: Structure, row: Row) -> bool:
         """Whether the last leaves of this structure that were no repeat had the same sizes. The
         leaves of a growing cache never have."""
-        return _is_last(self._rows, structure, row)
+        return self._is_last(self._rows, structure, row)
 
     def has_same_look(self, structure: Structure, look: Look) -> bool:
         """Whether the last leaves of this structure that were read had the same facts."""
-        return _is_last(self._facts, structure, look.facts)
+        return self._is_last(self._facts, structure, look.facts)
 
     def learn(self, structure: Structure, leaves: Sequence[Any], look: Look) -> Repeat | None:
         """Remembers leaves that came again, if they are plain."""
         is_known = structure in self._known
         if not look.is_plain or len(self._replaced if is_known else self) >= _MOST:
+            return None
+        if len(leaves) * len(self) > MOST_PARTS:  # about so many leaves are known
             return None
         try:
             made = Repeat(structure, leaves, look)
@@ -235,6 +238,16 @@ class Repeats:
                     elif are_many:
                         self._retire(repeat.structure)
 
+    def _is_last(
+        self, last: Remembered[Structure, tuple[Any, ...]], structure: Structure, found: Any
+    ) -> bool:
+        """Whether this was found last for this structure; it is remembered as the last."""
+        if last.get(structure) == found:
+            return True
+        with self.lock:
+            last.keep(structure, found)
+        return False
+
     def _retire(self, structure: Structure) -> None:
         """Hides the repeat of a structure. A thread that has it already may still count with it."""
         before = self._known.pop(structure, None)
@@ -247,11 +260,5 @@ class Repeats:
                 self.result = None
 
 
-def _is_last(last: dict[Structure, tuple[Any, ...]], structure: Structure, found: Any) -> bool:
-    """Whether this was found last for this structure; it is remembered as the last."""
-    if last.get(structure) == found:
-        return True
-    if len(last) >= _MOST and structure not in last:
-        last.clear()
-    last[structure] = found
-    return False
+def _last_of_each() -> Remembered[Structure, tuple[Any, ...]]:
+    return Remembered(_MOST, lambda _, found: len(found))

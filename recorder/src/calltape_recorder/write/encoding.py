@@ -6,6 +6,7 @@ from typing import Any
 
 from calltape_recorder.call import Call
 from calltape_recorder.capture.withholding import FEWEST_RANGED
+from calltape_recorder.remembered import Remembered
 from calltape_recorder.snapshot.copies import data_of, joined, wait_for_copies
 from calltape_recorder.snapshot.facts import DTYPES, Facts, is_plain, leaf_document
 from calltape_recorder.snapshot.look import RANGE_BYTES
@@ -29,8 +30,12 @@ class Encoder:
     """Encodes calls, and remembers what repeats. Only one thread at a time may use it."""
 
     def __init__(self) -> None:
-        self._leaves: dict[Any, EncodedLeaves] = {}
-        self._headers: dict[Any, bytes] = {}
+        self._leaves: Remembered[Any, EncodedLeaves] = Remembered(
+            _MAX_LEAVES_KNOWN, lambda key, _: len(key[1])
+        )
+        self._headers: Remembered[Any, bytes] = Remembered(
+            _MAX_HEADERS_KNOWN, lambda _, header: len(header) // 64
+        )
 
     def encode(self, call: Call) -> NewCall:
         """A call as the bytes of its blob and the document of its record."""
@@ -68,9 +73,8 @@ class Encoder:
         key = (side.structure, side.facts, side.same, side.storages, side.wanted)
         known = self._leaves.get(key)
         if known is None:
-            if len(self._leaves) >= _MAX_LEAVES_KNOWN:
-                del self._leaves[next(iter(self._leaves))]
-            known = self._leaves[key] = self._build_leaves(side)
+            known = self._build_leaves(side)
+            self._leaves.keep(key, known)
         return known
 
     def _build_leaves(self, side: Side) -> EncodedLeaves:
@@ -106,10 +110,9 @@ class Encoder:
         key = tuple(leaves.encoded for leaves in known)
         header = self._headers.get(key)
         if header is None:
-            if len(self._headers) >= _MAX_HEADERS_KNOWN:
-                del self._headers[next(iter(self._headers))]
             entries = {name: stored for leaves in known for name, stored in leaves.header.items()}
-            header = self._headers[key] = build_header(entries)
+            header = build_header(entries)
+            self._headers.keep(key, header)
         return header
 
 

@@ -11,7 +11,6 @@ is recorded where. It is no warning, because nothing is wrong.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import time
@@ -62,9 +61,8 @@ class Notices:
             say(logging.WARNING, f"{about}: {what} (said once; see Recorder.stats())")
             if not log.isEnabledFor(logging.DEBUG):
                 return
-            with contextlib.suppress(Exception):  # the code of the exception may raise
-                lines = _without_lines if self._withholds else _with_lines
-                say(logging.DEBUG, f"{about}\n{lines(error)}")
+            lines = _without_lines if self._withholds else _with_lines
+            say(logging.DEBUG, f"{about}\n{lines(error)}")
 
     def warn(self, text: str) -> None:
         """Logs a text once."""
@@ -110,6 +108,7 @@ class Notices:
 
 
 _errno_of: Any = OSError.__dict__["errno"].__get__
+_traceback_of: Any = BaseException.__dict__["__traceback__"].__get__
 
 
 def _without_text(error: BaseException) -> str:
@@ -120,12 +119,17 @@ def _without_text(error: BaseException) -> str:
 
 
 def _with_lines(error: BaseException) -> str:
-    return "".join(format_exception(error))
+    try:
+        return "".join(format_exception(error))
+    except BaseException as broken:  # the code of the exception, or of the one that it came from
+        if is_interrupt(broken):
+            raise
+        return _without_lines(error)
 
 
 def _without_lines(error: BaseException) -> str:
     """The frames of the traceback. A line of code may have the text of the exception."""
-    frames = extract_tb(error.__traceback__)
+    frames = extract_tb(_traceback_of(error))
     return "\n".join(f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames)
 
 

@@ -1,0 +1,233 @@
+"""The walk over a tape, which finds every call of it.
+
+It reads the tables of the groups, and no tensor bytes. It keeps 28 bytes for each call: decoding a
+record again costs less than millions of small objects that the garbage collector visits.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from bisect import bisect_left
+from collections import Counter
+
+from calltape_schema.end import End, Index
+from calltape_schema.errors import TapeError
+from calltape_schema.groups import HAS_RANGES, RAISED, check_table, member_content, opened
+from calltape_schema.inputs_table import u64s
+from calltape_schema.storage import Source, Window
+from calltape_schema.tar import BLOCK, END_MEMBER, Member, is_group, members
+
+__all__ = ["Scan"]
+
+_ONE = struct.Struct("<QQQ")  # the table of a group of one call
+_LOW = 2**32 - 1
+
+
+class Scan:
+    """What a walk over a tape found. The arrays have an element per call, in file order.
+
+    Attributes:
+        numbers, inputs, places: as those of a :class:`~calltape_schema.groups.Group`.
+        groups: per call the position of its group.
+        offsets: per group where its member begins.
+        tensor_bytes: the size of all blobs.
+        unfinished: how many bytes at the end belong to calls that were being written.
+        damage: everything that was found wrong.
+
+    Args:
+        source: of the tape.
+        tape: its id.
+        start: where the member after the manifest begins.
+        end: of the tape, if it is sealed. What it says is compared with what is found.
+    """
+
+    def __init__(self, source: Source, tape: bytes, start: int, end: End | None) -> None:
+        self.numbers, self.inputs, self.places = array("Q"), array("Q"), array("Q")
+        self.groups, self.offsets = array("I"), array("Q")
+        self.tensor_bytes = self.unfinished = 0
+        self.damage: list[TapeError] = []
+        self._tape = tape
+        self._end = end
+        self._index: Index | None = None
+        self._found = bytearray()  # per group of the index whether it was found
+        self._read = Window(source).read
+        self._held: TapeError | None = None  # the last damage, until a member follows it
+        self._blob: int | None = None  # where blobs begin that wait for their group
+        self._highest = -1
+        self._positions: dict[int, int] | None = None  # as soon as a number is not the highest
+        self._walk(source, start)
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @property
+    def ascends(self) -> bool:
+        """Whether the calls are in the order of their numbers, as nearly always."""
+        return self._positions is None
+
+    def raised(self, at: int) -> bool:
+        """Whether a call raised."""
+        return bool(self.places[at] >> 32 & RAISED)
+
+    def has_ranges(self, at: int) -> bool:
+        """Whether the inputs of a call have ranges."""
+        return bool(self.places[at] >> 32 & HAS_RANGES)
+
+    def position(self, number: int) -> int | None:
+        """The position of a call; None if there is none of this number."""
+        if self._positions is not None:
+            return self._positions.get(number)
+        at = bisect_left(self.numbers, number)
+        return at if at < len(self) and self.numbers[at] == number else None
+
+    def place(self, at: int) -> tuple[int, int]:
+        """The offset of the group of a call, and the position of the call there."""
+        group = self.groups[at]
+        return self.offsets[group], at - bisect_left(self.groups, group)
+
+    def _walk(self, source: Source, start: int) -> None:
+        if self._end is not None:
+            try:
+                self._index = self._end.groups()
+                self._found = bytearray(len(self._index))
+            except TapeError as error:
+                self.damage.append(error.at(member=END_MEMBER))
+        for found in members(self._read, source.size, self._hold, start, source.next_data):
+            self._release()
+            if found.name[:6] == "blobs/":
+                self.tensor_bytes += found.size
+                if self._blob is None:
+                    self._blob = found.offset
+                continue
+            try:
+                if is_group(found.name):
+                    self._blob = None
+                    self._add_group(found)
+                elif found.name == END_MEMBER and self._end is None:
+                    raise TapeError("damaged", "the end of the tape cannot be read, or is not last")
+            except TapeError as error:
+                self.damage.append(error.at(member=found.name, offset=found.offset))
+        if self._end is None:
+            self._end_unsealed(source.size)
+        else:
+            self._release()
+            self._end_sealed(self._end)
+
+    def _hold(self, error: TapeError) -> None:
+        """Holds damage back until it is known whether a member follows: at the end of an unsealed
+        tape, a member that is cut short is a call that was being written."""
+        self._release()
+        self._held = error
+
+    def _release(self) -> None:
+        if self._held is not None:
+            self.damage.append(self._held)
+            self._held = None
+
+    def _add_group(self, found: Member) -> None:
+        tape, table, documents, size = opened(member_content(self._read, found))
+        if tape != self._tape:
+            raise TapeError("damaged", "a group belongs to another tape")
+        if self._index is not None:
+            self._compare(table, found.offset, self._index)
+        size = size or len(documents)
+        group = len(self.offsets)
+        if len(table) == _ONE.size:  # nearly each group of a paced recording
+            number, key, place = _ONE.unpack(table)
+            if number <= self._highest or number >= 2**63 or place & _LOW >= size:
+                check_table(table, size)
+                self._expect_new(array("Q", (number,)))
+            else:
+                self._highest = number
+            self.groups.append(group)
+            self.numbers.append(number)
+            self.inputs.append(key)
+            self.places.append(place)
+        else:
+            check_table(table, size)
+            columns = u64s(table)
+            numbers = columns[::3]
+            self._expect_new(numbers)
+            self._highest = max(self._highest, *numbers)
+            self.groups.extend([group] * len(numbers))
+            self.numbers += numbers
+            self.inputs += columns[1::3]
+            self.places += columns[2::3]
+        self.offsets.append(found.offset)
+
+    def _expect_new(self, numbers: array[int]) -> None:
+        """Raises if the tape has one of these calls already."""
+        if self._positions is None:
+            before = self._highest
+            for number in numbers:
+                if number <= before:
+                    break
+                before = number
+            else:
+                return
+            # To hold the places of all numbers takes longer than a walk: nearly always they ascend.
+            self._positions = {number: at for at, number in enumerate(self.numbers)}
+        new = {number: at for at, number in enumerate(numbers, len(self))}
+        if len(new) != len(numbers) or not new.keys().isdisjoint(self._positions):
+            raise TapeError("damaged", "a call of the group has the number of another one")
+        self._positions |= new
+
+    def _compare(self, table: bytes, offset: int, index: Index) -> None:
+        at = index.position(offset)
+        if at is None:  # bytes inside a damaged tensor that look like a group
+            raise TapeError("damaged", "the index of the tape does not have this group here")
+        self._found[at] = 1
+        told, numbers = index.entry(at), u64s(table)[::3]
+        if told[1:] != (len(numbers), min(numbers), max(numbers)):
+            reason = f"by the index of the tape, {told.named} are here"
+            self.damage.append(TapeError("damaged", reason, offset=offset))
+
+    def _end_unsealed(self, size: int) -> None:
+        held = self._held
+        if held is not None and not _is_cut_short(held, size):
+            self._release()
+            held = None
+        torn = size if held is None else held.offset or 0
+        self.unfinished = size - min(torn, size if self._blob is None else self._blob)
+
+    def _end_sealed(self, end: End) -> None:
+        coverage = end.coverage
+        told = coverage.kept + sum(coverage.dropped.values())
+        if coverage.seen != told:
+            reason = f"the end says that {coverage.seen} calls were seen, but accounts for {told}"
+            self.damage.append(TapeError("damaged", reason, member=END_MEMBER))
+        known = {error.offset for error in self.damage}
+        for at, was_found in enumerate(self._found):
+            if self._index is not None and not was_found:
+                entry = self._index.entry(at)
+                if entry.offset not in known:
+                    reason = f"{entry.named} are lost: by the index of the tape, they were here"
+                    self.damage.append(TapeError("damaged", reason, offset=entry.offset))
+        if not self.damage and not end.elsewhere:
+            self._compare_table(end)
+
+    def _compare_table(self, end: End) -> None:
+        """Compares the calls that were found with the table of counted inputs."""
+        try:
+            table = end.table()
+        except TapeError as error:
+            self.damage.append(error.at(member=END_MEMBER))
+            return
+        if table is None:
+            return
+        found = Counter(self.inputs)
+        is_true = all(row.kept == found.pop(key, 0) for key, row in table.rows.items())
+        # The others are counted by kind, or without one.
+        rest = sum([kind.kept for kind in table.kinds.values()]) + table.other.kept
+        if not is_true or found.total() != rest:
+            reason = "the table of inputs does not count the calls of the tape"
+            self.damage.append(TapeError("damaged", reason, member=END_MEMBER))
+
+
+def _is_cut_short(error: TapeError, size: int) -> bool:
+    """Whether the file ends like one whose writer was interrupted: within a member of calls, or
+    within a header."""
+    if error.member == END_MEMBER:
+        return False
+    return error.member is not None or size - (error.offset or 0) < BLOCK
