@@ -135,11 +135,11 @@ class Scan:
         group = len(self.offsets)
         if len(table) == _ONE.size:  # nearly each group of a paced recording
             number, key, place = _ONE.unpack(table)
-            if number <= self._highest or number >= 2**63 or place & _LOW >= size:
+            if number >= 2**63 or place & _LOW >= size:
                 check_table(table, size)
+            if number <= self._highest or self._positions is not None:
                 self._expect_new(array("Q", (number,)))
-            else:
-                self._highest = number
+            self._highest = max(self._highest, number)
             self.groups.append(group)
             self.numbers.append(number)
             self.inputs.append(key)
