@@ -314,7 +314,7 @@ class Pipeline:
             self.segments.seal()
             is_sealed = True
         except Exception as trouble:
-            # A tape is readable without its trailer, too.
+            # A tape is readable without its end, too.
             self.notices.complain(f"the tape {path} cannot be sealed", trouble)
         self._say_the_end(is_sealed)
         self.segments.close()

@@ -177,7 +177,7 @@ def test_so_is_what_a_compressed_one_counted(tmp_path: Path) -> None:
     options = DELETES | {"max_disk_bytes": 300 * KIB, "segment_bytes": 30 * KIB, "compress": "gz"}
     with record(model, folder / "a.tape", **options) as recorder:
         model(torch.zeros(7, 3, dtype=torch.int16))
-        for n in range(90):
+        for _ in range(90):
             model(torch.cat([torch.randn(1280), torch.zeros(1280)]))
             assert recorder.flush()
             pipeline: Any = recorder._handler.pipeline
