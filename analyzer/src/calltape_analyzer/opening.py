@@ -167,7 +167,13 @@ class _Files:
         Raises:
             TapeError: as :meth:`open`.
         """
-        waiting = [segment for segment in self.segments if every or segment.summary is None]
+        if every and all(segment.elsewhere for segment in self.segments):
+            raise UsageError("a survey has no records to scan", advice="name the tapes themselves")
+        waiting = [
+            segment
+            for segment in self.segments
+            if segment.summary is None or (every and not segment.elsewhere)
+        ]
         unsound: set[int] = set()
         for segment, found in zip(waiting, scanned_segments(waiting), strict=True):
             if isinstance(found, TapeError):
