@@ -17,7 +17,7 @@ from calltape_analyzer.writing.output_file import write_file
 from calltape_schema import __version__
 from calltape_schema.endings import Coverage
 from calltape_schema.errors import TapeError
-from calltape_schema.history import MAX_SOURCES, Source, Step
+from calltape_schema.history import MAX_SOURCES, Source, Step, redacted_of_steps
 from calltape_schema.inputs_table import InputsTable
 from calltape_schema.records import MINOR, Manifest
 from calltape_schema.storage import BytesSink
@@ -183,11 +183,12 @@ def _sources_of(one: FileSurvey) -> list[Source]:
     if one.elsewhere and steps:
         return list(steps[-1].sources)
     name = os.path.basename(one.path).encode("utf-8", "backslashreplace").decode()[:1000]
-    verbs = [step.verb for step in steps]
-    redacted = "all" if verbs[-1:] == ["redact"] else None
     return [
         Source(
-            tape=one.manifest.tape, files=(name,), calls=one.coverage.kept, redacted=redacted
+            tape=one.manifest.tape,
+            files=(name,),
+            calls=one.coverage.kept,
+            redacted=redacted_of_steps(steps),
         )
     ]
 
