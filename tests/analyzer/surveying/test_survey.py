@@ -148,3 +148,13 @@ def test_inputs_without_room_are_told(tmp_path: Path) -> None:
         tape.variants()
         assert "the inputs of 2 calls are left out" in str(tape.damage[0])
         assert tape.counters.calls == 3
+
+
+def test_a_survey_beside_its_tapes_is_left_out(tmp_path: Path) -> None:
+    one = made(tmp_path, "a")
+    found = written(tmp_path, "s", one)
+    with open_tape(tmp_path) as tape:
+        assert (len(tape), len(list(tape))) == (3, 3)
+        assert "the survey is left out" in str(tape.damage[0])
+    with open_tape([found, shutil.copy(found, tmp_path / "again.tape")]) as tape:
+        assert len(tape) == 3
