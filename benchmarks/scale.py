@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from calltape_analyzer.surveying.survey_file import survey_to_json
 
 from benchmarks.sealed_ends import Ends
 from benchmarks.sealed_tapes import record_calls
 from calltape_analyzer import open_tape, survey
-from calltape_analyzer.surveying.survey_file import survey_to_json
 from calltape_recorder import record
 from calltape_schema.framing import members
 

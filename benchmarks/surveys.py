@@ -16,13 +16,14 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
 
+from calltape_analyzer.surveying.survey_file import write_survey
+
 from benchmarks.report import Row
 from benchmarks.rounds import measure, processor_seconds
 from benchmarks.sealed_ends import Ends
 from benchmarks.sealed_tapes import record_calls
 from calltape_analyzer import open_tape, survey
 from calltape_analyzer.surveying.survey import Survey
-from calltape_analyzer.surveying.survey_file import write_survey
 from calltape_schema.framing import SUMMARY, members
 
 __all__ = ["rows"]

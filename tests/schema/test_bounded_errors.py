@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
+import calltape_analyzer.surveying.document_models
 import pytest
 from pydantic import BaseModel, TypeAdapter
 
 import calltape_analyzer.programs.manifest
-import calltape_analyzer.surveying.document_models
 import calltape_schema
 from calltape_schema.endings import decode_trailer
 from calltape_schema.errors import TapeError

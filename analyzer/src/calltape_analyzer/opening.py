@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.pytree.classes import Classes
 from calltape_analyzer.reading.compressed import compressed_since
-from calltape_analyzer.reading.damage import Damage
+from calltape_analyzer.reading.damage import Damage, RepeatedCallsError
 from calltape_analyzer.reading.files import Paths, files_of
 from calltape_analyzer.reading.opened_segments import opened_segments, scanned_segments
 from calltape_analyzer.reading.ranks import without_other_ranks
@@ -77,7 +77,9 @@ def open_tape(
             files.keep_only(chosen_target(names, target))
         common_target(files.segments)  # before anything is scanned
         files.scan(every=scan)
-        recordings, other_ranks = without_other_ranks(_recordings(files.segments, damage))
+        recordings, other_ranks = without_other_ranks(
+            _recordings(_without_surveyed(files.segments, damage), damage)
+        )
         parts = [segment for recording in recordings for segment in recording]
         tape = Tape(parts, damage, classes, other_ranks)
     if verify:
@@ -167,7 +169,13 @@ class _Files:
         Raises:
             TapeError: as :meth:`open`.
         """
-        waiting = [segment for segment in self.segments if every or segment.summary is None]
+        if every and all(segment.elsewhere for segment in self.segments):
+            raise UsageError("a survey has no records to scan", advice="name the tapes themselves")
+        waiting = [
+            segment
+            for segment in self.segments
+            if segment.summary is None or (every and not segment.elsewhere)
+        ]
         unsound: set[int] = set()
         for segment, found in zip(waiting, scanned_segments(waiting), strict=True):
             if isinstance(found, TapeError):
@@ -183,6 +191,25 @@ class _Files:
     def _expect_some(self) -> None:
         if not self.segments:
             raise self._errors[0]
+
+
+def _without_surveyed(segments: Sequence[Segment], damage: Damage) -> list[Segment]:
+    """The files, without surveys of which a recording is in another file too: its calls would
+    count twice."""
+    known = {one.manifest.tape for one in segments if not one.elsewhere}
+    left_out: set[int] = set()
+    for one in segments:
+        if not one.elsewhere:
+            continue
+        if known.isdisjoint(one.recordings):
+            known |= one.recordings.keys()
+            continue
+        one.close()
+        left_out.add(id(one))
+        reason = "the survey is left out: calls of its recordings are in other files here"
+        advice = "open the survey, or the tapes"
+        damage.add(RepeatedCallsError("damaged", reason, path=one.path, advice=advice))
+    return [one for one in segments if id(one) not in left_out]
 
 
 def _recordings(segments: Iterable[Segment], damage: Damage) -> list[list[Segment]]:

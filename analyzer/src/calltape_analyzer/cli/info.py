@@ -66,6 +66,7 @@ _CHECKED = {
     "(--scan reads them)",
     "no tensors": "there are no tensors to check; --scan reads and checks each record",
 }
+_SURVEY = "what the tapes that were surveyed say of all calls"
 _MOST_IDS = 4
 _MOST_STEPS = 8
 _MOST_TEXT = 400
@@ -321,7 +322,7 @@ def _print(
         *_history(tape.manifest),
         ("format", facts["format"]),
         ("checksums", _checksums(tape, facts)),
-        ("source", _SOURCES[facts["source"]]),
+        ("source", _SOURCES[facts["source"]] if tape.calls.are_single else _SURVEY),
         ("private", None if private is None else private.short(_MOST_PRIVATE)),
     ]
     if target is not None and target.outside:

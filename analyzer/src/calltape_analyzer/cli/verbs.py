@@ -68,7 +68,7 @@ VERBS = (
         "survey",
         "surveys",
         "survey",
-        "Many tapes as one: calls, coverage, damage, time and hosts.",
+        "Many tapes as one: calls, coverage and damage.",
     ),
     Verb("export", "exports", "export", "Programs for the calls on a tape, verified."),
     Verb("replay", "replays", "replay", "Runs the recorded calls, and compares."),

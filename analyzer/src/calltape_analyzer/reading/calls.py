@@ -29,7 +29,7 @@ class Calls(Sequence[Call]):
 
     def __init__(self, segments: Sequence[Segment], classes: ClassIndex) -> None:
         self._classes = classes
-        self._recordings = {segment.manifest.tape for segment in segments}
+        self._recordings = {tape for segment in segments for tape in segment.recordings}
         self._segments = [segment for segment in segments if len(segment)]
         self._count()
 
@@ -106,9 +106,8 @@ class Calls(Sequence[Call]):
                 self._scan([segment])
                 yield from self._scanned_inputs(which, segment)
                 continue
-            tape = segment.manifest.tape
             for inputs, raised, calls, first, last in summed:
-                places = (Place(which, number, CallRef(tape, number)) for number in (first, last))
+                places = (Place(which, number, segment.ref(number)) for number in (first, last))
                 yield SeenInputs(inputs, raised, calls, *places)
 
     def _scanned_inputs(self, which: int, segment: Segment) -> Iterator[SeenInputs]:
@@ -128,7 +127,7 @@ class Calls(Sequence[Call]):
     def are_single(self) -> bool:
         """Whether each call can be looked at. Of a survey, only calls with equal inputs are there,
         together."""
-        return True
+        return not any(segment.elsewhere for segment in self._segments)
 
     def inputs_seen(self) -> Iterator[tuple[Tree, int, CallRef]]:
         """The inputs of each call, the number 1, and the call. If no single call is at hand, equal
@@ -138,6 +137,10 @@ class Calls(Sequence[Call]):
         Raises:
             TapeError: a call's record breaks the format.
         """
+        if not self.are_single:
+            for seen in self.by_inputs():
+                yield seen.inputs, seen.calls, seen.first.ref
+            return
         for call in self:
             yield call.record.inputs, 1, call.ref
 
@@ -192,7 +195,7 @@ class Calls(Sequence[Call]):
         """
         for which in self._may_have(ref):
             for row in self._segments[which].summed_inputs() or ():
-                if row.first == ref.number:
+                if self._segments[which].ref(row.first) == ref:
                     return row.inputs
         return self.at(ref).record.inputs
 
@@ -220,7 +223,8 @@ class Calls(Sequence[Call]):
             last: dict[int, int] = {}
             for which, segment in enumerate(self._segments):
                 low, last[which] = segment.bounds
-                found.setdefault(segment.manifest.tape, []).append((low, which))
+                for tape, first in segment.recordings.items():
+                    found.setdefault(tape, []).append((0 if first else low, which))
             self._cached_parts = {}
             for tape, parts in found.items():
                 parts.sort()

@@ -14,9 +14,11 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
+from calltape_analyzer.errors import UsageError
 from calltape_analyzer.progress import steps
 from calltape_analyzer.pytree.inputs import parts_of_inputs
 from calltape_analyzer.pytree.memory_limit import check_memory, memory_limit_of
+from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.reading.damage import Damage, is_damage
 from calltape_analyzer.reading.file_descriptors import DescriptorError
 from calltape_analyzer.reading.opened_file import opened_file
@@ -136,6 +138,8 @@ class Segment:
             return
         with contextlib.suppress(TapeError):  # the scan reports it
             self._table = end.table()
+        if end.elsewhere and self._table is None:
+            self._table = InputsTable()  # there is nothing else
         if self._table is not None:
             self._end = end
             self._file.expect_unchanged(self._reader.start, is_sealed=True)
@@ -145,6 +149,27 @@ class Segment:
         """What the end of the file says of its calls, while that is all that is known of them; None
         once the file was scanned, or a part of its calls was chosen."""
         return self._end if self._found is None and self._order is None else None
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether this is a survey: its calls are on other tapes."""
+        return self._end is not None and bool(self._end.elsewhere)
+
+    @cached_property
+    def recordings(self) -> dict[bytes, int]:
+        """The ids of the recordings of its calls, with what was added to their numbers."""
+        steps = self.manifest.history or ()
+        if not self.elsewhere or not steps:
+            return {self.manifest.tape: 0}
+        return {source.tape: source.first for source in steps[-1].sources}
+
+    def ref(self, number: int) -> CallRef:
+        """The call of a number: of a survey, the call of the recording that it counts."""
+        if not self.elsewhere:
+            return CallRef(self.manifest.tape, number)
+        before = [(first, tape) for tape, first in self.recordings.items() if first <= number]
+        first, tape = max(before, default=(0, self.manifest.tape))
+        return CallRef(tape, number - first)
 
     @property
     def is_scanned(self) -> bool:
@@ -171,6 +196,11 @@ class Segment:
     def scan(self) -> None:
         """Finds every call of the file, if that was not done yet. What its end says is compared
         with the calls; a difference is damage."""
+        if self.elsewhere:
+            raise UsageError(
+                "a survey has counts and sizes, and no single call or value",
+                advice="open the tapes themselves for this",
+            )
         with self._lock:
             if self._found is None:
                 self._scan_now()
@@ -264,6 +294,8 @@ class Segment:
         """The lowest and the highest number of the calls in its list, of which there are some."""
         if self.summary is not None and self.extent is not None:
             return self.extent
+        if self.elsewhere:
+            return 0, MAX_COUNT
         return self.number(self.order[0]), self.number(self.order[-1])
 
     @property
@@ -353,15 +385,39 @@ class Segment:
         if self._rows is None:
             try:
                 assert self._table is not None
-                self._rows = _rows_of(self._table)
+                self._rows = self._surveyed() if self.elsewhere else _rows_of(self._table)
             except TapeError as error:
+                broken = _stale(str(error.reason)).at(path=self.path, member=END_MEMBER)
+                if self.elsewhere:
+                    self.damage.add(broken)
+                    self._rows = []
+                    return self._rows
                 self.scan()
                 if self._table is not None:  # else the scan tells
-                    self.damage.add(_stale(error.reason).at(path=self.path, member=END_MEMBER))
+                    self.damage.add(broken)
                     self._table = None
             if self._rows is None:
                 self.scan()
         return self._rows
+
+    def _surveyed(self) -> list[InputsOfCalls]:
+        """The inputs of a survey. Calls of which only the kind is known are told."""
+        assert self._table is not None
+        others = sum(one.kept for one in (*self._table.kinds.values(), self._table.other))
+        if others:
+            reason = (
+                f"the inputs of {others:,} calls are left out: there are too many different ones"
+            )
+            advice = "survey fewer tapes at once"
+            self.damage.add(TapeError("limit", reason, path=self.path, advice=advice))
+        found: list[InputsOfCalls] = []
+        for row in self._table.rows.values():
+            raised = min(row.raised, row.kept)
+            for calls, has_raised in ((row.kept - raised, False), (raised, True)):
+                if calls:
+                    tree = _inputs(row.tree())
+                    found.append(InputsOfCalls(tree, has_raised, calls, row.first, row.last))
+        return sorted(found, key=lambda one: (one.first, one.raised))
 
     def inputs_number(self, position: int) -> int:
         """A number that is equal for calls of equal inputs that both raised, or both did not. No

@@ -33,25 +33,25 @@ class Loop(Executor):
 
 @contextmanager
 def executor_for(
-    executor: Executor | None, jobs: int | None, files: list[str]
+    executor: Executor | None, processes: int | None, files: list[str]
 ) -> Iterator[tuple[Executor, int]]:
     """An executor, and how many tasks it is given at once.
 
     Args:
         executor: of the caller, who also shuts it down.
-        jobs: how many processes read; by default one per processor, and none but this one for a
+        processes: how many read; by default one per processor, and none but this one for a
             few small files.
         files: what is to be read.
     """
     if executor is not None:
         yield executor, 1024
         return
-    jobs = jobs or (1 if _are_few(files) else os.cpu_count() or 1)
-    if jobs == 1:
+    processes = processes or (1 if _are_few(files) else os.cpu_count() or 1)
+    if processes == 1:
         yield Loop(), 1
         return
-    with ProcessPoolExecutor(jobs, multiprocessing.get_context(_way_to_start())) as pool:
-        yield pool, 8 * jobs
+    with ProcessPoolExecutor(processes, multiprocessing.get_context(_way_to_start())) as pool:
+        yield pool, 8 * processes
 
 
 def _way_to_start() -> str:
