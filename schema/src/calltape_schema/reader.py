@@ -267,10 +267,16 @@ class TapeReader:
             reason = f"call {record.call} refers to call {number}, which is no earlier one"
             raise TapeError("invalid", reason)
         try:
-            return self.record(number), there
+            holder = self.record(number)
         except TapeError as error:
             error.reason = f"call {record.call} refers to call {number}: {error.reason}"
+            if error.kind == "usage":  # there is no such call: its group may be lost
+                error.kind = "damaged"
             raise
+        if holder.blob is None:
+            reason = f"call {record.call} refers to call {number}, which has no blob"
+            raise TapeError("invalid", reason)
+        return holder, there
 
     def _blob(self, record: GroupedRecord) -> _Blob:
         with self._lock:

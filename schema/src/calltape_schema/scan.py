@@ -140,6 +140,8 @@ class Scan:
                 self._expect_new(array("Q", (number,)))
             else:
                 self._highest = number
+                if self._positions is not None:
+                    self._positions[number] = len(self)
             self.groups.append(group)
             self.numbers.append(number)
             self.inputs.append(key)

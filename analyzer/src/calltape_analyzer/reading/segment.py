@@ -21,7 +21,7 @@ from calltape_analyzer.reading.opened_file import opened_file
 from calltape_analyzer.reading.tape_file import is_ahead
 from calltape_schema.end import End
 from calltape_schema.endings import Coverage
-from calltape_schema.errors import TapeError
+from calltape_schema.errors import Kind, TapeError
 from calltape_schema.fields import MAX_COUNT
 from calltape_schema.groups import GroupedRecord
 from calltape_schema.inputs_table import InputsTable
@@ -130,7 +130,9 @@ class Segment:
         try:
             self._table = end.table()
         except TapeError as error:
-            self.damage.add(_stale(str(error.reason)).at(path=self.path, member=END_MEMBER))
+            self.damage.add(
+                _stale(str(error.reason), error.kind).at(path=self.path, member=END_MEMBER)
+            )
         if self._table is not None:
             self._end = end
             self._file.expect_unchanged(self._reader.start, is_sealed=True)
@@ -182,7 +184,8 @@ class Segment:
             self._ahead = self._raw_group(found)
         if self._order is None:
             self._order = _sorted(found)
-        if self._table is not None and (told := _difference(self._table, found)):
+        is_here = self._end is not None and not self._end.elsewhere
+        if is_here and self._table is not None and (told := _difference(self._table, found)):
             self.damage.add(_stale(told).at(path=self.path, member=END_MEMBER))
             self._table = None
         self._found = found  # last, because other threads ask for it
@@ -350,7 +353,9 @@ class Segment:
                 assert self._table is not None
                 self._rows = _rows_of(self._table)
             except TapeError as error:
-                self.damage.add(_stale(str(error.reason)).at(path=self.path, member=END_MEMBER))
+                self.damage.add(
+                    _stale(str(error.reason), error.kind).at(path=self.path, member=END_MEMBER)
+                )
                 self._table = self._end = None
             if self._rows is None:
                 self.scan()
@@ -569,10 +574,10 @@ def _difference(table: InputsTable, found: Scan) -> str | None:
     return None
 
 
-def _stale(reason: str) -> TapeError:
+def _stale(reason: str, kind: Kind = "damaged") -> TapeError:
     """The damage of an end that is not that of the records."""
     return TapeError(
-        "damaged", f"forged or stale table of inputs: {reason}",
+        kind, f"forged or stale table of inputs: {reason}",
         advice="the records are used; calltape recover writes a tape with a true one",
     )  # fmt: skip
 
