@@ -13,25 +13,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calltape_schema.errors import TapeError
-from calltape_schema.framing import (
+from calltape_schema.tar import (
     BLOCK,
-    END,
+    ZEROS_AT_END,
     Member,
-    blob_call_number,
-    blob_name,
-    call_number,
+    group_name,
+    is_group,
     member_header,
     members,
     padding,
-    record_name,
 )
 
 CONTENTS = {
     "tape.msgpack": b"manifest",
-    "calls/00000000.safetensors": bytes(range(256)) * 5,
-    "calls/00000000.msgpack": b"r" * BLOCK,
+    "blobs/00000000.safetensors": bytes(range(256)) * 5,
+    "records/00000000.msgpack": b"r" * BLOCK,
     "notes/empty": b"",
-    "calls/00000001.msgpack": b"x" * 511,
+    "records/00000001.msgpack": b"x" * 511,
 }
 
 
@@ -54,7 +52,7 @@ def scan(data: bytes, start: int = 0) -> tuple[list[Member], list[TapeError]]:
 
 
 def test_members_and_their_contents() -> None:
-    data = archive() + END
+    data = archive() + ZEROS_AT_END
     found, damage = scan(data)
     assert damage == []
     assert {m.name: data[m.start : m.start + m.size] for m in found} == CONTENTS
@@ -63,13 +61,13 @@ def test_members_and_their_contents() -> None:
 
 
 def test_tarfile_reads_what_we_write() -> None:
-    with tarfile.open(fileobj=io.BytesIO(archive() + END)) as tar:
+    with tarfile.open(fileobj=io.BytesIO(archive() + ZEROS_AT_END)) as tar:
         assert {m.name: tar.extractfile(m).read() for m in tar} == CONTENTS  # type: ignore[union-attr]
         assert all(m.isreg() and m.mode == 0o644 and m.mtime == 0 for m in tar)
 
 
 def test_the_tar_command_reads_what_we_write(tmp_path: Path) -> None:
-    (tmp_path / "a.tape").write_bytes(archive() + END)
+    (tmp_path / "a.tape").write_bytes(archive() + ZEROS_AT_END)
     run = {"cwd": tmp_path, "check": True, "capture_output": True, "text": True}
     listed = subprocess.run(["tar", "tf", "a.tape"], **run)  # type: ignore[call-overload]
     assert listed.stdout.splitlines() == [*CONTENTS]
@@ -86,7 +84,7 @@ def test_we_read_what_tarfile_writes() -> None:
             info = tarfile.TarInfo(name)
             info.size, info.mtime, info.uname = len(content), 1_700_000_000, "somebody"
             tar.addfile(info, io.BytesIO(content))
-        folder = tarfile.TarInfo("calls/00000002.msgpack")
+        folder = tarfile.TarInfo("records/00000002.msgpack")
         folder.type = tarfile.DIRTYPE
         tar.addfile(folder)
     data = file.getvalue()
@@ -97,15 +95,15 @@ def test_we_read_what_tarfile_writes() -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 8**11 - 1, 8**11, 2**40 + 3, 2**63 - 1])
 def test_sizes_of_any_magnitude(size: int) -> None:
-    header = member_header("calls/00000000.safetensors", size)
+    header = member_header("blobs/00000000.safetensors", size)
     assert len(header) == BLOCK
     assert (header[124] == 0x80) == (size >= 8**11)
     info = tarfile.TarInfo.frombuf(header, "utf-8", "strict")
     assert (info.name, info.size, info.chksum) == (
-        "calls/00000000.safetensors", size, tarfile.calc_chksums(header)[0],
+        "blobs/00000000.safetensors", size, tarfile.calc_chksums(header)[0],
     )  # fmt: skip
     found = list(members(lambda at, n: header[at : at + n], 2**64, lambda error: None))
-    assert found[0][:3] == ("calls/00000000.safetensors", 0, size)
+    assert found[0][:3] == ("blobs/00000000.safetensors", 0, size)
 
 
 def test_names_that_do_not_fit_are_not_written() -> None:
@@ -117,29 +115,26 @@ def test_names_that_do_not_fit_are_not_written() -> None:
 
 
 @given(st.integers(0, 2**63 - 1))
-def test_call_names(call: int) -> None:
-    assert call_number(record_name(call)) == call
-    assert blob_call_number(blob_name(call)) == call
-    assert call_number(blob_name(call)) is None
-    assert blob_call_number(record_name(call)) is None
+def test_names_of_groups(call: int) -> None:
+    assert is_group(group_name(call))
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        "calls/1.msgpack", "calls/000000001.msgpack", "calls/+0000001.msgpack",
-        "calls/0000_001.msgpack", "calls/٠٠٠٠٠٠٠١.msgpack", "./calls/00000001.msgpack",
-        "calls/00000001.msgpack ", "Calls/00000001.msgpack", "calls/00000001.msgpack/x",
-        "calls/99999999999999999999.msgpack", "calls/.msgpack", "x/calls/00000001.msgpack",
-        f"calls/{2**63}.msgpack",
+        "records/1.msgpack", "records/000000001.msgpack", "records/+0000001.msgpack",
+        "records/0000_001.msgpack", "records/٠٠٠٠٠٠٠١.msgpack", "./records/00000001.msgpack",
+        "records/00000001.msgpack ", "Records/00000001.msgpack", "records/00000001.msgpack/x",
+        "records/99999999999999999999.msgpack", "records/.msgpack", "x/records/00000001.msgpack",
+        "calls/00000001.msgpack",
     ],
 )  # fmt: skip
 def test_other_spellings_are_unknown_members(name: str) -> None:
-    assert call_number(name) is None
+    assert not is_group(name)
 
 
 def test_a_flipped_bit_in_a_header_costs_one_member() -> None:
-    data = archive() + END
+    data = archive() + ZEROS_AT_END
     whole, _ = scan(data)
     for target in whole[1:]:
         for position in (*range(0, 40, 7), *range(100, 160), 257, 300, 511):
@@ -220,7 +215,7 @@ def with_checksum(header: bytearray) -> bytes:
 
 @pytest.mark.parametrize("type_flag", [b"1", b"2", b"3", b"5", b"x", b"g", b"L", b"S"])
 def test_members_that_are_no_files_are_hopped_over(type_flag: bytes) -> None:
-    header = bytearray(member_header("calls/00000001.msgpack", 5))
+    header = bytearray(member_header("records/00000001.msgpack", 5))
     header[156:157] = type_flag
     data = with_checksum(header) + b"hello".ljust(BLOCK, b"\0") + member("b", b"2")
     found, damage = scan(data)
@@ -228,7 +223,7 @@ def test_members_that_are_no_files_are_hopped_over(type_flag: bytes) -> None:
 
 
 def test_a_name_with_a_zero_byte_inside_is_no_header() -> None:
-    header = bytearray(member_header("calls/00000001.msgpack", 0))
+    header = bytearray(member_header("records/00000001.msgpack", 0))
     header[40:44] = b"junk"
     assert scan(with_checksum(header))[0] == []
 
