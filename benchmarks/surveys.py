@@ -23,7 +23,7 @@ from benchmarks.sealed_tapes import record_calls
 from calltape_analyzer import open_tape, survey
 from calltape_analyzer.surveying.survey import Survey
 from calltape_analyzer.surveying.survey_file import write_survey
-from calltape_schema.framing import SUMMARY, members
+from calltape_schema.tar import END_MEMBER, members
 
 __all__ = ["rows"]
 
@@ -90,7 +90,7 @@ def _without_end(path: Path) -> None:
             return file.read(size)
 
         size = path.stat().st_size
-        found = next(one for one in members(read, size, [].append) if one.name == SUMMARY)
+        found = next(one for one in members(read, size, [].append) if one.name == END_MEMBER)
         file.truncate(found.offset)
 
 

@@ -23,7 +23,7 @@ from tests.viewer.tab import FILE_PAGE, ViewerTab, viewer_tab
 from benchmarks.report import Row
 from benchmarks.sealed_tapes import record_calls
 from calltape_recorder import Recorder
-from calltape_schema.framing import SUMMARY
+from calltape_schema.tar import END_MEMBER
 
 __all__ = ["rows"]
 
@@ -52,7 +52,7 @@ def _cut(path: Path) -> None:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - 64 * 2**20))
         tail = file.read()
-        file.truncate(size - len(tail) + max(tail.rfind(SUMMARY.encode()), 0))
+        file.truncate(size - len(tail) + max(tail.rfind(END_MEMBER.encode()), 0))
 
 
 def _renderer_peak() -> int:
