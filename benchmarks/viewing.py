@@ -47,7 +47,7 @@ def _record_large(path: Path, size: int) -> None:
 
 
 def _cut(path: Path) -> None:
-    """Takes the end of a tape away: its summary, if it has one, and all that follows."""
+    """Takes the end of a tape away."""
     with path.open("r+b") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - 64 * 2**20))

@@ -32,35 +32,29 @@ def _inflated(data: bytes) -> Iterator[bytes]:
             at += _BLOCK
             continue
         name, content = block[:100].rstrip(b"\0"), data[start : start + size]
-        if name.endswith(b".records"):
-            yield from _entries(content)
-        elif name == b"summary.msgpack":
-            yield from _rows(content)
+        if name.startswith(b"records/"):
+            yield from _documents(content)
+        elif name == b"end.msgpack":
+            yield from _table(content)
         at = start + -(-size // _BLOCK) * _BLOCK
 
 
-def _entries(content: bytes) -> Iterator[bytes]:
-    plain: dict[int, bytes] = {}
-    at = 0
-    while at + 4 <= len(content) and (size := int.from_bytes(content[at : at + 4], "little")):
-        found = _unpacked(content[at + 4 : at + 4 + size])
-        if found is None:
-            return  # it is being written
-        if len(found) < 4:
-            plain[at] = found[1]
-        else:
-            yield zlib.decompressobj(-15, plain[at - found[2]]).decompress(found[1])
-        at += 4 + size
-
-
-def _rows(content: bytes) -> Iterator[bytes]:
+def _documents(content: bytes) -> Iterator[bytes]:
     found = _unpacked(content)
-    inputs = None if found is None else unpack(found[1]).get("inputs")
-    if inputs is not None:
-        yield zlib.decompress(inputs["packed"])
+    if found is not None and found[5]:
+        yield zlib.decompress(found[4])
+
+
+def _table(content: bytes) -> Iterator[bytes]:
+    found = _unpacked(content)
+    end = {} if found is None else unpack(found[1])
+    for name in ("index", "inputs"):
+        if name in end:
+            yield zlib.decompress(end[name]["data"])
 
 
 def _unpacked(content: bytes) -> Any:
+    """None if it is being written."""
     try:
         return unpack(content)
     except ValueError:

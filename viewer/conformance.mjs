@@ -202,11 +202,11 @@ async function documentOf(source) {
   if (manifest.history !== undefined) made.history = manifest.history.map(stepForm);
   made.sealed = tape.isSealed;
   if (tape.isSealed) {
-    const { seen, kept, dropped } = tape.trailer.coverage;
+    const { seen, kept, dropped } = tape.end.coverage;
     const counts = Object.fromEntries(dropped.map(([reason, calls]) => [reason, String(calls)]));
     made.coverage = { seen: String(seen), kept: String(kept), dropped: counts };
   }
-  const kinds = new Set(tape.damage.map((error) => error.kind));
+  const kinds = new Set(Array.from(tape.damage.values(), (error) => error.kind));
   made.calls = [];
   for (const position of tape.columns.order()) {
     let call;

@@ -18,21 +18,13 @@ import torch
 
 from calltape_schema import __version__
 from calltape_schema.blob import Stored, build_header, stored_as
-from calltape_schema.endings import Coverage, Trailer, encode_trailer
-from calltape_schema.framing import (
-    END,
-    MANIFEST,
-    SUMMARY,
-    TRAILER,
-    blob_name,
-    member_header,
-    members,
-    padding,
-    record_name,
-)
+from calltape_schema.end import End, decode_end, deflated, encode_end
+from calltape_schema.endings import Coverage
+from calltape_schema.groups import NewCall
+from calltape_schema.inputs_table import InputsTable, inputs_hash
 from calltape_schema.leaves import Leaf, encode_leaves
-from calltape_schema.locator import Locator, with_locator
-from calltape_schema.packing import pack_int, pack_text
+from calltape_schema.packing import pack, pack_int, pack_text
+from calltape_schema.reader import TapeReader
 from calltape_schema.records import (
     Manifest,
     Parameter,
@@ -40,15 +32,25 @@ from calltape_schema.records import (
     Producer,
     Segment,
     Target,
-    encode_call,
-    encode_manifest,
 )
-from calltape_schema.summary import Summary, encode_summary
-from calltape_schema.summing import SummaryBuilder, facts_of
-from calltape_schema.traffic import Traffic
+from calltape_schema.storage import BytesSink, BytesSource
+from calltape_schema.tar import END_MEMBER, ZEROS_AT_END, member_header, members, padding
 from calltape_schema.tree import encode_structure
+from calltape_schema.writer import TapeWriter
 
-__all__ = ["TAPE_ID", "Recorded", "member", "target_of", "type_name", "write_tape"]
+__all__ = [
+    "TAPE_ID",
+    "Recorded",
+    "change_end",
+    "change_table",
+    "member",
+    "new_call",
+    "reader_of",
+    "refer",
+    "target_of",
+    "type_name",
+    "write_tape",
+]
 
 TAPE_ID = bytes(range(16))
 START_NS = 1_700_000_000_000_000_000
@@ -119,12 +121,14 @@ class _Capture:
             nodes = [self.node(child, name) for name, child in children.items()]
             root = {"kind": "tuple", "children": nodes}
         structure = {"root": root, "leaves": len(self.leaves), "scalars": len(self.scalars)}
-        return {
-            "structure": encode_structure(structure),
-            "leaves": encode_leaves(self.leaves),
-            "scalars": self.scalars,
-            "ranges": self.ranges,
-        }
+        tree: dict[str, Any] = {
+            "structure": encode_structure(structure), "leaves": encode_leaves(self.leaves)
+        }  # fmt: skip
+        if self.scalars:
+            tree["scalars"] = self.scalars
+        if self.ranges:
+            tree["ranges"] = self.ranges
+        return tree
 
     def node(self, value: Any, path: str) -> dict[str, Any]:
         cls = type(value)
@@ -272,32 +276,44 @@ def member(name: str, content: bytes) -> bytes:
     return member_header(name, len(content)) + content + bytes(padding(len(content)))
 
 
+def new_call(number: int, document: dict[str, Any], blob: bytes = b"") -> NewCall:
+    """A call as the container takes it, with a hash and a checksum that hold.
+
+    Args:
+        number: of the call.
+        document: its record, without tape, call and blob.
+        blob: the bytes of its safetensors member.
+    """
+    inputs = document["inputs"]
+    scalars = pack(inputs.get("scalars", ()))
+    key = inputs_hash(inputs["structure"], inputs["leaves"], scalars)
+    return NewCall(number, document, key, (blob,) if blob else (), zlib.crc32(blob), scalars)
+
+
 def _blob(parts: dict[str, tuple[Stored, bytes]]) -> bytes:
+    if not parts:
+        return b""
     header = build_header({name: stored for name, (stored, _) in parts.items()})
     return header + b"".join(data for _, data in parts.values())
 
 
-def _call(number: int, given: Recorded, values: str, tape_id: bytes) -> bytes:
+def _call(number: int, given: Recorded, values: str) -> NewCall:
     capture = _Capture(values)
     document: dict[str, Any] = {
-        "tape": tape_id,
-        "call": number,
         "time_ns": START_NS + number * 1_000_000_000,
         "duration_ns": given.duration_ns,
         "thread": given.thread,
         "inputs": capture.tree(None, "", {"args": given.args, "kwargs": given.kwargs}),
     }
+    if given.duration_ns is None:
+        del document["duration_ns"]
     if given.outputs is not _ABSENT:
         document["outputs"] = capture.tree(given.outputs, "outputs")
     if given.outputs_missing is not None:
         document["outputs_missing"] = given.outputs_missing
     if given.error is not None:
         document["error"] = {"type": given.error[0], "message": given.error[1]}
-    if not capture.blob:
-        return member(record_name(number), encode_call(document))
-    blob = _blob(capture.blob)
-    document["blob"] = {"size": len(blob), "crc32": zlib.crc32(blob)}
-    return member(blob_name(number), blob) + member(record_name(number), encode_call(document))
+    return new_call(number, document, _blob(capture.blob))
 
 
 def _recorded(given: Any) -> Recorded:
@@ -320,10 +336,9 @@ def write_tape(
     tape_id: bytes = TAPE_ID,
     dropped: dict[str, int] | None = None,
     producer: dict[str, str] | None = None,
-    traffic: Traffic | None = None,
     segment: Segment | None = None,
-    summary: bool = False,
-    forge: Callable[[Summary], Summary] = lambda summary: summary,
+    table: bool = True,
+    groups: Sequence[int] | None = None,
     start_ns: int = START_NS,
 ) -> Path:
     """Writes a tape and returns its path.
@@ -331,14 +346,14 @@ def write_tape(
     Args:
         calls: one of ``(args, kwargs)``, a dict of keyword arguments, or :class:`Recorded` each.
         target: a ``Target``, or the module or function whose signature it gets.
-        sealed: whether the trailer is written, as a closed recorder does.
+        sealed: whether the end is written, as a closed recorder does.
         outputs: one per call.
         values: "none" leaves the tensor bytes out.
-        dropped: what the trailer says was dropped, by reason.
-        traffic: what it says of all calls.
+        dropped: what the end says was dropped, by reason.
         segment: which file of a recording it is.
-        summary: whether a summary is written before the trailer.
-        forge: changes it.
+        table: whether the end has the table of inputs; without one a file is scanned when it is
+            opened.
+        groups: how many calls each group has, one after another; by default each call has its own.
         start_ns: when the recording began, by its manifest.
     """
     if target is not None and not isinstance(target, Target):
@@ -353,42 +368,95 @@ def write_tape(
         policy=Policy(values="none" if values == "none" else "all"),
         segment=segment,
     )
-    data = bytearray(member(MANIFEST, encode_manifest(manifest)))
-    index, sums = b"", SummaryBuilder()
     given = [_recorded(call) for call in calls]
     if outputs is not None:
         given = [
             dataclasses.replace(call, outputs=output)
             for call, output in zip(given, outputs, strict=True)
         ]
-    for position, call in enumerate(given):
-        number = position if call.number is None else call.number
-        index += number.to_bytes(8, "little") + len(data).to_bytes(8, "little")
-        data += _call(number, call, values, tape_id)
-        sums.add(facts_of(_record_in(data, index)))
+    made = [
+        _call(position if call.number is None else call.number, call, values)
+        for position, call in enumerate(given)
+    ]
+    sink = BytesSink()
+    writer = TapeWriter(sink, manifest)
+    if not table:
+        writer.table = None
+    done = 0
+    for size in [1] * len(made) if groups is None else groups:
+        writer.append(made[done : done + size])
+        done += size
+    assert done == len(made)
     if sealed:
         lost = sum((dropped or {}).values())
         coverage = Coverage(seen=len(given) + lost, kept=len(given), dropped=dropped or {})
-        trailer = Trailer(
-            tape=tape_id, closed_ns=START_NS + 10**12, coverage=coverage, index=index,
-            traffic=traffic,
-        )  # fmt: skip
-        content = encode_trailer(trailer)
-        if summary:
-            made = sums.summary(trailer)
-            assert made is not None
-            at = len(data)
-            data += member(SUMMARY, encode_summary(forge(made)))
-            content = with_locator(content, Locator(trailer=len(data), summary=at))
-        data += member(TRAILER, content) + END
+        writer.seal(coverage, closed_ns=START_NS + 10**12)
     path = Path(path)
-    path.write_bytes(data)
+    path.write_bytes(sink.data)
     return path
 
 
-def _record_in(data: bytearray, index: bytes) -> bytes:
-    """The content of the record of the last call in the index."""
-    start = int.from_bytes(index[-8:], "little")
-    found = members(lambda at, size: bytes(data[at : at + size]), len(data), [].append, start)
-    last = [one for one in found if one.name.endswith(".msgpack")][-1]
-    return bytes(data[last.start : last.start + last.size])
+def change_end(path: Path, change: Callable[[End], dict[str, Any]]) -> Path:
+    """Writes the end of a tape anew, with what ``change`` gives, and with every checksum right."""
+    data = path.read_bytes()
+    found = members(lambda at, size: data[at : at + size], len(data), [].append)
+    last = [one for one in found if one.name == END_MEMBER][-1]
+    end = decode_end(data[last.start : last.start + last.size])
+    content = encode_end(end.model_copy(update=change(end)), last.offset)
+    path.write_bytes(data[: last.offset] + member(END_MEMBER, content) + ZEROS_AT_END)
+    return path
+
+
+def change_table(path: Path, change: Callable[[InputsTable], Any]) -> Path:
+    """Writes the table of inputs anew, with what ``change`` does to it: a forgery, and every
+    checksum is right."""
+
+    def changed(end: End) -> dict[str, Any]:
+        table = end.table()
+        assert table is not None
+        change(table)
+        return {"inputs": deflated(table.to_bytes())}
+
+    return change_end(path, changed)
+
+
+def reader_of(path: Path) -> TapeReader:
+    """The tape as the container reads it."""
+    return TapeReader(BytesSource(path.read_bytes()))
+
+
+def refer(path: Path, order: Sequence[int] | None = None) -> Path:
+    """Writes a sealed tape anew: the bytes of each tensor stand once, and later calls refer to
+    them.
+
+    Args:
+        path: of a tape whose calls are 0, 1, 2, ...
+        order: in which the calls stand on the new tape.
+    """
+    reader, sink = reader_of(path), BytesSink()
+    writer = TapeWriter(sink, reader.manifest)
+    known: dict[tuple[Any, bytes], tuple[int, str]] = {}
+    made: list[NewCall] = []
+    for number in range(len(reader.scan())):
+        record, document = reader.record(number), reader.document(number)
+        own: dict[str, tuple[Stored, bytes]] = {}
+        at: dict[str, tuple[str, int, str]] = {}
+        for tree in filter(None, (record.inputs, record.outputs)):
+            for leaf in tree.facts():
+                stored = stored_as(leaf)
+                if leaf.key is None or stored is None or leaf.key in own:
+                    continue
+                data = reader.tensor(record, leaf)
+                there = known.setdefault((stored, data), (number, leaf.key))
+                if there[0] == number:
+                    own[leaf.key] = stored, data
+                else:
+                    at[leaf.key] = leaf.key, *there
+        document.pop("blob", None)
+        document |= {"at": list(at.values())} if at else {}
+        made.append(new_call(number, document, _blob(own)))
+    for number in range(len(made)) if order is None else order:
+        writer.append([made[number]])
+    writer.seal(Coverage(seen=len(made), kept=len(made)), closed_ns=START_NS + 10**12)
+    path.write_bytes(sink.data)
+    return path

@@ -139,7 +139,7 @@ def test_a_survey(runs: Path) -> None:
 
 def test_nothing_is_scanned_for_it(tmp_path: Path) -> None:
     calls = [Recorded((torch.zeros(1, 2 + n % 7),)) for n in range(300)]
-    write_tape(tmp_path / "t.tape", calls, target=lambda x: x, values="none", summary=True)
+    write_tape(tmp_path / "t.tape", calls, target=lambda x: x, values="none")
     with open_tape(tmp_path / "t.tape") as tape:
         html(tape)
         html(tape.variants()[0])

@@ -70,6 +70,7 @@ def caches(recorder: Recorder) -> dict[str, int]:
     assert mine.held_calls is not None
     encoder = mine.writer._encoder
     novelty: Any = mine._decider._left  # type: ignore[attr-defined]  # of Novelty() | Rate()
+    table = mine.unkept._table
     return {
         "structures": len(mine.structures._known),
         "encoded leaves": len(encoder._leaves),
@@ -79,13 +80,14 @@ def caches(recorder: Recorder) -> dict[str, int]:
         "novelty patterns": novelty._patterns,
         "repeats": len(mine.repeats),
         "classes": len(recorder.classes),
-        "traffic rows": len(mine.traffic._waiting),
-        "traffic groups": len(mine.traffic._groups),
+        "rows that wait": len(mine.unkept._waiting),
+        "kinds": len(table.kinds),
+        "axes of kinds": table._axes,
         "held calls": len(mine.held_calls._calls),
         "queue": len(mine.writer._items),
         "under way": len(recorder._attachment.under_way),  # type: ignore[union-attr]
         "files": mine.segments.count,
-        "unsealed": mine.segments.unsealed,
+        "unsealed": len(mine.segments._closed.unsealed),
         "to compress": len(mine.segments.compression._waiting),
         "said": len(mine.notices._said),
         "news": len(mine.notices._news),

@@ -163,7 +163,7 @@ def test_forks_while_a_lock_is_held(tmp_path: Path, capsys: pytest.CaptureFixtur
         owners: list[Any] = [
             mine.ledger,
             mine.buffers,
-            mine.traffic,
+            mine.unkept,
             mine.repeats,
             mine.segments.budget,
         ]

@@ -14,7 +14,7 @@ import torch
 
 from calltape_recorder import FlightRecorder, Novelty, Rate, record
 from calltape_recorder.keep.ledger import Stats
-from calltape_schema.traffic import MAX_GROUPS
+from calltape_schema.bounds import MAX_AXES
 from tests.recorder import long_run
 from tests.recorder.appearance import appearance_of
 from tests.recorder.reading import ReadTape, read
@@ -88,10 +88,7 @@ def check(tape: ReadTape, stats: Stats) -> None:
 
 def counted(tape: ReadTape) -> int:
     """Calls in the counters over all calls."""
-    assert tape.trailer is not None
-    traffic = tape.trailer.traffic
-    assert traffic is not None
-    return sum(group.calls for group in traffic.groups) + traffic.other_calls
+    return tape.table.totals().seen
 
 
 def test_a_crowd_and_a_small_queue(
@@ -149,7 +146,8 @@ def test_a_crowd_and_policies(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 MOST = {
     "structures": 1024, "encoded leaves": 2048, "headers": 512, "novelty rows": 65_536,
     "novelty groups": 1024, "novelty patterns": 16_384, "repeats": 2048, "classes": 0,
-    "traffic rows": 8192, "traffic groups": MAX_GROUPS, "held calls": long_run.FLIGHT.calls,
+    "rows that wait": 8192, "kinds": MAX_AXES,
+    "axes of kinds": MAX_AXES, "held calls": long_run.FLIGHT.calls,
     "queue": 0, "under way": 0, "files": long_run.DISK_BYTES // long_run.SEGMENT_BYTES + 1,
     "unsealed": 0, "to compress": 0, "said": 10, "news": 10,
 }  # fmt: skip

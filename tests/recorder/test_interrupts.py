@@ -62,8 +62,8 @@ def interrupted_in(name: str, run: Any) -> int:
         "CallHandler.finish", "copied", "copy_leaves", "_pooled", "Buffers.acquire",
         "Ledger._admit", "Ledger._take_back", "Ledger.reserve", "Ledger.account",
         "HookPair.matching", "HookPair.remove", "_run_before", "_run_after", "Pipeline._hand_over",
-        "Writer.put", "TrafficCounter.count", "Repeat.has_memory_of", "Repeat.is_like_single",
-        "counted",
+        "Writer.put", "UnkeptCounter.count", "Repeat.has_memory_of", "Repeat.is_like_single",
+        "looked", "Looked.count_unkept", "CallHandler._count", "CallHandler._copy_inputs",
         "CallHandler._outputs_of", "Admission.follow.<locals>.by_number", "_Sparse.gap",
     ],
 )  # fmt: skip

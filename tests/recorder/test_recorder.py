@@ -78,7 +78,7 @@ def test_close_seals_once_and_ends_the_thread(tmp_path: Path) -> None:
     assert caught.value.kind == "closed"
     tape = read(path)
     assert tape.trailer is not None
-    assert len(tape.trailer.index) == 16
+    assert list(tape.trailer.groups().lows) == [0]
 
 
 def test_detach_and_attach_again(tmp_path: Path) -> None:

@@ -17,10 +17,14 @@ from selenium.webdriver.common.keys import Keys
 
 from calltape_analyzer.cli.page_server import PageServer, page_of_viewer
 from calltape_analyzer.reading.tape_file import TapeFile
-from tests.analyzer.tapes import write_tape
+from calltape_schema.endings import Coverage
+from calltape_schema.storage import BytesSink
+from calltape_schema.writer import TapeWriter
 from tests.browser import LOOKS, MISSING, network_requests
 from tests.fixture_files import FIXTURES
 from tests.hostile_names import HIDDEN, NAMES, hostile_tape
+from tests.schema.container.tapes import MANIFEST, new_call, tape
+from tests.viewer.recorded import record_calls, record_golden, record_structures
 from tests.viewer.tab import FILE_PAGE, ViewerTab, viewer_tab
 
 pytestmark = [
@@ -28,7 +32,15 @@ pytestmark = [
     pytest.mark.skipif(MISSING, reason="no chromium and chromium-driver on this machine"),
 ]
 
-GOLDEN = FIXTURES / "v1" / "calls-keywords-nested-cache-outputs.tape"
+
+@pytest.fixture(scope="module")
+def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return record_golden(tmp_path_factory.mktemp("golden") / "golden.tape")
+
+
+@pytest.fixture(scope="module")
+def structures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return record_structures(tmp_path_factory.mktemp("structures") / "structures.tape")
 
 
 @pytest.fixture(scope="module")
@@ -48,11 +60,11 @@ def viewed(*paths: Path) -> Iterator[PageServer]:
 
 
 @pytest.mark.parametrize(("width", "dark"), LOOKS)
-def test_a_golden_tape_from_a_disk(tab: ViewerTab, width: int, dark: bool) -> None:
+def test_a_golden_tape_from_a_disk(tab: ViewerTab, golden: Path, width: int, dark: bool) -> None:
     tab.size(width, dark=dark)
     tab.go(FILE_PAGE)
     tab.expect_clean()
-    tab.drop(GOLDEN)
+    tab.drop(golden)
     tab.shows("button.open", ["0", "1", "2"])
     tab.expect_clean()
 
@@ -88,15 +100,17 @@ def test_a_golden_tape_from_a_disk(tab: ViewerTab, width: int, dark: bool) -> No
     tab.until(lambda: any("no damage" in text for text in tab.text("[role=status]")))
     tab.expect_clean()
     tab.click("#tab-tape")
-    assert "fixtures.models:Model.forward, seen by hook" in tab.text("#panel-tape dd")
+    assert "tests.viewer.recorded:Model.forward, seen by hook" in tab.text("#panel-tape dd")
     tab.expect_clean()
 
 
 @pytest.mark.parametrize("width", [390, 1280])
-def test_dimensions_of_several_kinds_are_told_apart(tab: ViewerTab, width: int) -> None:
+def test_dimensions_of_several_kinds_are_told_apart(
+    tab: ViewerTab, structures: Path, width: int
+) -> None:
     tab.size(width)
     tab.go(FILE_PAGE)
-    tab.drop(FIXTURES / "v1" / "structures.tape")
+    tab.drop(structures)
     tab.click("#tab-dimensions")
     tab.until(lambda: tab.text("#panel-dimensions button.open"))
     if width > 760:  # the detail stands beside the list
@@ -114,18 +128,19 @@ def test_dimensions_of_several_kinds_are_told_apart(tab: ViewerTab, width: int) 
 
 
 def test_pages_of_elements_and_values_of_ints(tab: ViewerTab, tmp_path: Path) -> None:
-    path = write_tape(tmp_path / "a.tape", [((torch.zeros(300), count), {}) for count in (2, 5, 5)])
+    calls = [{"x": torch.zeros(300), "past_key_values": count} for count in (2, 5, 5)]
+    path = record_calls(tmp_path / "a.tape", *calls)
     tab.size(1280)
     tab.go(FILE_PAGE)
     tab.drop(path)
     tab.click("button.open", "1")
-    tab.click(".tree summary", "0 float32")
+    tab.click(".tree summary", "x float32")
     tab.until(lambda: "0 to 239 of 300 elements" in tab.text(".values .quiet"))
     assert tab.text(".values .bar button")[:4] == ["«", "‹", "›", "»"]
     tab.click(".values .bar button", "»")
     tab.until(lambda: "240 to 299 of 300 elements" in tab.text(".values .quiet"))
     tab.click("#tab-dimensions")
-    tab.click("#panel-dimensions button.open", "1")
+    tab.click("#panel-dimensions button.open", "past_key_values")
     tab.shows(".histogram caption", ["Calls by value"])
     widths = [bar.get_attribute("style") for bar in tab.all(".histogram .fill")]
     assert [round(float(width.split()[1].rstrip("%;"))) for width in widths] == [33, 67]
@@ -133,15 +148,74 @@ def test_pages_of_elements_and_values_of_ints(tab: ViewerTab, tmp_path: Path) ->
     tab.expect_clean()
 
 
-def test_no_request_leaves_the_page(tmp_path: Path) -> None:
+def test_a_tensor_that_an_earlier_call_has(tab: ViewerTab, tmp_path: Path) -> None:
+    first, second = new_call(3, [1, 2], [5, 6]), new_call(4, [9], [5, 6], at=[("x1", 3, "x1")])
+    (tmp_path / "a.tape").write_bytes(tape([first], [second]))
+    tab.size(1280)
+    tab.go(FILE_PAGE)
+    tab.drop(tmp_path / "a.tape")
+    tab.click("button.open", "4")
+    tab.click(".tree summary", "1 float32")
+    tab.shows(".tree dd", ["call 3"])
+    tab.shows(".values td", ["5.0", "6.0"])
+    tab.expect_clean()
+
+
+def test_a_tape_without_calls_shows_what_was_counted(tab: ViewerTab, tmp_path: Path) -> None:
+    sink = BytesSink()
+    writer = TapeWriter(sink, MANIFEST)
+    assert writer.table is not None
+    for number in range(5):
+        call = new_call(number, shape=(number % 2, 3))
+        tree = call.record["inputs"]
+        writer.table.add(tree["structure"], tree["leaves"], call.scalars, number)
+    writer.seal(Coverage(seen=5, kept=5), elsewhere=True)
+    (tmp_path / "survey.tape").write_bytes(sink.data)
+    tab.size(1280)
+    tab.go(FILE_PAGE)
+    tab.drop(tmp_path / "survey.tape")
+    tab.click("#tab-dimensions")
+    tab.click("#panel-dimensions button.open", "0")
+    tab.shows(".histogram tbody td.number", ["3", "2"])
+    assert "The calls are on other tapes." in tab.text("#panel-dimensions .quiet")
+    tab.click("#tab-tape")
+    assert "the calls are on other tapes, and none is here" in tab.text("#panel-tape dd")
+    tab.expect_clean()
+
+
+def test_a_large_tape_is_opened_from_its_end(tab: ViewerTab, tmp_path: Path) -> None:
+    """Nothing but the groups that are shown is read, until somebody asks for more."""
+    large = [0.0] * 2**22  # 16 MiB
+    calls = [new_call(0, large), *(new_call(n, shape=(n % 3,)) for n in range(1, 30))]
+    data = bytearray(tape(*([call] for call in calls)))
+    data[data.index(b"records/00000029") + 600] ^= 1
+    (tmp_path / "large.tape").write_bytes(data)
+    tab.size(1280)
+    tab.go(FILE_PAGE)
+    tab.drop(tmp_path / "large.tape")
+    tab.until(lambda: tab.text("button.open")[:3] == ["0", "1", "2"])
+    assert "Opened from its end" in tab.text(".notice")[0]
+    tab.click("#tab-dimensions")
+    tab.until(lambda: tab.text("#panel-dimensions tbody tr:not(.spacer)"))
+    assert "Damage" in tab.text("[role=tab]")
+    tab.click(".notice button", "Read every record")
+    tab.until(lambda: "Damage (1) ⚠" in tab.text("[role=tab]"))
+    tab.click("#tab-calls")
+    tab.until(lambda: tab.text("[role=status]")[0] == "29 calls")
+    tab.expect_clean()
+
+
+def test_no_request_leaves_the_page(golden: Path, structures: Path, tmp_path: Path) -> None:
     """By the log of the browser's network, which has the requests of all its threads."""
     log = tmp_path / "network.json"
-    with viewer_tab(log) as tab, viewed(GOLDEN) as server:
+    with viewer_tab(log) as tab, viewed(golden) as server:
         for url in (FILE_PAGE, server.address):
             tab.size(1280)
             tab.go(url)
-            tab.drop(FIXTURES / "v1" / "gathered.tape")
-            tab.drop(GOLDEN)
+            if url == server.address:  # the server's only tape is opened, before another one is
+                tab.until(lambda: tab.text("button.open"))
+            tab.drop(structures)
+            tab.drop(golden)
             tab.click("button.open", "1")
             tab.click(".tree summary", "mask")
             tab.until(lambda: tab.text(".values tbody td"))
@@ -161,10 +235,10 @@ def test_no_request_leaves_the_page(tmp_path: Path) -> None:
     assert not any("example" in url for url in asked)
 
 
-def test_by_keyboard_alone(tab: ViewerTab) -> None:
+def test_by_keyboard_alone(tab: ViewerTab, structures: Path) -> None:
     tab.size(1280)
     tab.go(FILE_PAGE)
-    tab.drop(FIXTURES / "v1" / "structures.tape")
+    tab.drop(structures)
     for _ in range(40):
         tab.press(Keys.TAB)
         if tab.driver.switch_to.active_element.get_attribute("class") == "open":
@@ -183,19 +257,16 @@ def test_by_keyboard_alone(tab: ViewerTab) -> None:
     tab.expect_clean()
 
 
-def test_from_the_command(tab: ViewerTab) -> None:
-    other = FIXTURES / "v1" / "gathered.tape"
+def test_from_the_command(tab: ViewerTab, golden: Path, structures: Path) -> None:
     tab.size(1280)
-    with viewed(GOLDEN, other) as server:
+    with viewed(golden, structures) as server:
         tab.go(server.address)
-        tab.until(lambda: tab.text("button.link") == [GOLDEN.name, other.name])
+        tab.until(lambda: tab.text("button.link") == [golden.name, structures.name])
         tab.expect_clean()
-        tab.click("button.link", "gathered")
-        numbers = tab.until(lambda: tab.text("button.open"))
-        told = json.loads(other.with_suffix(".json").read_text())
-        assert numbers == [call["number"] for call in told["calls"]]
+        tab.click("button.link", "structures")
+        tab.shows("button.open", ["0", "1", "2", "3"])
         tab.expect_clean()
-    with viewed(GOLDEN) as server:
+    with viewed(golden) as server:
         tab.go(server.address)
         tab.until(lambda: tab.text("button.open") == ["0", "1", "2"])  # the only one is opened
         tab.click("button.open", "0")
@@ -250,27 +321,34 @@ def test_hostile_files(tab: ViewerTab) -> None:
         assert tab.complaints() == [], path.name
 
 
-def test_damage_is_told(tab: ViewerTab) -> None:
+def test_damage_is_told(tab: ViewerTab, golden: Path, tmp_path: Path) -> None:
+    whole = golden.read_bytes()
+    record, tensor = bytearray(whole), bytearray(whole)
+    record[whole.index(b"records/00000001") + 600] ^= 1
+    tensor[whole.index(b"blobs/00000001") + 512 + 620] ^= 1  # the last element but one
+    names = {"record": record, "tensor": tensor, "cut": whole[: whole.index(b"records/00000002")]}
+    for name, data in names.items():
+        (tmp_path / f"{name}.tape").write_bytes(data)
     tab.size(1280)
     tab.go(FILE_PAGE)
-    tab.drop(FIXTURES / "v1" / "damaged_record.tape")
+    tab.drop(tmp_path / "record.tape")
     tab.until(lambda: "Damage (1) ⚠" in tab.text("[role=tab]"))
     tab.click("#tab-damage")
     tab.until(lambda: "checksum" in "".join(tab.text("#panel-damage tbody")))
     tab.expect_clean()
-    tab.drop(FIXTURES / "v1" / "damaged_blob.tape")
+    tab.drop(tmp_path / "tensor.tape")
     assert "Damage" in tab.text("[role=tab]")
     tab.click("#tab-damage")
     tab.click("button", "Check every call")
     tab.until(lambda: "Damage (1) ⚠" in tab.text("[role=tab]"))
-    tab.drop(FIXTURES / "v1" / "unsealed_in_a_blob.tape")
+    tab.drop(tmp_path / "cut.tape")
     tab.click("#tab-damage")
     tab.until(lambda: any("being written" in text for text in tab.text("[role=status]")))
 
 
-def test_a_compressed_tape(tab: ViewerTab, tmp_path: Path) -> None:
+def test_a_compressed_tape(tab: ViewerTab, golden: Path, tmp_path: Path) -> None:
     packed = tmp_path / "golden.tape.gz"
-    packed.write_bytes(gzip.compress(GOLDEN.read_bytes()))
+    packed.write_bytes(gzip.compress(golden.read_bytes()))
     cut = tmp_path / "cut.tape.gz"
     cut.write_bytes(packed.read_bytes()[:-20])
     bomb = tmp_path / "bomb.tape.gz"
@@ -287,7 +365,7 @@ def test_a_compressed_tape(tab: ViewerTab, tmp_path: Path) -> None:
     assert tab.complaints() == []
 
 
-def test_the_page_of_modules_is_the_same_page(tab: ViewerTab) -> None:
+def test_the_page_of_modules_is_the_same_page(tab: ViewerTab, golden: Path) -> None:
     """``viewer/index.html`` from any server of files, without a step to build it."""
     from functools import partial
     from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -305,7 +383,7 @@ def test_the_page_of_modules_is_the_same_page(tab: ViewerTab) -> None:
         root = f"http://127.0.0.1:{server.server_port}/"
         tab.size(1280)
         tab.go(f"{root}index.html")
-        tab.drop(GOLDEN)
+        tab.drop(golden)
         tab.shows("button.open", ["0", "1", "2"])
         tab.expect_clean()
         hosts = {urlsplit(url).netloc for url in tab.requests() if url.startswith("http")}

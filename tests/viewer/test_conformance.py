@@ -9,11 +9,12 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.fixture_files import FIXTURES
-from tests.fuzz.guidance import plain_mutants
+from tests.schema.container.test_mutants import SOURCE, mutant
 from tests.viewer.node import NODE, VIEWER, node
 
 import calltape_reader  # isort: skip
@@ -65,25 +66,33 @@ def test_a_command_line_without_a_tape_is_wrong() -> None:
 
 def test_equal_tapes_give_equal_json(tmp_path: Path) -> None:
     """The name of the file is no part of it."""
-    path = FIXTURES / "v1" / "gathered.tape"
-    other = tmp_path / "other name.tape"
-    other.write_bytes(path.read_bytes())
+    path, other = tmp_path / "one.tape", tmp_path / "other name.tape"
+    for file in (path, other):
+        file.write_bytes(SOURCE)
     one, two = (json.loads(node(READER, file).stdout) for file in (path, other))
     assert one == two
 
 
 def test_both_readers_say_the_same_of_mutants(tmp_path: Path) -> None:
     """Tapes changed by grammar, with right checksums: two readers that share no code agree."""
-    corpus = sorted((Path(__file__).parents[1] / "fuzz" / "corpus").glob("*.tape"))
-    paths = []
-    for number, data in zip(range(100), plain_mutants(corpus, random.Random(16)), strict=False):
-        paths.append(tmp_path / f"{number}.tape")
-        paths[-1].write_bytes(data)
+    paths = [tmp_path / f"{seed}.tape" for seed in range(150)]
+    for seed, path in enumerate(paths):
+        path.write_bytes(mutant(random.Random(seed)))
     done = node(READER, *paths)
     assert done.returncode == 0, done.stderr
     answers = [json.loads(line) for line in done.stdout.split("\n") if line]
     found = [json.loads(json.dumps(calltape_reader.document(str(path)))) for path in paths]
-    assert sum(bool(one.get("damage")) or "refused" in one for one in found) > 10
+    assert sum(bool(one.get("damage")) for one in found) > 50
+    assert sum(len(one.get("calls", ())) for one in found) > 1000
     for path, theirs, ours in zip(paths, answers, found, strict=True):
-        differences = list(run_conformance.differences(ours, theirs, "", frozenset()))
+        differences = list(run_conformance.differences(plain(ours), plain(theirs), "", frozenset()))
         assert differences == [], path.name
+
+
+def plain(found: dict[str, Any]) -> dict[str, Any]:
+    """What was found, without the kinds of errors: of two things that are wrong, a reader may see
+    the one first or the other."""
+    if "refused" in found:
+        return {"refused": True}
+    calls = [call | {"values": call["values"] == "ok"} for call in found["calls"]]
+    return found | {"calls": calls, "damage": bool(found["damage"])}

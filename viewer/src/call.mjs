@@ -1,61 +1,35 @@
 // One call: its trees, and the values of its tensors.
 
-import { crc32 } from "./checksums.mjs";
 import { elementBytes, isQuantized, storedAs } from "./dtypes.mjs";
 import { damaged, invalid } from "./errors.mjs";
 import { partsOf, partsOfInputs } from "./records.mjs";
-import { LENGTH_BYTES, entriesOf, headerSize } from "./safetensors.mjs";
 import { exactly } from "./windows.mjs";
 
-const PIECE = 4 * 1024 * 1024;
-
 export class Call {
-  constructor(source, record, blob) {
-    this.source = source;
+  /** @param {number} group the offset of the group of its record. */
+  constructor(tape, record, group) {
+    this.tape = tape;
     this.record = record;
-    this.blob = blob;
-    this.isWhole = record.blob === undefined; // whether the checksum of the blob was compared
-    this.tensors = null; // the entries of the blob, and where its data begins
+    this.group = group;
     this.inputs = { tree: record.inputs, ...partsOfInputs(record.inputs) };
     this.outputs = record.outputs === undefined ? null : { tree: record.outputs, ...partsOf(record.outputs) };
+    // The call and the key there of bytes that an earlier call has, by key. The first one counts.
+    this.elsewhere = new Map([...record.at].reverse().map(([key, call, there]) => [key, { call, there }]));
   }
 
-  /**
-   * Compares the blob with its checksum, the first time.
-   *
-   * @param onProgress called with bytes that were read; a promise that it returns is waited for.
-   * @throws {TapeError} damaged
-   */
-  async check(onProgress = () => undefined) {
-    if (this.isWhole) return;
-    const { size } = this.record.blob;
-    let sum = 0;
-    for (let at = 0; at < size; at += PIECE) {
-      const length = Math.min(PIECE, size - at);
-      sum = crc32(await exactly(this.source, this.blob.start + at, length), sum);
-      const waiting = onProgress(at + length);
-      if (waiting !== undefined) await waiting;
-    }
-    if (sum !== this.record.blob.crc32) {
-      const reason = `call ${this.record.call}: the checksum of its tensors does not match their bytes`;
-      throw damaged(reason).at({ member: this.blob.name, offset: this.blob.offset });
-    }
-    this.isWhole = true;
+  /** Compares its own blob with its checksum, the first time. */
+  async check(onProgress) {
+    if (this.record.blob !== undefined) await (await this.tape.blobOf(this)).check(onProgress);
   }
 
-  /** The entries of the blob, after its checksum was compared. */
-  async entries(onProgress) {
-    if (this.tensors !== null) return this.tensors;
-    if (this.blob === null || this.record.blob === undefined) {
-      throw damaged(`call ${this.record.call} has no blob for its tensors`);
+  /** The blob that has the bytes of a key, and the key there. */
+  async holderOf(key) {
+    const found = this.elsewhere.get(key);
+    if (found === undefined) return { blob: await this.tape.blobOf(this), there: key };
+    if (found.call >= this.record.call) {
+      throw invalid(`call ${this.record.call} refers to call ${found.call}, which is no earlier one`);
     }
-    await this.check(onProgress);
-    const { start, size } = this.blob;
-    const prefix = await exactly(this.source, start, Math.min(LENGTH_BYTES, size));
-    const length = headerSize(prefix, size);
-    const entries = entriesOf(await exactly(this.source, start, length), size);
-    this.tensors = { entries, start: start + length };
-    return this.tensors;
+    return { blob: await this.tape.blobOfNumber(found.call), there: found.there };
   }
 
   /**
@@ -64,12 +38,13 @@ export class Call {
    * @throws {TapeError} damaged, invalid or limit
    */
   async placeOf(leaf, onProgress) {
-    const { entries, start } = await this.entries(onProgress);
-    const entry = entries.get(leaf.key);
+    const { blob, there } = await this.holderOf(leaf.key);
+    const { entries, start } = await blob.entries(onProgress);
+    const entry = entries.get(there);
     const stored = storedAs(leaf);
     if (entry === undefined || stored === null || stored.dtype !== entry.dtype || stored.shape !== entry.shape) {
       const found = entry === undefined ? "no entry" : `${entry.dtype}[${entry.shape}]`;
-      throw invalid(`${leaf.key}: the record says ${leaf.dtype}[${leaf.shape}], the blob has ${found}`);
+      throw invalid(`${leaf.key}: the record says ${leaf.dtype}[${leaf.shape}], the blob of call ${blob.call} has ${found}`);
     }
     if (isQuantized(leaf.dtype) && leaf.quantizer === undefined) {
       throw invalid(`${leaf.key}: a quantized tensor without a quantizer`);
@@ -82,6 +57,6 @@ export class Call {
     const { start, size, width } = await this.placeOf(leaf, onProgress);
     const first = Math.min(from * width, size);
     const length = Math.max(0, Math.min(to * width, size) - first);
-    return exactly(this.source, start + first, length);
+    return exactly(this.tape.source, start + first, length);
   }
 }

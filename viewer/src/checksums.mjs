@@ -1,4 +1,4 @@
-// CRC-32 as in zlib, gzip and zip, and the Adler-32 of zlib streams.
+// CRC-32 as in zlib, gzip and zip.
 
 // Table k gives the checksum of a byte that k zero bytes follow, so that eight bytes take one step.
 const TABLES = Array.from({ length: 8 }, () => new Uint32Array(256));
@@ -27,20 +27,4 @@ export function crc32(bytes, before = 0) {
   }
   for (; at < bytes.length; at++) crc = (crc >>> 8) ^ T0[(crc ^ bytes[at]) & 255];
   return ~crc >>> 0;
-}
-
-/** The Adler-32 of bytes. */
-export function adler32(bytes) {
-  let low = 1;
-  let high = 0;
-  for (let at = 0; at < bytes.length; ) {
-    // So many additions stay below 2**32.
-    for (const end = Math.min(at + 3800, bytes.length); at < end; at++) {
-      low += bytes[at];
-      high += low;
-    }
-    low %= 65521;
-    high %= 65521;
-  }
-  return ((high << 16) | low) >>> 0;
 }

@@ -11,8 +11,7 @@ export const NOT_NUMBERED = 0xffffffff;
 
 const TYPES = {
   numbers: BigUint64Array,
-  offsets: Float64Array, // of the header of the first member
-  records: Float64Array, // of the header of the record, or of its group; NaN if only the index is known
+  offsets: Float64Array, // of the header of the group
   times: Float64Array, // nanoseconds since 1970, to about 256 ns
   durations: Float64Array, // nanoseconds; NaN if not measured
   blobs: Float64Array, // bytes of tensors
@@ -24,15 +23,15 @@ const TYPES = {
 export class Columns {
   constructor(room = FIRST_ROOM) {
     this.length = 0;
+    this.sorted = null;
     for (const [name, Type] of Object.entries(TYPES)) this[name] = new Type(room);
   }
 
-  add(number, offset, record, time, duration, blob, inputs, raised) {
+  add(number, offset, time, duration, blob, inputs, raised) {
     const at = this.length;
     if (at === this.numbers.length) this.grow();
     this.numbers[at] = BigInt(number);
     this.offsets[at] = offset;
-    this.records[at] = record;
     this.times[at] = time;
     this.durations[at] = duration;
     this.blobs[at] = blob;
@@ -51,22 +50,18 @@ export class Columns {
     }
   }
 
-  /** Leaves only the calls of these positions. */
-  keep(positions) {
-    for (const [name, Type] of Object.entries(TYPES)) {
-      this[name] = Type.from(positions, (position) => this[name][position]);
-    }
-    this.length = positions.length;
-    if (this.numbers.length === 0) Object.assign(this, { ...new Columns(), length: 0 });
-  }
-
   number(position) {
     if (position >= this.length) throw new TapeError("usage", "there is no such call");
     return plainInt(this.numbers[position]);
   }
 
-  /** The positions of the calls, in the order of their numbers. */
+  /** The positions of the calls, in the order of their numbers. No call is added any more. */
   order() {
+    this.sorted ??= this.sort();
+    return this.sorted;
+  }
+
+  sort() {
     const { numbers, length } = this;
     const positions = Uint32Array.from({ length }, (_, at) => at);
     for (let at = 1; at < length; at++) {
@@ -75,5 +70,19 @@ export class Columns {
       }
     }
     return positions;
+  }
+
+  /** The position of the call of a number; undefined if there is none. */
+  position(number) {
+    const { numbers } = this;
+    const order = this.order();
+    const wanted = BigInt(number);
+    let [low, high] = [0, order.length];
+    while (low < high) {
+      const middle = (low + high) >>> 1;
+      if (numbers[order[middle]] < wanted) low = middle + 1;
+      else high = middle;
+    }
+    return low < order.length && numbers[order[low]] === wanted ? order[low] : undefined;
   }
 }

@@ -76,7 +76,7 @@ export function labelOf(side, names) {
   return parts.join(", ");
 }
 
-function factsOf(leaf) {
+function factsOf(leaf, elsewhere) {
   const facts = [];
   const add = (name, value) => facts.push([name, String(value)]);
   if (leaf.device !== "cpu") add("device", leaf.device);
@@ -91,11 +91,13 @@ function factsOf(leaf) {
     const { scheme, scale, zero_point } = leaf.quantizer;
     add("quantizer", `${scheme}, scale ${scalarText(scale)}, zero point ${zero_point}`);
   }
+  const holder = elsewhere.get(leaf.key);
+  if (holder !== undefined) add("value as in", `call ${holder.call}`);
   if (leaf.missing !== undefined) add("value not on the tape", plainText(leaf.missing));
   return facts;
 }
 
-function described(name, node, side) {
+function described(name, node, side, elsewhere) {
   const made = { name, kind: node.kind, text: nodeText(node, side) };
   if (node.type !== undefined) made.type = node.type;
   if (node.beside?.length > 0) made.beside = node.beside.map(plainText);
@@ -105,24 +107,25 @@ function described(name, node, side) {
     const range = side.tree.ranges.find((one) => one.leaf === node.leaf);
     made.leaf = node.leaf;
     made.hasValue = leaf.key !== undefined;
-    made.facts = factsOf(leaf);
+    made.facts = factsOf(leaf, elsewhere);
     if (range !== undefined) made.facts.push(["elements", `${range.min} to ${range.max}`]);
   }
   if (node.children !== undefined) {
     const names = namesOf(node);
-    made.children = node.children.map((child, at) => described(names[at], child, side));
-    if (node.context !== undefined) made.children.unshift(described("context", node.context, side));
+    made.children = node.children.map((child, at) => described(names[at], child, side, elsewhere));
+    if (node.context !== undefined) made.children.unshift(described("context", node.context, side, elsewhere));
   }
   return made;
 }
 
-/** The tree of the arguments: a node whose children are the arguments. */
-export function inputsTree(side, names) {
-  const children = argumentsOf(side.structure, names).map(([name, node]) => described(name, node, side));
+/** The tree of the arguments: a node whose children are the arguments. `elsewhere` has the calls of tensors
+ * that stand there, by key. */
+export function inputsTree(side, names, elsewhere) {
+  const children = argumentsOf(side.structure, names).map(([name, node]) => described(name, node, side, elsewhere));
   return { name: "inputs", kind: "inputs", text: children.length === 1 ? "1 argument" : `${children.length} arguments`, children };
 }
 
-export const outputsTree = (side) => described("outputs", side.structure.root, side);
+export const outputsTree = (side, elsewhere) => described("outputs", side.structure.root, side, elsewhere);
 
 /** Facts of a call: pairs of a name and a text. */
 export function callFacts(record, times) {

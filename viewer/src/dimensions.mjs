@@ -46,18 +46,20 @@ const shapeKey = (side) =>
 
 export class Dimensions {
   /**
-   * @param {Array} entries distinct inputs: `tree`, `calls`, `first`, `last`, `raised`.
+   * @param {Array} entries distinct inputs: `tree`, `calls`, `first`.
    * @param {string[]} names of positional parameters.
+   * @param {bigint} rest how many calls are not among them.
    */
-  constructor(entries, names) {
+  constructor(entries, names, rest) {
     this.names = names;
+    this.rest = rest;
     this.groups = [];
     this.groupOf = new Int32Array(entries.length).fill(-1); // by number of the inputs
     this.entries = entries;
     this.broken = 0; // calls whose inputs break the format
     this.errors = []; // pairs of an entry and what is wrong with it
     const known = new Map();
-    entries.forEach((entry, number) => this.add(entry, number, known));
+    entries.forEach((entry, number) => entry.calls > 0n && this.add(entry, number, known));
   }
 
   add(entry, number, known) {
@@ -131,7 +133,7 @@ export class Dimensions {
 
   /**
    * The values of a column over the calls, in at most `bins` bins: each with the first and the last
-   * call, and the smallest and the largest value.
+   * call, and the smallest and the largest value. Null if none of the calls is on the tape.
    *
    * @param {Columns} columns the calls, after a scan.
    */
@@ -143,6 +145,7 @@ export class Dimensions {
       const inputs = columns.inputs[position];
       if (inputs !== NOT_NUMBERED && this.groupOf[inputs] === group) member.push(position);
     }
+    if (member.length === 0) return null;
     const size = Math.max(1, Math.ceil(member.length / bins));
     const series = [];
     for (let at = 0; at < member.length; at += size) {

@@ -35,7 +35,7 @@ export class DimensionsView {
   }
 
   async load() {
-    const { rows, groups, broken } = await this.link.ask("dimensionRows");
+    const { rows, groups, broken, rest } = await this.link.ask("dimensionRows");
     this.groups = groups;
     const table = new WholeTable({
       caption: "Dimensions", columns: groups.length > 1 ? COLUMNS : COLUMNS.slice(0, -1), sort: "distinct", isDescending: true,
@@ -49,7 +49,7 @@ export class DimensionsView {
     });
     this.detail = element("section", { class: "detail", tabindex: 0, "aria-label": "The chosen dimension", hidden: true });
     const box = filterBox("Filter dimensions", "name, dtype, varied, constant", (filter) => table.setFilter(filter));
-    const told = `${rows.length === 1 ? "1 dimension" : `${grouped(rows.length)} dimensions`} of ${groups.length === 1 ? "1 kind" : `${grouped(groups.length)} kinds`} of calls${broken > 0 ? `; ${grouped(broken)} calls cannot be read` : ""}`;
+    const told = `${rows.length === 1 ? "1 dimension" : `${grouped(rows.length)} dimensions`} of ${groups.length === 1 ? "1 kind" : `${grouped(groups.length)} kinds`} of calls${broken > 0 ? `; ${grouped(broken)} calls cannot be read` : ""}${rest === "0" ? "" : `; ${grouped(rest)} calls with rarer arguments are not among them`}`;
     this.element.replaceChildren(
       element("div", { class: "list" }, element("div", { class: "bar" }, box, element("p", { class: "quiet" }, told)), legend(groups), table.element), this.detail);
   }
@@ -67,7 +67,7 @@ export class DimensionsView {
         element("p", { class: "quiet" }, `Kind ${row.group}, ${grouped(calls)} calls, such as ${label}`),
         layouts === "" ? null : element("p", { class: "quiet" }, `Layout in memory: ${layouts}`),
         found.series === null
-          ? element("p", { class: "quiet" }, "How it went over the calls is known once every record was read.")
+          ? element("p", { class: "quiet" }, found.isElsewhere ? "The calls are on other tapes." : "How it went over the calls is known once every record was read.")
           : series(found.series, what),
         histogram(found, what)));
       this.detail.hidden = false;

@@ -1,93 +1,100 @@
 // The distinct inputs of the calls of a tape, each with a number. Most calls have inputs that an
-// earlier call had: their trees are decoded and described once.
+// earlier call had: their trees are decoded, described and hashed once.
 
-import { crc32 } from "./checksums.mjs";
 import { NOT_NUMBERED } from "./columns.mjs";
-import { Float, SurrogateText } from "./documents.mjs";
-import { MAX_INPUTS } from "./limits.mjs";
-import { bytesKey } from "./nesting.mjs";
+import { overLimit } from "./errors.mjs";
+import { hashOf } from "./hashing.mjs";
+import { MAX_ROWS } from "./limits.mjs";
+import { areEqual, bytesKey } from "./nesting.mjs";
+import { packedScalars } from "./packing.mjs";
 
 const MOST_BYTES = 64 * 1024 * 1024;
-
-/** Gives equal bytes one number. */
-class Interned {
-  constructor() {
-    this.known = new Map();
-    this.count = 0;
-    this.last = null;
-  }
-
-  numberOf(bytes) {
-    if (this.last !== null && areEqual(this.last.bytes, bytes)) return this.last;
-    const sum = crc32(bytes) * 1024 + (bytes.length % 1024);
-    const same = this.known.get(sum) ?? [];
-    let found = same.find((one) => areEqual(one.bytes, bytes));
-    if (found === undefined) {
-      found = { bytes: bytes.slice(), number: this.count++, isNew: true };
-      if (same.length < 64) this.known.set(sum, [...same, found]);
-    }
-    this.last = found;
-    return found;
-  }
-}
-
-function areEqual(one, other) {
-  if (one.length !== other.length) return false;
-  for (let at = 0; at < one.length; at++) if (one[at] !== other[at]) return false;
-  return true;
-}
-
-/** Equal for scalars that a tape writes with the same bytes. */
-export function scalarKey(value) {
-  if (typeof value === "string") return `s${value.length}:${value}`;
-  if (value instanceof Float) {
-    const bits = new DataView(new ArrayBuffer(8));
-    bits.setFloat64(0, value.value);
-    return `f${bits.getBigUint64(0)}`;
-  }
-  if (value instanceof SurrogateText) return `w${value.bytes.length}:${bytesKey(value.bytes)}`;
-  if (value instanceof Uint8Array) return `b${value.length}:${bytesKey(value)}`;
-  if (Array.isArray(value)) return `(${value.map(scalarKey).join()})`;
-  return `i${value}`;
-}
+const MOST_HASHED = 256 * 1024 * 1024; // of a small file, whose records may share one large structure
+const TIMES_HASHED = 128;
 
 export class DistinctInputs {
-  constructor() {
-    this.structures = new Interned();
-    this.leaves = new Interned();
-    this.numbers = new Map();
-    this.entries = []; // { tree, raised, calls, first, last } by number
+  /** @param {number} size of the file. */
+  constructor(size) {
+    this.room = Math.max(MOST_HASHED, TIMES_HASHED * size); // how many bytes are hashed at most
+    this.numbers = new Map(); // by hash
+    this.entries = []; // { tree, calls, first, last } by number
+    this.parts = new Map(); // structures and leaves, each once
+    this.known = new WeakMap(); // which of these a structure or leaves of a group equal
+    this.recent = new Map(); // by length, because most groups share them
     this.bytes = 0;
   }
 
-  /** The number of the inputs of a record; NOT_NUMBERED if there are too many different ones. */
-  numberOf(tree, raised, call) {
-    const structure = this.structures.numberOf(tree.structure);
-    const leaves = this.leaves.numberOf(tree.leaves);
-    const scalars = tree.scalars.map(scalarKey).join();
-    const key = `${structure.number},${leaves.number},${raised ? 1 : 0},${scalars}`;
-    let number = this.numbers.get(key);
-    if (number === undefined) {
-      this.bytes += key.length;
-      for (const part of [structure, leaves]) {
-        this.bytes += part.isNew ? part.bytes.length : 0;
-        part.isNew = false;
-      }
-      if (this.entries.length >= MAX_INPUTS || this.bytes > MOST_BYTES) return NOT_NUMBERED;
-      number = this.entries.length;
-      this.numbers.set(key, number);
-      this.entries.push({
-        tree: { ...tree, structure: structure.bytes, leaves: leaves.bytes, scalars: tree.scalars.map(own) },
-        raised, calls: 0n, first: BigInt(call), last: BigInt(call),
-      });
+  /** How many calls have inputs of which hash. */
+  counts() {
+    return new Map(Array.from(this.numbers, ([hash, number]) => [hash, this.entries[number].calls]));
+  }
+
+  /**
+   * Whether the inputs of a record have this hash: they do if inputs that have it are equal.
+   *
+   * @throws {TapeError} limit
+   */
+  hasHash(hash, { structure, leaves, scalars }) {
+    const found = this.entries[this.numbers.get(hash)];
+    const packed = packedScalars(scalars);
+    if (found !== undefined) {
+      return found.tree.structure === this.own(structure) && found.tree.leaves === this.own(leaves) && areEqual(found.packed, packed);
     }
+    this.room -= structure.length + leaves.length + packed.length;
+    if (this.room < 0) throw overLimit("the inputs of all calls are too large together");
+    return hashOf(structure, leaves, packed) === hash;
+  }
+
+  /** The number of the inputs of a call; NOT_NUMBERED if there are too many different ones. */
+  numberOf(hash, tree, call) {
+    const number = this.numbers.get(hash) ?? this.add(hash, tree);
+    if (number !== NOT_NUMBERED) this.count(number, BigInt(call));
+    return number;
+  }
+
+  add(hash, { structure, leaves, scalars }) {
+    const packed = packedScalars(scalars);
+    const tree = { structure: this.own(structure), leaves: this.own(leaves), scalars: scalars.map(own), ranges: [] };
+    this.bytes += packed.length;
+    if (this.entries.length >= MAX_ROWS || this.bytes > MOST_BYTES) return NOT_NUMBERED;
+    this.numbers.set(hash, this.entries.length);
+    return this.entries.push({ tree, packed, calls: 0n, first: null, last: null }) - 1;
+  }
+
+  /** The same object for equal bytes. It does not hold the memory of a whole group. */
+  own(part) {
+    const known = this.known.get(part);
+    if (known !== undefined) return known;
+    const found = this.interned(part);
+    this.known.set(part, found);
+    return found;
+  }
+
+  interned(part) {
+    const recent = this.recent.get(part.length);
+    if (recent !== undefined && areEqual(recent, part)) return recent;
+    const found = this.unique(part);
+    if (found !== part) this.recent.set(part.length, found);
+    return found;
+  }
+
+  unique(part) {
+    const key = bytesKey(part);
+    const found = this.parts.get(key);
+    if (found !== undefined) return found;
+    this.bytes += part.length;
+    if (this.bytes > MOST_BYTES) return part;
+    const made = part.slice();
+    this.parts.set(key, made);
+    return made;
+  }
+
+  count(number, call) {
     const entry = this.entries[number];
     entry.calls += 1n;
-    if (call < entry.first) entry.first = BigInt(call);
-    if (call > entry.last) entry.last = BigInt(call);
-    return number;
+    if (entry.first === null || call < entry.first) entry.first = call;
+    if (entry.last === null || call > entry.last) entry.last = call;
   }
 }
 
-/** A scalar that does not hold the memory of a whole window. */
 const own = (value) => (value instanceof Uint8Array ? value.slice() : value);

@@ -12,10 +12,11 @@ import {
   MAX_DOCUMENT_BYTES, MAX_DOCUMENT_NESTING, MAX_DOCUMENT_VALUES, MAX_INT_BYTES,
 } from "./limits.mjs";
 
-/** A float of a tape. */
+/** A float of a tape. Of a NaN, which JavaScript does not tell from another one, it has the bits. */
 export class Float {
-  constructor(value) {
+  constructor(value, bits) {
     this.value = value;
+    if (Number.isNaN(value)) this.bits = bits;
   }
 }
 
@@ -174,7 +175,9 @@ class StrictDecoder extends Decoder {
   }
 
   readF64() {
-    return new Float(super.readF64());
+    const { pos } = this;
+    const value = super.readF64();
+    return new Float(value, Number.isNaN(value) ? this.view.getBigUint64(pos) : undefined);
   }
 
   readU64AsBigInt() {
@@ -205,24 +208,17 @@ export function unpack(bytes) {
   }
 }
 
-/** The elements of an envelope: a checksum, bytes, and what follows them. */
-export function envelopeParts(bytes) {
-  const found = unpack(bytes);
-  if (
-    !Array.isArray(found) || found.length < 2 || !isInt(found[0]) || !(found[1] instanceof Uint8Array)
-  ) {
-    throw damaged("not an envelope [crc32, payload]");
-  }
-  return found;
-}
-
 /**
  * The payload of an envelope, whose checksum holds.
  *
  * @throws {TapeError} damaged or limit
  */
 export function openEnvelope(bytes) {
-  const [checksum, payload] = envelopeParts(bytes);
+  const found = unpack(bytes);
+  const [checksum, payload] = Array.isArray(found) ? found : [];
+  if (!isInt(checksum) || !(payload instanceof Uint8Array)) {
+    throw damaged("not an envelope [crc32, payload]");
+  }
   if (crc32(payload) !== checksum) {
     throw damaged("the checksum of the member does not match its bytes");
   }

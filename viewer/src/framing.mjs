@@ -2,11 +2,11 @@
 
 export const BLOCK = 512;
 export const MANIFEST = "tape.msgpack";
-export const SUMMARY = "summary.msgpack";
-export const TRAILER = "trailer.msgpack";
+export const END = "end.msgpack";
 
 const SPACE = 32;
-const CALL = /^calls\/([0-9]{8}|[1-9][0-9]{8,18})\.(msgpack|safetensors|records)$/;
+const BLOB = /^blobs\/([0-9]{8}|[1-9][0-9]{8,18})\.safetensors$/;
+const GROUP = /^records\/([0-9]{8}|[1-9][0-9]{8,18})\.msgpack$/;
 
 /** A member: the offset of its header, and the size of its content, in bytes. The name is empty if
  * it is no regular file. */
@@ -73,15 +73,11 @@ export function parseHeader(block, offset) {
   return new Member(isRegular ? name : "", offset, size);
 }
 
-/** What a member is to a call: its number as text without leading zeros, and `msgpack`,
- * `safetensors` or `records`; null for other members. */
-export function callMember(name) {
-  const found = CALL.exec(name);
-  if (found === null) return null;
-  const value = BigInt(found[1]);
-  if (value >= 2n ** 63n) return null;
-  return { number: Number.isSafeInteger(Number(value)) ? Number(value) : value, kind: found[2] };
-}
+/** Whether a member of this name holds the tensors of a call. */
+export const isBlob = (name) => BLOB.test(name);
 
-/** The name of the record of a call. */
-export const recordName = (number) => `calls/${String(number).padStart(8, "0")}.msgpack`;
+/** Whether a member of this name is a group of records. */
+export const isGroup = (name) => GROUP.test(name);
+
+/** The name of the tensors of a call. */
+export const blobName = (number) => `blobs/${String(number).padStart(8, "0")}.safetensors`;

@@ -1,79 +1,125 @@
-// Groups: members with the records of many small calls (FORMAT.md, section 5).
+// Groups: the records of one append (FORMAT.md, section 5).
 
 import { crc32 } from "./checksums.mjs";
-import { envelopeParts, isInt } from "./documents.mjs";
-import { damaged, overLimit } from "./errors.mjs";
-import { inflate } from "./inflation.mjs";
-import { MAX_GATHERED_BYTES, MAX_GROUP_BYTES, MAX_GROUP_TIMES } from "./limits.mjs";
+import { isInt, plainInt, unpack } from "./documents.mjs";
+import { damaged, invalid, overLimit } from "./errors.mjs";
+import { hashOfInputs } from "./hashing.mjs";
+import { inflated } from "./inflation.mjs";
+import { MAX_GROUP_BYTES, MAX_GROUP_CALLS, MAX_GROUP_TIMES } from "./limits.mjs";
+import { recordOf } from "./records.mjs";
 
-const LENGTH_BYTES = 4;
+const ENTRY_BYTES = 24;
+const RAISED = 1;
+const HAS_RANGES = 2;
+const HAS_BLOB = 4;
 
-/** Throws if a group is larger than a reader takes. */
-export function checkGroupSize(member) {
-  if (member.size > MAX_GROUP_BYTES) {
-    throw overLimit(`a group of records has ${member.size} bytes (at most ${MAX_GROUP_BYTES})`);
+/** Whether the inputs of a record have a hash. */
+const hasHash = (hash, inputs) => hashOfInputs(inputs) === hash;
+
+/** A group whose table was checked. Its documents are inflated when it is opened. */
+export class Group {
+  constructor(tape, table, documents, size) {
+    this.tape = tape;
+    this.table = table;
+    this.length = table.byteLength / ENTRY_BYTES;
+    this.stored = documents;
+    this.size = size; // of the documents, if they are deflated; else 0
+    this.documents = null;
+    this.parts = null; // structures and leaves, or the error that they are
+    this.places = null;
+  }
+
+  /** The number of a call. */
+  number(at) {
+    return plainInt(this.table.getBigUint64(ENTRY_BYTES * at, true));
+  }
+
+  hash(at) {
+    return this.table.getBigUint64(ENTRY_BYTES * at + 8, true);
+  }
+
+  begin(at) {
+    return this.table.getUint32(ENTRY_BYTES * at + 16, true);
+  }
+
+  flags(at) {
+    return this.table.getUint32(ENTRY_BYTES * at + 20, true);
+  }
+
+  /** The position of the call of a number; undefined if it is in another group. */
+  position(number) {
+    this.places ??= new Map(Array.from({ length: this.length }, (_, at) => [this.number(at), at]));
+    return this.places.get(number);
+  }
+
+  /**
+   * Inflates the documents, and decodes what the records share.
+   *
+   * @throws {TapeError} damaged, invalid or limit
+   */
+  async open() {
+    if (this.parts !== null) return this;
+    const { stored, size } = this;
+    const most = Math.min(MAX_GROUP_BYTES, MAX_GROUP_TIMES * stored.length);
+    this.documents = size === 0 ? stored : await inflated(stored, size, most, "the records of a group");
+    const parts = unpack(this.documents.subarray(0, this.begin(0)));
+    if (!Array.isArray(parts) || !parts.every((part) => part instanceof Uint8Array)) {
+      throw invalid("the shared parts of a group are no array of bins");
+    }
+    this.parts = parts;
+    return this;
+  }
+
+  /**
+   * The record of a call of an open group.
+   *
+   * @param {(hash: bigint, inputs) => boolean} isOf whether inputs have a hash.
+   * @throws {TapeError} damaged, invalid or limit
+   */
+  record(at, isOf = hasHash) {
+    const end = at + 1 < this.length ? this.begin(at + 1) : this.documents.length;
+    const found = recordOf(unpack(this.documents.subarray(this.begin(at), end)), this.parts);
+    const flags =
+      (found.error === undefined ? 0 : RAISED) | (found.inputs.ranges.length === 0 ? 0 : HAS_RANGES) |
+      (found.blob === undefined ? 0 : HAS_BLOB);
+    if (flags !== (this.flags(at) & (RAISED | HAS_RANGES | HAS_BLOB)) || !isOf(this.hash(at), found.inputs)) {
+      throw invalid("a record is not as the table of its group says");
+    }
+    return { ...found, call: this.number(at) };
   }
 }
 
 /**
- * Goes over the entries of a group. For each it calls `take(payload, at)` with the payload of the
- * record and the offset of its entry; what is wrong with an entry, or what `take` throws, goes to
- * `onBad(error, at, end)` with the place of the entry. The next entry is read all the same.
+ * The group in the content of its member. Both checksums were compared.
  *
- * @param {Uint8Array} content of the member.
- * @throws {TapeError} damaged if bytes after the last entry are not zero.
+ * @throws {TapeError} damaged, invalid or limit
  */
-export function eachEntry(content, take, onBad) {
-  const view = new DataView(content.buffer, content.byteOffset, content.length);
-  const entries = new Map(); // the parts of the envelopes of the entries so far, by offset
-  let room = MAX_GROUP_TIMES * content.length;
-  let at = 0;
-  while (at + LENGTH_BYTES <= content.length) {
-    const size = view.getUint32(at, true);
-    if (size === 0) break;
-    const end = at + LENGTH_BYTES + size;
-    try {
-      if (end > content.length) throw damaged("an entry of a group is longer than the group");
-      const entry = entryOf(content.subarray(at + LENGTH_BYTES, end));
-      entries.set(at, entry);
-      room -= entry.size;
-      if (room < 0) throw overLimit("the records of a group are too large together");
-      take(payloadOf(entry, at, entries), at);
-    } catch (error) {
-      if (error.kind === undefined) throw error;
-      onBad(error, at, end);
+export function groupOf(content) {
+  const found = unpack(content);
+  const [tape, sumOfTable, table, sumOfDocuments, documents, size] = Array.isArray(found) ? found : [];
+  if (![tape, table, documents].every((part) => part instanceof Uint8Array)) {
+    throw damaged("not a group [tape, crc32, table, crc32, documents, size]");
+  }
+  if (crc32(table) !== sumOfTable || crc32(documents) !== sumOfDocuments || !isInt(size)) {
+    throw damaged("the checksum of a group does not match its bytes");
+  }
+  if (table.length === 0 || table.length % ENTRY_BYTES !== 0) {
+    throw invalid(`the table of a group has ${table.length} bytes`);
+  }
+  if (table.length > MAX_GROUP_CALLS * ENTRY_BYTES) throw overLimit(`a group has more than ${MAX_GROUP_CALLS} calls`);
+  const view = new DataView(table.buffer, table.byteOffset, table.length);
+  checkTable(view, size === 0 ? documents.length : size);
+  return new Group(tape, view, documents, size);
+}
+
+/** The records must begin one after another, within the documents. */
+function checkTable(table, size) {
+  let before = -1;
+  for (let at = 0; at < table.byteLength; at += ENTRY_BYTES) {
+    const begin = table.getUint32(at + 16, true);
+    if (begin <= before || begin >= size || table.getUint32(at + 4, true) > 0x7fffffff) {
+      throw invalid("the table of a group contradicts itself");
     }
-    at = end;
+    before = begin;
   }
-  if (content.subarray(at).some((byte) => byte !== 0)) {
-    throw damaged(`${content.length - at} bytes of a group of records are no entries`);
-  }
-}
-
-function entryOf(bytes) {
-  const [checksum, packed, distance, size] = envelopeParts(bytes);
-  if (size === undefined) return { checksum, packed, distance: null, size: packed.length };
-  if (!isInt(distance) || !isInt(size) || distance < 1 || size < 1) {
-    throw damaged("an entry refers to no other entry");
-  }
-  if (size > MAX_GATHERED_BYTES) {
-    throw overLimit(`an entry has ${size} bytes (at most ${MAX_GATHERED_BYTES})`);
-  }
-  return { checksum, packed, distance, size };
-}
-
-function payloadOf(entry, at, entries) {
-  const payload = entry.distance === null ? entry.packed : inflated(entry, at, entries);
-  if (crc32(payload) !== entry.checksum) {
-    throw damaged("the checksum of the record does not match its bytes");
-  }
-  return payload;
-}
-
-function inflated(entry, at, entries) {
-  const other = typeof entry.distance === "number" ? entries.get(at - entry.distance) : undefined;
-  if (other === undefined || other.distance !== null || other.size > MAX_GATHERED_BYTES) {
-    throw damaged("an entry refers to one that it cannot refer to");
-  }
-  return inflate(entry.packed, entry.size, other.packed);
 }

@@ -1,12 +1,16 @@
 // The limits of FORMAT.md, section 10. A reader refuses what exceeds them before it allocates.
 
+export const MAX_MEMBER_BYTES = 64 * 1024 * 1024 + 64 * 1024;
 export const MAX_DOCUMENT_BYTES = 64 * 1024 * 1024;
 export const MAX_DOCUMENT_VALUES = 1_000_000;
 /** How deep a document of unknown content may be nested; in a tree it is MAX_NESTING. */
 export const MAX_DOCUMENT_NESTING = 1024;
-export const MAX_GROUP_BYTES = 1024 * 1024;
-export const MAX_GATHERED_BYTES = 32 * 1024;
+export const MAX_GROUP_CALLS = 65_536;
+export const MAX_GROUP_BYTES = 64 * 1024 * 1024;
 export const MAX_GROUP_TIMES = 128;
+export const MAX_INDEX_BYTES = 32 * 1024 * 1024;
+export const MAX_TABLE_BYTES = 64 * 1024 * 1024;
+export const MAX_REFERENCES = 50_000;
 export const MAX_NODES = 50_000;
 export const MAX_DEPTH = 64;
 export const MAX_NESTING = 2 * MAX_DEPTH + 2;
@@ -29,13 +33,12 @@ export const MAX_PARAMETERS = 10_000;
 export const MAX_REASONS = 1000;
 export const MAX_STEPS = 100;
 export const MAX_SOURCES = 1000;
-export const MAX_GROUPS = 256;
+export const MAX_OUTSIDE = 16;
+export const MAX_ROWS = 65_536;
+export const MAX_ROW_COSTS = 8 * 1024 * 1024;
+export const MAX_KIND_COSTS = 4096;
+export const MAX_KIND_BYTES = 4 * 1024 * 1024;
 export const MAX_SIZES = 32;
-export const MAX_INPUTS = 65_536;
-export const MAX_INPUT_BYTES = 16 * 1024 * 1024;
-export const LARGE_INPUT_BYTES = 64 * 1024;
-export const MAX_INPUT_COST = 64 * 1024 * 1024;
-export const SCALAR_COST = 64;
 
 export const MAX_COUNT = 2n ** 63n - 1n;
 export const MAX_UINT64 = 2n ** 64n - 1n;

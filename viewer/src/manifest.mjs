@@ -7,7 +7,7 @@ import {
   withDefault,
 } from "./fields.mjs";
 import {
-  MAX_PARAMETERS, MAX_REASONS, MAX_SOURCES, MAX_STEPS, MIN_INT64,
+  MAX_OUTSIDE, MAX_PARAMETERS, MAX_REASONS, MAX_SOURCES, MAX_STEPS, MIN_INT64,
 } from "./limits.mjs";
 
 const VERSION = 1;
@@ -49,6 +49,7 @@ const target = record({
   via: oneOf("hook", "method"),
   signature: optional(signature),
   module: optional(short),
+  outside: optional(array(short, MAX_OUTSIDE)),
 });
 
 const values = oneOf("all", "none");
@@ -108,6 +109,7 @@ const manifest = record({
   policy: withDefault(policy, policy({})),
   segment: optional(record({ number: withDefault(count, 0), first_call: withDefault(count, 0) })),
   observed: optional(record({ since_ns: count, reason: short })),
+  rank: optional(record({ number: count, of: int(2) })),
   history: optional(array(step, MAX_STEPS)),
 });
 

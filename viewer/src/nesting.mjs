@@ -33,6 +33,12 @@ export function checkedTree(bytes, what) {
 
 const MAX_REMEMBERED_BYTES = 8 * 1024 * 1024;
 
+export function areEqual(one, other) {
+  if (one.length !== other.length) return false;
+  for (let at = 0; at < one.length; at++) if (one[at] !== other[at]) return false;
+  return true;
+}
+
 /** Bytes as a text that is equal for equal bytes. */
 export function bytesKey(bytes) {
   let key = "";
@@ -44,13 +50,16 @@ export function bytesKey(bytes) {
 
 /** A function that decodes equal bytes once, as long as the remembered ones take little memory. */
 export function remembering(decode) {
+  const same = new WeakMap(); // by the bytes themselves, whose key may be long
   let known = new Map();
   let held = 0;
   return (bytes) => {
+    if (same.has(bytes)) return same.get(bytes);
     const key = bytesKey(bytes);
     const found = known.get(key);
+    const made = found ?? decode(bytes);
+    same.set(bytes, made);
     if (found !== undefined) return found;
-    const made = decode(bytes);
     held += bytes.length;
     if (held > MAX_REMEMBERED_BYTES) {
       known = new Map();

@@ -31,6 +31,7 @@ function targetFacts(target) {
   if (target.signature !== undefined) {
     facts.push(["signature", signatureText(target.signature).slice(0, 4000)]);
   }
+  if (target.outside?.length > 0) facts.push(["reads from outside", target.outside.join(", ").slice(0, 4000)]);
   return facts;
 }
 
@@ -50,30 +51,26 @@ function stepFacts(step, at) {
   return [`history ${at + 1}`, text.filter((part) => part).join("; ").slice(0, 4000)];
 }
 
-function coverageFacts(trailer) {
-  if (trailer === null) return [];
-  const { seen, kept, dropped, at_least } = trailer.coverage;
+function endFacts(end) {
+  if (end === null) return [];
+  const { seen, kept, dropped, at_least } = end.coverage;
   return [
     ["calls seen", `${at_least ? "at least " : ""}${grouped(seen)}`], ["calls kept", grouped(kept)],
     ...dropped.map(([reason, calls]) => [`dropped: ${reason}`, grouped(calls)]),
-    ["closed", `${timeText(trailer.closed_ns)} UTC`],
-    ...(trailer.continues ? [["continues", "the recording goes on in another file"]] : []),
-    ...trailer.dumps.slice(0, 50).map((dump) => [`dump of ${timeText(dump.time_ns)}`, `${dump.reason}: ${grouped(dump.calls)} calls`]),
+    ["closed", `${timeText(end.closed_ns)} UTC`],
+    ...(end.continues ? [["continues", "the recording goes on in another file"]] : []),
+    ...(end.elsewhere ? [["elsewhere", "the calls are on other tapes, and none is here"]] : []),
+    ...end.dumps.slice(0, 50).map((dump) => [`dump of ${timeText(dump.time_ns)}`, `${dump.reason}: ${grouped(dump.calls)} calls`]),
+    ["calls that raised", grouped(end.raised)], ["bytes of tensors", bytesText(end.tensor_bytes)],
+    ...(end.first_ns === undefined ? [] : [["first call began", `${timeText(end.first_ns)} UTC`]]),
+    ...(end.last_ns === undefined ? [] : [["last call ended", `${timeText(end.last_ns)} UTC`]]),
   ];
-}
-
-function summaryFacts(summary) {
-  if (summary === null) return [];
-  const facts = [["calls that raised", grouped(summary.raised)], ["bytes of tensors", bytesText(summary.tensor_bytes)]];
-  if (summary.first_ns !== undefined) facts.push(["first call began", `${timeText(summary.first_ns)} UTC`]);
-  if (summary.last_ns !== undefined) facts.push(["last call ended", `${timeText(summary.last_ns)} UTC`]);
-  return facts;
 }
 
 /** Everything but the calls. */
 export function tapeFacts(tape) {
-  const { manifest, trailer, summary } = tape;
-  const { producer, segment, observed, history } = manifest;
+  const { manifest, end } = tape;
+  const { producer, segment, observed, rank, history } = manifest;
   return [
     ...targetFacts(manifest.target),
     ["format", `version ${manifest.version}.${manifest.minor}`],
@@ -82,8 +79,8 @@ export function tapeFacts(tape) {
     ...Object.entries(producer).filter(([, value]) => value !== undefined).map(([name, value]) => [name, value]),
     ...(segment === undefined ? [] : [["file of the recording", `${segment.number}, from call ${segment.first_call}`]]),
     ...(observed === undefined ? [] : [["calls seen since", `${timeText(observed.since_ns)} UTC, ${observed.reason}`]]),
-    ...coverageFacts(trailer),
-    ...summaryFacts(summary),
+    ...(rank === undefined ? [] : [["rank", `${rank.number} of ${rank.of}`]]),
+    ...endFacts(end),
     ...policyFacts(manifest.policy),
     ...(history ?? []).map(stepFacts),
   ].map(([name, value]) => [plainText(name), plainText(value)]);

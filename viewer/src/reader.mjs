@@ -2,13 +2,11 @@
 
 import { NOT_NUMBERED } from "./columns.mjs";
 import { callFacts, inputsTree, labelOf, outputsTree, positionalNames } from "./descriptions.mjs";
-import { plainInt } from "./documents.mjs";
 import { Dimensions } from "./dimensions.mjs";
 import { elementsIn, isQuantized, storedShape } from "./dtypes.mjs";
 import { TapeError } from "./errors.mjs";
 import { listed, needsRecords } from "./listing.mjs";
 import { tapeFacts } from "./overviews.mjs";
-import { recordName } from "./framing.mjs";
 import { RangeSource, sourceOf } from "./sources.mjs";
 import { openTape } from "./tape.mjs";
 import { bytesText, durationText, timeText } from "./numbers.mjs";
@@ -18,7 +16,6 @@ import { wholeTensor } from "./tensor_statistics.mjs";
 const SCANNED_AT_ONCE = 16 * 1024 * 1024;
 const MOST_ROWS = 500;
 const MOST_ELEMENTS = 1000;
-const MOST_DAMAGE = 10_000;
 const BINS = 300;
 const PAUSE_MS = 100; // between two reports of progress
 
@@ -62,16 +59,23 @@ class Reader {
   /** Makes what follows from the calls that are known now. */
   settled() {
     const { tape } = this;
-    const entries = tape.isScanned ? tape.distinct.entries : tape.summary?.rows ?? [];
-    this.dimensions = new Dimensions(entries, this.names);
+    const isCounted = tape.isScanned && !tape.end?.elsewhere;
+    const entries = isCounted ? tape.distinct.entries : tape.table?.rows ?? [];
+    this.dimensions = new Dimensions(entries, this.names, isCounted ? 0n : tape.table?.rest ?? 0n);
     for (const [{ calls, first }, error] of tape.isScanned ? this.dimensions.errors : []) {
       error.message = `call ${first}${calls > 1n ? `, and ${calls - 1n} more` : ""}: ${error.message}`;
-      tape.addDamage(error.at({ member: recordName(plainInt(first)) }));
+      tape.addDamage(error.at({ offset: this.offsetOf(first) }));
     }
     this.labels = tape.isScanned ? entries.map((_, number) => this.label(this.dimensions.sideOf(number))) : [];
     this.order = tape.columns.order();
     this.shown = this.order;
     return this.overview();
+  }
+
+  /** Where the group of a call begins. */
+  offsetOf(number) {
+    const { columns } = this.tape;
+    return columns.offsets[columns.position(number)] ?? null;
   }
 
   label(side) {
@@ -84,7 +88,7 @@ class Reader {
       name: this.name, size: bytesText(tape.source.size), calls: tape.columns.length,
       isSealed: tape.isSealed, isScanned: tape.isScanned, unfinished: tape.unfinished,
       target: tape.manifest.target === undefined ? null : `${tape.manifest.target.type}.${tape.manifest.target.method}`,
-      damage: tape.damage.length, facts: tapeFacts(tape),
+      damage: tape.damage.size, facts: tapeFacts(tape),
     };
   }
 
@@ -141,8 +145,8 @@ class Reader {
       position, number: String(record.call), facts: callFacts(record, times),
       error: record.error === undefined ? null : { type: record.error.type, message: plainText(record.error.message).slice(0, 20_000) },
       blob: record.blob === undefined ? null : bytesText(record.blob.size),
-      inputs: inputsTree(call.inputs, this.names),
-      outputs: call.outputs === null ? null : outputsTree(call.outputs),
+      inputs: inputsTree(call.inputs, this.names, call.elsewhere),
+      outputs: call.outputs === null ? null : outputsTree(call.outputs, call.elsewhere),
     };
   }
 
@@ -156,7 +160,7 @@ class Reader {
   async elements({ side, leaf: number, from, count }) {
     const leaf = this.leaf(side, number);
     return this.located(async () => {
-      const { size, width } = await this.call_.placeOf(leaf, this.checking());
+      const { size, width } = await this.call_.placeOf(leaf, (done, total) => this.progress("comparing the checksum", done, total));
       const bytes = await this.call_.bytesOf(leaf, from, from + Math.min(count, MOST_ELEMENTS));
       const shape = storedShape(leaf).map(Number);
       return { shape, dtype: leaf.dtype, total: size / width, from, texts: elementTexts(leaf.dtype, bytes), isQuantized: isQuantized(leaf.dtype) };
@@ -169,36 +173,31 @@ class Reader {
     return this.located(() => wholeTensor(this.call_, leaf, (done, total) => this.progress("reading the tensor", done, total)));
   }
 
-  checking() {
-    const total = this.call_.blob?.size ?? 0;
-    return (done) => this.progress("comparing the checksum", done, total);
-  }
-
   /** What is wrong with the values of a call is damage of the tape. */
   async located(work) {
     try {
       return await work();
     } catch (error) {
       if (error instanceof TapeError && error.kind !== "io") {
-        this.tape.addDamage(error.at({ member: this.call_.blob?.name, offset: this.call_.blob?.offset }));
+        this.tape.addDamage(error.at({ offset: this.call_.group }));
       }
       throw error;
     }
   }
 
   async dimensionRows() {
-    return { rows: this.dimensions.rows(), broken: this.dimensions.broken, groups: this.dimensions.groups.map(({ label, calls }) => ({ label, calls })) };
+    return { rows: this.dimensions.rows(), broken: this.dimensions.broken, rest: String(this.dimensions.rest), groups: this.dimensions.groups.map(({ label, calls }) => ({ label, calls })) };
   }
 
   async dimension({ group, column }) {
     const { columns, isScanned } = this.tape;
     const series = isScanned ? this.dimensions.series(group, column, columns, this.order, BINS) : null;
     const layouts = this.dimensions.layouts(group, column);
-    return { ...this.dimensions.histogram(group, column), series, layouts };
+    return { ...this.dimensions.histogram(group, column), series, layouts, isElsewhere: this.tape.end?.elsewhere === true };
   }
 
   async damage() {
-    return this.tape.damage.slice(0, MOST_DAMAGE).map((error) => error.plain());
+    return Array.from(this.tape.damage.values(), (error) => error.plain());
   }
 
   /** Compares everything that is on the tape: every record, every tree, every checksum. */
@@ -216,7 +215,7 @@ class Reader {
         }
       } catch (error) {
         if (!(error instanceof TapeError)) throw error;
-        this.tape.addDamage(error);
+        this.tape.addDamage(error.at({ offset: this.tape.columns.offsets[position] }));
       }
     }
     return this.overview();

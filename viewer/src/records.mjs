@@ -1,13 +1,12 @@
 // The record of a call, and its trees (FORMAT.md, section 5).
 
-import { Float, SurrogateText, isInt, unpack } from "./documents.mjs";
+import { Float, SurrogateText, isInt } from "./documents.mjs";
 import { invalid } from "./errors.mjs";
 import {
-  anyText, array, bytes, count, int, int64, optional, record, tapeId, text, typeName, uint64,
-  withDefault,
+  anyText, array, count, int, int64, optional, record, text, tuple, typeName, uint64, withDefault,
 } from "./fields.mjs";
 import { leavesOf } from "./leaves.mjs";
-import { MAX_NODES, MAX_TEXT } from "./limits.mjs";
+import { MAX_NODES, MAX_REFERENCES, MAX_TEXT } from "./limits.mjs";
 import { remembering } from "./nesting.mjs";
 import { structureOf } from "./structure.mjs";
 
@@ -30,32 +29,46 @@ function kindOf(value) {
   return Array.isArray(value) ? "complex" : null;
 }
 
-export const tree = record({
-  structure: bytes(),
-  leaves: bytes(),
-  scalars: withDefault(array(recordedScalar, MAX_NODES), []),
+/** The scalars of a tree. */
+export const recordedScalars = array(recordedScalar, MAX_NODES);
+
+const tree = record({
+  structure: count,
+  leaves: count,
+  scalars: withDefault(recordedScalars, []),
   ranges: withDefault(array(record({ leaf: int(0, MAX_NODES - 1), min: int64, max: int64 }), MAX_NODES), []),
 });
 
 const call = record({
-  tape: tapeId,
-  call: count,
   time_ns: count,
   duration_ns: optional(count),
   thread: withDefault(uint64, 0),
   inputs: tree,
-  outputs: optional(tree),
+  outputs: withDefault(tree, undefined),
   outputs_missing: optional(text()),
   error: optional(record({ type: typeName, message: anyText(MAX_TEXT) })),
-  blob: optional(record({ size: count, crc32: int(0, 0xffffffff) })),
+  blob: optional(record({ size: count, crc32: int(0, 0xffffffff), back: count })),
+  at: withDefault(array(tuple(text(), count, text()), MAX_REFERENCES), []),
 });
 
 /**
- * The record of a call from the payload of its envelope. Its trees are not decoded yet.
+ * The record of a call from its document. Structures and leaves of its trees are their bytes, which
+ * are not decoded yet.
  *
- * @throws {TapeError} damaged, invalid or limit
+ * @param {Uint8Array[]} parts what the records of the group share.
+ * @throws {TapeError} invalid
  */
-export const recordOf = (payload) => call(unpack(payload));
+export function recordOf(document, parts) {
+  const found = call(document);
+  for (const one of [found.inputs, found.outputs]) {
+    if (one === undefined) continue;
+    for (const name of ["structure", "leaves"]) {
+      if (one[name] >= parts.length) throw invalid(`the ${name} of a tree are no part of the group`);
+      one[name] = parts[one[name]];
+    }
+  }
+  return found;
+}
 
 const knownStructures = remembering(structureOf);
 const knownLeaves = remembering(leavesOf);

@@ -1,56 +1,68 @@
 // The scan: a walk over a whole tape that reads every record, and no tensor. A call exists only by
-// the commit rule (FORMAT.md, section 5); on a sealed tape the index must have it (section 8).
+// the commit rule (FORMAT.md, section 5); on a sealed tape the index must have its group (section 8).
 
 import { Columns } from "./columns.mjs";
 import { DistinctInputs } from "./distinct_inputs.mjs";
-import { openEnvelope, plainInt } from "./documents.mjs";
-import { indexOf, trailerOf } from "./endings.mjs";
+import { indexOf } from "./endings.mjs";
 import { TapeError, damaged, overLimit } from "./errors.mjs";
-import { BLOCK, TRAILER, callMember, recordName } from "./framing.mjs";
-import { checkGroupSize, eachEntry } from "./groups.mjs";
-import { MAX_DOCUMENT_BYTES } from "./limits.mjs";
-import { recordOf } from "./records.mjs";
+import { BLOCK, END, isBlob, isGroup } from "./framing.mjs";
+import { groupOf } from "./groups.mjs";
+import { isTableOf, tableOf } from "./inputs_table.mjs";
+import { MAX_MEMBER_BYTES } from "./limits.mjs";
+import { areEqual } from "./nesting.mjs";
 import { walk } from "./walk.mjs";
 import { Window } from "./windows.mjs";
 
-export const sameBytes = (one, other) =>
-  one.length === other.length && one.every((byte, at) => byte === other[at]);
-
 /** Throws if the content of a msgpack member is larger than a reader takes. */
 export function checkMemberSize(member) {
-  if (member.size > MAX_DOCUMENT_BYTES + BLOCK) {
-    throw overLimit(`a member has ${member.size} bytes (at most ${MAX_DOCUMENT_BYTES})`);
+  if (member.size > MAX_MEMBER_BYTES) {
+    throw overLimit(`a member has ${member.size} bytes (at most ${MAX_MEMBER_BYTES})`);
   }
+}
+
+/** Calls of a group, and the verb that follows. */
+function callsAre({ calls, low, high }) {
+  if (low === high) return `call ${low} is`;
+  return BigInt(calls) === BigInt(high) - BigInt(low) + 1n ? `calls ${low} to ${high} are` : `${calls} of the calls ${low} to ${high} are`;
 }
 
 export class Scan {
   /**
    * @param source the file.
    * @param {Uint8Array} tape the id in the manifest.
+   * @param end of a sealed tape, which is compared with what is found; else null.
    * @param {(error: TapeError) => void} onDamage
    */
-  constructor(source, tape, onDamage) {
+  constructor(source, tape, end, onDamage) {
     this.window = new Window(source);
     this.tape = tape;
-    this.onDamage = onDamage;
+    this.end = end;
+    this.index = null; // the groups that are not found yet, by offset; null if nothing tells
+    this.damaged = new Set(); // offsets
+    this.onDamage = (error) => {
+      this.damaged.add(error.offset);
+      onDamage(error);
+    };
     this.columns = new Columns();
-    this.distinct = new DistinctInputs();
-    this.trailer = null;
-    this.unfinished = 0; // bytes at the end of a call that was being written
-    this.places = new Map(); // call number -> offset of its first member
-    this.lost = new Set();
-    this.pending = null; // a blob whose record comes next
+    this.distinct = new DistinctInputs(source.size);
+    this.broken = new Map(); // calls whose record cannot be read, by number: the hash of their inputs, and the error
+    this.numbers = new Set(); // of all calls, the broken ones too
+    this.unfinished = 0; // bytes at the end of calls that were being written
+    this.blobs = null; // the offset of blobs whose group comes next
     this.held = null; // the last damage of the walk, until it is known whether a member follows
-    this.torn = null; // a bad entry with nothing but zeros after it in its group
   }
 
   /** Walks from the offset of a header to the end. */
   async run(start, onProgress) {
+    if (this.end !== null) await this.located({ name: END, offset: null }, async () => (this.index = await indexOf(this.end)));
     await walk(
       this.window, start, (member) => this.member(member), (error) => this.hold(error), onProgress,
     );
-    if (this.trailer === null) this.endUnsealed();
-    else this.endSealed();
+    if (this.end === null) this.endUnsealed();
+    else await this.located({ name: END, offset: null }, () => this.endSealed());
+    for (const [number, { error }] of this.broken) {
+      this.onDamage(new TapeError(error.kind, `call ${number} is skipped: ${error.message}`, error));
+    }
   }
 
   hold(error) {
@@ -63,192 +75,105 @@ export class Scan {
     this.held = null;
   }
 
-  releaseEntry() {
-    if (this.torn !== null) this.onDamage(this.torn.error);
-    this.torn = null;
-  }
-
-  lose(number, error, member) {
-    this.lost.add(number);
-    error.message = `call ${number} is skipped: ${error.message}`;
-    this.onDamage(error.at({ member: member.name, offset: member.offset }));
-  }
-
-  dropPending() {
-    if (this.pending === null) return;
-    const { number, member } = this.pending;
-    this.pending = null;
-    this.lose(number, damaged("its record is missing"), member);
-  }
-
   member(member) {
     this.release();
-    this.releaseEntry();
-    if (member.name === TRAILER) return this.withContent(member, (content) => this.addTrailer(content));
-    const call = callMember(member.name);
-    if (call === null) return undefined;
-    if (call.kind === "safetensors") {
-      this.dropPending();
-      this.pending = { number: call.number, member };
-      return undefined;
+    if (isBlob(member.name)) this.blobs ??= member.offset;
+    else if (isGroup(member.name)) return this.located(member, () => this.addGroup(member));
+    else if (member.name === END && this.end === null) {
+      return this.located(member, () => Promise.reject(damaged("the end of the tape cannot be read, or is not last")));
     }
-    const blob = this.pending?.number === call.number ? this.pending.member : null;
-    if (blob === null || call.kind === "records") this.dropPending();
-    this.pending = null;
-    if (call.kind === "records") {
-      return this.withContent(member, (content) => this.addGroup(member, content), checkGroupSize);
-    }
-    return this.withContent(
-      member, (content) => this.commit(member, call.number, blob, content), checkMemberSize,
-      (error) => this.lose(call.number, error, member),
-    );
-  }
-
-  /** Reads the content of a member and uses it, at once if it is in memory already. */
-  withContent(member, use, check = checkMemberSize, onError = (error) => this.report(member, error)) {
-    const attempt = (content) => {
-      try {
-        use(content);
-      } catch (error) {
-        if (!(error instanceof TapeError)) throw error;
-        onError(error);
-      }
-    };
-    try {
-      check(member);
-    } catch (error) {
-      onError(error);
-      return undefined;
-    }
-    const known = this.window.peek(member.start, member.size);
-    if (known === null) return this.window.at(member.start, member.size).then(attempt);
-    attempt(known);
     return undefined;
   }
 
-  report(member, error) {
-    this.onDamage(error.at({ member: member.name, offset: member.offset }));
-  }
-
-  commit(member, number, blob, content) {
-    const record = recordOf(openEnvelope(content));
-    this.expectOwn(record);
-    if (record.call !== number) throw damaged(`its record says that it is call ${record.call}`);
-    this.expectNew(number);
-    if (record.blob !== undefined && blob?.size !== record.blob.size) {
-      const found = blob === null ? "has no blob" : `has a blob of ${blob.size} bytes`;
-      throw damaged(`its record says that its blob has ${record.blob.size} bytes, but the tape ${found}`);
+  /** Reports what is wrong, with its place. */
+  async located(member, work) {
+    try {
+      await work();
+    } catch (error) {
+      if (!(error instanceof TapeError)) throw error;
+      this.onDamage(error.at({ member: member.name, offset: member.offset }));
     }
-    this.add(record, record.blob === undefined ? member.offset : blob.offset, member.offset);
   }
 
-  expectOwn(record) {
-    if (!sameBytes(record.tape, this.tape)) throw damaged("its record belongs to another tape");
+  async addGroup(member) {
+    this.blobs = null;
+    checkMemberSize(member);
+    const group = groupOf(await this.window.at(member.start, member.size));
+    if (!areEqual(group.tape, this.tape)) throw damaged("a group belongs to another tape");
+    const numbers = Array.from({ length: group.length }, (_, at) => group.number(at));
+    this.compare(numbers, member.offset);
+    if (new Set(numbers).size < numbers.length || numbers.some((number) => this.numbers.has(number))) {
+      throw damaged("a call of the group has the number of another one");
+    }
+    for (const number of numbers) this.numbers.add(number);
+    const wrong = await group.open().then(() => null, (error) => error);
+    numbers.forEach((_, at) => this.addCall(group, at, member, wrong));
   }
 
-  expectNew(number) {
-    if (this.places.has(number)) throw damaged("another call before it has the same number");
+  /** Compares the numbers of a group with the index. */
+  compare(numbers, offset) {
+    if (this.index === null) return;
+    const told = this.index.get(offset);
+    // Without one, it is bytes inside a damaged tensor that look like a group.
+    if (told === undefined) throw damaged("the index of the tape does not have this group here");
+    this.index.delete(offset);
+    const [low, high] = numbers.reduce(([least, most], one) => [one < least ? one : least, one > most ? one : most], [numbers[0], numbers[0]]);
+    if (told.calls !== numbers.length || told.low !== low || told.high !== high) {
+      this.onDamage(damaged(`by the index of the tape, ${callsAre(told)} here`).at({ offset }));
+    }
   }
 
-  add(record, offset, own) {
-    this.places.set(record.call, offset);
-    const raised = record.error !== undefined;
-    const inputs = this.distinct.numberOf(record.inputs, raised, record.call);
-    const duration = record.duration_ns === undefined ? NaN : Number(record.duration_ns);
-    const blob = record.blob === undefined ? 0 : Number(record.blob.size);
-    this.columns.add(record.call, offset, own, Number(record.time_ns), duration, blob, inputs, raised);
+  /** @param wrong what is wrong with the whole group, or null. */
+  addCall(group, at, member, wrong) {
+    try {
+      if (wrong !== null) throw wrong;
+      const record = group.record(at, (hash, inputs) => this.distinct.hasHash(hash, inputs));
+      const inputs = this.distinct.numberOf(group.hash(at), record.inputs, record.call);
+      const duration = record.duration_ns === undefined ? NaN : Number(record.duration_ns);
+      const blob = record.blob === undefined ? 0 : Number(record.blob.size);
+      this.columns.add(record.call, member.offset, Number(record.time_ns), duration, blob, inputs, record.error !== undefined);
+    } catch (error) {
+      if (!(error instanceof TapeError)) throw error;
+      this.broken.set(group.number(at), { hash: group.hash(at), error: error.at({ member: member.name, offset: member.offset }) });
+    }
   }
 
-  addGroup(member, content) {
-    eachEntry(
-      content,
-      (payload) => {
-        const record = recordOf(payload);
-        this.expectOwn(record);
-        if (record.blob !== undefined) {
-          this.lost.add(record.call);
-          throw damaged(`call ${record.call} is skipped: a record in a group has a blob`);
-        }
-        this.expectNew(record.call);
-        this.add(record, member.offset, member.offset);
-      },
-      (error, at, end) => {
-        error.at({ member: member.name, offset: member.start + at });
-        const isLast = end <= content.length && content.subarray(end).every((byte) => byte === 0);
-        // Its writer may have been interrupted, if nothing follows the group either.
-        if (isLast) this.torn = { error, bytes: end - at };
-        else this.onDamage(error);
-      },
-    );
-  }
-
-  addTrailer(content) {
-    this.dropPending();
-    const found = trailerOf(content);
-    if (!sameBytes(found.tape, this.tape)) throw damaged("the trailer belongs to another tape");
-    this.trailer = { ...found, index: found.index.slice() };
-  }
-
-  /** A tape without a trailer may end within a call that was being written. */
+  /** A tape without an end may stop within calls that were being written. */
   endUnsealed() {
-    const { held, pending, torn } = this;
+    const { held, blobs } = this;
     const { size } = this.window;
-    const isTorn = held !== null && held.member !== TRAILER && (held.member !== null || size - held.offset < BLOCK);
-    if (held !== null && !isTorn) {
-      this.release();
-      this.dropPending();
-      this.releaseEntry();
-      return;
-    }
-    this.held = this.torn = this.pending = null;
-    const from = pending?.member.offset ?? held?.offset ?? size;
-    this.unfinished = size - from + (torn?.bytes ?? 0);
+    const isTorn = held !== null && held.member !== END && (held.member !== null || size - held.offset < BLOCK);
+    if (isTorn) this.held = null;
+    else this.release();
+    const from = isTorn ? held.offset : size;
+    this.unfinished = size - Math.min(from, blobs ?? size);
   }
 
-  endSealed() {
-    this.dropPending();
-    this.releaseEntry();
+  async endSealed() {
     this.release();
-    const { seen, kept, dropped } = this.trailer.coverage;
+    const { seen, kept, dropped } = this.end.coverage;
     const told = dropped.reduce((sum, [, calls]) => sum + BigInt(calls), BigInt(kept));
     if (BigInt(seen) !== told) {
-      const reason = `the trailer says that ${seen} calls were seen, but accounts for ${told}`;
-      this.onDamage(damaged(reason).at({ member: TRAILER }));
+      this.onDamage(damaged(`the end says that ${seen} calls were seen, but accounts for ${told}`).at({ member: END }));
     }
-    this.compareIndex();
+    const known = new Set(this.damaged);
+    for (const [offset, group] of this.index ?? []) {
+      if (known.has(offset)) continue;
+      this.onDamage(damaged(`${callsAre(group)} lost, by the index of the tape`).at({ offset }));
+    }
+    if (this.damaged.size > 0 || this.end.elsewhere) return;
+    const table = await tableOf(this.end);
+    const counts = this.counts();
+    if (table !== null && counts !== null && !isTableOf(table, counts)) {
+      throw damaged("forged or stale table of inputs: it does not count the calls of the tape");
+    }
   }
 
-  compareIndex() {
-    const { numbers, offsets } = indexOf(this.trailer);
-    if (this.isInOrder(numbers, offsets)) return;
-    const index = new Map();
-    for (let at = 0; at < numbers.length; at++) index.set(plainInt(numbers[at]), offsets[at]);
-    for (const [number, offset] of index) {
-      if (this.places.has(number) || this.lost.has(number)) continue;
-      const reason = `call ${number} is lost: by the tape's index, it was here`;
-      this.onDamage(damaged(reason).at({ member: recordName(number), offset }));
-    }
-    const kept = [];
-    let position = 0;
-    for (const [number, offset] of this.places) {
-      if (index.get(number) === offset) kept.push(position);
-      else this.removeStranger(number, offset);
-      position += 1;
-    }
-    if (kept.length !== position) this.columns.keep(kept);
-  }
-
-  /** Whether the index has the same calls in the same order, as that of a sound tape. */
-  isInOrder(numbers, offsets) {
-    const { columns } = this;
-    return columns.length === numbers.length &&
-      numbers.every((number, at) => number === columns.numbers[at] && offsets[at] === columns.offsets[at]);
-  }
-
-  /** A call that the index does not have: bytes inside a damaged tensor that look like members. */
-  removeStranger(number, offset) {
-    this.places.delete(number);
-    const reason = `call ${number} is skipped: the tape's index does not have it here`;
-    this.onDamage(damaged(reason).at({ member: recordName(number), offset }));
+  /** How many calls have inputs of which hash; null if there were too many different inputs to count. */
+  counts() {
+    const found = this.distinct.counts();
+    if ([...found.values()].reduce((sum, calls) => sum + calls, 0n) < this.columns.length) return null;
+    for (const { hash } of this.broken.values()) found.set(hash, (found.get(hash) ?? 0n) + 1n);
+    return found;
   }
 }

@@ -18,6 +18,8 @@ const beside = optional(array(name, MAX_KEY_PARTS));
 const SCALARS = ["int", "float", "complex", "str", "bytes"];
 const children = array(node);
 
+const isText = (value) => typeof value === "string" || value instanceof SurrogateText;
+
 function key(value) {
   if (!Array.isArray(value)) return keyPart(value);
   if (value.length > MAX_KEY_PARTS) throw invalid(`a key of ${value.length} parts`);
@@ -26,8 +28,7 @@ function key(value) {
 
 function keyPart(value) {
   scalar(value);
-  const isText = typeof value === "string" || value instanceof SurrogateText;
-  if ((isText && characters(value) > MAX_KEY) || (value instanceof Uint8Array && value.length > MAX_KEY)) {
+  if ((isText(value) && characters(value) > MAX_KEY) || (value instanceof Uint8Array && value.length > MAX_KEY)) {
     throw invalid("a key that is too long");
   }
   if (isInt(value) && (value < MIN_INT64 || value > MAX_UINT64)) throw invalid("a key of too wide an int");
@@ -47,7 +48,7 @@ define(["opaque"], {
   type: typeName, reason: name, of: optional(oneOf(...SCALARS)), length: optional(index),
 });
 define(["list", "tuple", "size", "slice", "range", "set", "frozenset"], { children, type, beside });
-define(["dict"], { keys: array(key), children, type, beside });
+define(["dict"], { keys: array(key), children, type, beside, modules: optional(array(index)) });
 define(["namedtuple", "dataclass", "object"], { type: typeName, fields: array(name), children, beside });
 define(["custom"], { type: typeName, context: node, children });
 
@@ -64,6 +65,9 @@ function node(value) {
   }
   const names = made.keys ?? made.fields;
   if (names !== undefined) checkNames(names, made.children.length);
+  for (const at of made.modules ?? []) {
+    if (at >= names.length || !isText(names[at])) throw invalid(`key ${at} is no name of a module`);
+  }
   return made;
 }
 

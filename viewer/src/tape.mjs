@@ -1,26 +1,29 @@
-// A tape: what its ends say of all calls, and each call when it is asked for.
+// A tape: what its end says of all calls, and each call when it is asked for.
 //
-// A sealed tape is opened from its end: the index says where each call is, the summary what the
+// A sealed tape is opened from its end: the index says where each group is, the table of inputs what the
 // calls were called with. Both are statements of the tape until a scan compared them with the records.
 
-import { Columns } from "./columns.mjs";
+import { Blob } from "./blob.mjs";
 import { Call } from "./call.mjs";
-import { openEnvelope } from "./documents.mjs";
-import { endOf, indexOf, trailerOf } from "./endings.mjs";
-import { TapeError, damaged } from "./errors.mjs";
-import { BLOCK, MANIFEST, SUMMARY, callMember, parseHeader } from "./framing.mjs";
-import { checkGroupSize, eachEntry } from "./groups.mjs";
+import { Columns } from "./columns.mjs";
+import { endOf, indexOf } from "./endings.mjs";
+import { TapeError, damaged, overLimit } from "./errors.mjs";
+import { BLOCK, END, MANIFEST, blobName, isGroup, parseHeader } from "./framing.mjs";
+import { groupOf } from "./groups.mjs";
+import { tableOf, treeOf } from "./inputs_table.mjs";
+import { MAX_GROUP_CALLS } from "./limits.mjs";
 import { manifestOf } from "./manifest.mjs";
-import { recordOf } from "./records.mjs";
-import { Scan, checkMemberSize, sameBytes } from "./scan.mjs";
-import { staleReasons } from "./stale_summary.mjs";
-import { summaryOf } from "./summary.mjs";
+import { areEqual } from "./nesting.mjs";
+import { Remembered } from "./remembered.mjs";
+import { Scan, checkMemberSize } from "./scan.mjs";
 import { Window, exactly } from "./windows.mjs";
 
-const MOST_BETWEEN = 64; // unknown members between a blob and its record
+const MOST_DAMAGE = 10_000;
+const MOST_GROUPS = 4; // in memory
+const MOST_BLOBS = 16;
 
 /**
- * Opens a tape: reads its manifest, and nothing else.
+ * Opens a tape: reads its manifest and its end, and nothing else.
  *
  * @throws {TapeError} not_a_tape, version, damaged, invalid, limit
  */
@@ -38,66 +41,77 @@ export async function openTape(source) {
   try {
     checkMemberSize(member);
     const manifest = manifestOf(await exactly(source, member.start, member.size));
-    return new Tape(source, manifest, member.end);
+    return new Tape(source, manifest, member.end, await endOf(source, manifest.tape));
   } catch (error) {
     throw error instanceof TapeError ? error.at({ member: MANIFEST, offset: 0 }) : error;
   }
 }
 
 export class Tape {
-  constructor(source, manifest, firstMember) {
+  constructor(source, manifest, firstMember, end) {
     this.source = source;
     this.manifest = manifest;
     this.firstMember = firstMember;
-    this.damage = [];
-    this.trailer = null;
-    this.summary = null;
+    this.damage = new Map(); // by text and place
+    this.end = end; // null if the tape is not sealed
+    this.table = null; // of counted inputs, by the end
     this.columns = new Columns();
     this.distinct = null; // the distinct inputs of a scan
+    this.broken = new Map(); // calls whose record cannot be read, by number
     this.isScanned = false;
     this.unfinished = 0;
     this.window = new Window(source);
-    this.group = null; // the records of the group that was read last
+    this.groups = new Remembered(MOST_GROUPS, (offset) => this.readGroup(offset));
+    this.blobs = new Remembered(MOST_BLOBS, (number) => this.findBlob(number));
   }
 
   get isSealed() {
-    return this.trailer !== null;
+    return this.end !== null;
   }
 
   addDamage(error) {
-    const isKnown = this.damage.some((one) =>
-      one.offset === error.offset && one.member === error.member && one.message === error.message);
-    if (!isKnown) this.damage.push(error);
+    const key = `${error.offset} ${error.member} ${error.message}`;
+    if (this.damage.size < MOST_DAMAGE && !this.damage.has(key)) this.damage.set(key, error);
   }
 
-  /** Reads the end of a sealed tape. Returns whether it told where the calls are. */
+  /** Reads what the end of a sealed tape says. Returns whether it told where the calls are. */
   async readEnd() {
-    const found = await endOf(this.source);
-    if (found === null) return false;
+    if (this.end === null) return false;
     try {
-      checkMemberSize(found.trailer);
-      const trailer = trailerOf(await exactly(this.source, found.trailer.start, found.trailer.size));
-      if (!sameBytes(trailer.tape, this.manifest.tape)) return false;
-      this.trailer = trailer;
+      await this.addCalls(await indexOf(this.end));
     } catch (error) {
-      if (error instanceof TapeError) return false; // the scan says what is wrong
+      if (error instanceof TapeError && error.kind !== "io") return false; // the scan says what is wrong
       throw error;
     }
-    const { numbers, offsets } = indexOf(this.trailer);
-    const { columns } = this;
-    for (let at = 0; at < numbers.length; at++) columns.add(numbers[at], offsets[at], NaN, NaN, NaN, NaN, 0, false);
-    if (found.summary !== null) await this.readSummary(found.summary);
+    await this.readTable();
     return true;
   }
 
-  async readSummary(member) {
+  /** The calls by the index. The numbers in a group with gaps are in its table. */
+  async addCalls(index) {
+    const columns = new Columns();
+    for (const [offset, { calls, low, high }] of index) {
+      if (calls > MAX_GROUP_CALLS) throw overLimit(`a group has more than ${MAX_GROUP_CALLS} calls`);
+      const isDense = BigInt(high) - BigInt(low) + 1n === BigInt(calls);
+      const group = isDense ? null : await this.group(offset);
+      if (group !== null && group.length !== calls) throw damaged("the index does not fit a group");
+      for (let at = 0; at < calls; at++) {
+        const number = isDense ? BigInt(low) + BigInt(at) : group.number(at);
+        columns.add(number, offset, NaN, NaN, NaN, 0, false);
+      }
+    }
+    this.columns = columns;
+  }
+
+  async readTable() {
     try {
-      checkMemberSize(member);
-      const summary = summaryOf(await exactly(this.source, member.start, member.size));
-      if (sameBytes(summary.tape, this.manifest.tape)) this.summary = summary;
+      const table = await tableOf(this.end);
+      if (table === null) return;
+      const rows = table.rows.filter((row) => row.calls > 0n);
+      this.table = { ...table, rows: rows.map((row) => ({ ...row, tree: treeOf(row) })) };
     } catch (error) {
       if (!(error instanceof TapeError)) throw error;
-      this.addDamage(stale(error.message));
+      this.addDamage(error.at({ member: END }));
     }
   }
 
@@ -107,55 +121,47 @@ export class Tape {
    * @param onProgress called with the offset that was reached; a promise that it returns is waited for.
    */
   async scan(onProgress = () => undefined) {
-    if (this.summary === null && this.trailer === null) await this.readEnd();
-    const scan = new Scan(this.source, this.manifest.tape, (error) => this.addDamage(error));
+    const scan = new Scan(this.source, this.manifest.tape, this.end, (error) => this.addDamage(error));
     await scan.run(this.firstMember, onProgress);
-    this.trailer = scan.trailer;
     this.columns = scan.columns;
     this.distinct = scan.distinct;
+    this.broken = scan.broken;
     this.unfinished = scan.unfinished;
     this.isScanned = true;
-    if (this.summary !== null) {
-      for (const reason of staleReasons(this.summary, scan)) this.addDamage(stale(reason));
-    }
+    // Without calls, the table is all there is.
+    if (this.end?.elsewhere && this.table === null) await this.readTable();
   }
 
-  /** The call at a position of the columns. Its record and trees are checked.
+  /**
+   * The call at a position of the columns. Its record and trees are checked.
    *
    * @throws {TapeError} damaged, invalid or limit
    */
   async call(position) {
     const number = this.columns.number(position);
     const offset = this.columns.offsets[position];
-    const place = this.columns.records[position];
-    const { record, blob } = Number.isNaN(place)
-      ? await this.locate(number, offset)
-      : await this.recordAt(number, await this.memberAt(place), place === offset ? null : await this.memberAt(offset));
-    if (!sameBytes(record.tape, this.manifest.tape)) throw damaged("its record belongs to another tape");
-    return new Call(this.source, record, blob);
+    return new Call(this, await this.record(number, offset), offset);
   }
 
-  /** The record of a call, and the member of its blob, from the offset of its first member. */
-  async locate(number, offset) {
-    let blob = null;
-    let member = await this.memberAt(offset);
-    for (let tries = 0; tries < MOST_BETWEEN && member !== null; tries++) {
-      const call = callMember(member.name);
-      if (call !== null && call.kind !== "safetensors") return this.recordAt(number, member, blob);
-      if (call !== null) blob = member;
-      member = await this.memberAt(member.end);
-    }
-    throw damaged(`call ${number} is not where the tape's index says`).at({ offset });
+  async record(number, offset) {
+    const group = await this.group(offset);
+    const at = group.position(number);
+    if (at === undefined) throw damaged(`call ${number} is not where the index of the tape says`).at({ offset });
+    return (await group.open()).record(at);
   }
 
-  /** The record of a call, which is a member or in one, and the member of its blob, if it has one. */
-  async recordAt(number, member, blob) {
-    const call = member === null ? null : callMember(member.name);
-    if (call?.kind === "records") return { record: await this.gathered(member, number), blob: null };
-    if (call?.kind === "msgpack" && call.number === number) {
-      return { record: await this.recordIn(member, number, blob), blob };
-    }
-    throw damaged(`call ${number} is not where the tape says`);
+  /** The group whose header is at an offset. */
+  group(offset) {
+    return this.groups.get(offset);
+  }
+
+  async readGroup(offset) {
+    const member = await this.memberAt(offset);
+    if (member === null || !isGroup(member.name)) throw damaged("no group of records begins here").at({ offset });
+    checkMemberSize(member);
+    const group = groupOf((await this.window.at(member.start, member.size)).slice());
+    if (!areEqual(group.tape, this.manifest.tape)) throw damaged("a group belongs to another tape").at({ offset });
+    return group;
   }
 
   async memberAt(offset) {
@@ -164,36 +170,35 @@ export class Tape {
     return member === null || member.start + member.size > this.source.size ? null : member;
   }
 
-  async recordIn(member, number, blob) {
-    checkMemberSize(member);
-    const record = recordOf(openEnvelope(await this.window.at(member.start, member.size)));
-    if (record.call !== number) throw damaged(`its record says that it is call ${record.call}`);
-    const isOther = record.blob?.size !== blob?.size || (blob !== null && callMember(blob.name)?.number !== number);
-    if (record.blob !== undefined && isOther) throw damaged("its blob is missing");
-    return record;
+  /**
+   * The blob of a call.
+   *
+   * @throws {TapeError} damaged if it is not where the record says, or if there is none
+   */
+  blobOf({ record, group }) {
+    return this.blobs.get(record.call, () => this.blobAt(record, group));
   }
 
-  /** A record in a group. The records of the group are remembered, until another one is read. */
-  async gathered(member, number) {
-    if (this.group?.offset !== member.offset) {
-      checkGroupSize(member);
-      const records = new Map();
-      const content = (await this.window.at(member.start, member.size)).slice();
-      try {
-        eachEntry(content, (payload) => {
-          const record = recordOf(payload);
-          const isOwn = sameBytes(record.tape, this.manifest.tape) && record.blob === undefined;
-          if (isOwn && !records.has(record.call)) records.set(record.call, record);
-        }, () => undefined);
-      } catch (error) {
-        if (!(error instanceof TapeError)) throw error; // the scan reports it
-      }
-      this.group = { offset: member.offset, records };
-    }
-    const found = this.group.records.get(number);
-    if (found === undefined) throw damaged(`call ${number} is not in its group`).at({ offset: member.offset });
-    return found;
+  /** The blob of the call of a number. */
+  blobOfNumber(number) {
+    return this.blobs.get(number);
+  }
+
+  async findBlob(number) {
+    const position = this.columns.position(number);
+    const { error } = this.broken.get(number) ?? {};
+    if (error !== undefined) throw new TapeError(error.kind, `call ${number}, which has the bytes: ${error.message}`);
+    if (position === undefined) throw damaged(`there is no call ${number}, which has the bytes`);
+    const offset = this.columns.offsets[position];
+    return this.blobAt(await this.record(this.columns.number(position), offset), offset);
+  }
+
+  async blobAt(record, group) {
+    if (record.blob === undefined) throw damaged(`call ${record.call} has no blob for its tensors`);
+    const offset = group - Number(record.blob.back);
+    const member = offset >= this.firstMember && offset < group ? await this.memberAt(offset) : null;
+    const isIts = member !== null && member.name === blobName(record.call) && member.size === record.blob.size;
+    if (!isIts || member.end > group) throw damaged(`the tensors of call ${record.call} are not there`);
+    return new Blob(this.source, member, record.call, record.blob.crc32);
   }
 }
-
-const stale = (reason) => damaged(`forged or stale summary: ${reason}`).at({ member: SUMMARY });

@@ -32,7 +32,7 @@ class Totals {
  * @param onProgress called with bytes that were read, and all bytes; its promise is waited for.
  */
 export async function wholeTensor(call, leaf, onProgress) {
-  const { size, width } = await call.placeOf(leaf, (done) => onProgress(done, call.blob.size));
+  const { size, width } = await call.placeOf(leaf, onProgress);
   const total = size / width;
   const totals = new Totals();
   let kind = null;

@@ -95,10 +95,7 @@ if TYPE_CHECKING:
     from calltape_analyzer.replaying.replaying import replay
     from calltape_analyzer.reporting.page import ReportPage
     from calltape_analyzer.scripting import script
-    from calltape_analyzer.surveying.file_facts import FileFacts, FileKey
     from calltape_analyzer.surveying.survey import Survey
-    from calltape_analyzer.surveying.survey_file import read_survey, write_survey
-    from calltape_analyzer.surveying.surveyed_tape import SurveyedTape
     from calltape_analyzer.surveying.surveying import survey
     from calltape_analyzer.tape import Tape
     from calltape_analyzer.targets.onnx import DynamicAxes, dynamic_axes
@@ -139,8 +136,6 @@ __all__ = [
     "ElementDifference",
     "Explanation",
     "ExportError",
-    "FileFacts",
-    "FileKey",
     "InferenceError",
     "InputCandidate",
     "InputObserver",
@@ -180,7 +175,6 @@ __all__ = [
     "Sizing",
     "Span",
     "Survey",
-    "SurveyedTape",
     "SymbolFinding",
     "Symptom",
     "Tally",
@@ -210,7 +204,6 @@ __all__ = [
     "minimise_tape",
     "open_tape",
     "private_data",
-    "read_survey",
     "recordings",
     "recover_tape",
     "redact",
@@ -219,7 +212,6 @@ __all__ = [
     "replay",
     "script",
     "survey",
-    "write_survey",
 ]
 
 __version__ = "0.1.0"
@@ -299,10 +291,7 @@ _NAMES = {
     "replaying.replaying": ("replay",),
     "reporting.page": ("ReportPage",),
     "scripting": ("script",),
-    "surveying.file_facts": ("FileFacts", "FileKey"),
     "surveying.survey": ("Survey",),
-    "surveying.survey_file": ("read_survey", "write_survey"),
-    "surveying.surveyed_tape": ("SurveyedTape",),
     "surveying.surveying": ("survey",),
     "tape": ("Tape",),
     "targets.onnx": ("DynamicAxes", "dynamic_axes"),

@@ -330,9 +330,12 @@ class CallHandler:
             else _repeated(repeat, [*args, *kwargs.values()])
         )
         if kept is None:
-            kept = pipeline.decide(
-                CallView(call.number, args, kwargs, seen.structure, seen.row, seen.scalars)
-            )
+            view = CallView(call.number, args, kwargs, seen.structure, seen.row, seen.scalars)
+            try:
+                kept = pipeline.decide(view)
+            except BaseException:  # of the host's predicate
+                seen.count_unkept(pipeline)
+                raise
             if kept:
                 call.is_evidence = kept == EVIDENCE
         if not kept:
@@ -347,8 +350,8 @@ class CallHandler:
         """Copies the inputs of a call.
 
         Raises:
-            QueueFull: there is no memory for them. The call is counted as one that is not on the
-                tape.
+            QueueFull: there is no memory for them. Whatever is raised, the inputs are counted as
+                those of a call that is not on the tape.
         """
         try:
             if pipeline.writer.is_full:
@@ -356,7 +359,7 @@ class CallHandler:
             call.inputs = copied(
                 pipeline, call, seen.structure, seen.leaves, seen.scalars, seen.repeat
             )
-        except QueueFull:
+        except BaseException:
             seen.count_unkept(pipeline)
             raise
 

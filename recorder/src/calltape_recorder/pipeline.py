@@ -37,7 +37,7 @@ from calltape_recorder.write.permissions import OWNER_ONLY
 from calltape_recorder.write.segments import Bounds, Segments
 from calltape_recorder.write.write_ahead import WriteAhead
 from calltape_recorder.write.writer import Writer
-from calltape_schema.endings import Dump
+from calltape_schema.endings import Coverage, Dump
 from calltape_schema.inputs_table import InputsTable
 from calltape_schema.records import (
     MINOR,
@@ -314,7 +314,7 @@ class Pipeline:
             self.segments.seal()
             is_sealed = True
         except Exception as trouble:
-            # A tape is readable without its trailer, too.
+            # A tape is readable without its end, too.
             self.notices.complain(f"the tape {path} cannot be sealed", trouble)
         self._say_the_end(is_sealed)
         self.segments.close()
@@ -356,11 +356,22 @@ class Pipeline:
     def _unheld(self, call: Call) -> None:
         self.drop(call, "flight_recorder")
 
-    def _drain(self) -> tuple[InputsTable, tuple[Dump, ...]]:
-        return (
-            self.unkept.drain(),
-            () if self.held_calls is None else self.held_calls.drain_dumps(),
-        )
+    def _drain(self) -> tuple[Coverage, InputsTable, tuple[Dump, ...]]:
+        """What became of the calls since this was asked last, the counted inputs of those that are
+        not on the tape, and the dumps."""
+        table = InputsTable()
+        try:
+            table = self.unkept.drain()
+        except Exception as error:
+            self.notices.complain("the calls of a file could not be counted", error)
+        dumps = () if self.held_calls is None else self.held_calls.drain_dumps()
+        coverage = self.ledger.drain_coverage()
+        if coverage.kept + table.totals().seen > coverage.seen:
+            # A thread counted the inputs of its call, and has not told yet what became of it. A
+            # file must not count more inputs than calls, so they are counted in the next one.
+            self.unkept.absorb(table)
+            table = InputsTable()
+        return coverage, table, dumps
 
     def _gone(self, table: InputsTable, reason: str, evidence: int) -> None:
         """Notes that a file is gone: its calls are counted in another one, and calls like those

@@ -204,7 +204,7 @@ class Recorder:
                 self._handler.pipeline.set_rate(fraction)
 
     def seal(self, timeout: float | None = None) -> bool:
-        """Completes the current file with its trailer, and goes on in the next one; False if that
+        """Completes the current file with its end, and goes on in the next one; False if that
         takes longer than ``timeout`` seconds, or nothing has begun."""
         pipeline = self._handler.pipeline
         if pipeline is None or not pipeline.begun:
@@ -213,7 +213,7 @@ class Recorder:
         return pipeline.writer.ask(pipeline.segments.roll, timeout)
 
     def dump(self, reason: str) -> int:
-        """Writes the calls that the flight recorder holds; the trailer says when and why.
+        """Writes the calls that the flight recorder holds; the end of the file says when and why.
 
         Args:
             reason: a text for people.

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Kind", "Problem", "TapeError", "printable"]
+__all__ = ["Kind", "LostCallsError", "Problem", "TapeError", "printable"]
 
 Kind = Literal[
     "not_found",  # no such file, directory or pattern
@@ -135,6 +135,17 @@ class TapeError(Exception):
         # Exceptions go to other processes (multiprocessing, pytest-xdist) by pickle, which calls
         # the class with ``args`` only.
         return (_restore, (type(self), self.args, self.__dict__.copy()))
+
+
+class LostCallsError(TapeError):
+    """A group is damaged or gone. An index tells which calls it had.
+
+    Attributes:
+        calls: how many.
+        low, high: the lowest and the highest of their numbers.
+    """
+
+    calls = low = high = 0
 
 
 def _restore(cls: type[TapeError], args: tuple[object, ...], state: dict[str, object]) -> TapeError:

@@ -16,6 +16,7 @@ import sys
 import zlib
 from array import array
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from operator import lt
 from typing import Annotated, Any, NamedTuple
 
@@ -82,6 +83,12 @@ class GroupedRecord(CallRecord):
 
     blob: StoredBlob | None = None  # pyright: ignore[reportIncompatibleVariableOverride]
     at: Annotated[Many[Reference], Field(max_length=MAX_REFERENCES)] = ()
+
+    @cached_property
+    def elsewhere(self) -> dict[str, tuple[int, str]]:
+        """Per key of which the bytes are in the blob of an earlier call, this call and the key
+        there."""
+        return {own: (call, there) for own, call, there in reversed(self.at)}
 
 
 _records: TypeAdapter[GroupedRecord] = TypeAdapter(GroupedRecord)

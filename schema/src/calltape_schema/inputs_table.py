@@ -32,11 +32,9 @@ from calltape_schema.bounds import (
 )
 from calltape_schema.errors import TapeError
 from calltape_schema.fields import Count, Int64, Many, Record
-from calltape_schema.interning import MAX_NODES, MAX_RANK, Index
-from calltape_schema.leaves import decode_leaves
+from calltape_schema.interning import MAX_NODES, MAX_RANK, Index, Size, decoder
 from calltape_schema.packing import is_array, pack, unpack
 from calltape_schema.records import Tree, decode_record
-from calltape_schema.tree import decode_structure
 
 __all__ = ["Axis", "Counts", "InputsTable", "Kind", "Ranges", "Row", "inputs_hash", "u64s"]
 
@@ -157,15 +155,16 @@ class Row(Counts):
         return decode_record(_trees, document, "a row of the table of inputs")
 
     def kind(self) -> Kind:
-        """The calls of this row by their kind. Their ranges are given up.
+        """The calls of this row by their kind. Their ranges are given up. No more of the inputs is
+        validated than a kind has of them: a recorder asks for thousands of them at once.
 
         Raises:
             TapeError: as :meth:`tree`.
         """
-        spec, leaves, scalars = (
-            decode_structure(self.structure), decode_leaves(self.leaves), unpack(self.scalars)
-        )  # fmt: skip
-        if not is_array(scalars) or spec.leaves != len(leaves) or spec.scalars != len(scalars):
+        lengths = _lengths_in(self.structure)
+        leaves = _sized_leaves_in(self.leaves)
+        scalars = unpack(self.scalars)
+        if not is_array(scalars) or lengths != _Lengths(leaves=len(leaves), scalars=len(scalars)):
             raise TapeError("invalid", "the structure does not fit its leaves and scalars")
         shapes = [leaf.shape for leaf in leaves]
         ints = [value if type(value) is int else None for value in scalars]
@@ -190,6 +189,10 @@ class Axis:
 
     def absorb(self, axis: Axis) -> None:
         """Adds the calls of another one."""
+        if not axis.other and axis.sizes.keys() <= self.sizes.keys():  # nearly always
+            for size, calls in axis.sizes.items():
+                self.sizes[size] += calls
+            return
         # What is larger than the sizes of an axis that has others was not told apart there.
         full = min((max(one.sizes) for one in (self, axis) if one.other), default=None)
         for size, calls in axis.sizes.items():
@@ -256,8 +259,8 @@ class Kind(Counts):
 
     @property
     def cost(self) -> int:
-        """What it takes of the room. A leaf of no axis takes some, too."""
-        return len(self.axes) + len(self.dtypes)
+        """What it takes of the room. A leaf of no axis takes some, and a kind of no leaf, too."""
+        return 1 + len(self.axes) + len(self.dtypes)
 
     def absorb(self, kind: Kind) -> None:
         """Adds the calls of the same kind elsewhere."""
@@ -293,7 +296,7 @@ class InputsTable:
         self.kinds_below: int | None = None
         self._max_rows, self._max_bytes, self._max_axes = max_rows, max_bytes, max_axes
         self._order: list[int] = []  # the hashes of rows, negative, as a heap: the highest first
-        self._bytes = 0
+        self._bytes = self._axes = self._kind_bytes = 0  # the costs of all rows and kinds
 
     @property
     def is_exact(self) -> bool:
@@ -358,11 +361,9 @@ class InputsTable:
             self.other.add(kind)
         else:
             self.kinds[kind.key] = kind
-            # Kinds are few, and a new one is rare: no need to hold their sums.
-            while (
-                sum([one.cost for one in self.kinds.values()]) > self._max_axes
-                or sum([len(one.structure) for one in self.kinds.values()]) > MAX_KIND_BYTES
-            ):
+            self._axes += kind.cost
+            self._kind_bytes += len(kind.structure)
+            while self._axes > self._max_axes or self._kind_bytes > MAX_KIND_BYTES:
                 self._lower_kinds(max(self.kinds))
 
     def merge(self, other: InputsTable) -> None:
@@ -421,6 +422,17 @@ class InputsTable:
             found.add_kind(change(kind))
         return found
 
+    def coarsen(self) -> bool:
+        """Counts the calls in the next coarser form: those with rows by kind, or those by kind as
+        ``other``. False if there is no coarser form."""
+        if self.rows_below != 0:
+            self._lower_rows(0)
+        elif self.kinds_below != 0:
+            self._lower_kinds(0)
+        else:
+            return False
+        return True
+
     def forget(self, is_secret: Callable[[bytes], bool]) -> None:
         """Counts calls of these structures without their structure."""
         for key in [key for key, row in self.rows.items() if is_secret(row.structure)]:
@@ -430,7 +442,7 @@ class InputsTable:
         self._order = [-key for key in self.rows]
         heapq.heapify(self._order)
         for key in [key for key, kind in self.kinds.items() if is_secret(kind.structure)]:
-            self.other.add(self.kinds.pop(key))
+            self._forget_kind(key)
 
     def _lower_rows(self, below: int | None) -> None:
         """Makes kinds of the rows with this hash, or a higher one."""
@@ -447,7 +459,14 @@ class InputsTable:
             return
         self.kinds_below = below
         for key in [key for key in self.kinds if key >= below]:
-            self.other.add(self.kinds.pop(key))
+            self._forget_kind(key)
+
+    def _forget_kind(self, key: int) -> None:
+        """Counts the calls of a kind as ``other``."""
+        kind = self.kinds.pop(key)
+        self._axes -= kind.cost
+        self._kind_bytes -= len(kind.structure)
+        self.other.add(kind)
 
     def to_bytes(self) -> bytes:
         """The msgpack document of the table."""
@@ -502,6 +521,25 @@ class InputsTable:
 def _is_above(key: int, below: int | None) -> bool:
     return below is not None and key >= below
 
+
+class _Lengths(Record):
+    """How many leaves and scalars a structure has."""
+
+    leaves: Count
+    scalars: Count
+
+
+class _SizedLeaf(Record):
+    """What a kind has of a leaf."""
+
+    dtype: Annotated[str, Field(max_length=64)]
+    shape: Annotated[tuple[Size, ...], Field(max_length=MAX_RANK)]
+
+
+_lengths_in = decoder(TypeAdapter(_Lengths), "structure")
+_sized_leaves_in = decoder(
+    TypeAdapter(Annotated[tuple[_SizedLeaf, ...], Field(max_length=MAX_NODES)]), "leaves"
+)
 
 _NO_CALL = 2**64 - 1
 _COLUMNS = 6

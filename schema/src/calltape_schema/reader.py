@@ -7,21 +7,21 @@ tape. A record is decoded when somebody asks for it.
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Callable
+from itertools import count
 from typing import Any, NamedTuple
 
 from calltape_schema import blob
-from calltape_schema.bounds import MAX_GROUP_BYTES, MAX_MEMBER_BYTES, TAIL_BYTES
+from calltape_schema.bounds import MAX_MEMBER_BYTES, TAIL_BYTES
 from calltape_schema.checksum import crc32
 from calltape_schema.end import End, Index, decode_end, end_offset
 from calltape_schema.errors import TapeError
 from calltape_schema.groups import Group, GroupedRecord, group_of, member_content
 from calltape_schema.inputs_table import InputsTable
 from calltape_schema.leaves import Leaf
+from calltape_schema.recent import Recent
 from calltape_schema.records import Manifest, decode_manifest
-from calltape_schema.scan import Scan
+from calltape_schema.scan import Scan, Watch
 from calltape_schema.storage import Source
 from calltape_schema.tar import (
     BLOCK,
@@ -37,7 +37,10 @@ __all__ = ["TapeReader", "TensorPlace"]
 
 _HEAD_BYTES, _BLOB_HEAD_BYTES = 16 * 1024, 4 * 1024
 _STEP = 1024 * 1024
-_MOST_GROUPS, _MOST_BLOBS = 8, 64
+_ENTRY_COST = 300  # a tensor of a blob, as Python objects
+
+_recent = Recent()  # of all readers of a process: each of a thousand files would keep its own
+_readers = count()
 
 
 class TensorPlace(NamedTuple):
@@ -79,17 +82,19 @@ class TapeReader:
         self.source = source
         self.manifest, self.start = _manifest_of(source)
         self.end = _end_of(source, self.start, self.manifest.tape)
-        self._groups: OrderedDict[int, Group] = OrderedDict()
-        self._blobs: OrderedDict[int, _Blob] = OrderedDict()
+        self._name = next(_readers)
         self._whole: dict[int, bool] = {}
-        self._lock = threading.RLock()
         self._scan: Scan | None = None
         self._index: Index | None = None
 
-    def scan(self) -> Scan:
-        """Walks over the tape, once."""
+    def scan(self, watch: Watch = lambda found, size: found) -> Scan:
+        """Walks over the tape, once.
+
+        Args:
+            watch: sees the members as the walk comes to them.
+        """
         if self._scan is None:
-            self._scan = Scan(self.source, self.manifest.tape, self.start, self.end)
+            self._scan = Scan(self.source, self.manifest.tape, self.start, self.end, watch)
         return self._scan
 
     def record(self, number: int) -> GroupedRecord:
@@ -169,6 +174,8 @@ class TapeReader:
         if leaf.key is None:
             raise TapeError("no_value", f"the value is not on the tape: {leaf.missing}")
         holder, key = self._holder(record, leaf.key)
+        if holder.blob is None:
+            raise TapeError("invalid", f"call {holder.call} has no blob for its leaves")
         _, entries, start = self._blob(holder)
         entry, wanted = entries.get(key), blob.stored_as(leaf)
         if entry is None:
@@ -210,16 +217,13 @@ class TapeReader:
         Raises:
             TapeError: ``damaged``, ``invalid`` or ``limit``.
         """
-        with self._lock:
-            known = self._groups.get(offset)
-            if known is None:
-                known = self._groups[offset] = self._read_group(offset)
-                while len(self._groups) > 1 and (
-                    len(self._groups) > _MOST_GROUPS
-                    or sum([group.size for group in self._groups.values()]) > MAX_GROUP_BYTES
-                ):
-                    self._groups.popitem(last=False)
-            return known
+        key = self._name, "group", offset
+        found: Group | None = _recent.get(key)
+        if found is None:
+            found = self._read_group(offset)
+            # Its shared parts are in memory twice.
+            _recent.keep(key, found, 2 * found.size + 24 * len(found))
+        return found
 
     def _read_group(self, offset: int) -> Group:
         found = parse_header(self.source.read_at(offset, BLOCK), offset)
@@ -259,7 +263,7 @@ class TapeReader:
 
     def _holder(self, record: GroupedRecord, key: str) -> tuple[GroupedRecord, str]:
         """The call whose blob has the bytes of a key of this call, and the key there."""
-        found = next(((call, there) for own, call, there in record.at if own == key), None)
+        found = record.elsewhere.get(key)
         if found is None:
             return record, key
         number, there = found
@@ -267,7 +271,7 @@ class TapeReader:
             reason = f"call {record.call} refers to call {number}, which is no earlier one"
             raise TapeError("invalid", reason)
         try:
-            holder = self.record(number)
+            holder = self.holder(number)
         except TapeError as error:
             error.reason = f"call {record.call} refers to call {number}: {error.reason}"
             if error.kind == "usage":  # there is no such call: its group may be lost
@@ -278,14 +282,28 @@ class TapeReader:
             raise TapeError("invalid", reason)
         return holder, there
 
+    def holder(self, number: int) -> GroupedRecord:
+        """The record of a call that has tensors for other ones. It is asked for with each of these,
+        and decoded once.
+
+        Raises:
+            TapeError: as :meth:`record`.
+        """
+        key = self._name, "record", number
+        found: GroupedRecord | None = _recent.get(key)
+        if found is None:
+            found = self.record(number)
+            leaves = len(found.inputs.leaves) + len(found.outputs.leaves if found.outputs else b"")
+            _recent.keep(key, found, 8 * leaves)
+        return found
+
     def _blob(self, record: GroupedRecord) -> _Blob:
-        with self._lock:
-            known = self._blobs.get(record.call)
-            if known is None:
-                known = self._blobs[record.call] = self._read_blob(record)
-                if len(self._blobs) > _MOST_BLOBS:
-                    self._blobs.popitem(last=False)
-            return known
+        key = self._name, "blob", record.call
+        found: _Blob | None = _recent.get(key)
+        if found is None:
+            found = self._read_blob(record)
+            _recent.keep(key, found, _ENTRY_COST * len(found.entries))
+        return found
 
     def _read_blob(self, record: GroupedRecord) -> _Blob:
         if record.blob is None:
@@ -313,14 +331,30 @@ def _manifest_of(source: Source) -> tuple[Manifest, int]:
     head = source.read_at(0, _HEAD_BYTES)
     found = parse_header(head[:BLOCK], 0)
     if found is None or found.name != MANIFEST:
-        raise TapeError("not_a_tape", "the first member is no manifest of a tape")
+        if head.startswith(MANIFEST.encode()):
+            raise _torn_manifest("its header is damaged" if len(head) >= BLOCK else _CUT_SHORT)
+        raise TapeError("not_a_tape", "the file does not start with the manifest of a tape")
+    if source.size < found.start + found.size <= BLOCK + MAX_MEMBER_BYTES:
+        raise _torn_manifest(_CUT_SHORT)
     if len(head) < found.start + found.size <= min(source.size, BLOCK + MAX_MEMBER_BYTES):
         head += source.read_at(len(head), found.start + found.size - len(head))
     try:
         content = member_content(lambda offset, size: head[offset : offset + size], found)
         return decode_manifest(content), found.end
     except TapeError as error:
+        if error.kind == "damaged":
+            raise _torn_manifest(error.reason) from None
         raise error.at(member=MANIFEST, offset=0) from None
+
+
+_CUT_SHORT = "the file ends within its manifest"
+
+
+def _torn_manifest(reason: str) -> TapeError:
+    advice = (
+        "without its manifest nothing in this file can be read; copy it again from where it came"
+    )
+    return TapeError("damaged", reason, member=MANIFEST, offset=0, advice=advice)
 
 
 def _end_of(source: Source, first: int, tape: bytes) -> End | None:

@@ -10,18 +10,24 @@ import struct
 from array import array
 from bisect import bisect_left
 from collections import Counter
+from collections.abc import Callable, Iterable
 
-from calltape_schema.end import End, Index
-from calltape_schema.errors import TapeError
+from calltape_schema.end import End, Index, IndexEntry
+from calltape_schema.errors import LostCallsError, TapeError
 from calltape_schema.groups import HAS_RANGES, RAISED, check_table, member_content, opened
-from calltape_schema.inputs_table import u64s
+from calltape_schema.inputs_table import InputsTable, u64s
 from calltape_schema.storage import Source, Window
 from calltape_schema.tar import BLOCK, END_MEMBER, Member, is_group, members
 
-__all__ = ["Scan"]
+__all__ = ["Scan", "Watch"]
 
 _ONE = struct.Struct("<QQQ")  # the table of a group of one call
 _LOW = 2**32 - 1
+_MAX_DAMAGE = 1000
+
+Watch = Callable[[Iterable[Member], int], Iterable[Member]]
+"""Goes between a walk and the members that it finds, with the size of the tape: shows how far it
+is."""
 
 
 class Scan:
@@ -33,20 +39,29 @@ class Scan:
         offsets: per group where its member begins.
         tensor_bytes: the size of all blobs.
         unfinished: how many bytes at the end belong to calls that were being written.
-        damage: everything that was found wrong.
+        damage: what was found wrong. The list is bounded: a file of nothing but damage must not
+            fill the memory.
+        more_damage: how much more there was.
+        table: the counted inputs, if the end has them and the calls do not contradict them.
 
     Args:
         source: of the tape.
         tape: its id.
         start: where the member after the manifest begins.
         end: of the tape, if it is sealed. What it says is compared with what is found.
+        watch: sees the members as the walk comes to them.
     """
 
-    def __init__(self, source: Source, tape: bytes, start: int, end: End | None) -> None:
+    def __init__(
+        self, source: Source, tape: bytes, start: int, end: End | None,
+        watch: Watch = lambda found, size: found,
+    ) -> None:  # fmt: skip
         self.numbers, self.inputs, self.places = array("Q"), array("Q"), array("Q")
         self.groups, self.offsets = array("I"), array("Q")
         self.tensor_bytes = self.unfinished = 0
         self.damage: list[TapeError] = []
+        self.more_damage = 0
+        self.table: InputsTable | None = None
         self._tape = tape
         self._end = end
         self._index: Index | None = None
@@ -56,7 +71,7 @@ class Scan:
         self._blob: int | None = None  # where blobs begin that wait for their group
         self._highest = -1
         self._positions: dict[int, int] | None = None  # as soon as a number is not the highest
-        self._walk(source, start)
+        self._walk(source, start, watch)
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -86,14 +101,21 @@ class Scan:
         group = self.groups[at]
         return self.offsets[group], at - bisect_left(self.groups, group)
 
-    def _walk(self, source: Source, start: int) -> None:
+    def _report(self, error: TapeError) -> None:
+        if len(self.damage) < _MAX_DAMAGE:
+            self.damage.append(error)
+        else:
+            self.more_damage += 1
+
+    def _walk(self, source: Source, start: int, watch: Watch) -> None:
         if self._end is not None:
             try:
                 self._index = self._end.groups()
                 self._found = bytearray(len(self._index))
             except TapeError as error:
-                self.damage.append(error.at(member=END_MEMBER))
-        for found in members(self._read, source.size, self._hold, start, source.next_data):
+                self._report(error.at(member=END_MEMBER))
+        walk = members(self._read, source.size, self._hold, start, source.next_data)
+        for found in watch(walk, source.size):
             self._release()
             if found.name[:6] == "blobs/":
                 self.tensor_bytes += found.size
@@ -107,7 +129,9 @@ class Scan:
                 elif found.name == END_MEMBER and self._end is None:
                     raise TapeError("damaged", "the end of the tape cannot be read, or is not last")
             except TapeError as error:
-                self.damage.append(error.at(member=found.name, offset=found.offset))
+                if error.kind in ("closed", "io"):
+                    raise  # it says nothing about the tape
+                self._report(error.at(member=found.name, offset=found.offset))
         if self._end is None:
             self._end_unsealed(source.size)
         else:
@@ -122,7 +146,7 @@ class Scan:
 
     def _release(self) -> None:
         if self._held is not None:
-            self.damage.append(self._held)
+            self._report(self._held)
             self._held = None
 
     def _add_group(self, found: Member) -> None:
@@ -135,13 +159,11 @@ class Scan:
         group = len(self.offsets)
         if len(table) == _ONE.size:  # nearly each group of a paced recording
             number, key, place = _ONE.unpack(table)
-            if number <= self._highest or number >= 2**63 or place & _LOW >= size:
+            if number >= 2**63 or place & _LOW >= size:
                 check_table(table, size)
+            if number <= self._highest or self._positions is not None:
                 self._expect_new(array("Q", (number,)))
-            else:
-                self._highest = number
-                if self._positions is not None:
-                    self._positions[number] = len(self)
+            self._highest = max(self._highest, number)
             self.groups.append(group)
             self.numbers.append(number)
             self.inputs.append(key)
@@ -182,8 +204,9 @@ class Scan:
         self._found[at] = 1
         told, numbers = index.entry(at), u64s(table)[::3]
         if told[1:] != (len(numbers), min(numbers), max(numbers)):
-            reason = f"by the index of the tape, {told.named} are here"
-            self.damage.append(TapeError("damaged", reason, offset=offset))
+            are = "is" if told.calls == 1 else "are"
+            reason = f"by the index of the tape, {told.named} {are} here"
+            self._report(TapeError("damaged", reason, offset=offset))
 
     def _end_unsealed(self, size: int) -> None:
         held = self._held
@@ -198,33 +221,85 @@ class Scan:
         told = coverage.kept + sum(coverage.dropped.values())
         if coverage.seen != told:
             reason = f"the end says that {coverage.seen} calls were seen, but accounts for {told}"
-            self.damage.append(TapeError("damaged", reason, member=END_MEMBER))
-        known = {error.offset for error in self.damage}
+            self._report(TapeError("damaged", reason, member=END_MEMBER))
+        known = {error.offset: at for at, error in enumerate(self.damage)}
         for at, was_found in enumerate(self._found):
             if self._index is not None and not was_found:
                 entry = self._index.entry(at)
-                if entry.offset not in known:
-                    reason = f"{entry.named} are lost: by the index of the tape, they were here"
-                    self.damage.append(TapeError("damaged", reason, offset=entry.offset))
-        if not self.damage and not end.elsewhere:
+                self._lose(entry, known.get(entry.offset))
+        if not end.elsewhere:
             self._compare_table(end)
+
+    def _lose(self, entry: IndexEntry, known: int | None) -> None:
+        """Says which calls were in a group that was not found. If damage is known there, which
+        stands at this place of the list, it is told once."""
+        lost = f"{entry.named} {'is' if entry.calls == 1 else 'are'} lost"
+        if known is None:
+            reason = f"{lost}: by the index of the tape, a group was here"
+            error = LostCallsError("damaged", reason, offset=entry.offset)
+            self._report(error)
+        else:
+            old = self.damage[known]
+            error = LostCallsError(
+                old.kind, f"{lost}: {old.reason}",
+                member=old.member, offset=old.offset, advice=old.advice, problems=old.problems,
+            )  # fmt: skip
+            self.damage[known] = error
+        error.calls, error.low, error.high = entry.calls, entry.low, entry.high
 
     def _compare_table(self, end: End) -> None:
         """Compares the calls that were found with the table of counted inputs."""
+        table: InputsTable | None = None
         try:
             table = end.table()
+            told = None if table is None else self._difference(table)
         except TapeError as error:
-            self.damage.append(error.at(member=END_MEMBER))
-            return
-        if table is None:
-            return
-        found = Counter(self.inputs)
-        is_true = all(row.kept == found.pop(key, 0) for key, row in table.rows.items())
-        # The others are counted by kind, or without one.
-        rest = sum([kind.kept for kind in table.kinds.values()]) + table.other.kept
-        if not is_true or found.total() != rest:
-            reason = "the table of inputs does not count the calls of the tape"
-            self.damage.append(TapeError("damaged", reason, member=END_MEMBER))
+            told = error.reason
+        if told is None:
+            self.table = table
+        else:
+            reason = f"forged or stale table of inputs: {told}"
+            advice = "the records are used; calltape recover writes a tape with a true one"
+            self._report(TapeError("damaged", reason, member=END_MEMBER, advice=advice))
+
+    def _difference(self, table: InputsTable) -> str | None:
+        """In what a table differs from the calls that were found; None if it does not. Calls that
+        are damaged are not found, which is told already."""
+        found, is_whole = Counter(self.inputs), not self.damage
+        others = sum([kind.kept for kind in table.kinds.values()]) + table.other.kept
+        for key, row in table.rows.items():
+            calls = found.pop(key, 0)
+            if calls > row.kept:
+                return "calls have inputs more often than it says"
+            if is_whole and calls < row.kept:
+                return "it has inputs that no call has, or more often than calls have them"
+        if found.total() > others:
+            return "it does not have the inputs of all calls"
+        if is_whole and found.total() < others:
+            return "it has calls without a row that are not there"
+        return self._misplaced(table, is_whole=is_whole)
+
+    def _misplaced(self, table: InputsTable, *, is_whole: bool) -> str | None:
+        """Whether rows tell wrong numbers of calls, or how many of them raised."""
+        lowest: dict[int, int] = {}
+        raised: Counter[int] = Counter()
+        for number, key, place in zip(self.numbers, self.inputs, self.places, strict=True):
+            row = table.rows.get(key)
+            if row is None:
+                continue
+            if not row.first <= number <= row.last:
+                return "a call has a number that its row does not allow"
+            lowest[key] = min(lowest.get(key, number), number)
+            if place >> 32 & RAISED:
+                raised[key] += 1
+        for key, number in lowest.items():
+            row = table.rows[key]
+            unknown = row.seen - (row.kept if is_whole else 0)
+            if number < (row.example or 0) or (is_whole and number != row.example):
+                return "a row names another call as the first"
+            if not raised[key] <= row.raised <= raised[key] + unknown:
+                return "other calls raised than it says"
+        return None
 
 
 def _is_cut_short(error: TapeError, size: int) -> bool:

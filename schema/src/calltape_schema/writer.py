@@ -114,8 +114,8 @@ class TapeWriter:
             closed_ns: Unix time in nanoseconds; by default it is now.
             continues: whether the recording goes on in another file.
             elsewhere: whether the kept calls are on other tapes.
-            fits: tells whether there is room for so many bytes. If not, the table of inputs is left
-                out, which takes most of them; and the end is written in any case.
+            fits: tells whether there is room for so many bytes. If not, the table of inputs, which
+                takes most of them, is made coarser; and the end is written in any case.
 
         Raises:
             OSError: it is not written.
@@ -139,13 +139,14 @@ class TapeWriter:
                 "first_call": self._first_call, "last_call": self._last_call,
                 "first_ns": self._first_ns, "last_ns": self._last_ns,
             }  # fmt: skip
-        whole = dict(facts)
-        if self.table is not None:
-            whole["inputs"] = deflated(self.table.to_bytes(), level)
-        parts = self._end_parts(End(**whole))
-        if not fits(sum(map(len, parts))):
+        while True:
+            if self.table is not None:
+                facts["inputs"] = deflated(self.table.to_bytes(), level)
             parts = self._end_parts(End(**facts))
-        self._write(parts, sum(map(len, parts)))
+            size = sum(map(len, parts))
+            if self.table is None or fits(size) or not self.table.coarsen():
+                break
+        self._write(parts, size)
 
     def rewind(self) -> None:
         """Removes all calls from the tape.

@@ -27,16 +27,14 @@ def runs(tmp_path: Path) -> Path:
         (root / folder).mkdir(parents=True)
         write_tape(
             root / folder / "x.tape", calls(some), target=torch.nn.Linear(1, 1),
-            tape_id=bytes([number + 1] * 16), sealed=sealed, summary=sealed,
+            tape_id=bytes([number + 1] * 16), sealed=sealed, table=sealed,
         )  # fmt: skip
     return root
 
 
 @pytest.fixture
 def mixed(runs: Path) -> Path:
-    write_tape(
-        runs / "relu.tape", calls([0]), target=torch.nn.ReLU(), tape_id=b"r" * 16, summary=True
-    )
+    write_tape(runs / "relu.tape", calls([0]), target=torch.nn.ReLU(), tape_id=b"r" * 16)
     return runs
 
 

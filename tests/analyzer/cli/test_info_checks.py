@@ -17,7 +17,7 @@ _OF_READING = ("checksums", "source", "private", "note: ")
 def tape(path: Path, values: str, number: int = 0) -> Path:
     calls = [Recorded((torch.zeros(64, 1 + i % 3),)) for i in range(9)]
     return write_tape(
-        path, calls, target=torch.nn.Identity(), summary=True, values=values,
+        path, calls, target=torch.nn.Identity(), values=values,
         tape_id=bytes([number]) * 16,
     )  # fmt: skip
 

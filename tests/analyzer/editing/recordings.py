@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +22,16 @@ class Model(torch.nn.Module):
 
 
 def recorded(path: Path, sizes: list[int], **options: Any) -> Path:
-    """A tape of one call per size: ``x`` has that many rows, and ``n`` is the size. A negative size
-    raises."""
+    """A tape of one call per size, each in a group of its own: ``x`` has that many rows, and ``n``
+    is the size. A negative size raises."""
     model = Model()
     torch.manual_seed(len(sizes))
-    with record(model, path, **options):
+    with record(model, path, **options) as recorder:
         for size in sizes:
             mask = torch.ones(abs(size), 2) if size % 2 else None
-            try:
+            with suppress(ValueError):
                 model(torch.randn(abs(size), 4), n=size, text="a prompt", mask=mask)
-            except ValueError:
-                continue
+            recorder.flush()
     return path
 
 
@@ -52,6 +52,8 @@ def contents(calls: list[Call]) -> list[Any]:
     """Everything that stands on a tape about calls, but where they are."""
     found = []
     for call in calls:
-        facts = call.record.model_copy(update={"tape": bytes(16), "call": 0})
+        blob = call.record.blob
+        stored = None if blob is None else (blob.size, blob.crc32)
+        facts = call.record.model_copy(update={"tape": bytes(16), "call": 0, "blob": stored})
         found.append((repr(facts), values(call.inputs), values(call.outputs)))
     return found

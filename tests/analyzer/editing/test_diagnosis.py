@@ -77,12 +77,12 @@ def test_damage_and_torn_ends(tmp_path: Path) -> None:
     source = recorded(tmp_path / "a.tape", [3, 4, 5, 6])
     data = bytearray(source.read_bytes())
     torn = tmp_path / "torn.tape"
-    torn.write_bytes(data[: data.index(b"calls/00000003") + 700])
+    torn.write_bytes(data[: data.index(b"blobs/00000003") + 700])
     found = kinds(torn)
     assert found["unsealed"] == "warning"
     assert "damage" not in found
     assert "is torn" in str(diagnosis(torn))
-    data[data.index(b"calls/00000001.safetensors") + 800] ^= 1
+    data[data.index(b"blobs/00000001.safetensors") + 800] ^= 1
     broken = tmp_path / "broken.tape"
     broken.write_bytes(data)
     found_ = diagnosis(broken)
@@ -140,7 +140,7 @@ def test_what_a_tape_lacks_since_it_was_made_of_another(tmp_path: Path) -> None:
 def test_a_remainder_says_that_it_is_one(tmp_path: Path) -> None:
     path = recorded(tmp_path / "a.tape", [3, 4, 5, 6])
     data = path.read_bytes()
-    (tmp_path / "cut.tape").write_bytes(data[: data.index(b"calls/00000003") + 700])
+    (tmp_path / "cut.tape").write_bytes(data[: data.index(b"blobs/00000003") + 700])
     with open_tape(tmp_path / "cut.tape") as tape:
         assert recover_tape(tape, tmp_path / "b.tape").calls == 3
     found = diagnosis(tmp_path / "b.tape")

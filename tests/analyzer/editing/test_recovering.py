@@ -68,8 +68,8 @@ def test_a_tape_that_is_cut_anywhere(
 @pytest.mark.integration
 def test_a_tape_that_is_cut_at_every_byte_of_a_call(source: Path, tmp_path: Path) -> None:
     data = source.read_bytes()
-    start = data.index(b"calls/00000002")
-    for size in range(start, data.index(b"calls/00000003") + 600, 7):
+    start = data.index(b"blobs/00000002")
+    for size in range(start, data.index(b"blobs/00000003") + 600, 7):
         check_truncated(source, tmp_path, size)
 
 
@@ -77,7 +77,7 @@ def test_what_came_after_the_last_call_is_not_known(source: Path, tmp_path: Path
     """A file that ends between two records lost nothing that anybody can count."""
     data = source.read_bytes()
     cut = tmp_path / "cut.tape"
-    cut.write_bytes(data[: data.index(b"calls/00000003")])
+    cut.write_bytes(data[: data.index(b"blobs/00000003")])
     for path, words in ((cut, "whether calls followed"), (source, "nothing had to be recovered")):
         with open_tape(path) as tape:
             notes = recover_tape(tape, tmp_path / "mended.tape", overwrite=True).notes
@@ -143,7 +143,7 @@ def test_a_sound_tape_is_told_so(source: Path, tmp_path: Path) -> None:
 def test_an_unsealed_tape_is_sealed(source: Path, tmp_path: Path) -> None:
     data = source.read_bytes()
     path = tmp_path / "a.tape"
-    path.write_bytes(data[: data.index(b"calls/00000004") + 700])
+    path.write_bytes(data[: data.index(b"blobs/00000004") + 700])
     records, lost = mended(path, tmp_path / "b.tape")
     assert len(records) == 4
     assert "of a call that was being written" in lost[0]
@@ -154,9 +154,9 @@ def test_an_unsealed_tape_is_sealed(source: Path, tmp_path: Path) -> None:
 
 def test_calls_that_are_missing_on_an_unsealed_tape(source: Path, tmp_path: Path) -> None:
     data = bytearray(source.read_bytes())
-    data[data.index(b"calls/00000001.msgpack") + 600] ^= 1
+    data[data.index(b"records/00000001.msgpack") + 600] ^= 1
     path = tmp_path / "a.tape"
-    path.write_bytes(data[: data.index(b"calls/00000003")])
+    path.write_bytes(data[: data.index(b"blobs/00000003")])
     mended(path, tmp_path / "b.tape")
     with open_tape(tmp_path / "b.tape") as tape:
         assert tape.coverage.at_least
@@ -165,7 +165,7 @@ def test_calls_that_are_missing_on_an_unsealed_tape(source: Path, tmp_path: Path
 
 def test_damage_is_told_once(source: Path, tmp_path: Path) -> None:
     data = bytearray(source.read_bytes())
-    data[data.index(b"calls/00000001.safetensors") + 800] ^= 1
+    data[data.index(b"blobs/00000001.safetensors") + 800] ^= 1
     path = tmp_path / "a.tape"
     path.write_bytes(data)
     _, lost = mended(path, tmp_path / "b.tape")

@@ -17,7 +17,7 @@ from calltape_schema import TapeError
 from calltape_schema.records import Parameter, Target
 from calltape_schema.tree import decode_structure, encode_structure
 from tests.analyzer.observed import given, tape_of, zeros
-from tests.schema import independent_reader
+from tests.schema.container import independent_reader
 
 
 class Reader(torch.nn.Module):
@@ -115,7 +115,8 @@ def test_counters_without_ints_are_counters(tmp_path: Path) -> None:
 def test_a_reader_that_does_not_know_of_it_reads_it(tmp_path: Path) -> None:
     withheld(tmp_path, given(zeros(2), ["secret", b"x"], mode="linear"))
     (path,) = tmp_path.glob("*.tape")
-    _, (call,), _ = independent_reader.read_tape(path.read_bytes())
+    _, calls, _ = independent_reader.read_tape(path.read_bytes())
+    call = calls[0]
     args, kwargs = call["inputs"]["structure"]["root"]["children"]
     text = args["children"][1]["children"][0]
     assert (text["kind"], text["type"], text["reason"]) == ("opaque", "builtins:str", "policy")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,13 +10,12 @@ import torch
 
 from calltape_analyzer.tape import Tape
 from calltape_recorder import record
-from calltape_schema.endings import Trailer, decode_trailer, encode_trailer
-from calltape_schema.framing import END, MANIFEST, TRAILER
-from calltape_schema.records import Segment, decode_manifest, encode_manifest
-from tests.analyzer.tape.changes import member_list
-from tests.analyzer.tapes import member
+from calltape_schema.end import End
+from calltape_schema.endings import Coverage
+from calltape_schema.inputs_table import InputsTable, Kind
+from tests.analyzer.tapes import change_end, change_table
 
-CONTRADICTS = "the counters contradict the calls on the tape, and are not used"
+FORGED = "forged or stale table of inputs"
 
 
 class Add(torch.nn.Module):
@@ -33,46 +31,27 @@ def recorded(path: Path, sizes: list[int], **options: Any) -> Path:
     return path
 
 
-def forge(
-    path: Path, change: Callable[[dict[str, Any]], Any], *, number: int | None = None
-) -> Path:
-    """Rewrites the trailer, with every checksum right; the file claims this number."""
-    if number is not None:
-        renumber(path, number)
-    data = path.read_bytes()
-    last = next(m for m in member_list(path) if m.name == TRAILER)
-    trailer = decode_trailer(data[last.start : last.start + last.size])
-    document = trailer.model_dump()
-    change(document)
-    content = encode_trailer(Trailer.model_validate(document))
-    path.write_bytes(data[: last.offset] + member(TRAILER, content) + END)
-    return path
+def forge(path: Path, change: Callable[[InputsTable], Any]) -> Path:
+    """Rewrites the table of inputs, with every checksum right."""
+    return change_table(path, change)
 
 
-def renumber(path: Path, number: int) -> None:
-    """Rewrites the manifest: the file claims to be this one of its recording."""
-    data = path.read_bytes()
-    first, *calls, last = member_list(path)
-    manifest = decode_manifest(data[first.start : first.start + first.size])
-    changed = manifest.model_copy(update={"segment": Segment(number=number)})
-    start = member(MANIFEST, encode_manifest(changed))
-    moved = len(start) - calls[0].offset
-    trailer = decode_trailer(data[last.start : last.start + last.size])
-    entries = struct.iter_unpack("<QQ", trailer.index)
-    index = b"".join(struct.pack("<QQ", call, offset + moved) for call, offset in entries)
-    end = member(TRAILER, encode_trailer(trailer.model_copy(update={"index": index})))
-    path.write_bytes(start + data[calls[0].offset : last.offset] + end + END)
+def more_seen(path: Path, calls: int) -> Path:
+    """The end says that more calls were seen, and dropped by policy."""
+
+    def change(end: End) -> dict[str, Any]:
+        dropped = dict(end.coverage.dropped)
+        dropped["policy"] = dropped.get("policy", 0) + calls
+        seen = end.coverage.seen + calls
+        return {"coverage": Coverage(seen=seen, kept=end.coverage.kept, dropped=dropped)}
+
+    return change_end(path, change)
 
 
-def axis(document: dict[str, Any], number: int = 0) -> dict[str, Any]:
-    found: dict[str, Any] = document["traffic"]["groups"][0]["leaves"][0][number]
-    return found
-
-
-def more_seen(document: dict[str, Any], calls: int) -> None:
-    dropped = document["coverage"]["dropped"]
-    document["coverage"]["seen"] += calls
-    document["coverage"]["dropped"] = {"policy": dropped.get("policy", 0) + calls}
+def the_kind(table: InputsTable) -> Kind:
+    """The only kind of calls that have no row."""
+    (kind,) = table.kinds.values()
+    return kind
 
 
 def reasons(tape: Tape) -> list[str]:

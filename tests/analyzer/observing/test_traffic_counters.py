@@ -1,4 +1,4 @@
-"""What the trailers say of the whole traffic: adding up, names, and what inference makes of it."""
+"""What the ends say of the whole traffic: adding up, names, and what inference makes of it."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from calltape_analyzer.observing.traffic_counters import (
     tensors_of,
 )
 from calltape_recorder import First, record
-from calltape_schema.traffic import MAX_SIZES, Axis, Group, Traffic
+from calltape_schema.bounds import MAX_SIZES
+from calltape_schema.inputs_table import Axis, Counts, InputsTable, Kind, Row
 from calltape_schema.tree import encode_structure
 from tests.analyzer.cli.commands import run
 from tests.analyzer.explanation.test_explaining import toy_lm
 from tests.analyzer.observing.doubling import ZEROS, Doubling, doubled
-from tests.analyzer.tapes import write_tape
+from tests.analyzer.tapes import change_table, write_tape
 
 
 def structure(leaves: int, ints: int, name: str = "x") -> bytes:
@@ -37,37 +38,38 @@ def structure(leaves: int, ints: int, name: str = "x") -> bytes:
 
 
 @st.composite
-def axes(draw: st.DrawFn) -> Axis:
-    sizes = draw(st.dictionaries(st.integers(0, 60), st.integers(1, 9), max_size=MAX_SIZES))
-    other = draw(st.integers(0 if sizes else 1, 9))
-    beyond = draw(st.lists(st.integers(0, 99), min_size=1)) if other else []
-    every = [*sizes, *beyond]
-    return Axis(
-        min=min(every), max=max(every), sizes=tuple(sorted(sizes.items())), other_calls=other
-    )
+def axes(draw: st.DrawFn, calls: int = 9) -> Axis:
+    """The sizes of some calls."""
+    found = draw(st.lists(st.integers(0, 60), min_size=calls, max_size=calls))
+    made = Axis({}, 0, 0)
+    for size in found:
+        made.absorb(Axis({size: 1}, 0, size))
+    return made
 
 
 @st.composite
-def traffics(draw: st.DrawFn) -> Traffic:
-    groups = []
+def tables(draw: st.DrawFn) -> InputsTable:
+    table = InputsTable()
     for name in draw(st.sets(st.sampled_from("ab"))):
         for dtype in draw(st.sets(st.sampled_from(["int64", "float32"]))):
-            group = Group(
-                structure=structure(1, 1, name), calls=draw(st.integers(1, 99)), dtypes=(dtype,),
-                leaves=((draw(axes()), draw(axes())),), scalars=(draw(st.none() | axes()),),
-            )  # fmt: skip
-            groups.append(group)
-    return Traffic(groups=tuple(groups), other_calls=draw(st.integers(0, 9)))
+            calls = draw(st.integers(1, 60))
+            parts = [draw(axes(calls)), draw(axes(calls)), draw(st.none() | axes(calls))]
+            counts = Counts(calls)
+            table.add_kind(Kind(structure(1, 1, name), (dtype,), (2,), parts, counts))
+    table.other.add(Counts(draw(st.integers(0, 9))))
+    return table
 
 
-def counters(traffic: Traffic) -> TrafficCounters:
-    made, errors = TrafficCounters.of(traffic)
+def counters(table: InputsTable) -> TrafficCounters:
+    made, errors = TrafficCounters.of(table)
     assert not errors
     return made
 
 
-@given(traffics(), traffics(), traffics())
-def test_merging_is_associative_and_commutative(one: Traffic, two: Traffic, three: Traffic) -> None:
+@given(tables(), tables(), tables())
+def test_merging_is_associative_and_commutative(
+    one: InputsTable, two: InputsTable, three: InputsTable
+) -> None:
     a, b, c = map(counters, (one, two, three))
     assert a.merge(b) == b.merge(a)
     assert a.merge(b).merge(c) == a.merge(b.merge(c))
@@ -153,40 +155,51 @@ def test_files_add_up_and_those_without_counters_are_named(tmp_path: Path) -> No
         assert group.leaves[0] == (Values(2, 5, {2: 2, 5: 1}), Values(3, 4, {3: 2, 4: 1}))
 
 
+def kind(encoded: bytes, dtypes: tuple[str, ...], ranks: tuple[int, ...], *found: Axis) -> Kind:
+    calls = max((sum(one.sizes.values()) + one.other for one in found), default=4)
+    return Kind(encoded, dtypes, ranks, list(found), Counts(calls))
+
+
 def test_a_group_that_contradicts_itself_is_left_out() -> None:
-    axis = Axis(min=1, max=2, sizes=((1, 1), (2, 1)))
-    wrong = [
-        Group(structure=b"\xc1", calls=1),
-        Group(structure=structure(2, 0), calls=2, dtypes=("int8",), leaves=((axis,),)),
-        Group(structure=structure(0, 1), calls=4, scalars=(Axis(min=3, max=2),)),
-        Group(
-            structure=structure(1, 0), calls=8, dtypes=("int8",), leaves=((Axis(min=-1, max=2),),)
-        ),
-    ]
-    made, errors = TrafficCounters.of(Traffic(groups=tuple(wrong), other_calls=16))
-    assert (made.calls, made.other_calls, len(errors)) == (31, 31, 4)
+    table = InputsTable()
+    table.other.add(Counts(16))
+    two = Axis({1: 1, 2: 1}, 0, 2)
+    for wrong in (
+        kind(b"\xc1", (), ()),
+        kind(structure(2, 0), ("int8",), (1,), two),
+        kind(structure(1, 1), ("int8",), (1,), two),
+        kind(structure(1, 0), ("int8",), (1,), Axis({-1: 8}, 0, -1)),
+    ):
+        table.add_kind(wrong)
+    for at, bad in enumerate((b"\xc1", b"\x91" * 10_000 + b"\x90", structure(1, 0))):
+        row = Row(bad, b"\x90", b"\x90", at, at)
+        row.add(Counts(1, 0, 0))
+        table.add_row(at, row)
+    made, errors = TrafficCounters.of(table)
+    assert (made.calls, made.other_calls, len(errors)) == (35, 35, 7)
     assert not made.groups
 
 
-def test_a_trailer_that_lies_is_damage_and_nothing_worse(tmp_path: Path) -> None:
-    """Of a group that breaks the format only the calls are left; sound ones are as they are."""
-    good = Group(
-        structure=structure(1, 0), calls=3, dtypes=("int8",),
-        leaves=((Axis(min=1, max=9, other_calls=3),),),
-    )  # fmt: skip
-    axes = (Axis(min=0, max=2**63 - 1, sizes=((0, 1), (2**63 - 1, 2**62 - 1))),) * 64
-    wide = Group(structure=structure(1, 0), calls=2**62, dtypes=("\x1b[31m",), leaves=(axes,))
-    wrong = Group(structure=b"\xc1", calls=5)
-    deep = Group(structure=b"\x91" * 10_000 + b"\x90", calls=7)
+def test_an_end_that_lies_is_damage_and_nothing_worse(tmp_path: Path) -> None:
+    """Of a kind that breaks the format only the calls are left; sound ones are as they are."""
+    most = 2**62
     path = write_tape(
-        tmp_path / "a.tape", [((ZEROS(4),), {"x": None})],
-        traffic=Traffic(groups=(good, wide, wrong, deep), other_calls=2**62 - 16),
-        dropped={"policy": 2**63 - 2},
-    )  # fmt: skip
+        tmp_path / "a.tape", [((ZEROS(4),), {"x": None})], dropped={"policy": most + 2**61}
+    )
+
+    def lie(table: InputsTable) -> None:
+        wide = [Axis({0: 1, 2**63 - 1: most - 1}, 0, 2**63 - 1)] * 64
+        table.add_kind(kind(structure(1, 0), ("int8",), (1,), Axis({1: 1, 9: 2}, 0, 9)))
+        table.add_kind(kind(structure(1, 0), ("\x1b[31m",), (64,), *wide))
+        table.add_kind(kind(b"\xc1", ("a",), (1,), Axis({1: 5}, 0, 1)))
+        table.add_kind(kind(b"\x91" * 10_000 + b"\x90", ("a",), (1,), Axis({1: 7}, 0, 1)))
+        table.other.add(Counts(2**61 - 16))
+
+    change_table(path, lie)
     with open_tape(path) as tape:
         found = tape.counters
-        assert [group.calls for group in found.in_order()] == [2**62, 3]
-        assert found.other_calls == 2**62 - 16 + 12
+        assert [group.calls for group in found.in_order()] == [most, 3, 1]
+        assert found.other_calls == 2**61 - 16 + 12
         assert [error.path for error in tape.damage] == [str(path)] * 2
         assert {error.kind for error in tape.damage} <= {"invalid", "limit", "damaged"}
         tape.variants()

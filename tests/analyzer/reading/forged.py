@@ -3,35 +3,49 @@
 from __future__ import annotations
 
 import json
+import struct
 import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from calltape_analyzer import TapeError, open_tape, render
-from calltape_schema.framing import MANIFEST, Member, members
-from calltape_schema.packing import open_envelope, pack, seal_envelope, unpack
-from tests.analyzer.tapes import member, write_tape
+from calltape_schema.groups import HAS_BLOB, HAS_RANGES, RAISED
+from calltape_schema.inputs_table import inputs_hash
+from calltape_schema.packing import pack, unpack
+from calltape_schema.records import Manifest, encode_manifest
+from calltape_schema.tar import MANIFEST, blob_name, group_name
+from tests.analyzer.tapes import member, reader_of, write_tape
 
 MEBIBYTE = 1024 * 1024
 
 
-def content_of(data: bytes, listed: Member) -> bytes:
-    return data[listed.start : listed.start + listed.size]
-
-
 class Forged:
-    """A tape of one call, taken apart to be put together differently, with valid checksums."""
+    """A tape of one call, taken apart to be put together differently, with valid checksums.
+
+    Attributes:
+        record: its document, with the trees as they are.
+        entry: changes to its entry in the table: ``number``, ``key``, ``offset``, ``flags``.
+        stored: changes to the blob's place: ``size``, ``crc32``, ``back``.
+        tape: the id that the group has.
+        shared: in place of the shared parts.
+        deflated: in place of the documents, and of their size.
+    """
 
     def __init__(self, path: Path, args: tuple[Any, ...]) -> None:
         self.path = path
-        data = write_tape(path, [(args, {})], sealed=False).read_bytes()
-        read = members(lambda at, size: data[at : at + size], len(data), lambda error: None)
-        manifest, blob, record = read
-        self.manifest = content_of(data, manifest)
-        self.blob = content_of(data, blob)
-        self.record: dict[str, Any] = dict(unpack(open_envelope(content_of(data, record))))
-        self.inputs: dict[str, Any] = dict(self.record["inputs"])
+        reader = reader_of(write_tape(path, [(args, {})], sealed=False))
+        record = reader.record(0)
+        blob = reader.blob_member(record)
+        self.manifest: Manifest = reader.manifest
+        self.tape = self.manifest.tape
+        self.blob = reader.source.read_at(blob.start, blob.size)
+        self.record: dict[str, Any] = reader.document(0)
+        self.inputs: dict[str, Any] = self.record["inputs"]
+        self.entry: dict[str, int] = {}
+        self.stored: dict[str, int] = {}
+        self.shared: Any = None
+        self.deflated: Callable[[bytes], tuple[bytes, int]] = lambda documents: (documents, 0)
 
     @property
     def header(self) -> dict[str, Any]:
@@ -58,14 +72,32 @@ class Forged:
         self.inputs["structure"] = pack(structure)
 
     def write(self) -> Path:
-        self.record["inputs"] = self.inputs
-        self.record["blob"] = {"size": len(self.blob), "crc32": zlib.crc32(self.blob)}
+        blob = member(blob_name(0), self.blob)
+        facts = {"back": len(blob), "size": len(self.blob), "crc32": zlib.crc32(self.blob)}
+        record = {**self.record, "blob": {**facts, **self.stored}, "inputs": dict(self.inputs)}
+        parts = [self.inputs[name] for name in ("structure", "leaves") if name in self.inputs]
+        if len(parts) == 2:
+            record["inputs"] |= {"structure": 0, "leaves": 1}
+        shared = pack(parts if self.shared is None else self.shared)
+        documents, size = self.deflated(shared + pack(record))
+        entry = {"number": 0, "key": self._key(), "offset": len(shared), "flags": self._flags()}
+        table = struct.pack("<QQII", *(entry | self.entry).values())
+        group = [self.tape, zlib.crc32(table), table, zlib.crc32(documents), documents, size]
         self.path.write_bytes(
-            member(MANIFEST, self.manifest)
-            + member("calls/00000000.safetensors", self.blob)
-            + member("calls/00000000.msgpack", seal_envelope(pack(self.record)))
+            member(MANIFEST, encode_manifest(self.manifest))
+            + blob
+            + member(group_name(0), pack(group))
         )
         return self.path
+
+    def _key(self) -> int:
+        scalars = pack(self.inputs.get("scalars", ()))
+        given = (self.inputs.get(name, b"") for name in ("structure", "leaves"))
+        return inputs_hash(*given, scalars)
+
+    def _flags(self) -> int:
+        flags = HAS_RANGES if self.inputs.get("ranges") else 0
+        return flags | HAS_BLOB | (RAISED if "error" in self.record else 0)
 
 
 TENSOR = {"kind": "tensor", "leaf": 0}
@@ -118,6 +150,18 @@ def _root(root: Any, **counts: int) -> Callable[[Forged], None]:
 
 def _leaf(**facts: Any) -> Callable[[Forged], None]:
     return lambda forged: forged.set_leaf(**facts)
+
+
+def _entry(**facts: int) -> Callable[[Forged], None]:
+    return lambda forged: forged.entry.update(facts)
+
+
+def _stored(**facts: int) -> Callable[[Forged], None]:
+    return lambda forged: forged.stored.update(facts)
+
+
+def _deflated(change: Callable[[bytes], tuple[bytes, int]]) -> Callable[[Forged], None]:
+    return lambda forged: setattr(forged, "deflated", change)
 
 
 def _raw(name: str, content: bytes) -> Callable[[Forged], None]:
@@ -196,9 +240,39 @@ LIES: dict[str, Callable[[Forged], None]] = {
         f.inputs.update(scalars=["text"]),
     ),
     "type name that is a sentence": _root(inputs_of({"kind": "class", "type": "rm -rf /"})),
-    "call number of another": _bare_record(call=5),
-    "call number that is negative": _bare_record(call=-1),
-    "tape id of another": _bare_record(tape=bytes(16)),
+    "call number beyond 63 bits": _entry(number=2**63),
+    "hash of other inputs": _entry(key=1),
+    "error that the record does not have": _entry(flags=HAS_BLOB | RAISED),
+    "blob that the table does not have": _entry(flags=0),
+    "ranges that the record does not have": _entry(flags=HAS_BLOB | HAS_RANGES),
+    "record beyond the documents": _entry(offset=2**32 - 1),
+    "record in the shared parts": _entry(offset=1),
+    "tape id of another": lambda f: setattr(f, "tape", bytes(16)),
+    "tape id that is none": lambda f: setattr(f, "tape", None),
+    "shared parts that are a map": lambda f: setattr(f, "shared", {}),
+    "shared parts that are text": lambda f: setattr(f, "shared", ["structure", "leaves"]),
+    "shared parts that are too few": lambda f: setattr(f, "shared", [b"one"]),
+    "documents that are longer than they say": _deflated(lambda data: (zlib.compress(data), 9)),
+    "documents that are shorter": _deflated(lambda data: (zlib.compress(data), len(data) + 1)),
+    "documents of zeros": _deflated(lambda data: (zlib.compress(bytes(2**26)), 2**26)),
+    "documents of 2**62 bytes": _deflated(lambda data: (zlib.compress(data), 2**62)),
+    "documents of negative size": _deflated(lambda data: (zlib.compress(data), -1)),
+    "documents that are no zlib": _deflated(lambda data: (data, len(data))),
+    "documents with bytes after them": _deflated(
+        lambda data: (zlib.compress(data) + b"more", len(data))
+    ),
+    "blob that is elsewhere": _stored(back=512),
+    "blob before the tape": _stored(back=2**40),
+    "blob in the manifest": lambda f: f.stored.update(
+        back=512 + len(f.blob) + -len(f.blob) % 512 + 1024
+    ),
+    "blob of another size": _stored(size=8),
+    "blob of 2**62 bytes": _stored(size=2**62),
+    "blob of another checksum": _stored(crc32=1),
+    "reference to itself": _bare_record(at=[("args.0", 0, "args.0")]),
+    "reference to a later call": _bare_record(at=[("args.0", 5, "args.0")]),
+    "reference to a negative call": _bare_record(at=[("args.0", -1, "args.0")]),
+    "references that are a map": _bare_record(at={}),
     "record without inputs": lambda f: f.inputs.clear(),
     "scalars that are maps": lambda f: f.inputs.update(scalars=[{}]),
     "time that is text": _bare_record(time_ns="now"),
@@ -240,6 +314,7 @@ HARMLESS: dict[str, Callable[[Forged], None]] = {
     "a subclass that is not here": _leaf(subclass="no_such_module:Tensor"),
     "conj of a real tensor": _leaf(conj=True, neg=True, inference=True),
     "a storage number": _leaf(storage=49_999),
+    "a flag that is unknown": _entry(flags=HAS_BLOB | 2**31),
     "unknown fields everywhere": lambda f: (
         f.record.update(pad="x"),
         f.inputs.update(pad=[1, {"a": None}]),

@@ -42,7 +42,7 @@ def runs(tmp_path: Path) -> Path:
     for at, (name, some, target, is_sealed) in enumerate(made):
         write_tape(
             root / name, calls(some), target=target, tape_id=ident(at + 1),
-            sealed=is_sealed, summary=is_sealed,
+            sealed=is_sealed, table=is_sealed,
         )  # fmt: skip
     return root
 

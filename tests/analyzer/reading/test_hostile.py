@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from calltape_analyzer import TapeError, open_tape
-from calltape_schema.framing import MANIFEST, member_header, members
 from calltape_schema.packing import seal_envelope
+from calltape_schema.tar import MANIFEST, member_header, members
 from tests.analyzer.reading.forged import HARMLESS, LIES, MEBIBYTE, Forged, read_everything
 from tests.analyzer.tapes import member, write_tape
 
@@ -118,7 +118,7 @@ def test_sizes_that_lie(tmp_path: Path, size: bytes) -> None:
 def test_a_record_of_a_gigabyte_is_not_read(tmp_path: Path) -> None:
     path = write_tape(tmp_path / "a.tape", [((1,), {})], sealed=False)
     with path.open("ab") as file:
-        file.write(member_header("calls/00000001.msgpack", 2**30))
+        file.write(member_header("records/00000001.msgpack", 2**30))
         file.truncate(file.tell() + 2**30)  # sparse: the file has this size, but not on disk
     tracemalloc.start()
     with open_tape(path) as tape:

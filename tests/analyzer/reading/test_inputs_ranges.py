@@ -1,4 +1,4 @@
-"""The ranges of integer tensors, which the walk over a file adds up."""
+"""The ranges of integer tensors, of all calls of equal inputs together."""
 
 from __future__ import annotations
 
@@ -7,44 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from calltape_analyzer import open_tape
-from calltape_analyzer.reading import inputs_ranges
-from calltape_analyzer.reading.inputs_ranges import InputsRanges
 from calltape_recorder import record
-from calltape_schema.packing import pack
-
-NUMBERS = st.integers(-(2**63), 2**63 - 1) | st.integers(-40, 40)
-RANGES = st.lists(st.tuples(st.integers(0, 5), NUMBERS, NUMBERS), max_size=6)
-
-
-def encoded(ranges: list[tuple[int, int, int]]) -> bytes:
-    return pack([{"leaf": leaf, "min": low, "max": high} for leaf, low, high in ranges])
-
-
-@given(st.lists(st.tuples(st.integers(0, 3), RANGES), max_size=12))
-def test_ranges_add_up(calls: list[tuple[int, list[tuple[int, int, int]]]]) -> None:
-    found = InputsRanges()
-    expected: dict[int, dict[int, list[int]]] = {}
-    for inputs, ranges in calls:
-        found.add(inputs, encoded(ranges))
-        for leaf, low, high in ranges:
-            span = expected.setdefault(inputs, {}).setdefault(leaf, [low, high])
-            span[:] = min(span[0], low), max(span[1], high)
-    for inputs in range(4):
-        spans = expected.get(inputs, {})
-        assert found.of(inputs) == tuple((leaf, *spans[leaf]) for leaf in sorted(spans))
-
-
-def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inputs_ranges, "_MAX_RANGES", 10)
-    found = InputsRanges()
-    for inputs in range(6):
-        found.add(inputs, encoded([(0, inputs, inputs + 1), (1, 0, 0)]))
-    assert not found.complete
-    assert found.of(0) == ()
+from tests.analyzer.tapes import change_table, write_tape
 
 
 class Model(torch.nn.Module):
@@ -97,8 +63,24 @@ def test_of_a_part_only_its_calls_count(tape: Path) -> None:
     assert (group.ranges[0].min, group.ranges[0].max) == (200, 2399)
 
 
-def test_without_memory_for_them_the_records_tell(
-    tape: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(inputs_ranges, "_MAX_RANGES", 1)
-    test_they_are_those_of_all_calls(tape)
+def test_forged_ranges_are_damage_when_the_records_were_read(tmp_path: Path) -> None:
+    given = [((torch.arange(2000) + 100 * call,), {}) for call in range(3)]
+    path = write_tape(tmp_path / "a.tape", given, target=Model())
+
+    def forge(table: Any) -> None:
+        (row,) = table.rows.values()
+        row.ranges = {0: (-5, 9)}
+
+    change_table(path, forge)
+    with open_tape(path) as opened:
+        (group,) = opened.observations().groups.values()
+        assert (group.ranges[0].min, group.ranges[0].max) == (-5, 9), "nobody can tell"
+        assert not opened.damage
+    with open_tape(path, scan=True) as opened:
+        (group,) = opened.observations().groups.values()
+        assert (group.ranges[0].min, group.ranges[0].max) == (0, 2199)
+        (error,) = opened.damage
+        assert (error.path, error.member) == (str(path), "end.msgpack")
+        assert "other ranges of integers" in str(error)
+        opened.observations()
+        assert len(opened.damage) == 1

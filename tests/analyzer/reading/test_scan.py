@@ -8,15 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from calltape_analyzer import TapeError, open_tape
-from calltape_analyzer.reading import distinct_inputs, scan
+from calltape_analyzer import open_tape
 from calltape_analyzer.reading.damage import Damage
-from calltape_analyzer.reading.distinct_inputs import EncodedInputs
 from calltape_analyzer.reading.segment import Segment
 from calltape_recorder import Recorder
-from calltape_schema import skimming
-from calltape_schema.skimming import Skimmer
-from tests.analyzer.reading.test_fuzz import mutated
+from calltape_schema.packing import pack
+from tests.analyzer.tape.changes import member_list
 from tests.analyzer.tapes import Recorded, write_tape
 
 
@@ -56,93 +53,40 @@ def opened(path: Path) -> Segment:
     return Segment(str(path), Damage())
 
 
-def key_of_record(segment: Segment, position: int) -> EncodedInputs:
-    record = segment.record(position)
-    inputs = record.inputs
-    return EncodedInputs(inputs.structure, inputs.leaves, inputs.scalars, record.error is not None)
+def likes(segment: Segment) -> list[int]:
+    """A number per call, from 0 on, that is equal for calls of equal inputs."""
+    found: dict[int, int] = {}
+    return [found.setdefault(segment.inputs_number(at), len(found)) for at in segment.order]
 
 
-def test_calls_of_equal_inputs_have_the_same_key(tmp_path: Path) -> None:
+def test_calls_of_equal_inputs_have_the_same_number(tmp_path: Path) -> None:
     segment = opened(recorded(tmp_path / "a.tape", CALLS))
-    assert [segment.inputs_number(position) for position in segment.order] == LIKE
-    assert len(segment.distinct_inputs) == max(LIKE) + 1
+    assert likes(segment) == LIKE
+    keys: dict[int, str] = {}
     for position in segment.order:
-        key = segment.distinct_inputs[LIKE[position]]
-        assert repr(key) == repr(key_of_record(segment, position))
-    assert [key.raised for key in segment.distinct_inputs].count(True) == 1
+        record = segment.record(position)
+        inputs = record.inputs
+        key = inputs.structure, inputs.leaves, pack(inputs.scalars), record.error is not None
+        assert keys.setdefault(segment.inputs_number(position), repr(key)) == repr(key)
+    assert len(set(keys.values())) == len(keys)
 
 
-def test_a_hand_written_tape_has_the_same_keys(tmp_path: Path) -> None:
+def test_a_hand_written_tape_has_them_too(tmp_path: Path) -> None:
     calls = [
         Recorded(args=(1, FLOATS)), Recorded(args=(1.0, FLOATS)), Recorded(args=(1, FLOATS)),
         Recorded(args=(1, FLOATS), error=("builtins:ValueError", "no"), number=7),
         Recorded(args=(1, FLOATS), number=4),
     ]  # fmt: skip
-    segment = opened(write_tape(tmp_path / "a.tape", calls))
+    segment = opened(write_tape(tmp_path / "a.tape", calls, groups=[2, 3]))
     assert [segment.number(position) for position in segment.order] == [0, 1, 2, 4, 7]
-    assert [segment.inputs_number(position) for position in segment.order] == [0, 1, 0, 0, 2]
+    assert likes(segment) == [0, 1, 0, 0, 2]
 
 
-@pytest.mark.parametrize(("limit", "value"), [("_MAX_ENTRIES", 3), ("_MAX_BYTES", 800)])
-def test_keys_are_bounded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
-) -> None:
-    path = recorded(tmp_path / "a.tape", CALLS)
-    monkeypatch.setattr(distinct_inputs, limit, value)
-    segment = opened(path)
-    found = [segment.inputs_number(position) for position in segment.order]
-    assert 2 <= len(segment.distinct_inputs) < max(LIKE)
-    for position, key in enumerate(found):
-        if key is not None:
-            assert repr(segment.distinct_inputs[key]) == repr(key_of_record(segment, position))
-    assert None in found
-    with open_tape(path) as tape:
-        assert len(list(tape)) == len(CALLS)
-        assert not tape.damage
-
-
-def test_many_scalars_are_counted_at_what_they_cost() -> None:
-    table = distinct_inputs.DistinctInputs()
-    found = [
-        table.number_of((b"s", b"l", tuple(range(n, n + 1000))), False)
-        for n in range(10_000, 11_000)
-    ]
-    assert distinct_inputs.NOT_NUMBERED in found
-    assert 10 < len(table.entries) < 400
-    # What is there is still found, and what is small still fits.
-    assert table.number_of((b"s", b"l", tuple(range(10_000, 11_000))), False) == 0
-    assert table.number_of((b"s", b"l", ()), True) == len(table.entries) - 1
-
-
-def test_keys_follow_their_calls(tmp_path: Path) -> None:
-    # The index of a sealed tape does not know the second call, which takes it off the columns.
-    calls = [Recorded(args=(torch.zeros(n, 3),), number=number) for n, number in ((1, 0), (2, 1))]
-    data = write_tape(tmp_path / "a.tape", calls, sealed=False).read_bytes()
-    other = [calls[0], Recorded(args=(torch.zeros(3, 3),), number=2)]
-    sealed = write_tape(tmp_path / "b.tape", other).read_bytes()
-    unsealed = write_tape(tmp_path / "c.tape", other, sealed=False).read_bytes()
-    first = len(write_tape(tmp_path / "d.tape", calls[:1], sealed=False).read_bytes())
-    path = tmp_path / "e.tape"
-    path.write_bytes(unsealed + data[first:] + sealed[len(unsealed) :])
-    damage = Damage()
-    segment = Segment(str(path), damage)
-    assert ["does not have it here" in error.reason for error in damage.list()] == [True]
-    for position in segment.order:
-        key = segment.inputs_number(position)
-        assert key is not None
-        assert segment.distinct_inputs[key] == key_of_record(segment, position)
-
-
-def summary(path: Path) -> Any:
-    damage = Damage()
-    try:
-        segment = Segment(str(path), damage)
-    except TapeError as error:
-        return str(error)
-    keys = [segment.distinct_inputs[segment.inputs_number(position)] for position in segment.order]  # type: ignore[index]
-    found = [(segment.number(p), segment.blob(p), segment.record(p)) for p in segment.order]
-    segment.close()
-    return list(map(str, damage.list())), segment.coverage, repr(keys), repr(found)
+def test_the_distinct_inputs_have_their_first_and_last_calls(tmp_path: Path) -> None:
+    segment = opened(recorded(tmp_path / "a.tape", CALLS))
+    found = [(first, last, calls) for first, last, calls in segment.by_inputs()]
+    assert found[:4] == [(0, 2, 2), (1, 1, 1), (3, 4, 2), (5, 7, 2)]
+    assert sum(calls for _, _, calls in found) == len(CALLS)
 
 
 def test_a_default_of_nan_is_no_other_tape(tmp_path: Path) -> None:
@@ -161,37 +105,6 @@ def test_a_default_of_nan_is_no_other_tape(tmp_path: Path) -> None:
         assert tape.verify() == []
 
 
-class Thorough(Skimmer[Any]):
-    """Builds models of every record."""
-
-    def __call__(self, data: bytes) -> Any:
-        return self._reduced(skimming._thoroughly(data))
-
-
-def fuzz(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, count: int) -> None:
-    whole = recorded(tmp_path / "whole.tape", CALLS[:6] * 2).read_bytes()
-    path = tmp_path / "damaged.tape"
-    for data in mutated(whole, seed, count):
-        path.write_bytes(data)
-        quick = summary(path)
-        with monkeypatch.context() as context:
-            context.setattr(scan, "Skimmer", Thorough)
-            assert summary(path) == quick
-
-
-def test_a_quick_scan_finds_what_a_thorough_one_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fuzz(tmp_path, monkeypatch, 1, 200)
-
-
-@pytest.mark.chaos
-def test_a_quick_scan_finds_the_same_in_many_tapes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fuzz(tmp_path, monkeypatch, 2, 4000)
-
-
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (1, 0, 3, 2), (3, 2, 1, 0)])
 def test_a_number_counts_once_in_any_order(tmp_path: Path, order: tuple[int, ...]) -> None:
     """Calls end in another order than they began in. The scan notices a second call of a number
@@ -201,15 +114,21 @@ def test_a_number_counts_once_in_any_order(tmp_path: Path, order: tuple[int, ...
     with open_tape(path, scan=True) as tape:
         assert [len(call.tensor("inputs", 0)) for call in tape.calls] == [1, 2, 3, 4]
         assert not tape.damage
-        segment = tape.segments[0]
-        places = [segment.found.firsts[order.index(n)] for n in range(4)]
     data = path.read_bytes()
-    ends = [*sorted(places), len(data)]
-    for n in range(4):
-        begin = places[n]
-        again = data[begin : ends[ends.index(begin) + 1]]
-        path.write_bytes(data + again)
+    blobs = [one for one in member_list(path) if one.name.startswith("blobs")]
+    ends = [*(one.offset for one in blobs[1:]), len(data)]
+    for blob, end in zip(blobs, ends, strict=True):
+        path.write_bytes(data + data[blob.offset : end])
         with open_tape(path, scan=True) as tape:
             assert [call.number for call in tape.calls] == [0, 1, 2, 3]
             (error,) = tape.damage
-        assert "another call before it has the same number" in str(error)
+        assert "has the number of another one" in str(error)
+
+
+def test_a_group_of_which_one_call_is_there_already_is_none(tmp_path: Path) -> None:
+    calls = [Recorded((n,), number=n) for n in (0, 1, 3, 2, 1)]
+    path = write_tape(tmp_path / "a.tape", calls, sealed=False, groups=[2, 3])
+    with open_tape(path) as tape:
+        assert [call.number for call in tape.calls] == [0, 1]
+        (error,) = tape.damage
+        assert error.member == "records/00000003.msgpack"

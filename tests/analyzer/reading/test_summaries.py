@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import random
-import shutil
 import struct
-import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,17 +15,15 @@ from hypothesis import strategies as st
 
 from calltape_analyzer import Tape, TapeError, UsageError, diff, filter_tape, merge_tapes, open_tape
 from calltape_analyzer.reading import tape_file
-from calltape_analyzer.reading.scan import Scan
 from calltape_recorder import record
-from calltape_recorder.write import tape_writer as recorder_writer
-from calltape_schema.endings import Trailer
+from calltape_schema import reader as schema_reader
+from calltape_schema.end import deflated
+from calltape_schema.inputs_table import InputsTable
 from calltape_schema.leaves import decode_leaves, encode_leaves
-from calltape_schema.packing import pack
-from calltape_schema.summary import Summary
-from calltape_schema.summing import CallFacts, SummaryBuilder
-from calltape_schema.traffic import Traffic
+from calltape_schema.scan import Scan
 from tests.analyzer.cli.commands import run
-from tests.analyzer.tapes import Recorded, write_tape
+from tests.analyzer.tape.changes import flip, member_list
+from tests.analyzer.tapes import Recorded, change_end, change_table, write_tape
 
 
 class Model(torch.nn.Module):
@@ -81,7 +77,7 @@ def answers(tape: Tape) -> dict[str, Any]:
 def test_an_end_says_what_the_records_say(
     tmp_path_factory: pytest.TempPathFactory, made: list[Recorded]
 ) -> None:
-    path = write_tape(tmp_path_factory.mktemp("a") / "a.tape", made, target=Model(), summary=True)
+    path = write_tape(tmp_path_factory.mktemp("a") / "a.tape", made, target=Model())
     with open_tape(path) as quick, open_tape(path, scan=True) as thorough:
         assert quick.source == "summary"
         assert thorough.source == "records"
@@ -104,7 +100,7 @@ def test_any_split_into_files_says_the_same(
         rng.choice(parts).append(call)
     for at, part in enumerate(parts):
         write_tape(
-            folder / f"{at}.tape", part, target=Model(), summary=rng.random() < 0.8,
+            folder / f"{at}.tape", part, target=Model(), table=rng.random() < 0.8,
             segment=Segment(number=at),
         )  # fmt: skip
     with open_tape(folder) as quick, open_tape(folder, scan=True) as thorough:
@@ -119,10 +115,14 @@ def some(count: int = 3) -> list[Recorded]:
 def test_the_file_is_scanned_when_a_call_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = write_tape(tmp_path / "a.tape", some(9), target=Model(), summary=True)
+    path = write_tape(tmp_path / "a.tape", some(9), target=Model())
     scans: list[Any] = []
-    real = Scan.run
-    monkeypatch.setattr(Scan, "run", lambda *args: (scans.append(args), real(*args)))
+
+    def scan(*args: Any) -> Scan:
+        scans.append(args)
+        return Scan(*args)
+
+    monkeypatch.setattr(schema_reader, "Scan", scan)
     with open_tape(path) as tape:
         assert (len(tape), tape.sealed, tape.unfinished) == (9, True, 0)
         tape.variants()
@@ -135,7 +135,7 @@ def test_the_file_is_scanned_when_a_call_is_asked_for(
 
 
 def test_representative_arguments_come_from_the_records(tmp_path: Path) -> None:
-    path = write_tape(tmp_path / "a.tape", some(9), target=Model(), summary=True)
+    path = write_tape(tmp_path / "a.tape", some(9), target=Model())
     with open_tape(path) as quick, open_tape(path, scan=True) as thorough:
         for one, other in zip(quick.variants(), thorough.variants(), strict=True):
             args, expected = one.infer_arguments(), other.infer_arguments()
@@ -143,109 +143,81 @@ def test_representative_arguments_come_from_the_records(tmp_path: Path) -> None:
         assert quick.source == "records"
 
 
-def forged(summary: Summary, **changes: Any) -> Summary:
-    return summary.model_copy(update=changes)
+def with_other_inputs_of(rows: int) -> Any:
+    """Forges a table of calls whose first argument had other rows."""
+
+    def forge(table: InputsTable) -> None:
+        for row in table.rows.values():
+            (leaf, *_) = decode_leaves(row.leaves)
+            (_, size) = leaf.shape
+            changed = {**leaf.model_dump(exclude_none=True), "shape": [rows, size]}
+            row.leaves = encode_leaves([changed])
+
+    return forge
 
 
-def with_other_counts(summary: Summary) -> Summary:
-    assert summary.inputs is not None
-    column = summary.inputs.calls
-    assert len(column) == 16
-    swapped = summary.inputs.model_copy(update={"calls": column[8:] + column[:8]})
-    return forged(summary, inputs=swapped)
+def damage(tape: Tape) -> list[str]:
+    return [str(error) for error in tape.damage]
 
 
-def with_other_inputs(summary: Summary) -> Summary:
-    other = SummaryBuilder()
-    for number in range(9):
-        other.add(CallFacts(number, 0, 1, False, 0, b"structure", b"leaves", pack([])))
-    trailer = Trailer(tape=bytes(16), closed_ns=1, coverage=summary.coverage, index=bytes(9 * 16))
-    made = other.summary(trailer)
-    assert made is not None
-    return forged(summary, inputs=made.inputs)
-
-
-def with_other_ranges(summary: Summary) -> Summary:
-    assert summary.inputs is not None
-    return forged(
-        summary, inputs=summary.inputs.model_copy(update={"ranges": ((0, 0, -5, 2**40),)})
-    )
-
-
-FORGERIES = {
-    "closed_ns": (lambda s: forged(s, closed_ns=1), "closed_ns is not that of the trailer"),
-    "traffic": (lambda s: forged(s, traffic=Traffic(other_calls=9)), "traffic is not that of"),
-    "counts": (with_other_counts, "counts other calls with the inputs of call 0"),
-    "ranges": (with_other_ranges, "other ranges of the integers of call 0"),
-    "inputs": (with_other_inputs, "it has 9 calls with inputs that no record has"),
-}
-
-
-@pytest.mark.parametrize("what", FORGERIES)
-def test_a_forged_summary_is_damage_when_the_file_is_scanned(tmp_path: Path, what: str) -> None:
-    forge, reason = FORGERIES[what]
-    made = [Recorded((torch.zeros(2, 1 + (i % 3 == 0)),)) for i in range(9)]
-    path = write_tape(tmp_path / "a.tape", made, target=Model(), summary=True, forge=forge)
+def test_a_forged_table_is_damage_when_the_file_is_scanned(tmp_path: Path) -> None:
+    path = write_tape(tmp_path / "a.tape", some(9), target=Model())
+    change_table(path, with_other_inputs_of(7))
     with open_tape(path) as tape:
         assert tape.source == "summary"
         list(tape.calls)
-        late = list(map(str, tape.damage))
+        late = damage(tape)
     with open_tape(path, scan=True) as tape:
-        found = list(map(str, tape.damage))
-    assert any("forged or stale summary" in text and reason in text for text in found), found
+        found = damage(tape)
+    assert ["forged or stale table of inputs" in text for text in found] == [True]
     assert found == late
 
 
-def with_more_tensors(summary: Summary) -> Summary:
+def with_more_tensors(table: InputsTable) -> None:
     """The inputs of another model: two tensors in the place of one."""
-    other = SummaryBuilder()
-    path = Path(tempfile.mkdtemp()) / "other.tape"
-    write_tape(path, [((torch.zeros(2, 1), torch.zeros(2, 3)), {})], target=Model())
-    with open_tape(path) as tape:
-        inputs = tape.calls[0].record.inputs
-    shutil.rmtree(path.parent)
-    for number in range(9):
-        facts = (number, 0, 1, False, 0, inputs.structure, inputs.leaves, pack([]))
-        other.add(CallFacts(*facts))
-    trailer = Trailer(tape=bytes(16), closed_ns=1, coverage=summary.coverage, index=bytes(9 * 16))
-    made = other.summary(trailer)
-    assert made is not None
-    return forged(summary, inputs=made.inputs)
+    for row in table.rows.values():
+        (leaf, *_) = decode_leaves(row.leaves)
+        row.leaves = encode_leaves([leaf.model_dump(exclude_none=True)] * 2)
+        tensor = b"\x82\xa4kind\xa6tensor\xa4leaf"
+        args = row.structure.replace(b"\x91" + tensor + b"\x00", b"\x92" + tensor + b"\x00" + tensor
+                                     + b"\x01")  # fmt: skip
+        row.structure = args.replace(b"\xa6leaves\x01", b"\xa6leaves\x02")
 
 
 def test_arguments_are_those_of_the_records(tmp_path: Path) -> None:
     """To make them a call is read, which shows that the end of its file was forged."""
     made = [Recorded((torch.zeros(2, 1 + i),)) for i in range(9)]
-    path = write_tape(
-        tmp_path / "a.tape", made, target=Model(), summary=True, forge=with_more_tensors
-    )
+    path = change_table(write_tape(tmp_path / "a.tape", made, target=Model()), with_more_tensors)
     with open_tape(path) as tape:
         assert tape.source == "summary"
         args, kwargs = tape.infer_arguments()
         assert (len(args), len(kwargs)) == (1, 0)
-        assert any("forged or stale summary" in str(error) for error in tape.damage)
+        assert any("forged or stale table" in text for text in damage(tape))
         again = tape.infer_arguments().args[0]
     assert again.shape == args[0].shape
 
 
-def test_a_summary_that_contradicts_itself_is_damage_at_once(tmp_path: Path) -> None:
-    def forge(summary: Summary) -> Summary:
-        return forged(summary, last_call=77)
+def test_a_row_that_breaks_the_format_is_damage_and_the_records_answer(tmp_path: Path) -> None:
+    def broken(table: InputsTable) -> None:
+        for row in table.rows.values():
+            row.structure = b"\xc1"
 
-    path = write_tape(tmp_path / "a.tape", some(9), target=Model(), summary=True, forge=forge)
+    path = write_tape(tmp_path / "a.tape", some(9), target=Model())
+    change_table(path, broken)
     with open_tape(path) as tape:
-        assert tape.source == "records"
         assert [len(variant) for variant in tape.variants()] == [9]
-        assert ["forged or stale summary" in str(error) for error in tape.damage] == [True]
+        assert tape.source == "records"
+        list(tape.calls)
+        assert ["forged or stale table" in text for text in damage(tape)] == [True]
 
 
 def test_lost_calls_hide_no_more_than_themselves(tmp_path: Path) -> None:
     made = [Recorded((torch.zeros(2, 1 + (i % 3 == 0)),)) for i in range(9)]
-    for forge, told in ((lambda s: s, 1), (with_other_inputs, 4)):
-        path = write_tape(tmp_path / "a.tape", made, target=Model(), summary=True, forge=forge)
-        data = bytearray(path.read_bytes())
-        data[data.index(b"calls/00000004.msgpack") + 600] ^= 0xFF
-        path.write_bytes(data)
+    for forge, told in ((lambda table: None, 1), (with_other_inputs_of(3), 4)):
+        path = write_tape(tmp_path / "a.tape", made, target=Model())
+        change_table(path, forge)
+        group = next(m for m in member_list(path) if m.name == "records/00000004.msgpack")
+        flip(path, group.start + 90)
         with open_tape(path, scan=True) as tape:
             assert len(tape) == 8
             forgeries = [e for e in tape.damage if "forged or stale" in str(e)]
@@ -253,7 +225,7 @@ def test_lost_calls_hide_no_more_than_themselves(tmp_path: Path) -> None:
 
 
 def test_a_file_that_changes_after_its_end_was_read(tmp_path: Path) -> None:
-    path = write_tape(tmp_path / "a.tape", some(9), target=Model(), summary=True)
+    path = write_tape(tmp_path / "a.tape", some(9), target=Model())
     whole = path.read_bytes()
     other = write_tape(tmp_path / "b.tape", some(12), target=Model(), tape_id=bytes(16))
     for changed in (whole[:4000], other.read_bytes()):
@@ -266,9 +238,8 @@ def test_a_file_that_changes_after_its_end_was_read(tmp_path: Path) -> None:
 
 
 def test_answers_follow_the_records_once_these_were_read(tmp_path: Path) -> None:
-    path = write_tape(
-        tmp_path / "a.tape", some(9), target=Model(), summary=True, forge=with_other_inputs_of(7)
-    )
+    path = write_tape(tmp_path / "a.tape", some(9), target=Model())
+    change_table(path, with_other_inputs_of(7))
     with open_tape(path) as tape, open_tape(path, scan=True) as thorough:
         before = answers(tape)
         part = tape.only(ignore=["n"])
@@ -277,56 +248,30 @@ def test_answers_follow_the_records_once_these_were_read(tmp_path: Path) -> None
         assert before != answers(tape) == answers(thorough)
 
 
-def with_other_inputs_of(rows: int) -> Any:
-    """Forges a summary of calls whose first argument had other rows."""
-
-    def forge(summary: Summary) -> Summary:
-        assert summary.inputs is not None
-        made = SummaryBuilder()
-        for row in summary.inputs.rows():
-            (leaf,) = decode_leaves(row.leaves)
-            leaves = encode_leaves([{**leaf.model_dump(exclude_none=True), "shape": [rows, 1]}])
-            for number in [row.first, *[row.last] * (row.calls - 1)]:
-                made.add(
-                    CallFacts(number, 0, 1, False, 0, row.structure, leaves, pack(row.scalars))
-                )
-        trailer = Trailer(tape=bytes(16), closed_ns=1, coverage=summary.coverage, index=bytes(144))
-        found = made.summary(trailer)
-        assert found is not None
-        return forged(summary, inputs=found.inputs)
-
-    return forge
-
-
 def test_threads_may_ask_at_once(tmp_path: Path) -> None:
-    path = write_tape(tmp_path / "a.tape", some(200), target=Model(), summary=True)
+    path = write_tape(tmp_path / "a.tape", some(200), target=Model())
     for _ in range(5):
         with open_tape(path) as tape, ThreadPoolExecutor(8) as pool:
             calls = list(pool.map(lambda at, tape=tape: tape.calls[at].number, range(200)))
         assert calls == list(range(200))
 
 
-def test_a_summary_that_cannot_be_unpacked_is_damage_and_the_records_answer(
+def test_a_table_that_cannot_be_unpacked_is_damage_and_the_records_answer(
     tmp_path: Path,
 ) -> None:
-    def broken(summary: Summary) -> Summary:
-        assert summary.inputs is not None
-        return forged(summary, inputs=summary.inputs.model_copy(update={"packed": b"no zlib"}))
-
-    path = write_tape(tmp_path / "a.tape", some(9), target=Model(), summary=True, forge=broken)
-    whole = write_tape(tmp_path / "b.tape", some(9), target=Model())
+    path = write_tape(tmp_path / "a.tape", some(9), target=Model())
+    whole = write_tape(tmp_path / "b.tape", some(9), target=Model(), table=False)
+    change_end(path, lambda end: {"inputs": deflated(b"").model_copy(update={"data": b"no zlib"})})
     with open_tape(path) as tape, open_tape(whole) as expected:
         assert answers(tape) == answers(expected)
         assert tape.source == "records"
-        assert len([e for e in tape.damage if "forged or stale" in str(e)]) == 1
+        assert len([text for text in damage(tape) if "forged or stale" in text]) == 1
 
 
 def test_a_damaged_record_is_found_when_the_file_is_scanned(tmp_path: Path) -> None:
-    path = write_tape(tmp_path / "a.tape", some(9), target=Model(), summary=True)
-    data = bytearray(path.read_bytes())
-    at = data.index(b"calls/00000004.msgpack") + 600
-    data[at] ^= 0xFF
-    path.write_bytes(data)
+    path = write_tape(tmp_path / "a.tape", some(9), target=Model())
+    group = next(m for m in member_list(path) if m.name == "records/00000004.msgpack")
+    flip(path, group.start + 90)
     with open_tape(path) as tape:
         assert len(tape) == 9, "so the end says"
         assert [call.number for call in tape.calls] == [0, 1, 2, 3, 5, 6, 7, 8]
@@ -337,9 +282,9 @@ def test_a_damaged_record_is_found_when_the_file_is_scanned(tmp_path: Path) -> N
 
 
 def test_a_tape_that_was_killed_is_scanned(tmp_path: Path) -> None:
-    path = write_tape(tmp_path / "a.tape", some(9), target=Model(), summary=True)
+    path = write_tape(tmp_path / "a.tape", some(9), target=Model())
     data = path.read_bytes()
-    for cut in (len(data) - 1, len(data) - 1024, data.index(b"summary.msgpack")):
+    for cut in (len(data) - 1, len(data) - 1024, data.index(b"end.msgpack")):
         path.write_bytes(data[:cut])
         with open_tape(path) as tape:
             assert tape.source == "records"
@@ -347,7 +292,7 @@ def test_a_tape_that_was_killed_is_scanned(tmp_path: Path) -> None:
 
 
 def test_a_part_of_the_calls_is_read_from_the_records(tmp_path: Path) -> None:
-    path = write_tape(tmp_path / "a.tape", some(9), target=Model(), summary=True)
+    path = write_tape(tmp_path / "a.tape", some(9), target=Model())
     with open_tape(path) as tape:
         part = tape.only(calls="0..1")
         assert (len(part), part.source) == (2, "records")
@@ -356,26 +301,25 @@ def test_a_part_of_the_calls_is_read_from_the_records(tmp_path: Path) -> None:
         tape.only(calls="12")
 
 
-def test_the_recorder_writes_one_for_many_calls(tmp_path: Path) -> None:
+def test_the_recorder_writes_one(tmp_path: Path) -> None:
     model = torch.nn.Identity()
-    for count in (255, 256):
+    for count in (1, 300):
         with record(model, tmp_path / f"{count}.tape", values="none"):
             for n in range(count):
                 model(torch.zeros(1 + n % 5))
         with open_tape(tmp_path / f"{count}.tape") as tape:
-            assert tape.source == ("records" if count == 255 else "summary")
+            assert tape.source == "summary"
             assert len(tape) == count
             (variant,) = tape.variants()
             assert len(variant) == count
 
 
-def test_rolling_files_have_one_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorder_writer, "LEAST_CALLS", 1)
+def test_rolling_files_have_one_each(tmp_path: Path) -> None:
     model = torch.nn.Identity()
     with record(model, tmp_path / "a.tape", values="none", segment_bytes=20_000):
         for n in range(700):
             model(torch.zeros(1 + n % 5))
-    assert len(list(tmp_path.glob("*.tape"))) > 2
+    assert len(list(tmp_path.glob("*.tape"))) > 1
     with open_tape(tmp_path) as quick, open_tape(tmp_path, scan=True) as thorough:
         assert quick.source == "summary"
         assert answers(quick) == answers(thorough)
@@ -402,7 +346,7 @@ def test_tapes_that_are_made_of_others_have_one(tmp_path: Path) -> None:
 
 
 def test_commands_say_what_they_read(tmp_path: Path) -> None:
-    path = str(write_tape(tmp_path / "a.tape", some(9), target=Model(), summary=True))
+    path = str(write_tape(tmp_path / "a.tape", some(9), target=Model()))
     for words in (["variants"], ["explain", "x"], ["diff"]):
         given = [words[0], path, *(words[1:] or ([path] if words[0] == "diff" else []))]
         code, out, err = run(*given)
@@ -419,14 +363,14 @@ def test_commands_say_what_they_read(tmp_path: Path) -> None:
 def counted_reads(patch: pytest.MonkeyPatch) -> list[int]:
     """The sizes of all reads from now on."""
     found: list[int] = []
-    real = tape_file.TapeFile.read
+    real = tape_file.TapeFile.read_at
 
     def read(self: Any, at: int, size: int) -> bytes:
         data = real(self, at, size)
         found.append(len(data))
         return data
 
-    patch.setattr(tape_file.TapeFile, "read", read)
+    patch.setattr(tape_file.TapeFile, "read_at", read)
     return found
 
 
@@ -434,7 +378,7 @@ def test_reads_do_not_grow_with_calls(tmp_path: Path, monkeypatch: pytest.Monkey
     """Two places of a sealed tape are read: its manifest and its end."""
     found = []
     for count in (30, 3000):
-        path = write_tape(tmp_path / f"{count}.tape", some(count), target=Model(), summary=True)
+        path = write_tape(tmp_path / f"{count}.tape", some(count), target=Model())
         with monkeypatch.context() as patch:
             reads = counted_reads(patch)
             with open_tape(path) as tape:
@@ -449,9 +393,7 @@ def test_reads_do_not_grow_with_calls(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("beyond", [2**63, 2**64 - 1, 10**6])
 def test_a_locator_that_points_beyond_the_file(tmp_path: Path, beyond: int) -> None:
     """No checksum covers it. An offset of 2^63 is more than a file can have."""
-    path = write_tape(
-        tmp_path / "a.tape", [((torch.ones(n, 2),), {}) for n in (2, 3)], summary=True
-    )
+    path = write_tape(tmp_path / "a.tape", [((torch.ones(n, 2),), {}) for n in (2, 3)])
     data = path.read_bytes()
     end = data.rindex(b"calltape")
     forged = struct.pack("<QQ", beyond, beyond - 1)

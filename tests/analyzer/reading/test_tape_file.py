@@ -20,8 +20,9 @@ from calltape_analyzer.reading import tape_file
 from calltape_analyzer.reading.damage import Damage
 from calltape_analyzer.reading.file_descriptors import Descriptors
 from calltape_analyzer.reading.segment import Segment
-from calltape_analyzer.reading.tape_file import TapeFile, Window
+from calltape_analyzer.reading.tape_file import TapeFile
 from calltape_recorder import Recorder
+from calltape_schema.storage import Window
 from tests.analyzer.tapes import Recorded, write_tape
 
 
@@ -144,7 +145,7 @@ def test_threads_read_their_own_files(many: Path, few_descriptors: Descriptors) 
 
 
 def test_another_file_in_its_place_is_noticed(many: Path, few_descriptors: Descriptors) -> None:
-    with open_tape(many / "0.tape") as tape:
+    with open_tape(many / "0.tape", scan=True) as tape:
         shutil.copy(many / "1.tape", many / "other")
         os.replace(many / "other", many / "0.tape")
         reopened(few_descriptors)
@@ -161,7 +162,7 @@ def test_a_file_written_over_in_place_is_noticed(
 ) -> None:
     path = write_tape(tmp_path / "a.tape", tensor_calls(2), sealed=is_sealed, tape_id=b"a" * 16)
     other = write_tape(tmp_path / "b.tape", tensor_calls(3, 5), tape_id=b"b" * 16)
-    with open_tape(path) as tape:
+    with open_tape(path, scan=True) as tape:
         path.write_bytes(other.read_bytes())
         os.utime(path, ns=(1, 1))
         reopened(few_descriptors)
@@ -183,7 +184,7 @@ def test_a_file_that_is_cut_costs_its_calls(tmp_path: Path) -> None:
     """A mapped file ended the process with SIGBUS."""
     given = [Recorded(args=(torch.zeros(3000),), number=n) for n in range(3)]
     path = write_tape(tmp_path / "a.tape", given)
-    with open_tape(path) as tape:
+    with open_tape(path, scan=True) as tape:
         os.truncate(path, 20_000)
         assert [call.number for call in tape] == [0]
         assert all("shorter now" in error.reason for error in tape.damage)
@@ -191,7 +192,7 @@ def test_a_file_that_is_cut_costs_its_calls(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_removed_costs_its_calls(many: Path, few_descriptors: Descriptors) -> None:
-    with open_tape(many) as tape:
+    with open_tape(many, scan=True) as tape:
         reopened(few_descriptors)
         (many / "3.tape").unlink()
         assert len(values(tape)) == 14
@@ -370,7 +371,7 @@ def test_a_window_reads_what_the_file_has(tmp_path: Path) -> None:
     places += [(699_999, 1), (700_000, 4), (900_000, 1), (0, 700_000)]
     for offset, size in places:
         expected = data[offset : offset + size]
-        assert window.read(offset, size) == file.read(offset, size) == expected
+        assert window.read(offset, size) == file.read_at(offset, size) == expected
         assert file.copy(offset, size) == expected
     assert file.crc32(1000, 650_000) == zlib.crc32(data[1000:651_000])
     file.close()

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 import torch
 
 from calltape_analyzer.reading.damage import Damage
-from calltape_analyzer.reading.segment import Segment
-from calltape_analyzer.reading.torn_tail import UNSEALED, TornTail, coverage_without_trailer
-from calltape_schema.errors import TapeError
-from calltape_schema.framing import BLOCK, TRAILER, Member
+from calltape_analyzer.reading.segment import UNSEALED, Segment, coverage_without_end
+from calltape_schema.tar import BLOCK, member_header
 from tests.analyzer.tapes import Recorded, write_tape
 
 
@@ -39,50 +38,53 @@ def test_whatever_is_left_of_the_last_call_is_no_damage(
     assert len(Segment(str(tmp_path / "both.tape"), Damage())) == 2
 
 
-def tail(*errors: TapeError) -> tuple[TornTail, list[TapeError]]:
-    reported: list[TapeError] = []
-    made = TornTail(reported.append)
-    for error in errors:
-        made.hold(error)
-    return made, reported
+def test_a_group_that_is_cut_short_takes_its_blobs_with_it(tmp_path: Path) -> None:
+    calls = [Recorded(args=(torch.ones(300),), number=number) for number in range(4)]
+    first = write_tape(tmp_path / "first.tape", calls[:1], sealed=False).stat().st_size
+    path = write_tape(tmp_path / "all.tape", calls, sealed=False, groups=[1, 3])
+    data = path.read_bytes()
+    for size in (first + 700, len(data) - 1500, len(data) - 600):
+        path.write_bytes(data[:size])
+        damage = Damage()
+        with closing(Segment(str(path), damage)) as segment:
+            assert (list(segment.numbers), segment.unfinished) == ([0], size - first)
+        assert not damage
 
 
-def damaged(offset: int, member: str | None = None) -> TapeError:
-    return TapeError("damaged", "no header", offset=offset, member=member)
+def torn(path: Path, data: bytes) -> tuple[int, list[str]]:
+    """How many bytes are unfinished, and where damage is."""
+    path.write_bytes(data)
+    damage = Damage()
+    with closing(Segment(str(path), damage)) as segment:
+        return segment.unfinished, [f"{one.member} {one.offset}" for one in damage.list()]
 
 
-def test_damage_before_the_tail_is_reported() -> None:
-    early, late = damaged(512), damaged(2048, "calls/00000001.msgpack")
-    made, reported = tail(early, late)
-    assert reported == [early]
-    assert made.unfinished_bytes(2600, None) == 552
-    assert reported == [early]
+def test_damage_before_the_tail_is_damage(whole: tuple[bytes, int], tmp_path: Path) -> None:
+    data, first = whole
+    broken = bytearray(data[: len(data) - 300])
+    blob = data.index(b"blobs/00000000")
+    broken[blob : blob + BLOCK] = b"x" * BLOCK
+    assert torn(tmp_path / "a.tape", bytes(broken)) == (
+        len(broken) - first,
+        [f"None {blob}"],
+    )
 
 
-def test_damage_that_something_follows_is_reported() -> None:
-    error = damaged(512)
-    made, reported = tail(error)
-    made.release()
-    made.release()
-    assert reported == [error]
-    assert made.unfinished_bytes(2048, None) == 0
+def test_what_no_call_begins_with_is_damage(whole: tuple[bytes, int], tmp_path: Path) -> None:
+    data, _ = whole
+    found = torn(tmp_path / "a.tape", data + b"x" * 3 * BLOCK)
+    assert found == (0, [f"None {len(data)}"])
+    found = torn(tmp_path / "b.tape", data + member_header("end.msgpack", 900) + b"x" * BLOCK)
+    assert found == (0, [f"end.msgpack {len(data)}"])
 
 
-@pytest.mark.parametrize("error", [damaged(512), damaged(512, TRAILER)], ids=["blocks", "trailer"])
-def test_an_end_that_no_call_can_have_is_damage(error: TapeError) -> None:
-    made, reported = tail(error)
-    assert made.unfinished_bytes(512 + 2 * BLOCK, None) is None
-    assert reported == [error]
-
-
-def test_a_blob_without_its_record_is_unfinished() -> None:
-    made, _ = tail(damaged(2048))
-    assert made.unfinished_bytes(2100, Member("calls/00000001.safetensors", 1024, 512)) == 1076
+def test_zeros_at_the_end_are_no_damage(whole: tuple[bytes, int], tmp_path: Path) -> None:
+    assert torn(tmp_path / "a.tape", whole[0] + bytes(5 * BLOCK + 7)) == (0, [])
 
 
 def test_numbers_tell_how_many_calls_were_seen_at_least() -> None:
-    found = coverage_without_trailer([3, 5, 4, 9], first_call=3)
+    found = coverage_without_end([3, 5, 4, 9], first_call=3)
     assert (found.seen, found.kept, found.dropped) == (7, 4, {UNSEALED: 3})
-    assert coverage_without_trailer([], first_call=7).seen == 0
+    assert coverage_without_end([], first_call=7).seen == 0
     # A call that began before this segment may end in it.
-    assert coverage_without_trailer([2], first_call=7).seen == 1
+    assert coverage_without_end([2], first_call=7).seen == 1

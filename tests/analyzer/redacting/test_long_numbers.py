@@ -16,6 +16,7 @@ from calltape_recorder import First, record
 from calltape_schema.packing import pack
 from calltape_schema.privacy import is_setting
 from tests.analyzer.redacting.answers import answers, differing, programs_of, replaced_numbers
+from tests.unpacked import readable
 
 Calls = Sequence[dict[str, Any]]
 PHONE, CUSTOMER = 49_301_987_654_321, 987_654_321_987
@@ -57,7 +58,7 @@ def redacted(source: Path, **options: Any) -> tuple[list[dict[str, Any]], str]:
 def gone(number: float, source: Path) -> bool:
     """Whether no byte of the new tape tells a number that the old one has."""
     before, after = (
-        path.read_bytes() for path in (source, source.with_name("redacted.tape"))
+        readable(path.read_bytes()) for path in (source, source.with_name("redacted.tape"))
     )  # fmt: skip
     assert pack(number) in before
     return pack(number) not in after and str(number).encode() not in after

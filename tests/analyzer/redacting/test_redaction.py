@@ -15,11 +15,14 @@ from hypothesis import HealthCheck, given, settings
 from calltape_analyzer import RedactionError, TapeError, UsageError, open_tape, redact, replay
 from calltape_analyzer.redacting import keyed_redaction
 from calltape_recorder import record
+from calltape_schema.endings import Coverage
+from calltape_schema.storage import BytesSink
+from calltape_schema.writer import TapeWriter
 from tests.analyzer.redacting.answers import answers, differing, programs_of, replaced_numbers
 from tests.analyzer.redacting.leaks import leaked
 from tests.analyzer.redacting.random_calls import CALLS, Model, arguments_of, written
+from tests.analyzer.tapes import new_call, reader_of
 from tests.fixture_files import FIXTURES
-from tests.fuzz.documents import document_of, encoded
 
 
 def assert_same(source: Path, result: Path) -> None:
@@ -339,10 +342,18 @@ def test_a_tape_of_which_a_record_breaks_the_format(tmp_path: Path) -> None:
     They were lost here, and the proof refused the tape."""
     calls = [((torch.arange(n * 2000, n * 2000 + 900 + n),), {}) for n in (2, 3, 4)]
     source = written(tmp_path / "a.tape", calls)
-    document = document_of(source.read_bytes(), "a")
-    assert document is not None
-    document.calls[1].record["inputs"]["structure"]["root"]["kind"] = "lambda"
-    source.write_bytes(encoded(document))
+    reader, sink = reader_of(source), BytesSink()
+    documents = [reader.document(at) for at in range(3)]
+    places = [reader.blob_member(reader.record(at)) for at in range(3)]
+    blobs = [reader.source.read_at(place.start, place.size) for place in places]
+    tree = documents[1]["inputs"]
+    tree["structure"] = tree["structure"].replace(b"tensor", b"lambda")
+    writer = TapeWriter(sink, reader.manifest)
+    for number, document in enumerate(documents):
+        plain = {k: v for k, v in document.items() if k != "blob"}
+        writer.append([new_call(number, plain, blobs[number])])
+    writer.seal(Coverage(seen=3, kept=3))
+    source.write_bytes(sink.data)
     with open_tape(source) as tape:
         report = redact(tape, tmp_path / "b.tape")
     assert report.calls == 2

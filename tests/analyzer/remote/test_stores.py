@@ -30,7 +30,7 @@ MOST_REQUESTS, MOST_BYTES = 10, 5 * 2**20
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tape(tmp_path_factory.mktemp("store") / "a.tape", CALLS, summary=True)
+    return write_tape(tmp_path_factory.mktemp("store") / "a.tape", CALLS)
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +151,7 @@ def test_a_list_of_too_many_names_is_refused(
 def test_an_object_that_changes_is_the_same_error(
     bucket: Bucket, path: Path, tmp_path: Path
 ) -> None:
-    other = write_tape(tmp_path / "b.tape", CALLS[:200], summary=True)
+    other = write_tape(tmp_path / "b.tape", CALLS[:200])
     url = bucket.put("a.tape", path)
     with open_tape(url) as tape:
         bucket.put("a.tape", other)

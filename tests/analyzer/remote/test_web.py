@@ -30,7 +30,7 @@ CALLS = [((torch.full((2 + n % 7, 3), float(n)),), {}) for n in range(300)]
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     path = tmp_path_factory.mktemp("web") / "a.tape"
-    return write_tape(path, CALLS, summary=True).read_bytes()
+    return write_tape(path, CALLS).read_bytes()
 
 
 def refused(url: str, kind: str = "io") -> str:
@@ -333,7 +333,7 @@ def test_a_file_that_changes_is_the_same_error(
     site: Site, data: bytes, tmp_path: Any, etags: bool
 ) -> None:
     site.etags = etags
-    other = write_tape(tmp_path / "b.tape", CALLS[:200], summary=True).read_bytes()
+    other = write_tape(tmp_path / "b.tape", CALLS[:200]).read_bytes()
     site.files["/a.tape"] = data
     with open_tape(f"{site.address}/a.tape") as tape:
         site.files["/a.tape"] = other

@@ -163,7 +163,7 @@ def test_what_needs_records_is_said(runs: Path, monkeypatch: pytest.MonkeyPatch)
         Recorded((torch.zeros(1, 2 + n % 7),), error=("m:E", "no") if n == 5 else None)
         for n in range(300)
     ]
-    write_tape(path, calls, target=lambda x: x, values="none", summary=True)
+    write_tape(path, calls, target=lambda x: x, values="none")
     monkeypatch.setattr("calltape_analyzer.reporting.tape_parts.MAX_READ", 299)
     with open_tape(path) as tape:
         (part,) = contents_of([tape]).parts

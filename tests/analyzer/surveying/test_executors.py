@@ -170,7 +170,7 @@ def test_dask_with_a_worker_that_is_killed_in_the_middle(tmp_path: Path, cluster
         made[0].kwargs["n"] = n
         name = tmp_path / f"more-{n:02d}.tape"
         paths.append(
-            write_tape(name, made, target=Model(), summary=n % 5 > 0, tape_id=bytes([99, n] * 8))
+            write_tape(name, made, target=Model(), table=n % 5 > 0, tape_id=bytes([99, n] * 8))
         )
     expected = survey_to_json(survey(paths, Loop()))
     killed = threading.Event()

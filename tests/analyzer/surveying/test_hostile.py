@@ -33,7 +33,7 @@ def fleet(folder: Path, count: int = 6) -> list[Path]:
             folder / f"{n}.tape",
             some(5 + n),
             target=Model(),
-            summary=n != 2,
+            table=n != 2,
             tape_id=bytes([n] * 16),
         )
         for n in range(count)
@@ -74,7 +74,7 @@ def test_a_forged_summary_is_told_by_a_scan(tmp_path: Path) -> None:
         return summary.model_copy(update={"tensor_bytes": 10**12, "closed_ns": 5})
 
     good = fleet(tmp_path)
-    forged = write_tape(tmp_path / "z.tape", some(9), target=Model(), summary=True, forge=more)
+    forged = write_tape(tmp_path / "z.tape", some(9), target=Model(), forge=more)
     assert not survey([*good, forged], Loop()).tape().damage
     found = survey([*good, forged], Loop(), scan=True).tape()
     assert ["forged or stale summary" in str(error) for error in found.damage] == [True]

@@ -29,7 +29,7 @@ def merged(*surveys: Survey) -> Survey:
 
 
 def test_a_copy_counts_once_and_is_told(tmp_path: Path) -> None:
-    path = write_tape(tmp_path / "a.tape", some(9), target=Model(), summary=True)
+    path = write_tape(tmp_path / "a.tape", some(9), target=Model())
     copy = Path(shutil.copy(path, tmp_path / "b.tape"))
     for found in (of(path, copy), of(copy, path), merged(of(copy), of(path))):
         tape = found.tape()
@@ -62,7 +62,7 @@ def test_a_later_state_of_a_file_replaces_the_earlier_one(tmp_path: Path) -> Non
     early, later, sealed = tmp_path / "1.tape", tmp_path / "2.tape", tmp_path / "3.tape"
     write_tape(early, some(3), target=Model(), sealed=False)
     write_tape(later, some(6), target=Model(), sealed=False)
-    write_tape(sealed, some(9), target=Model(), summary=True)
+    write_tape(sealed, some(9), target=Model())
     for order in itertools.permutations([early, later, sealed]):
         found = merged(*map(of, order))
         assert survey_to_json(found) == survey_to_json(of(*order))
@@ -75,7 +75,7 @@ def test_a_later_state_of_a_file_replaces_the_earlier_one(tmp_path: Path) -> Non
 def test_the_same_path_read_again_when_it_was_longer_is_no_copy(tmp_path: Path) -> None:
     path = write_tape(tmp_path / "1.tape", some(3), target=Model(), sealed=False)
     monday = of(path)
-    write_tape(path, some(9), target=Model(), summary=True)
+    write_tape(path, some(9), target=Model())
     tape = merged(monday, of(path)).tape()
     assert (len(tape), tape.copies, tape.damage) == (9, (), [])
 
@@ -86,7 +86,7 @@ def test_parts_of_one_recording_are_no_copies(tmp_path: Path) -> None:
         call.number = number
     for part in range(3):
         write_tape(
-            tmp_path / f"{part}.tape", calls[3 * part : 3 * part + 3], target=Model(), summary=True,
+            tmp_path / f"{part}.tape", calls[3 * part : 3 * part + 3], target=Model(),
             segment=Segment(number=part, first_call=3 * part),
         )  # fmt: skip
     tape = survey(tmp_path, Loop()).tape()
@@ -94,8 +94,8 @@ def test_parts_of_one_recording_are_no_copies(tmp_path: Path) -> None:
 
 
 def test_files_that_claim_the_same_calls_are_told(tmp_path: Path) -> None:
-    one = write_tape(tmp_path / "1.tape", some(5), target=Model(), summary=True)
-    other = write_tape(tmp_path / "2.tape", some(6)[::-1], target=Model(), summary=True)
+    one = write_tape(tmp_path / "1.tape", some(5), target=Model())
+    other = write_tape(tmp_path / "2.tape", some(6)[::-1], target=Model())
     tape = of(one, other).tape()
     assert "have calls of the same numbers: each counts" in str(tape.damage[0])
 

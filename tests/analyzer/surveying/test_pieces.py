@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from calltape_analyzer.reading.file_piece import planned
 from hypothesis import given
 from hypothesis import strategies as st
 
 from calltape_analyzer import survey
 from calltape_analyzer.reading.damage import Damage
-from calltape_analyzer.reading.file_piece import planned
 from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.surveying import piecewise
 from calltape_analyzer.surveying.executors import Loop

@@ -33,7 +33,7 @@ def split(made: list[Recorded], folder: Path, rng: random.Random) -> list[Path]:
         rng.choice(parts).append(call)
     return [
         write_tape(
-            folder / f"{at}.tape", part, target=Model(), summary=rng.random() < 0.7,
+            folder / f"{at}.tape", part, target=Model(), table=rng.random() < 0.7,
             sealed=rng.random() < 0.8, segment=Segment(number=at),
         )
         for at, part in enumerate(parts)
@@ -59,7 +59,7 @@ def test_any_split_in_any_order_on_any_executor(
 ) -> None:
     folder, rng = tmp_path_factory.mktemp("a"), random.Random(seed)
     paths = split(made, folder, rng)
-    whole = write_tape(tmp_path_factory.mktemp("b") / "a.tape", made, target=Model(), summary=True)
+    whole = write_tape(tmp_path_factory.mktemp("b") / "a.tape", made, target=Model())
     plain = survey(sorted(paths), Loop())
     rng.shuffle(paths)
     with ThreadPoolExecutor(2) as threads:

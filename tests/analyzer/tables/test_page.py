@@ -45,7 +45,7 @@ def made(folder: Path) -> None:
             )
         )  # fmt: skip
     (folder / "runs").mkdir()
-    write_tape(folder / "runs" / "llm.tape", calls, target=Model(), summary=True)
+    write_tape(folder / "runs" / "llm.tape", calls, target=Model())
 
 
 @pytest.fixture

@@ -207,7 +207,7 @@ def test_wide_ints_are_null(tmp_path: Path) -> None:
 
 def test_a_sealed_tape_with_a_summary(tmp_path: Path) -> None:
     calls = [call(n, 3) for n in (2, 3, 4)]
-    path = write_tape(tmp_path / "a.tape", calls, target=Model(), summary=True)
+    path = write_tape(tmp_path / "a.tape", calls, target=Model())
     with open_tape(path) as tape:
         assert tape.source == "summary"
         assert [row["batch_size"] for row in rows(tape)] == [2, 3, 4]
@@ -222,16 +222,6 @@ def test_damaged_records_are_left_out_and_said(made: Path) -> None:
         assert len(rows(tape)) == 4
         assert len(rows(tape, leaves=True)) > 0
         assert tape.damage
-
-
-def test_records_in_another_form(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is not in the common form goes through the models, with the same result."""
-    from calltape_analyzer.tables import record_fields
-
-    with open_tape(made) as tape:
-        plain = rows(tape), rows(tape, leaves=True)
-        monkeypatch.setattr(record_fields, "unpack_plain", lambda data: None)
-        assert (rows(tape), rows(tape, leaves=True)) == plain
 
 
 def test_texts_that_utf8_does_not_have() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from calltape_analyzer import open_tape
-from calltape_schema.framing import Member, member_header, members
+from calltape_schema.tar import Member, member_header, members
 
 
 def calls(count: int) -> list[Any]:

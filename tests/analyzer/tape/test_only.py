@@ -36,6 +36,8 @@ def tape(tmp_path: Path) -> Iterator[Tape]:
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Iterator[Tape]:
+    tmp_path = tmp_path / "both"
+    tmp_path.mkdir()
     written(tmp_path / "a.tape", 2, A)
     written(tmp_path / "b.tape", 7, B)
     with open_tape(tmp_path) as tape:

@@ -17,8 +17,8 @@ from calltape_analyzer import TapeError, UsageError, open_tape
 from calltape_analyzer.writing.built_calls import build_call
 from calltape_analyzer.writing.lineage import derived
 from calltape_analyzer.writing.tape_writer import TapeWriter
-from calltape_schema.framing import blob_name
 from calltape_schema.records import Manifest, Producer
+from calltape_schema.tar import blob_name
 from tests.analyzer.tapes import Recorded, write_tape
 from tests.fixture_files import FIXTURES
 
@@ -59,19 +59,25 @@ def test_a_copy_has_the_same_bytes_of_each_call(source: Path, tmp_path: Path) ->
             assert call.raw_record() == original.raw_record()
             blob = original.record.blob
             if blob is not None:
-                parts = [b"".join(one.raw_blob(blob.size)) for one in (call, original)]
+                parts = [b"".join(one.raw_blob()) for one in (call, original)]
                 assert parts[0] == parts[1]
+
+
+def facts_of(call: Any, **changed: Any) -> Any:
+    """The record, without where its blob is: that depends on the calls beside it."""
+    blob = call.record.blob
+    facts = None if blob is None else (blob.size, blob.crc32)
+    return call.record.model_copy(update={"blob": facts, **changed})
 
 
 @pytest.mark.parametrize("source", GOLDEN, ids=lambda path: path.stem)
 def test_a_renumbered_copy_says_the_same(source: Path, tmp_path: Path) -> None:
     copied(source, tmp_path / "copy.tape", shift=2**40)
-    changed = {"call": 0, "tape": b"\0" * 16}
     with open_tape(source) as tape, open_tape(tmp_path / "copy.tape", verify=True) as copy:
         assert copy.damage == []
         for call in copy.calls:
             original = tape.find(call.number - 2**40)
-            records = [one.record.model_copy(update=changed) for one in (call, original)]
+            records = [facts_of(one, call=0, tape=bytes(16)) for one in (call, original)]
             # NaN is not equal to itself
             assert repr(records[0]) == repr(records[1])
 
@@ -96,7 +102,7 @@ def test_a_written_record_reads_as_the_copied_one(tmp_path: Path) -> None:
         writer.seal()
     with open_tape(source) as tape, open_tape(tmp_path / "b.tape", verify=True) as copy:
         assert copy.damage == []
-        assert [c.record for c in copy.calls] == [c.record for c in tape.calls]
+        assert [facts_of(c) for c in copy.calls] == [facts_of(c) for c in tape.calls]
         args = copy[0].inputs.args
         assert args[0] is args[1]
 

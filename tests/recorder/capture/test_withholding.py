@@ -16,6 +16,7 @@ import torch
 
 from calltape_recorder import First, Novelty, record
 from calltape_recorder.capture.withholding import Withholding, is_name, is_public_default
+from calltape_schema.packing import unpack
 from calltape_schema.records import Parameter
 from tests.recorder.models import Echo
 from tests.recorder.reading import ReadCall, read
@@ -402,25 +403,21 @@ def test_the_range_of_few_that_differ_is_withheld(
 # --- counters ------------------------------------------------------------------------------------
 
 
-def counted(path: Path) -> Any:
-    trailer = read(path).trailer
-    assert trailer is not None
-    assert trailer.traffic is not None
-    return trailer.traffic
-
-
 def test_counters_tell_no_int_and_no_key_of_calls_that_were_not_kept(tmp_path: Path) -> None:
     model, path = Echo(), tmp_path / "t.tape"
     with record(model, path, keep=First(1), values="none"):
         for number in range(3, 9):
             model(torch.zeros(number), number)
         model({"alice": torch.zeros(3)})
-    traffic = counted(path)
-    (group,) = traffic.groups
-    assert (group.calls, traffic.other_calls) == (6, 1)
-    assert group.scalars == (None,)
-    ((axis,),) = group.leaves  # sizes are what a tape is for
-    assert (axis.min, axis.max) == (3, 8)
+    table = read(path).table
+    (row,), (kind,) = table.rows.values(), table.kinds.values()
+    assert (row.seen, kind.seen, table.other.seen) == (1, 5, 1)
+    size, number = kind.axes
+    assert number is None
+    assert size is not None  # sizes are what a tape is for
+    assert (min(size.sizes), size.max) == (4, 8)
+    assert unpack(row.scalars) == (3,)  # of the call that is on the tape
+    assert b"alice" not in table.to_bytes()
 
 
 def test_counters_tell_what_is_kept_by_path(tmp_path: Path) -> None:
@@ -428,16 +425,16 @@ def test_counters_tell_what_is_kept_by_path(tmp_path: Path) -> None:
     with record(model, path, keep=First(1), values={"*": "none", "n": "all"}):
         for number in range(3, 9):
             model("x" * number, n=number, m=number)
-    (group,) = counted(path).groups
-    assert [axis and (axis.min, axis.max) for axis in group.scalars] == [None, (3, 8), None]
+    (kind,) = read(path).table.kinds.values()
+    assert [axis and (min(axis.sizes), axis.max) for axis in kind.axes] == [None, (4, 8), None]
 
 
 def test_a_structure_that_was_dropped_is_not_told(tmp_path: Path) -> None:
     model, path = Echo(), tmp_path / "t.tape"
     with record(model, path, values="none", max_queue_bytes=8):
         model({"alice": 1})
-    assert counted(path).groups == ()
-    assert counted(path).other_calls == 1
+    table = read(path).table
+    assert (table.rows, table.kinds, table.other.seen) == ({}, {}, 1)
 
 
 def test_novelty_goes_by_what_will_be_on_the_tape(tmp_path: Path) -> None:

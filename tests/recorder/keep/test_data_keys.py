@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from calltape_analyzer import open_tape
-from calltape_recorder import Keep, Novelty, PerStructure, record
+from calltape_recorder import First, Keep, Novelty, PerStructure, record
 from tests.recorder.models import Echo
 from tests.recorder.reading import read
 
@@ -78,22 +78,24 @@ def test_names_stay_structure(tmp_path: Path) -> None:
 
 def test_they_are_counted_without_a_structure(tmp_path: Path) -> None:
     calls = [dict.fromkeys(names, 1) for names in ids(300)]
-    kept(tmp_path / "a.tape", calls)
-    traffic = read(tmp_path / "a.tape").trailer.traffic
-    assert len(traffic.groups) <= 9
-    assert traffic.other_calls + sum(group.calls for group in traffic.groups) == 300
+    numbers = kept(tmp_path / "a.tape", calls)
+    table = read(tmp_path / "a.tape").table
+    assert len(table.rows) == len(numbers) <= 12
+    assert len(table.kinds) <= 9
+    assert table.totals().seen == 300
 
 
 def test_so_are_steps_that_look_alike(tmp_path: Path) -> None:
     model = Echo()
-    with record(model, tmp_path / "a.tape"):
+    with record(model, tmp_path / "a.tape", keep=First(1)):
         for (name,) in ids(40, each=1):
             batch = {name: torch.zeros(2)}
             for _ in range(5):
                 model(batch)
-    traffic = read(tmp_path / "a.tape").trailer.traffic
-    assert len(traffic.groups) == 8
-    assert (traffic.other_calls, sum(group.calls for group in traffic.groups)) == (160, 40)
+    table = read(tmp_path / "a.tape").table
+    assert len(table.kinds) == 8
+    assert sum(kind.seen for kind in table.kinds.values()) == 39
+    assert (len(table.rows), table.other.seen) == (1, 160)
     with open_tape(tmp_path / "a.tape", scan=True) as tape:
         assert not tape.damage
         assert len(tape.counters.groups) == 8

@@ -5,17 +5,20 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from calltape_recorder import record
 from calltape_recorder.capture.call_view import row_of
 from calltape_recorder.capture.structures import Structure
 from calltape_recorder.snapshot import repeats as module
 from calltape_recorder.snapshot.facts import Alias
 from calltape_recorder.snapshot.look import look_at
 from calltape_recorder.snapshot.repeats import Repeat, Repeats
+from tests.recorder.models import Echo
 
 
 def structure_of(count: int, wanted: Any = True) -> Structure:
@@ -220,3 +223,30 @@ def test_how_many_are_remembered_is_bounded() -> None:
         assert list(repeats.counted()) == []
     assert len(repeats) < 1024  # others can come
     assert repeats.learn(structure_of(1), leaves, look_at(leaves, True)) is not None
+
+
+def test_what_calls_on_the_tape_use_is_not_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are not counted by their repeat, so it must know of them in another way."""
+    monkeypatch.setattr(module, "_MOST", 8)
+    model, x = Echo(), torch.ones(3)
+    with record(model, tmp_path / "t.tape", values="none") as recorder:
+        pipeline: Any = recorder._handler.pipeline
+        repeats: Repeats = pipeline.repeats
+
+        def serve(names: list[str]) -> None:
+            for name in names:
+                for _ in range(3):
+                    model(**{name: x})
+            assert recorder.flush()
+            assert pipeline.writer.ask(lambda: list(repeats.counted()), 20)
+
+        serve([f"name_{letter}" for letter in "abcde"])
+        assert len(repeats._known) > 4
+        used = repeats.call
+        assert used is not None
+        for _ in range(4):
+            serve(["name_e"])
+        assert repeats.call is used
+        assert len(repeats._known) < 5  # the others are forgotten

@@ -19,7 +19,7 @@ from calltape_recorder import Recorder, record
 from calltape_recorder.write import writer
 from tests.recorder.appearance import appearance_of
 from tests.recorder.models import Identity
-from tests.recorder.write.test_chaos_disk import OPTIONS, check_accounts, check_trailers, tapes_in
+from tests.recorder.write.test_chaos_disk import OPTIONS, check_accounts, check_ends, tapes_in
 
 ROUNDS = 3
 SIZE = 1024 * 1024
@@ -93,7 +93,7 @@ def main(folder: Path, kind: str) -> None:
     recorder.close()
     stats, tapes = recorder.stats(), tapes_in(folder)
     check_accounts(stats, tapes)
-    check_trailers(stats, tapes)
+    check_ends(stats, tapes)
     assert not any(tape.damage for tape in tapes)
     assert not list(folder.glob("*.ahead*"))
     # Once, and once more after the disk had room again; not in each round.

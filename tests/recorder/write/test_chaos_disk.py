@@ -122,8 +122,8 @@ def check_warnings(caplog: pytest.LogCaptureFixture) -> None:
     assert all(record.levelno == logging.WARNING for record in caplog.records)
 
 
-def check_trailers(stats: Stats, tapes: list[ReadTape]) -> None:
-    """Sealed tapes tell of every call."""
+def check_ends(stats: Stats, tapes: list[ReadTape]) -> None:
+    """Sealed tapes tell of every call, and their tables count the kept ones and no others twice."""
     coverage = [tape.trailer.coverage for tape in tapes if tape.trailer is not None]
     assert len(coverage) == len(tapes)
     assert sum(part.seen for part in coverage) == stats.seen
@@ -132,6 +132,9 @@ def check_trailers(stats: Stats, tapes: list[ReadTape]) -> None:
     for part in coverage:
         dropped.update(part.dropped)
     assert dropped == Counter(stats.dropped)
+    counted = [tape.table.totals() for tape in tapes]
+    assert [totals.kept for totals in counted] == [len(tape.numbers) for tape in tapes]
+    assert sum(totals.seen for totals in counted) <= stats.seen
 
 
 def tapes_in(folder: Path) -> list[ReadTape]:
@@ -177,7 +180,7 @@ def check_run(folder: Path, stats: Stats, reason: str, *, back: bool, is_last: b
     if not is_last and all(tape.trailer is not None for tape in tapes):
         assert sizes_in(folder) == stats.written_bytes  # nothing lies behind the end
     if back:
-        check_trailers(stats, tapes)
+        check_ends(stats, tapes)
         assert not any(tape.damage for tape in tapes)
     assert not list(folder.glob("*.ahead*"))
 
@@ -327,7 +330,7 @@ def test_no_call_waits_for_a_slow_disk(
     assert (stats.queued, stats.queued_bytes) == (0, 0)
     assert stats.seen == stats.kept + stats.dropped["queue_full"] == 2 + threads * each
     assert sum(len(tape.numbers) for tape in tapes_in(tmp_path)) == stats.kept
-    check_trailers(stats, tapes_in(tmp_path))
+    check_ends(stats, tapes_in(tmp_path))
     with capsys.disabled():
         print(
             f"\na disk that stood still, {kind}: {stuck.seen} of {stuck.seen} calls returned,"

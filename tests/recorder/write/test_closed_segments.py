@@ -25,7 +25,7 @@ def test_the_sum_is_that_of_the_files(
 
     def nbytes(closed: ClosedSegments) -> int:
         found: int = kept(closed)
-        asked.append(found == sum(one.tape.end for one in list(closed._all)))
+        asked.append(found == sum(one.tape.size for one in list(closed._all)))
         return found
 
     monkeypatch.setattr(ClosedSegments, "nbytes", property(nbytes))

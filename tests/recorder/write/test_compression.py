@@ -21,6 +21,7 @@ from calltape_recorder import Recorder, TapeError, record
 from calltape_recorder.launch.settings import parse_options
 from calltape_recorder.write import compressed_file, compression
 from calltape_recorder.write.segments import Segments
+from calltape_recorder.write.tape_file import TapeFile
 
 KIB = 1024
 FORMS = {"zstd": ".zst", "gz": ".gz"}
@@ -203,12 +204,12 @@ def test_the_disk_budget_counts_both_files(
         assert not tape.counters.other_calls
 
 
-def test_no_file_is_deleted_after_the_last_trailer(
+def test_no_file_is_deleted_after_the_last_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing on the tape would say so. On a busy machine, many files wait at the end."""
     monkeypatch.setattr(Segments, "compress_some", lambda _: False)
-    model, made = Model(), 600
+    model, made = Model(), 560  # the last file is half full then
     with record(
         model, tmp_path / "a.tape", compress="gz", segment_bytes=150 * KIB,
         max_disk_bytes=330 * KIB, when_full="delete_oldest", values={"*": "all"},
@@ -350,7 +351,7 @@ def test_a_fork_leaves_the_files_of_its_parent(tmp_path: Path, monkeypatch: Any)
 def test_a_file_that_cannot_be_removed_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(TapeWriter, "remove", lambda self: False)
+    monkeypatch.setattr(TapeFile, "remove", lambda self: False)
     model = Model()
     with record(model, tmp_path / "a.tape", compress="gz") as recorder:
         model(torch.zeros(3))

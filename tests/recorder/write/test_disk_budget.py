@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from calltape_recorder.write.encoded_call import EncodedCall
-from calltape_recorder.write.trailers import calls_of, fitted
 
-from calltape_recorder import TapeError, record
+from calltape_recorder import Rate, TapeError, record
 from calltape_recorder.write import disk_file, segments
 from calltape_recorder.write.disk_budget import DiskBudget
-from calltape_schema.endings import Coverage, Dump, Trailer
-from calltape_schema.packing import pack
-from calltape_schema.summing import CallFacts
-from calltape_schema.traffic import MAX_GROUPS, Axis, Group, Traffic
-from tests.recorder.keep.test_traffic import new_counter
+from calltape_recorder.write.disk_file import DiskFile
+from calltape_recorder.write.permissions import OWNER_ONLY
+from calltape_recorder.write.tape_file import TapeFile
+from calltape_schema import writer as tape_writer
+from calltape_schema.end import End
+from calltape_schema.inputs_table import InputsTable
 from tests.recorder.models import Identity
 from tests.recorder.reading import read
 from tests.recorder.write.test_segments import KIB, adds_up, block, call, size_on_disk, tapes
@@ -28,12 +27,15 @@ from tests.recorder.write.test_segments import KIB, adds_up, block, call, size_o
 DELETES: dict[str, Any] = {"when_full": "delete_oldest", "outputs": False}
 
 
-def counted(folder: Path) -> list[Traffic]:
-    found = [read(path).trailer for path in tapes(folder)]
-    return [t.traffic for t in found if t is not None and t.traffic is not None]
+def tables(folder: Path) -> list[InputsTable]:
+    return [read(path).table for path in tapes(folder)]
 
 
-# --- the trailer -------------------------------------------------------------------------------
+def seen_in(tables: list[InputsTable]) -> int:
+    return sum(table.totals().seen for table in tables)
+
+
+# --- the end -----------------------------------------------------------------------------------
 
 
 def test_a_file_has_so_many_calls_and_no_more(
@@ -51,14 +53,14 @@ def test_a_file_has_so_many_calls_and_no_more(
 def test_a_file_that_cannot_be_sealed_does_not_stop_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    real = disk_file.encode_trailer
+    real = tape_writer.encode_end
 
-    def encode(trailer: Trailer) -> bytes:
-        if trailer.coverage.kept == 1:
+    def encode(end: End, offset: int) -> bytes:
+        if end.coverage.kept == 1:
             raise TapeError("limit", "too many")
-        return real(trailer)
+        return real(end, offset)
 
-    monkeypatch.setattr(disk_file, "encode_trailer", encode)
+    monkeypatch.setattr(tape_writer, "encode_end", encode)
     model = Identity()
     with record(model, tmp_path / "a.tape") as recorder:
         for count in (1, 2, 1, 3):
@@ -70,56 +72,41 @@ def test_a_file_that_cannot_be_sealed_does_not_stop_the_others(
     assert sorted(n for tape in found for n in tape.numbers) == list(range(7))
     assert sum(tape.trailer is None for tape in found) == 2
     assert (recorder.stats().kept, recorder.stats().dropped) == (7, {})
-    assert caplog.text.count("without its trailer") == 1
+    assert caplog.text.count("without its end") == 1
 
 
-def test_counters_that_break_the_format_cost_only_themselves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_counters_that_fail_cost_only_themselves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    real = disk_file.encode_trailer
-
-    def encode(trailer: Trailer) -> bytes:
-        if trailer.traffic is not None and trailer.traffic.groups:
-            raise TapeError("limit", "too many")
-        return real(trailer)
-
-    monkeypatch.setattr(disk_file, "encode_trailer", encode)
     model = Identity()
-    with record(model, tmp_path / "a.tape") as recorder:
-        call(recorder, model, 2)
-    assert counted(tmp_path) == [Traffic(other_calls=2)]
-    adds_up(recorder.stats(), tmp_path)
+    with record(model, tmp_path / "a.tape", keep=Rate(0.5)) as recorder:
+        call(recorder, model, 20)
+        pipeline: Any = recorder._handler.pipeline
+        monkeypatch.setattr(pipeline.unkept, "drain", lambda: 1 / 0)
+    stats = recorder.stats()
+    tape = read(tmp_path / "a.tape")
+    assert tape.trailer is not None
+    assert not tape.damage
+    assert tape.trailer.coverage.seen == stats.seen == 20
+    assert tape.table.totals().seen == stats.kept > 0
+    assert "could not be counted" in caplog.text
 
 
-def traffic(*calls: int, sizes: int = 30) -> Traffic:
-    axis = Axis(min=0, max=10**6, sizes=tuple((10**5 + n, 10**5) for n in range(sizes)))
-    return Traffic(
-        groups=tuple(
-            Group(structure=bytes([n]) * 10, calls=count, dtypes=("f",), leaves=((axis,),))
-            for n, count in enumerate(calls)
-        )
-    )
-
-
-def test_a_trailer_has_what_fits() -> None:
-    def encode(traffic: Traffic, dumps: tuple[Dump, ...]) -> bytes:
-        encoded.append((traffic, dumps))
-        return disk_file.encode_trailer(
-            Trailer(tape=bytes(16), closed_ns=1, coverage=Coverage(), traffic=traffic,
-                    dumps=dumps)
-        )  # fmt: skip
-
-    encoded: list[tuple[Traffic, tuple[Dump, ...]]] = []
-    whole, dump = traffic(1, 5, 3, 2), Dump(time_ns=1, reason="x" * 500, calls=1)
-    size = len(encode(whole, (dump,)))
-    for least in range(200, size + 1, 50):
-        content = fitted(encode, whole, (dump,), lambda _: False, least)
-        assert len(content) <= least
-        assert calls_of(encoded[-1][0]) == 11
-        for group in encoded[-1][0].groups[:1]:
-            assert group.calls == 5  # those with the most calls
-    for fits, least in ((True, 0), (False, size)):
-        assert len(fitted(encode, whole, (dump,), lambda _, fits=fits: fits, least)) == size  # type: ignore[misc]
+def test_an_end_that_has_no_room_counts_its_calls_all_the_same(tmp_path: Path) -> None:
+    model = Identity()
+    options = DELETES | {"max_disk_bytes": 400 * KIB}
+    with record(model, tmp_path / "a.tape", values="none", **options) as recorder:
+        for n in range(4000):  # the table of a file would have megabytes
+            model([torch.empty((n % 97, n), device="meta") for _ in range(6)])
+            if not n % 16:
+                recorder.flush()
+                assert size_on_disk(tmp_path) <= 400 * KIB
+        assert recorder.flush()
+    stats = recorder.stats()
+    assert stats.seen == 4000
+    assert stats.dropped["deleted"] > 100
+    adds_up(stats, tmp_path)
+    assert seen_in(tables(tmp_path)) == 4000
 
 
 # --- deleting ----------------------------------------------------------------------------------
@@ -177,46 +164,47 @@ def test_what_a_deleted_file_counted_is_counted_on(tmp_path: Path) -> None:
         model(torch.zeros(7, 3, dtype=torch.int16))
         call(recorder, model, 60)
     assert recorder.stats().dropped["deleted"] > 20
-    found = counted(tmp_path)
-    assert sum(calls_of(traffic) for traffic in found) == 61
-    (rare,) = [g for t in found for g in t.groups if g.dtypes == ("int16",)]
-    assert rare.calls == 1
-    assert [(axis.min, axis.sizes) for axis in rare.leaves[0]] == [(7, ((7, 1),)), (3, ((3, 1),))]
-    assert not any(t.other_calls for t in found)
+    found = tables(tmp_path)
+    assert seen_in(found) == 61
+    (rare,) = [k for t in found for k in t.kinds.values() if k.dtypes == ["int16"]]
+    assert (rare.seen, rare.kept) == (1, 0)
+    assert [axis and axis.sizes for axis in rare.axes] == [{7: 1}, {3: 1}]
+    assert not any(table.other.seen for table in found)
+
+
+def test_so_is_what_a_compressed_one_counted(tmp_path: Path) -> None:
+    model, folder = Identity(), tmp_path / "recorded"
+    options = DELETES | {"max_disk_bytes": 300 * KIB, "segment_bytes": 30 * KIB, "compress": "gz"}
+    with record(model, folder / "a.tape", **options) as recorder:
+        model(torch.zeros(7, 3, dtype=torch.int16))
+        for _ in range(90):
+            model(torch.cat([torch.randn(1280), torch.zeros(1280)]))
+            assert recorder.flush()
+            pipeline: Any = recorder._handler.pipeline
+            assert pipeline.writer.ask(lambda: None, 20)
+    stats = recorder.stats()
+    assert stats.compressed > 5
+    assert stats.dropped["deleted"] > 20
+    for path in folder.iterdir():
+        data = path.read_bytes()
+        name = path.name.removesuffix(".gz")
+        (tmp_path / name).write_bytes(gzip.decompress(data) if name != path.name else data)
+    adds_up(stats, tmp_path)
+    found = tables(tmp_path)
+    assert seen_in(found) == stats.seen == 91
+    assert [k.seen for t in found for k in t.kinds.values() if k.dtypes == ["int16"]] == [1]
+    assert not any(table.other.seen for table in found)
 
 
 def test_or_at_least_their_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TapeWriter, "read_trailer", lambda _: None)
+    monkeypatch.setattr(TapeFile, "read_end", lambda _: None)
     model = Identity()
     with record(model, tmp_path / "a.tape", max_disk_bytes=400 * KIB, **DELETES) as recorder:
         call(recorder, model, 60)
-    found = counted(tmp_path)
-    assert sum(calls_of(traffic) for traffic in found) == 60
-    assert sum(t.other_calls for t in found) > 20
+    found = tables(tmp_path)
+    assert seen_in(found) == 60
+    assert sum(table.other.seen for table in found) > 20
     assert recorder.stats().dropped["deleted"] > 20
-
-
-def test_counters_given_back_are_added() -> None:
-    counter = new_counter()
-    counter.absorb(traffic(1, 2))
-    assert counter.drain() == traffic(1, 2)
-    scalars = Group(structure=b"s", calls=1, scalars=(None, Axis(min=1, max=2, other_calls=1)))
-    for _ in range(2):
-        counter.absorb(Traffic(groups=(scalars,), other_calls=3))
-    (group,), other = (taken := counter.drain()).groups, taken.other_calls
-    assert (group.calls, other) == (2, 6)
-    assert group.scalars == (None, Axis(min=1, max=2, other_calls=2))
-    counter.absorb(traffic(*[1] * 200))
-    many = Traffic(groups=tuple(g.model_copy(update={"structure": b"o"}) for g in many_groups()))
-    counter.absorb(many)
-    taken = counter.drain()
-    assert len(taken.groups) == MAX_GROUPS
-    assert calls_of(taken) == 400
-
-
-def many_groups() -> Iterator[Group]:
-    for n in range(200):
-        yield Group(structure=b"", calls=1, dtypes=(str(n),), leaves=((Axis(min=1, max=1),),))
 
 
 # --- the bound ---------------------------------------------------------------------------------
@@ -245,7 +233,7 @@ def test_a_file_that_cannot_be_deleted_still_counts(
 
 
 @pytest.mark.parametrize("when_full", ["stop", "delete_oldest"])
-def test_the_trailer_is_within_the_bound(tmp_path: Path, when_full: Any) -> None:
+def test_the_end_is_within_the_bound(tmp_path: Path, when_full: Any) -> None:
     model, bound = Identity(), 300 * KIB
     dtypes = [torch.int8, torch.int16, torch.int32, torch.int64, torch.float32, torch.float64]
     with record(
@@ -258,7 +246,7 @@ def test_the_trailer_is_within_the_bound(tmp_path: Path, when_full: Any) -> None
                 model([n, *[torch.zeros(shape, dtype=dtype)] * (1 + n % 7)])
         assert recorder.flush()
     assert size_on_disk(tmp_path) <= bound
-    assert sum(calls_of(found) for found in counted(tmp_path)) == recorder.stats().seen
+    assert seen_in(tables(tmp_path)) == recorder.stats().seen
     adds_up(recorder.stats(), tmp_path)
 
 
@@ -311,7 +299,7 @@ def test_room() -> None:
 def test_a_disk_that_does_not_tell_has_removed_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
 ) -> None:
-    tape = TapeWriter(str(tmp_path / "folder" / "t.tape"), overwrite=False)
+    tape = TapeFile(str(tmp_path / "folder" / "t.tape"), overwrite=False)
 
     def refuses(*_: Any) -> None:
         raise OSError(error, os.strerror(error))
@@ -337,13 +325,11 @@ def test_a_disk_that_takes_a_byte_at_a_time(
     monkeypatch.setattr(
         disk_file, "pwritev", lambda file, parts, at: real(file, [b"".join(parts)[:1]], at)
     )
-    tape = TapeWriter(str(tmp_path / "t"), overwrite=False)
-    facts = CallFacts(0, 0, 0, False, 2048, b"", b"", pack([]))
-    call = EncodedCall([b"", bytes(range(256)) * 8, b""], b"end", facts)
-    tape.append([call])
-    assert (tmp_path / "t").read_bytes() == b"".join(call.members())
-    assert tape.end == call.size == 512 + 2048 + 512 + 512
+    file = DiskFile(str(tmp_path / "t"), overwrite=False, mode=OWNER_ONLY)
+    data = bytes(range(256)) * 8
+    file.write_at(0, [b"", data, b"", b"end"])
+    assert (tmp_path / "t").read_bytes() == data + b"end"
     monkeypatch.setattr(disk_file, "pwritev", lambda *_: 0)
     with pytest.raises(OSError, match="no more bytes"):
-        tape.append([EncodedCall([], b"more", facts._replace(number=1))])
-    tape.close()
+        file.write_at(2051, [b"more"])
+    file.close()

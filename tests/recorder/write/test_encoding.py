@@ -25,7 +25,7 @@ def test_the_safetensors_library_opens_every_extracted_blob(tmp_path: Path) -> N
         tar.extractall(tmp_path / "out", filter="data")
         names = tar.getnames()
     assert names == [
-        "tape.msgpack", "calls/00000000.safetensors", "calls/00000000.msgpack", "trailer.msgpack",
+        "tape.msgpack", "blobs/00000000.safetensors", "records/00000000.msgpack", "end.msgpack",
     ]  # fmt: skip
     with safetensors.safe_open(tmp_path / "out" / names[1], "pt") as blob:
         for index, tensor in enumerate(sent):

@@ -139,3 +139,12 @@ def test_rubbish_between_groups_is_skipped() -> None:
     one, two = tape(GROUPS[0], seals=False), tape(*GROUPS[:2], seals=False)
     whole, errors = read_all(one + b"rubbish!" * 256 + two[len(one) :])
     assert (whole, errors) == ([0, 1, 2, 3], ["damaged"])
+
+
+def test_calls_in_any_order_are_found_and_come_once() -> None:
+    numbers = [4, 2, 8, 9]
+    reader = opened(tape(*([new_call(number, [number])] for number in numbers), seals=False))
+    assert [reader.scan().position(number) for number in numbers] == [0, 1, 2, 3]
+    twice = [*numbers, 8]
+    scan = opened(tape(*([new_call(number)] for number in twice), seals=False)).scan()
+    assert (list(scan.numbers), [error.kind for error in scan.damage]) == (numbers, ["damaged"])

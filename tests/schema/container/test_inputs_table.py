@@ -238,3 +238,14 @@ def test_rows_that_cannot_be_decoded() -> None:
 def test_the_hash_is_of_the_parts() -> None:
     assert inputs_hash(b"ab", b"c", b"") != inputs_hash(b"a", b"bc", b"")
     assert inputs_hash(b"", b"ab", b"c") != inputs_hash(b"", b"a", b"bc")
+
+
+def test_kinds_without_leaves_are_bounded_too() -> None:
+    """As of a model that is called with flags only: each combination is a structure."""
+    table = InputsTable()
+    for number in range(6000):
+        table.add_kind(Kind.of(b"%d" % number, [], [], [], Counts(1)))
+    assert 1000 < len(table.kinds) <= 4096
+    read = InputsTable.from_bytes(table.to_bytes())
+    assert read.totals().seen == 6000
+    assert read.kinds.keys() == table.kinds.keys()

@@ -71,6 +71,16 @@ def test_calls_in_any_order() -> None:
     assert not reader.scan().damage
 
 
+@pytest.mark.parametrize("seals", [True, False])
+def test_calls_of_many_threads_one_by_one(seals: bool) -> None:
+    """A call that is in order again is found as well."""
+    order = [1, 0, 2, 5, 3, 4, 6, 7]
+    reader = opened(tape(*[[new_call(number)] for number in order], seen=8, seals=seals))
+    assert list(reader.scan().numbers) == order
+    assert [reader.record(number).call for number in range(8)] == list(range(8))
+    assert not reader.scan().damage
+
+
 def test_a_number_that_is_there_twice_is_damage() -> None:
     data = tape([new_call(1), new_call(2)], [new_call(2), new_call(3)], seals=False)
     scan = opened(data).scan()

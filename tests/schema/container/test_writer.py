@@ -77,14 +77,28 @@ def test_the_growth_is_known_before() -> None:
     assert read_all(bytes(sink.data)) == ([5, 0, 1], [])
 
 
-def test_an_end_that_has_no_room_is_written_without_its_table() -> None:
+@pytest.mark.parametrize(
+    ("refusals", "rows", "kinds"), [(0, 50, 0), (1, 0, 1), (2, 0, 0), (9, 0, 0)]
+)
+def test_an_end_that_has_no_room_has_a_coarser_table(refusals: int, rows: int, kinds: int) -> None:
+    asked: list[int] = []
+
+    def fits(size: int) -> bool:
+        asked.append(size)
+        return len(asked) > refusals
+
     sink = BytesSink()
     writer = TapeWriter(sink, MANIFEST)
     writer.append([new_call(number, shape=(number,)) for number in range(50)])
-    writer.seal(Coverage(seen=50, kept=50), fits=lambda size: size < 2000)
+    writer.seal(Coverage(seen=50, kept=50), fits=fits)
+    assert asked == sorted(asked, reverse=True)
     end = opened(sink.data).end
     assert end is not None
-    assert (end.coverage.kept, end.table()) == (50, None)
+    table = end.table()
+    assert table is not None
+    assert (len(table.rows), len(table.kinds)) == (rows, kinds)
+    assert (table.totals().seen, table.totals().kept) == (50, 50)
+    assert read_all(bytes(sink.data))[1] == []
 
 
 def test_a_rewound_tape_is_empty() -> None:

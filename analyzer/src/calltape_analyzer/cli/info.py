@@ -30,24 +30,19 @@ from calltape_analyzer.cli.recordings import (
     size,
     traffic_lines,
 )
-from calltape_analyzer.cli.surveys import print_survey, print_targets, survey_facts, surveyed
 from calltape_analyzer.cli.tapes import Part, opened
 from calltape_analyzer.editing.contents import contents_of
 from calltape_analyzer.editing.diagnosis import symptoms_of
 from calltape_analyzer.editing.symptom import Symptom
-from calltape_analyzer.errors import UsageError
 from calltape_analyzer.observing.contexts import Context
 from calltape_analyzer.observing.signature import signature_text
 from calltape_analyzer.observing.traffic_counters import CountedKind
 from calltape_analyzer.reading.calls import Calls as RecordedCalls
 from calltape_analyzer.reading.damage import RepeatedCallsError
-from calltape_analyzer.reading.files import files_of
 from calltape_analyzer.reading.places import Days, host_of, short_paths, unsealed_paths
 from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.reading.targets import TargetsError, outside_words
 from calltape_analyzer.redacting.private_data import PrivateData, private_data
-from calltape_analyzer.surveying.survey_file import is_survey_file
-from calltape_analyzer.surveying.surveyed_tape import SurveyedTape
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import counted, some_of, time_text
 from calltape_schema.empty_tapes import why_empty
@@ -75,6 +70,7 @@ _MOST_IDS = 4
 _MOST_STEPS = 8
 _MOST_TEXT = 400
 _MOST_PATHS = 3
+_MANY_CALLS = 256
 _MOST_PRIVATE = 6
 
 
@@ -122,23 +118,13 @@ def info(
     except TargetsError:
         if markdown or part != Part():
             raise
-        if any(map(is_survey_file, files_of(paths))):
-            print_targets(surveyed(paths, jobs=1, scan=scan), json=json)
-        else:
-            print_recordings(paths, scan=scan, json=json)
+        print_recordings(paths, scan=scan, json=json)
 
 
 def _tell(
     paths: list[str], part: Part, *, scan: bool, quick: bool, json: bool, markdown: bool
 ) -> None:
     with opened(paths, part, scan=scan or None) as tape:
-        if isinstance(tape, SurveyedTape):
-            if markdown:
-                raise UsageError(
-                    "--markdown tells of tapes, not of a survey", advice="name the tapes themselves"
-                )
-            print_json(survey_facts(tape)) if json else print_survey(tape)
-            return
         if markdown:
             from calltape_analyzer.markdown.tape_summary import tape_summary
 
@@ -164,8 +150,10 @@ def _facts(tape: Tape, quick: bool, kept: Counter[CountedKind]) -> dict[str, Any
     """What is known of a tape, as plain data; ``kept`` is filled with its calls by kind."""
     totals, read = Totals(), 0
     for part in tape.segments:
-        # Its end is as good as its records, unless there are tensors to compare with checksums.
-        has_none = part.summary is not None and not part.summary.tensor_bytes
+        # Of many calls, its end is as good as its records, unless there are tensors to compare with
+        # checksums.
+        end = part.summary
+        has_none = end is not None and not end.tensor_bytes and end.coverage.kept >= _MANY_CALLS
         if not ((quick or has_none) and totals.add_summary(part, kept)):
             _add_calls(totals, tape, part, quick, kept)
             read += 1

@@ -15,7 +15,6 @@ import typer
 
 from calltape_analyzer.cli.budget import limits, reading
 from calltape_analyzer.cli.output import DAMAGED, complain, wrong_words
-from calltape_analyzer.cli.surveys import tape_of_surveys
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.opening import open_tape
 from calltape_analyzer.pytree.memory_limit import granted
@@ -121,9 +120,7 @@ def opened(
             (opening if runs else stack).enter_context(reading(files_of(given), effort))
             how: dict[str, Any] = {"target": part.target, "scan": bool(scan)}
             opening.enter_context(wrong_words(UnknownTargetError))
-            surveyed = tape_of_surveys(files_of(given), **how)
-            found = open_tape(given, classes=classes, **how) if surveyed is None else surveyed
-            tape = stack.enter_context(found)
+            tape = stack.enter_context(open_tape(given, classes=classes, **how))
             chosen = part.of(tape)
         if tape.other_ranks:
             complain(_other_ranks_note(tape.other_ranks))
@@ -133,7 +130,7 @@ def opened(
         except typer.Exit as reached:
             verdict = reached if reached.exit_code else None
         sys.stdout.flush()
-        if scan is False and tape.source == "summary":
+        if scan is False and tape.source == "summary" and tape.calls.are_single:
             complain(_NOT_COMPARED)
         for error in tape.damage if tells else ():
             complain(str(error))

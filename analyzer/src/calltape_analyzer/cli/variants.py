@@ -90,11 +90,10 @@ def variants(
             return
         if python:
             from calltape_analyzer.cli.source_code import python_of_variants
-            from calltape_analyzer.surveying.surveyed_tape import SurveyedTape
 
             if not meant:
                 raise InferenceError("the tape has no calls", advice="record at least one call")
-            part = None if isinstance(tape, SurveyedTape) else part_expression(tape)
+            part = part_expression(tape) if tape.calls.are_single else None
             named = classes or ()
             print(python_of_variants(meant, paths, target=target, classes=named, part=part))
             return

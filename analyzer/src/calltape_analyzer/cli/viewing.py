@@ -18,14 +18,12 @@ from calltape_analyzer.cli.budget import reading
 from calltape_analyzer.cli.options import FILES, Force, OfTarget, OptionalOut
 from calltape_analyzer.cli.output import command, forced, line
 from calltape_analyzer.cli.page_server import PageServer, page_of_viewer
-from calltape_analyzer.cli.surveys import surveyed
 from calltape_analyzer.cli.tapes import Part, opened
 from calltape_analyzer.interruption import Terminated
 from calltape_analyzer.listing import recordings
 from calltape_analyzer.reading.files import files_of
 from calltape_analyzer.reading.tape_file import TapeFile
 from calltape_analyzer.reading.targets import TargetsError
-from calltape_analyzer.surveying.survey_file import is_survey_file
 from calltape_schema.errors import TapeError
 
 if TYPE_CHECKING:
@@ -40,7 +38,7 @@ _SUFFIXES = (".html", ".htm")
 def view(
     paths: Annotated[
         list[str],
-        typer.Argument(metavar="TAPE...", help=f"{FILES}; with --out, surveys too."),
+        typer.Argument(metavar="TAPE...", help=f"{FILES}."),
     ],
     out: OptionalOut = None,
     force: Force = False,
@@ -115,9 +113,6 @@ def _write(paths: Sequence[str], out: Path, target: str | None, force: bool) -> 
 def _tapes(paths: Sequence[str], target: str | None) -> Iterator[list[Tape]]:
     """The tape; or one for each target, if the files are of several."""
     with ExitStack() as stack:
-        if target is None and any(map(is_survey_file, files_of(paths))):
-            yield list(surveyed(paths, jobs=1).tapes)
-            return
         try:
             found = [stack.enter_context(opened(paths, Part(target=target)))]
         except TargetsError:

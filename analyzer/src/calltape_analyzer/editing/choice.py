@@ -156,7 +156,7 @@ class _Sizes:
         self._expressions = [Expression(text) for text in texts]
         self._calls = SizedCalls(tape)
         self._calls.check(self._expressions)
-        self._numbers = array("Q", _numbers_of(tape))
+        self._numbers = _numbers_of(tape)
         self._known: dict[int, bool] = {}
 
     def __call__(self, call: Call, record: CallRecord) -> bool:
@@ -173,9 +173,16 @@ class _Sizes:
 _ALONE = 2**64 - 1
 
 
-def _numbers_of(tape: Tape) -> Iterator[int]:
-    for found in tape.calls.inputs_numbers():
-        yield _ALONE if found is None else found[0] << 32 | found[1]
+def _numbers_of(tape: Tape) -> array[int]:
+    """A small number for each call: calls of equal inputs in one file have one."""
+    known: dict[tuple[int, int], int] = {}
+    return array(
+        "Q",
+        (
+            _ALONE if found is None else known.setdefault(found, len(known))
+            for found in tape.calls.inputs_numbers()
+        ),
+    )
 
 
 def _novel(tape: Tape, places: Iterable[int]) -> list[int]:

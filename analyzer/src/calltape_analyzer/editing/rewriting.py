@@ -28,8 +28,9 @@ from calltape_analyzer.text import counted, some_of
 from calltape_analyzer.writing.coverage import calls_in, coverage_for
 from calltape_analyzer.writing.lineage import derived
 from calltape_analyzer.writing.tape_writer import TapeWriter
+from calltape_schema.bounds import MAX_GROUP_CALLS
 from calltape_schema.endings import Coverage, Dump
-from calltape_schema.errors import TapeError
+from calltape_schema.errors import LostCallsError, TapeError
 from calltape_schema.inputs_table import InputsTable
 from calltape_schema.records import CallRecord, Manifest
 from calltape_schema.tar import blob_name
@@ -294,22 +295,32 @@ def _spared(tape: Tape, copied: _Copied) -> Iterator[_Spared]:
     }
     lost = {call.ref for call in copied.damaged}
     for error in tape.damage:
-        found = _number_in(error.member or "")
         recording = recordings.get(error.path or "")
-        if found is None or recording is None:
-            continue
-        try:
-            call = tape.calls.at(CallRef(recording, found))
-        except TapeError:  # no file has it
-            continue
-        if call.path != error.path and call.ref not in lost:
-            yield error, call
+        found = [_at(tape, recording, number) for number in _numbers_of(error)]
+        calls = [call for call in found if call is not None]
+        if len(calls) == len(found) and all(
+            call.path != error.path and call.ref not in lost for call in calls
+        ):
+            for call in calls:
+                yield error, call
 
 
-def _number_in(member: str) -> int | None:
-    """The number of the call whose tensors a member has."""
+def _at(tape: Tape, recording: bytes | None, number: int) -> Call | None:
+    """A call of a recording; None if no file has it."""
+    try:
+        return None if recording is None else tape.calls.at(CallRef(recording, number))
+    except TapeError:
+        return None
+
+
+def _numbers_of(error: TapeError) -> Sequence[int]:
+    """The numbers of the calls that damage hit; none if it is not known."""
+    if isinstance(error, LostCallsError):
+        is_known = error.calls == error.high + 1 - error.low <= MAX_GROUP_CALLS
+        return range(error.low, error.high + 1) if is_known else ()
+    member = error.member or ""
     found = "".join(filter(str.isdigit, member.removeprefix("blobs/").partition(".")[0]))
-    return int(found) if found and member == blob_name(int(found)) else None
+    return [int(found)] if found and member == blob_name(int(found)) else []
 
 
 def _places(call: Call) -> list[_Place]:

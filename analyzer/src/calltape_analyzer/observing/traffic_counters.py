@@ -7,7 +7,7 @@ the sizes of every axis. Counters of several files add up in any order.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.pytree.inputs import parts_of_inputs
 from calltape_schema.bounds import MAX_SIZES
 from calltape_schema.errors import TapeError
-from calltape_schema.inputs_table import Axis, InputsTable, Kind
+from calltape_schema.inputs_table import Axis, InputsTable, Kind, Row
 from calltape_schema.records import Tree
 from calltape_schema.tree import Structure, decode_structure
 
@@ -187,11 +187,6 @@ class CountedGroup:
         return layout_of_inputs(self.spec.root, (), own, renamed)
 
 
-def _itself(kind: Kind) -> Callable[[], Kind]:
-    """Gives a copy, because kinds that are added up are changed."""
-    return lambda: copy.deepcopy(kind)
-
-
 def _either(one: Values | None, other: Values | None) -> Values | None:
     if one is None or other is None:
         return one or other
@@ -216,16 +211,18 @@ class TrafficCounters:
     @classmethod
     def of(cls, table: InputsTable) -> tuple[TrafficCounters, list[TapeError]]:
         """The counters of one file, and an error per kind that was left out, whose calls are among
-        ``other_calls``."""
+        ``other_calls`` unless they are on the tape, and damaged there."""
         kinds: dict[tuple[bytes, tuple[str, ...], tuple[int, ...]], Kind] = {}
         errors: list[TapeError] = []
         other = table.other.seen
-        every = (*(row.kind for row in table.rows.values()), *map(_itself, table.kinds.values()))
-        for make in every:
+        every: list[Row | Kind] = [*table.rows.values(), *table.kinds.values()]
+        for counted in every:
             try:
-                kind = make()
+                # A copy, because kinds that are added up are changed.
+                kind = counted.kind() if isinstance(counted, Row) else copy.deepcopy(counted)
             except TapeError as error:
                 errors.append(error)
+                other += counted.seen - counted.kept  # a kept one is a damaged call
                 continue
             key = kind.structure, tuple(kind.dtypes), tuple(kind.ranks)
             if key in kinds:
@@ -238,7 +235,7 @@ class TrafficCounters:
                 found = CountedGroup.of(kind)
             except TapeError as error:
                 errors.append(error)
-                other += kind.seen
+                other += kind.seen - kind.kept
             else:
                 groups[found.kind] = found
         return cls(groups, other), errors

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from calltape_analyzer.observing.traffic_counters import TrafficCounters
 from calltape_analyzer.reading.damage import Damage
 from calltape_analyzer.reading.recordings import places_of, recordings_of
-from calltape_analyzer.reading.segment import Segment
+from calltape_analyzer.reading.segment import LEFT_OUT, Segment
 from calltape_schema.errors import TapeError
 from calltape_schema.tar import END_MEMBER
 
@@ -30,13 +30,19 @@ def trusted_counters(segments: Sequence[Segment], damage: Damage) -> TrafficCoun
     )
 
 
+def _is_part(segment: Segment) -> bool:
+    """Whether a tool left calls out: then the table counts the others, and not what was seen."""
+    end = segment.trailer
+    return end is not None and LEFT_OUT in end.coverage.dropped
+
+
 def _of_place(alike: Sequence[Segment], damage: Damage) -> list[TrafficCounters]:
     found: list[TrafficCounters] = []
     missing: set[str] = set()
     first = None
     for segment in alike:
         table = segment.table
-        if table is None or segment.left_out:
+        if table is None or segment.left_out or _is_part(segment):
             missing.add(segment.path)
         elif first is not None:
             reason = f"it counts the same calls as {first.path}: this is not used"

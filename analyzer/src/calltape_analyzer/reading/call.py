@@ -369,7 +369,7 @@ class Call(Shown):
         """
         record = self.record
         try:
-            self._segment.check_blob(self._position, self._grouped)
+            self._segment.check_values(self._position, self._grouped)
             if entries:
                 self._check_entries(record)
         except TapeError as error:
@@ -385,7 +385,7 @@ class Call(Shown):
         for tree in (record.inputs, record.outputs):
             for leaf in tree.facts() if tree is not None else ():
                 if leaf.key is not None:
-                    self._segment.place(self._grouped, leaf)
+                    self._segment.place(self._position, self._grouped, leaf)
 
     def _tree(self, side: Side) -> Tree:
         tree = self.record.inputs if side == "inputs" else self.record.outputs
@@ -398,6 +398,6 @@ class Call(Shown):
     def _bytes(self, leaf: Leaf) -> bytearray:
         record = self._grouped
         self._segment.check_blob(self._position, record)
-        _, start, size = self._segment.place(record, leaf)
+        _, start, size = self._segment.place(self._position, record, leaf)
         check_memory(memory_limit_of(self.tape_bytes), [((size,), 1)], leaf.key or "")
         return self._segment.copy(start, size)

@@ -45,6 +45,10 @@ class Damage:
             self.add(error)
         self._more += other._more
 
+    def add_more(self, places: int) -> None:
+        """Adds damage of which nothing but the number is known."""
+        self._more += places
+
     def __bool__(self) -> bool:
         return bool(self._listed)
 

@@ -6,19 +6,23 @@ added to a list. The bytes are understood by :class:`calltape_schema.reader.Tape
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from array import array
 from collections import Counter
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
+from calltape_analyzer.progress import steps
 from calltape_analyzer.pytree.inputs import parts_of_inputs
 from calltape_analyzer.pytree.memory_limit import check_memory, memory_limit_of
 from calltape_analyzer.reading.damage import Damage, is_damage
 from calltape_analyzer.reading.file_descriptors import DescriptorError
 from calltape_analyzer.reading.opened_file import opened_file
 from calltape_analyzer.reading.tape_file import is_ahead
+from calltape_schema.blob import build_header, stored_as
+from calltape_schema.checksum import crc32
 from calltape_schema.end import End
 from calltape_schema.endings import Coverage
 from calltape_schema.errors import Kind, TapeError
@@ -32,7 +36,7 @@ from calltape_schema.records import Manifest, Tree, encode_manifest
 from calltape_schema.scan import Scan
 from calltape_schema.tar import END_MEMBER, Member, group_name
 
-__all__ = ["UNDER_WAY", "UNDER_WAY_WORDS", "UNSEALED", "InputsOfCalls", "Segment"]
+__all__ = ["LEFT_OUT", "UNDER_WAY", "UNDER_WAY_WORDS", "UNSEALED", "InputsOfCalls", "Segment"]
 
 T = TypeVar("T")
 
@@ -42,11 +46,14 @@ UNDER_WAY_WORDS = "under way when the process died"
 UNSEALED = "unknown (the tape is not sealed)"
 """The reason of missing calls if no end says what became of them."""
 
+LEFT_OUT = "not extracted"
+"""The reason of calls that are left out of a new tape because they were not wanted."""
+
 _TRIES = 5
 _PART = 1024 * 1024
 
-# What is known about a call's tensors.
-_UNKNOWN, _WHOLE, _DAMAGED = 0, 1, 2
+# Flags of a call: its blob was compared with the checksum, and is whole or not; its damage is told.
+_WHOLE, _BROKEN, _TOLD = 1, 2, 4
 
 
 class InputsOfCalls(NamedTuple):
@@ -127,12 +134,8 @@ class Segment:
         end = self._reader.end
         if end is None or is_ahead(self.path):
             return
-        try:
+        with contextlib.suppress(TapeError):  # the scan reports it
             self._table = end.table()
-        except TapeError as error:
-            self.damage.add(
-                _stale(str(error.reason), error.kind).at(path=self.path, member=END_MEMBER)
-            )
         if self._table is not None:
             self._end = end
             self._file.expect_unchanged(self._reader.start, is_sealed=True)
@@ -184,10 +187,7 @@ class Segment:
             self._ahead = self._raw_group(found)
         if self._order is None:
             self._order = _sorted(found)
-        is_here = self._end is not None and not self._end.elsewhere
-        if is_here and self._table is not None and (told := _difference(self._table, found)):
-            self.damage.add(_stale(told).at(path=self.path, member=END_MEMBER))
-            self._table = None
+        self._table = found.table
         self._found = found  # last, because other threads ask for it
 
     def _scanned(self) -> Scan:
@@ -197,7 +197,7 @@ class Segment:
             try:
                 self._reader = TapeReader(self._file)
                 self.manifest = self._reader.manifest
-                found = self._reader.scan()
+                found = self._reader.scan(_watched)
                 is_sealed = self._reader.end is not None
                 self._file.expect_unchanged(self._reader.start, is_sealed=is_sealed)
             except TapeError as error:
@@ -208,6 +208,7 @@ class Segment:
                 if not found.damage or not tries or not self._has_changed():
                     for wrong in found.damage:
                         self.damage.add(wrong.at(path=self.path))
+                    self.damage.add_more(found.more_damage)
                     return found
                 self._expect_no_end()
         raise AssertionError
@@ -253,6 +254,7 @@ class Segment:
     @order.setter
     def order(self, positions: array[int]) -> None:
         self._order = positions
+        self._ranges = None
 
     def __len__(self) -> int:
         return len(self.order) if self.summary is None else self.summary.coverage.kept
@@ -338,7 +340,7 @@ class Segment:
     def drop_damaged(self) -> None:
         """Removes the calls that are known to be damaged from the list."""
         if self.is_scanned:
-            self.order = array("Q", (p for p in self.order if self._checked[p] != _DAMAGED))
+            self.order = array("Q", (p for p in self.order if not self._checked[p] & _TOLD))
 
     # --- inputs of many calls ----------------------------------------------------------------
 
@@ -353,10 +355,12 @@ class Segment:
                 assert self._table is not None
                 self._rows = _rows_of(self._table)
             except TapeError as error:
-                self.damage.add(
-                    _stale(str(error.reason), error.kind).at(path=self.path, member=END_MEMBER)
-                )
-                self._table = self._end = None
+                self.scan()
+                if self._table is not None:  # else the scan tells
+                    self.damage.add(
+                        _stale(error.reason, error.kind).at(path=self.path, member=END_MEMBER)
+                    )
+                    self._table = None
             if self._rows is None:
                 self.scan()
         return self._rows
@@ -377,8 +381,25 @@ class Segment:
                     for leaf, low, high in self._ranges_of(at):
                         known = spans.get(leaf, (low, high))
                         spans[leaf] = min(low, known[0]), max(high, known[1])
+            if len(self._order or ()) == len(self._scan):
+                self._compare_ranges(self._ranges)
         found = self._ranges.get(self.inputs_number(position), {})
         return tuple((leaf, low, high) for leaf, (low, high) in sorted(found.items()))
+
+    def _compare_ranges(self, found: dict[int, dict[int, tuple[int, int]]]) -> None:
+        """Compares the ranges of all calls with those of the table."""
+        if self._table is None or self._scan.damage or self.damaged:
+            return
+        told: dict[int, dict[int, tuple[int, int]]] = {}
+        for number, spans in found.items():
+            own = told.setdefault(number >> 1, {})
+            for leaf, (low, high) in spans.items():
+                known = own.get(leaf, (low, high))
+                own[leaf] = min(low, known[0]), max(high, known[1])
+        if any(row.ranges != told.get(key, {}) for key, row in self._table.rows.items()):
+            reason = "it has other ranges of integers than the records"
+            self.damage.add(_stale(reason).at(path=self.path, member=END_MEMBER))
+            self._table = None
 
     def _ranges_of(self, position: int) -> list[tuple[int, int, int]]:
         offset, there = self._scan.place(position)
@@ -402,7 +423,7 @@ class Segment:
     @property
     def damaged(self) -> int:
         """How many of its calls are known to be damaged, although their records are whole."""
-        return self._checked.count(_DAMAGED)
+        return sum([flags >= _TOLD for flags in self._checked])
 
     @property
     def numbers(self) -> Sequence[int]:
@@ -441,9 +462,31 @@ class Segment:
     def content(self, position: int) -> bytes:
         """All that the record of a call says, as bytes: equal for equal calls of any files."""
         document = self.document(position)
-        if "blob" in document:
+        if document.pop("at", None):
+            document["blob"] = self._own_blob(position)
+        elif "blob" in document:
             document["blob"] = {k: v for k, v in document["blob"].items() if k != "back"}
         return pack([self.number(position), document])
+
+    def _own_blob(self, position: int) -> dict[str, int]:
+        """The facts of the blob that a call would have with the tensors that earlier calls have for
+        it: a copy of the call has it."""
+        record = self.record(position)
+        leaves = {
+            leaf.key: (form, leaf)
+            for tree in (record.inputs, record.outputs)
+            for leaf in (tree.facts() if tree is not None else ())
+            if leaf.key is not None and (form := stored_as(leaf)) is not None
+        }
+        header = build_header({key: form for key, (form, _) in leaves.items()})
+        size, checksum = len(header), crc32(header)
+        for _, leaf in leaves.values():
+            place = self.place(position, record, leaf)
+            size += place.size
+            for at in range(0, place.size, _PART):
+                part = self.read(place.offset + at, min(_PART, place.size - at))
+                checksum = crc32(part, checksum)
+        return {"size": size, "crc32": checksum}
 
     def contents(self) -> Iterator[bytes]:
         """These of all its calls, in the order of the file."""
@@ -467,7 +510,7 @@ class Segment:
         for offset in range(0, found.size, _PART):
             yield self.read(found.start + offset, min(_PART, found.size - offset))
 
-    def place(self, record: GroupedRecord, leaf: Leaf) -> TensorPlace:
+    def place(self, position: int, record: GroupedRecord, leaf: Leaf) -> TensorPlace:
         """Where the bytes of a leaf are, after a look at the checksum of the blob that has them.
 
         Raises:
@@ -475,10 +518,36 @@ class Segment:
         """
         found = self._same(self._reader.place(record, leaf))
         if found.holder is not record:
-            position = self._scan.position(found.holder.call)
-            assert position is not None
-            self.check_blob(position, found.holder)
+            self._check_holder(position, record.call, found.holder.call)
         return found
+
+    def check_values(self, position: int, record: GroupedRecord) -> None:
+        """Compares the blob of a call with its checksum, and those of the earlier calls that have
+        tensors for it.
+
+        Raises:
+            TapeError: ``damaged``, ``invalid``.
+        """
+        self.check_blob(position, record)
+        for number in dict.fromkeys(number for _, number, _ in record.at):
+            self._check_holder(position, record.call, number)
+
+    def _check_holder(self, position: int, call: int, number: int) -> None:
+        """Compares the blob of an earlier call that has tensors for another one."""
+        at = self._scan.position(number)
+        try:
+            if at is None or number >= call:
+                kind: Kind = "damaged" if number < call else "invalid"  # it may be lost
+                raise TapeError(kind, "there is no such call before it")
+            self.check_blob(at, self._reader.holder(number))
+        except TapeError as error:
+            if not is_damage(error):
+                raise
+            why = error.reason.removeprefix(f"call {number}: ")
+            reason = f"call {call} has tensors of call {number}: {why}"
+            found = self.located(TapeError(error.kind, reason), position)
+            self.report(found, position)
+            raise found from None
 
     def check_blob(self, position: int, record: GroupedRecord) -> None:
         """Compares a call's blob with its checksum. The bytes are read the first time only.
@@ -486,33 +555,34 @@ class Segment:
         Raises:
             TapeError: ``damaged``, each time.
         """
-        if self._checked[position] == _WHOLE or record.blob is None:
+        if self._checked[position] & _WHOLE or record.blob is None:
             return
         found = self.blob(record)
-        if self._checked[position] == _UNKNOWN:
+        if not self._checked[position] & _BROKEN:
             if self._same(self._file.crc32(found.start, found.size)) == record.blob.crc32:
-                self._checked[position] = _WHOLE
+                self._checked[position] |= _WHOLE
                 return
+            self._checked[position] |= _BROKEN
             self.report(self._damaged_blob(record.call, found), position)
         raise self._damaged_blob(record.call, found)
 
     def report_blob(self, position: int, record: GroupedRecord) -> TapeError:
         """Notes that a call's blob does not match its checksum, and gives the error."""
         found = self.blob(record)
+        self._checked[position] |= _BROKEN
         self.report(self._damaged_blob(record.call, found), position)
         return self._damaged_blob(record.call, found)
 
     def located(self, error: TapeError, position: int) -> TapeError:
         """The error, with the file, the member and the offset of the group of the call."""
-        found = self._scan
-        group = found.groups[position]
-        first = found.numbers[found.groups.index(group)]
-        return error.at(path=self.path, member=group_name(first), offset=found.offsets[group])
+        offset, at = self._scan.place(position)
+        first = self._scan.numbers[position - at]
+        return error.at(path=self.path, member=group_name(first), offset=offset)
 
     def report(self, error: TapeError, position: int) -> None:
         """Adds the damage of a call to the list, once per call."""
-        if self._checked[position] != _DAMAGED:
-            self._checked[position] = _DAMAGED
+        if not self._checked[position] & _TOLD:
+            self._checked[position] |= _TOLD
             self.damage.add(error)
 
     def _damaged_blob(self, number: int, found: Member) -> TapeError:
@@ -532,20 +602,21 @@ def _sorted(found: Scan) -> array[int]:
 
 
 def _rows_of(table: InputsTable) -> list[InputsOfCalls] | None:
-    """The inputs of all kept calls, in the order of their first calls; None if some have no row, or
-    if some calls of one row raised and others did not.
+    """The inputs of all kept calls, in the order of their first calls; None if some have no row, if
+    calls of one row are not all on the tape, or if some of them raised and others did not.
 
     Raises:
         TapeError: a row breaks the format.
     """
     parts = (*table.kinds.values(), table.other)
-    rows = table.rows.values()
-    if any(one.kept for one in parts) or any(row.raised not in (0, row.kept) for row in rows):
+    rows = [row for row in table.rows.values() if row.kept]
+    if any(one.kept for one in parts) or any(
+        row.kept != row.seen or row.raised not in (0, row.seen) for row in rows
+    ):
         return None
     found = [
         InputsOfCalls(_inputs(row.tree()), bool(row.raised), row.kept, row.first, row.last)
-        for row in table.rows.values()
-        if row.kept
+        for row in rows
     ]
     return sorted(found, key=lambda row: row.first)
 
@@ -556,22 +627,8 @@ def _inputs(tree: Tree) -> Tree:
     return tree
 
 
-def _difference(table: InputsTable, found: Scan) -> str | None:
-    """In what a table differs from the calls that were found; None if it does not. Calls that are
-    damaged are not found, which is told already."""
-    there = Counter(found.inputs)
-    told = {key: row.kept for key, row in table.rows.items() if row.kept}
-    others = sum(one.kept for one in (*table.kinds.values(), table.other))
-    if not others and len(there) > len(told):
-        return "it does not have the inputs of all calls"
-    for key, calls in there.items():
-        if key in told and told[key] < calls:
-            return "calls have inputs more often than it says"
-        if key not in told and not others:
-            return "it does not have the inputs of all calls"
-    if not found.damage and len(found) != sum(told.values()) + others:
-        return "it has inputs that no call has"
-    return None
+def _watched(found: Iterable[Member], size: int) -> Iterable[Member]:
+    return steps(found, "bytes", size, lambda member: member.offset)
 
 
 def _stale(reason: str, kind: Kind = "damaged") -> TapeError:

@@ -17,6 +17,7 @@ from typing_extensions import Self
 
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.reading.call import Call
+from calltape_analyzer.reading.segment import LEFT_OUT
 from calltape_analyzer.writing.output_file import OutputFile
 from calltape_analyzer.writing.stored_values import stored_bytes, stored_form
 from calltape_schema import writer as container
@@ -24,14 +25,11 @@ from calltape_schema.blob import Stored, build_header
 from calltape_schema.checksum import crc32
 from calltape_schema.endings import Coverage, Dump
 from calltape_schema.groups import NewCall
-from calltape_schema.inputs_table import Counts, InputsTable, inputs_hash
+from calltape_schema.inputs_table import InputsTable, inputs_hash
 from calltape_schema.packing import pack
 from calltape_schema.records import CallRecord, Manifest, Tree
 
 __all__ = ["LEFT_OUT", "TapeWriter"]
-
-LEFT_OUT = "not extracted"
-"""The reason of calls that are left out of a new tape because they were not wanted."""
 
 _GROUP_CALLS, _GROUP_BYTES = 512, 256 * 1024  # what waits for its group
 
@@ -75,6 +73,7 @@ class TapeWriter:
         self._file = OutputFile(path, overwrite=overwrite, inputs=inputs, mode=mode, is_tape=True)
         self._waiting: list[NewCall] = []
         self._waiting_bytes = 0
+        self._shared: set[bytes] = set()  # structures and leaves that wait, each once
         self._last = -1  # the highest number
         self._last_ns = manifest.created_ns
         self._numbers = array("Q")
@@ -123,7 +122,10 @@ class TapeWriter:
             self._write(number, document)
         else:
             document.pop("blob")
-            self._write(number, document, [_Streamed(call, blob.size)], blob.crc32)
+            # A large one is written at once; until a small one is, its tape may be closed.
+            is_large = blob.size >= _GROUP_BYTES
+            parts = [_Streamed(call, blob.size)] if is_large else list(call.raw_blob())
+            self._write(number, document, parts, blob.crc32)
 
     def write(self, record: CallRecord, values: Mapping[str, Any] | None = None) -> None:
         """Writes a call that is given by its record.
@@ -168,8 +170,8 @@ class TapeWriter:
         Args:
             coverage: how many calls were seen, kept and dropped. By default, the numbers of the
                 calls tell, and numbers that are missing were not wanted.
-            unkept: the counted inputs of calls that were seen and are not on this tape. Of others,
-                only the number is told.
+            unkept: the counted inputs of calls that were seen and are not on this tape. Others are
+                not counted.
             dumps: of a flight recorder.
             closed_ns: when the recording ended, Unix time in nanoseconds.
 
@@ -188,7 +190,6 @@ class TapeWriter:
         assert table is not None
         if unkept is not None:
             table.merge(unkept)
-        table.other.add(Counts(max(coverage.seen - table.totals().seen, 0)))
         self._writer.seal(
             coverage, dumps=tuple(dumps),
             closed_ns=self._last_ns if closed_ns is None else closed_ns,
@@ -203,7 +204,7 @@ class TapeWriter:
         scalars = pack(inputs.get("scalars", ()))
         key = inputs_hash(inputs["structure"], inputs["leaves"], scalars)
         self._waiting.append(NewCall(number, document, key, blob, checksum, scalars))
-        self._waiting_bytes += sum(map(len, blob)) + len(inputs["leaves"])
+        self._waiting_bytes += sum(map(len, blob)) + self._new_bytes(document)
         if len(self._waiting) >= _GROUP_CALLS or self._waiting_bytes >= _GROUP_BYTES:
             self._commit()
         self._last = max(self._last, number)
@@ -213,8 +214,21 @@ class TapeWriter:
         self._last_ns = max(self._last_ns, document["time_ns"])
         self.calls += 1
 
+    def _new_bytes(self, document: dict[str, Any]) -> int:
+        """How much memory a record takes, without what it shares with those that wait."""
+        size = 0
+        for side in ("inputs", "outputs"):
+            tree = document.get(side)
+            if tree is None:
+                continue
+            new = {tree["structure"], tree["leaves"]} - self._shared
+            self._shared |= new
+            size += sum(map(len, new)) + len(pack(tree.get("scalars", ())))
+        return size
+
     def _commit(self) -> None:
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        self._shared.clear()
         if waiting:
             self._writer.append(waiting)
 

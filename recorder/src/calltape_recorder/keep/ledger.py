@@ -176,6 +176,9 @@ class Ledger:
 
     def _limit(self) -> None:
         limits = (self._max_calls, self._stopped, self._paused or None)
+        if self._is_closed:  # a call that is seen only now is in no file
+            self.see = _nothing
+            return
         self.see = self._numbers.__next__ if limits == (None, None, None) else self._admit
 
     def _admit(self) -> int | None:
@@ -264,6 +267,7 @@ class Ledger:
         with self.lock:
             self._is_closed = True
             self.skip = _nothing
+            self._limit()
             rest = -self.kept - sum(self._all_dropped().values()) + self.seen
             if rest > 0:
                 self._count(reason, rest)

@@ -46,9 +46,9 @@ class Repeat(Shared):
         structure: the structure of the side that has these leaves.
         row: dtypes and shapes, see :data:`~calltape_recorder.capture.call_view.Row`.
         look: all that is known of them.
-        calls: counts the calls whose inputs are such leaves and nothing else.
-        counted_calls, was_idle: how many of these calls were counted so far, and whether
-            there were no new ones the last time.
+        calls: counts the calls that are not on the tape and whose inputs are such leaves and
+            nothing else.
+        counted_calls: how many of these calls were counted so far.
     """
 
     __slots__ = (
@@ -65,7 +65,6 @@ class Repeat(Shared):
         "look",
         "row",
         "structure",
-        "was_idle",
     )  # fmt: skip
 
     def __init__(self, structure: Structure, leaves: Sequence[Any], look: Look) -> None:
@@ -78,7 +77,6 @@ class Repeat(Shared):
         self.row: Row = tuple([part for fact in facts for part in (fact.dtype, fact.shape)])
         self.calls = Count()
         self.counted_calls = 0
-        self.was_idle = False
         self._positional = -1
         self._names: tuple[str, ...] = ()
         self._context: Context = ORDINARY
@@ -223,8 +221,8 @@ class Repeats:
 
     def counted(self) -> Iterator[tuple[Repeat, int]]:
         """Each repeat with the calls that it counted since the last time. One thread alone asks,
-        about once a second. A repeat that counted no call two times in a row is forgotten, if it
-        was replaced or if there are many."""
+        about once a second. A repeat that counted no call two times in a row, and of which none
+        was written, is forgotten if it was replaced or if there are many."""
         are_many = len(self._known) >= _MOST // 2
         for repeat in {*self._known.values(), *self._replaced}:
             calls = value_of(repeat.calls)

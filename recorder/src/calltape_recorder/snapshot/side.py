@@ -31,14 +31,16 @@ class Shared:
         side: the recorded side, if no bytes of it are kept.
         encoded: their leaf records.
         tree: ``side`` as a record has it.
+        was_idle: whether there was no call with such leaves since this was set.
     """
 
-    __slots__ = ("encoded", "side", "tree")
+    __slots__ = ("encoded", "side", "tree", "was_idle")
 
     def __init__(self) -> None:
         self.side: Side | None = None
         self.encoded: EncodedLeaves | None = None
         self.tree: dict[str, Any] | None = None
+        self.was_idle = False
 
 
 class Side:

@@ -119,6 +119,7 @@ class DiskFile:
             if self._is_open():
                 os.close(self._file)
             self._file = -1
+            self._head = b""  # there may be thousands of closed files
 
     def remove(self) -> bool:
         """Removes the file, if the path still leads to it; False if it is still there."""

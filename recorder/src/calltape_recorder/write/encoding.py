@@ -64,6 +64,7 @@ class Encoder:
         repeat = side.repeat
         if repeat is None:
             return self._known_leaves(side)
+        repeat.was_idle = False
         if repeat.encoded is None:
             repeat.encoded = self._known_leaves(side)
         return repeat.encoded

@@ -40,8 +40,8 @@ class Segments:
         file_mode: the permissions of the files.
         bounds: tell when the next file begins, and when to stop.
         ledger: tells what became of calls, and is told of files that are gone.
-        drain: gives the counted inputs of calls that are not on the tape, and the dumps, since it
-            was called last.
+        drain: tells what became of the calls since it was called last, the counted inputs of those
+            that are not on the tape, and the dumps.
         gone: is called for a file that is gone.
         notices: what people are told.
         compress: the form in which complete files are kept: ``zstd``, ``gz``, or None.
@@ -61,7 +61,7 @@ class Segments:
         file_mode: int,
         bounds: Bounds,
         ledger: Ledger,
-        drain: Callable[[], tuple[InputsTable, tuple[Dump, ...]]],
+        drain: Callable[[], tuple[Coverage, InputsTable, tuple[Dump, ...]]],
         gone: Gone,
         notices: Notices,
         compress: str | None = None,
@@ -102,6 +102,12 @@ class Segments:
         tape = self._tape
         files = self._closed.nbytes + (tape.size if tape else 0)
         return files + self.compression.nbytes
+
+    @property
+    def bytes_of_file(self) -> int | None:
+        """How many bytes a file should have; None if there is no bound. What is appended at once is
+        in one file, so it should not be more."""
+        return self._bounds.most_in_segment
 
     @property
     def count(self) -> int:
@@ -153,8 +159,7 @@ class Segments:
         tape, self._tape = self._tape, None
         if tape is None:
             return
-        coverage = self._ledger.drain_coverage()
-        self._closed.add(tape, coverage, self._counted(tape))
+        self._closed.add(tape, *self._accounts(tape))
         self.compression.add(tape)
         with contextlib.suppress(OSError):  # it is tried again when the disk takes the next file
             self._closed.seal(self._finish)
@@ -195,8 +200,7 @@ class Segments:
             tape = self._current(self._ledger.seen)
         if tape is not None:
             try:
-                coverage = self._ledger.drain_coverage()
-                self._finish(tape, coverage, self._counted(tape), is_last=True)
+                self._finish(tape, *self._accounts(tape), is_last=True)
             finally:
                 tape.close()
             self.compression.add(tape)
@@ -278,16 +282,12 @@ class Segments:
             self._closed.seal(self._finish)
         return tape
 
-    def _counted(self, tape: TapeFile) -> tuple[Dump, ...]:
-        """Adds the counted inputs of calls that are not on the tape to the table of a file, and
-        gives the dumps."""
-        try:
-            table, dumps = self._drain()
-            tape.table.merge(table)
-        except Exception as error:
-            self._notices.complain("the calls of a file could not be counted", error)
-            return ()
-        return dumps
+    def _accounts(self, tape: TapeFile) -> tuple[Coverage, tuple[Dump, ...]]:
+        """What became of the calls since the last file, and the dumps. Adds the counted inputs of
+        calls that are not on the tape to the table of this file."""
+        coverage, table, dumps = self._drain()
+        tape.table.merge(table)
+        return coverage, dumps
 
     def _finish(
         self, tape: TapeFile, coverage: Coverage, dumps: tuple[Dump, ...], *, is_last: bool = False
@@ -375,11 +375,10 @@ class Segments:
         """Counts the calls of a file that somebody removed as dropped, and says it if there are
         any."""
         self._tape = None
+        table = tape.table
         tape.close()
         coverage = self._ledger.drain_coverage()
         self._ledger.lose(coverage, "file_removed")
-        table = InputsTable()
-        table.merge(tape.table)
         self._gone(table, "file_removed", tape.evidence)
         if not tape.calls:
             return

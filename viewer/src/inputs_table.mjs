@@ -1,0 +1,151 @@
+// The table of counted inputs: what a model was called with, and how often (FORMAT.md, section 8).
+
+import { isInt, unpack } from "./documents.mjs";
+import { invalid, overLimit } from "./errors.mjs";
+import { array, bytes, count, int, int64, optional, record, text, tuple, uint64, withDefault } from "./fields.mjs";
+import { hashOf } from "./hashing.mjs";
+import { inflated } from "./inflation.mjs";
+import {
+  MAX_COUNT, MAX_KIND_BYTES, MAX_KIND_COSTS, MAX_NAME, MAX_NODES, MAX_RANK, MAX_ROWS, MAX_ROW_COSTS, MAX_SIZES,
+  MAX_TABLE_BYTES, MAX_UINT64,
+} from "./limits.mjs";
+import { recordedScalars } from "./records.mjs";
+
+const calls = tuple(count, count, count);
+const nilOr = (check) => (value) => (value === null ? null : check(value));
+const ranges = array(tuple(int(0, MAX_NODES - 1), int64, int64), MAX_NODES);
+
+const kind = record({
+  structure: bytes(),
+  dtypes: withDefault(array(text(MAX_NAME), MAX_NODES), []),
+  ranks: withDefault(array(int(0, MAX_RANK), MAX_NODES), []),
+  axes: withDefault(array(nilOr(tuple(array(tuple(int64, count)), count, int64))), []),
+  calls,
+});
+
+const table = record({
+  parts: withDefault(array(bytes()), []),
+  rows: withDefault(array(tuple(count, count, bytes(), bytes()), MAX_ROWS), []),
+  numbers: withDefault(bytes(), new Uint8Array(0)),
+  kinds: withDefault(array(kind, MAX_KIND_COSTS), []),
+  other: withDefault(calls, [0, 0, 0]),
+  rows_below: optional(uint64),
+  kinds_below: optional(uint64),
+});
+
+const COLUMNS = 6;
+
+const wrong = (what) => invalid(`the table of inputs: ${what}`);
+
+/**
+ * The table of an end; null if it has none. `rows` have the parts of distinct inputs (`structure`, `leaves`,
+ * and `scalars`, which are packed), and of the calls with them the bigints `calls` (how many are kept),
+ * `first` and `last`. `rest` is how many kept calls have no row.
+ *
+ * @throws {TapeError} damaged, invalid or limit
+ */
+export async function tableOf({ inputs, coverage }) {
+  if (inputs === undefined) return null;
+  const found = table(unpack(await inflated(inputs.data, inputs.size, MAX_TABLE_BYTES, "the table of inputs")));
+  const rows = rowsOf(found);
+  checkKinds(found.kinds);
+  const others = [...found.kinds.map((one) => one.calls), found.other];
+  others.forEach(([seen, kept, raised]) => checkCounts(seen, kept, raised));
+  const sum = (name, at) => [...rows.map((row) => row[name]), ...others.map((one) => one[at])].reduce((total, one) => total + BigInt(one), 0n);
+  const [seen, kept] = [sum("seen", 0), sum("calls", 1)];
+  if (kept !== BigInt(coverage.kept) || seen > coverage.seen) throw wrong(`it has ${kept} kept calls of ${seen}`);
+  return { rows, rest: others.reduce((total, one) => total + BigInt(one[1]), 0n) };
+}
+
+function checkCounts(seen, kept, raised) {
+  if (kept > seen || raised > seen) throw wrong(`${kept} calls kept and ${raised} raised of ${seen}`);
+}
+
+function rowsOf({ rows, numbers, parts }) {
+  if (numbers.length !== 8 * COLUMNS * rows.length) throw wrong("numbers for another number of rows");
+  const view = new DataView(numbers.buffer, numbers.byteOffset, numbers.length);
+  let costs = 0;
+  return rows.map(([structure, leaves, scalars, ranges], at) => {
+    if (structure >= parts.length || leaves >= parts.length) throw wrong("a row without its parts");
+    const row = { structure: parts[structure], leaves: parts[leaves], scalars };
+    costs += costOf(row);
+    if (costs > MAX_ROW_COSTS) throw overLimit(`the rows of the table of inputs cost more than ${MAX_ROW_COSTS}`);
+    const [seen, kept, raised, first, last, example] = Array.from({ length: COLUMNS }, (_, column) => view.getBigUint64(8 * (COLUMNS * at + column), true));
+    checkCounts(seen, kept, raised);
+    const isExample = kept === 0n ? example === MAX_UINT64 : example >= first && example <= last;
+    if (seen === 0n || first > last || last > MAX_COUNT || !isExample) throw wrong("a row contradicts itself");
+    checkRanges(ranges);
+    return { ...row, seen, calls: kept, first, last };
+  });
+}
+
+/** What a row takes of the room for rows. */
+function costOf({ structure, leaves, scalars }) {
+  let ints = 0; // how often "int" stands in the leaves
+  for (let at = leaves.indexOf(0x69); at >= 0; at = leaves.indexOf(0x69, at + 1)) {
+    if (leaves[at + 1] === 0x6e && leaves[at + 2] === 0x74) ints += 1;
+  }
+  return 64 + Math.floor(structure.length / 4) + leaves.length + scalars.length + 32 * ints;
+}
+
+function checkRanges(data) {
+  if (data.length > 0 && ranges(unpack(data)).some(([, low, high]) => low > high)) {
+    throw wrong("a range without an element");
+  }
+}
+
+function checkKinds(kinds) {
+  let costs = 0;
+  let size = 0;
+  for (const { structure, dtypes, ranks, axes, calls: [seen] } of kinds) {
+    costs += axes.length + dtypes.length;
+    size += structure.length;
+    const sizes = ranks.reduce((sum, rank) => sum + rank, 0);
+    if (seen === 0 || dtypes.length !== ranks.length || sizes > axes.length) throw wrong("a kind does not fit its parts");
+    axes.forEach((axis, at) => {
+      const counted = axis === null ? 0n : countedOn(axis);
+      if (counted > seen || (at < sizes && counted !== BigInt(seen))) throw wrong("an axis does not count the calls of its kind");
+    });
+  }
+  if (costs > MAX_KIND_COSTS || size > MAX_KIND_BYTES) throw overLimit("the kinds of the table of inputs cost too much");
+}
+
+/** How many calls an axis counts. */
+function countedOn([pairs, other, max]) {
+  const sizes = pairs.map(([size]) => size);
+  const ascend = sizes.every((size, at) => at === 0 || sizes[at - 1] < size);
+  if (!ascend || sizes.length === 0 || sizes.length > MAX_SIZES || pairs.some(([, calls]) => calls === 0)) {
+    throw wrong("sizes of an axis that do not ascend, or are too many or none");
+  }
+  const isFull = sizes.length === MAX_SIZES;
+  if (other === 0 ? max !== sizes.at(-1) : max <= sizes.at(-1) || !isFull) throw wrong("an axis without its largest size");
+  return pairs.reduce((sum, [, calls]) => sum + BigInt(calls), BigInt(other));
+}
+
+/**
+ * The inputs of a row, as in a record.
+ *
+ * @throws {TapeError} damaged or invalid
+ */
+export function treeOf({ structure, leaves, scalars }) {
+  return { structure, leaves, scalars: recordedScalars(unpack(scalars)), ranges: [] };
+}
+
+/**
+ * Whether the table counts these calls: as many for each of the distinct inputs.
+ *
+ * @param {Map<bigint, bigint>} counts of the calls on the tape, by the hash of their inputs.
+ * @throws {TapeError} invalid
+ */
+export function isTableOf({ rows, rest }, counts) {
+  let others = [...counts.values()].reduce((sum, calls) => sum + calls, 0n);
+  const known = new Set();
+  for (const { structure, leaves, scalars, calls } of rows) {
+    const hash = hashOf(structure, leaves, scalars);
+    if (known.has(hash)) throw wrong("inputs stand twice");
+    known.add(hash);
+    if (calls !== (counts.get(hash) ?? 0n)) return false;
+    others -= calls;
+  }
+  return others === rest;
+}
