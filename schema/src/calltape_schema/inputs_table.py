@@ -533,7 +533,7 @@ class _SizedLeaf(Record):
     """What a kind has of a leaf."""
 
     dtype: Annotated[str, Field(max_length=64)]
-    shape: Annotated[tuple[Size, ...], Field(max_length=MAX_RANK)]
+    shape: Annotated[Many[Size], Field(max_length=MAX_RANK)]
 
 
 _lengths_in = decoder(TypeAdapter(_Lengths), "structure")
