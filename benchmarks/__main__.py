@@ -11,12 +11,12 @@ import torch
 
 from benchmarks import (
     call_cost,
+    container,
     copies,
     device_cost,
     export_memory,
     imports,
     real_sizes,
-    scan,
     sealed_tapes,
     serving,
     surveys,
@@ -30,7 +30,7 @@ _BENCHMARKS = {
     "call_cost": call_cost.rows,
     "throughput": throughput.rows,
     "serving": serving.rows,
-    "scan": scan.rows,
+    "container": container.rows,
     "sealed_tapes": sealed_tapes.rows,
     "surveys": surveys.rows,
     "tables": tables.rows,

@@ -17,10 +17,11 @@ import sys
 import tempfile
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks.report import Row, table
 from calltape_schema.endings import Coverage
 from calltape_schema.groups import NewCall
 from calltape_schema.inputs_table import inputs_hash
@@ -112,9 +113,9 @@ def _count(path: str) -> None:
 def _end(path: str) -> None:
     end = TapeReader(_source(path)).end
     assert end is not None
-    table = end.table()
-    assert table is not None
-    for row in table.rows.values():
+    counted = end.table()
+    assert counted is not None
+    for row in counted.rows.values():
         row.tree().spec()
         [leaf.shape for leaf in row.tree().facts()]
 
@@ -149,19 +150,21 @@ def main() -> None:
         status = Path("/proc/self/status").read_text()
         print(seconds, int(re.findall(r"VmHWM:\s+(\d+)", status)[0]) / 1024)
         return
-    print(
-        "calls per group, bytes of a blob | bytes per call | µs to write | hop s | scan s |"
-        " scan/hop | count s | end s | end MiB"
-    )
+    print(table([*_rows(options.calls)]))
+
+
+def rows(scale: float) -> Iterator[Row]:
+    """What writing and reading tapes costs, per call."""
+    return _rows(max(int(1_000_000 * scale), 1000))
+
+
+def _rows(count: int) -> Iterator[Row]:
     for batch, nbytes in ((1, 0), (32, 0), (512, 0), (4096, 0), (1, 300), (512, 300)):
         with tempfile.TemporaryDirectory() as folder:
-            print(
-                f"{batch}, {nbytes} | {_row(Path(folder), options.calls, batch, nbytes)}",
-                flush=True,
-            )
+            yield _row(Path(folder), count, batch, nbytes)
 
 
-def _row(folder: Path, count: int, batch: int, nbytes: int) -> str:
+def _row(folder: Path, count: int, batch: int, nbytes: int) -> Row:
     torn, sealed = folder / "torn", folder / "sealed"
     calls = _calls(count // 5 if nbytes else count, nbytes)
     _written(torn, calls, batch, seals=False)
@@ -169,9 +172,15 @@ def _row(folder: Path, count: int, batch: int, nbytes: int) -> str:
     hop, scan, found = (_asked(name, torn)[0] for name in ("hop", "scan", "count"))
     end, memory = _asked("end", sealed)
     size = os.path.getsize(sealed) / len(calls)
-    return (
-        f"{size:.1f} | {1e6 * seconds / len(calls):.2f} | {hop:.3f} | {scan:.3f}"
-        f" | {scan / hop:.1f} | {found:.3f} | {end:.3f} | {memory:.0f}"
+    blobs = f", blobs of {nbytes} bytes" if nbytes else ""
+    return Row(
+        f"a tape of {len(calls):,} calls, {batch} in a group{blobs}",
+        f"{size:.1f} bytes and {1e6 * seconds / len(calls):.2f} µs to write per call",
+        (
+            f"scan {scan:.3f} s, {scan / hop:.1f} × the bare hop ({hop:.3f} s)",
+            f"its inputs counted {found:.3f} s",
+            f"from the end {end:.3f} s, {memory:.0f} MiB",
+        ),
     )
 
 

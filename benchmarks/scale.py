@@ -22,7 +22,7 @@ from benchmarks.sealed_ends import Ends
 from benchmarks.sealed_tapes import record_calls
 from calltape_analyzer import open_tape, survey
 from calltape_recorder import record
-from calltape_schema.framing import members
+from calltape_schema.tar import members
 
 __all__ = [
     "COSTS",

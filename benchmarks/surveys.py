@@ -24,7 +24,7 @@ from benchmarks.sealed_ends import Ends
 from benchmarks.sealed_tapes import record_calls
 from calltape_analyzer import open_tape, survey
 from calltape_analyzer.surveying.survey import Survey
-from calltape_schema.framing import SUMMARY, members
+from calltape_schema.tar import END_MEMBER, members
 
 __all__ = ["rows"]
 
@@ -91,7 +91,7 @@ def _without_end(path: Path) -> None:
             return file.read(size)
 
         size = path.stat().st_size
-        found = next(one for one in members(read, size, [].append) if one.name == SUMMARY)
+        found = next(one for one in members(read, size, [].append) if one.name == END_MEMBER)
         file.truncate(found.offset)
 
 

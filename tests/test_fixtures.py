@@ -99,7 +99,10 @@ def test_padding_changes_nothing_but_bytes() -> None:
     for path in padded:
         plain = path.with_name(path.name.replace("-pad", ""))
         assert path.stat().st_size > plain.stat().st_size + 4096
-        assert path.with_suffix(".json").read_text() == plain.with_suffix(".json").read_text()
+        told = [json.loads(one.with_suffix(".json").read_text()) for one in (path, plain)]
+        for one in told:  # rows are in the order of a hash of all bytes
+            one["table"]["rows"].sort(key=lambda row: row["first"])
+        assert told[0] == told[1]
 
 
 def test_keywords_and_positions_give_the_same_dimensions() -> None:
@@ -120,12 +123,12 @@ def test_keywords_and_positions_give_the_same_dimensions() -> None:
 def test_tar_lists_every_member_of_a_sealed_tape(name: str) -> None:
     with tarfile.open(V1 / f"{name}.tape") as tar:
         names = tar.getnames()
-    assert (names[0], names[-1]) == ("tape.msgpack", "trailer.msgpack")
+    assert (names[0], names[-1]) == ("tape.msgpack", "end.msgpack")
 
 
 def test_all_fixtures_are_small() -> None:
     files = [path for path in FIXTURES.rglob("*") if path.is_file() and path.suffix != ".pyc"]
-    assert sum(path.stat().st_size for path in files) < 3 * 1024 * 1024
+    assert sum(path.stat().st_size for path in files) < 4 * 1024 * 1024
 
 
 def test_the_readme_lists_every_file() -> None:

@@ -6,6 +6,7 @@ something that can be known in another way.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections import Counter
 from collections.abc import Callable
@@ -14,10 +15,9 @@ from typing import Any
 
 import tests.fixture_files  # noqa: F401 - makes the readers of fixtures/ importable
 from calltape_analyzer import TapeError, open_tape
-from calltape_schema.framing import call_number
-from calltape_schema.gathered import is_group
+from calltape_schema.tar import is_group
 from tests.fuzz.classes import CLASSES
-from tests.fuzz.framing import numbers_in, split
+from tests.fuzz.framing import Grouped, split
 from tests.fuzz.steps import WrongAnswerError
 from tests.schema import independent_command, independent_reader
 
@@ -104,13 +104,13 @@ def counted(path: Path, tape: Any) -> None:
 
 
 def summed(path: Path, tape: Any) -> None:
-    """If the records say that a summary is true, both give the same answers."""
+    """If the records say that the table of the end is true, both give the same answers."""
     with open_tape(path, classes=CLASSES, scan=True) as scanned:
         if scanned.verify():
             return
         with open_tape(path, classes=CLASSES) as quick:
             for ask in (lambda one: one.shape_findings(), lambda one: one.variants()):
-                _same("by the summary", *(_told(ask, one) for one in (quick, scanned)))
+                _same("by the table", *(_told(ask, one) for one in (quick, scanned)))
 
 
 def _told(ask: Callable[[Any], Any], tape: Any) -> str:
@@ -167,13 +167,13 @@ def independent(path: Path, tape: Any) -> None:
         _, calls, _ = independent_reader.read_tape(path.read_bytes())
     except Exception:
         return
-    theirs = {str(call["call"]): call for call in calls if type(call.get("call")) is int}
-    # Of two records with one number, the first that holds counts; that reader knows of no other.
-    listed = split(path.read_bytes())
-    numbers = Counter(call_number(member.name) for member in listed)
-    for member in listed:
+    theirs = {str(number): call for number, call in calls.items()}
+    # Of two groups with one number, the first that holds counts; that reader knows of no other.
+    numbers: Counter[int] = Counter()
+    for member in split(path.read_bytes()):
         if is_group(member.name):
-            numbers.update(numbers_in(member.content))
+            with contextlib.suppress(Exception):  # no group
+                numbers.update(Grouped.of(member.content).numbers())
     theirs = {name: call for name, call in theirs.items() if numbers[call["call"]] == 1}
     for ours in calltape_reader.document(str(path)).get("calls", ()):
         call = theirs.get(ours["number"])

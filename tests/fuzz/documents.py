@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import itertools
 import math
-import struct
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import tests.fixture_files  # noqa: F401 - makes the writer of fixtures/ importable
 from calltape_schema.blob import ALIGNMENT, build_header, contiguous, parse_header
-from calltape_schema.framing import (
-    END,
-    MANIFEST,
-    TRAILER,
-    blob_name,
-    call_member,
-    member_header,
-    members,
-    padding,
-    record_name,
-)
-from calltape_schema.gathered import is_group
 from calltape_schema.packing import open_envelope, pack, unpack
-from tests.fuzz.framing import payloads_in
+from calltape_schema.tar import END_MEMBER, MANIFEST, blob_name, group_name, is_group
+from tests.fuzz.framing import Grouped, Listed, enveloped, joined, split
+
+from counted_inputs import Seen, counted_inputs, hash_of  # isort: skip
 
 __all__ = ["CallDocument", "TapeDocument", "document_of", "encoded"]
 
@@ -33,20 +27,23 @@ _MOST_BYTES = 64 * 1024
 
 @dataclass
 class CallDocument:
-    """One call: its record, in which the documents inside are decoded, and the bytes by key."""
+    """One call: its record with its number, in which the documents inside are decoded; the bytes by
+    key; and in which group it stands. Neighbours with one number are in one group."""
 
     record: dict[str, Any]
     data: dict[str, bytes] = field(default_factory=dict)
+    group: int = 0
 
 
 @dataclass
 class TapeDocument:
-    """A whole tape. ``trailer`` is None where it is unsealed."""
+    """A whole tape. ``end`` is None where it is unsealed; it is without index and table, which are
+    made anew."""
 
     name: str
     manifest: dict[str, Any]
     calls: list[CallDocument]
-    trailer: dict[str, Any] | None = None
+    end: dict[str, Any] | None = None
 
     def copied(self) -> TapeDocument:
         return copy.deepcopy(self)
@@ -70,104 +67,109 @@ def document_of(data: bytes, name: str) -> TapeDocument | None:
 
 
 def _parsed(data: bytes, name: str) -> TapeDocument | None:
-    manifest, trailer = None, None
+    manifest, end = None, None
     calls: list[CallDocument] = []
-    blob = b""
-    for member in members(lambda at, size: data[at : at + size], len(data), lambda error: None):
-        content = data[member.start : member.start + member.size]
+    blobs: dict[str, bytes] = {}
+    for at, member in enumerate(split(data)):
         if member.name == MANIFEST:
-            manifest = _plain(unpack(open_envelope(content)))
-        elif member.name == TRAILER:
-            trailer = _plain(unpack(open_envelope(content)))
-        elif (call := call_member(member.name)) is not None and not call[1]:
-            blob = content
-        elif call is not None:
-            calls.append(_call(open_envelope(content), blob))
-            blob = b""
+            manifest = _plain(unpack(open_envelope(member.content)))
+        elif member.name == END_MEMBER:
+            end = _plain(unpack(open_envelope(member.content)))
+            del end["index"]
+            end.pop("inputs", None)
         elif is_group(member.name):
-            calls += [_call(payload, b"") for payload in payloads_in(content)]
-    return None if manifest is None else TapeDocument(name, manifest, calls, trailer)
+            calls += _calls(Grouped.of(member.content), blobs, at)
+        else:
+            blobs[member.name] = member.content
+    return None if manifest is None else TapeDocument(name, manifest, calls, end)
 
 
-def _call(payload: bytes, blob: bytes) -> CallDocument:
-    record = _plain(unpack(payload))
-    for side in ("inputs", "outputs"):
-        for part in ("structure", "leaves") if side in record else ():
-            record[side][part] = _plain(unpack(record[side][part]))
-    data = {}
-    if blob:
-        start = 8 + int.from_bytes(blob[:8], "little")
-        entries = parse_header(blob[:start], len(blob))
-        data = {key: blob[start + e.begin : start + e.end] for key, e in entries.items()}
-    return CallDocument(record, data)
+def _calls(group: Grouped, blobs: dict[str, bytes], at: int) -> Iterator[CallDocument]:
+    parts = unpack(group.shared)
+    for number, _, _, packed in group.records:
+        record = _plain(unpack(packed)) | {"call": number}
+        for side in ("inputs", "outputs"):
+            for part in ("structure", "leaves") if side in record else ():
+                record[side][part] = _plain(unpack(parts[record[side][part]]))
+        blob, data = blobs.get(blob_name(number), b""), {}
+        if "blob" in record and blob:
+            start = 8 + int.from_bytes(blob[:8], "little")
+            entries = parse_header(blob[:start], len(blob))
+            data = {key: blob[start + e.begin : start + e.end] for key, e in entries.items()}
+        yield CallDocument(record, data, at)
 
 
 def encoded(tape: TapeDocument, *, fits: bool = True) -> bytes:
     """The bytes of a tape, with checksums that hold.
 
     Args:
-        fits: makes each blob what the leaves say, counts the calls in the trailer, and says in each
+        fits: makes each blob what the leaves say, counts the calls in the end, and says in each
             structure how many leaves and scalars there are; else these stay as they are, which a
             reader must notice.
     """
-    data = bytearray(_member(MANIFEST, _sealed(tape.manifest)))
-    index = b""
-    for call in tape.calls:
+    listed = [Listed(MANIFEST, enveloped(pack(tape.manifest)))]
+    seen: list[Seen] = []
+    for _, calls in itertools.groupby(tape.calls, lambda call: call.group):
+        listed += _group([*calls], seen, fits)
+    if tape.end is None:
+        return joined(listed, sealed=False)
+    end = dict(tape.end)
+    if fits:
+        coverage = end.get("coverage")
+        dropped = coverage.get("dropped") if isinstance(coverage, dict) else None
+        dropped = dropped if isinstance(dropped, dict) else {}
+        lost = sum(n for n in dropped.values() if type(n) is int)
+        kept = len(tape.calls)
+        end["coverage"] = {"seen": kept + lost, "kept": kept, "dropped": dropped}
+        with contextlib.suppress(Exception):  # an earlier change left no inputs to count
+            table = pack(counted_inputs(seen))
+            end["inputs"] = {"size": len(table), "data": zlib.compress(table)}
+    listed.append(Listed(END_MEMBER, enveloped(pack(end))))
+    return joined(listed, sealed=True)
+
+
+def _group(calls: list[CallDocument], seen: list[Seen], fits: bool) -> list[Listed]:
+    """The blobs of calls, and the group of their records."""
+    parts: dict[bytes, int] = {}
+    listed: list[Listed] = []
+    group = Grouped(b"", [], is_deflated=len(calls) > 5)
+    for call in calls:
         number = call.record.get("call")
-        number = number if type(number) is int and 0 <= number < 2**63 else 0
-        index += struct.pack("<QQ", number, len(data))
-        data += _call_members(call, number, fits)
-    if tape.trailer is not None:
-        trailer = dict(tape.trailer)
-        if fits:
-            coverage = trailer.get("coverage")
-            dropped = coverage.get("dropped") if isinstance(coverage, dict) else None
-            dropped = dropped if isinstance(dropped, dict) else {}
-            lost = sum(n for n in dropped.values() if type(n) is int)
-            kept = len(tape.calls)
-            trailer["coverage"] = {"seen": kept + lost, "kept": kept, "dropped": dropped}
-            trailer["index"] = index
-        data += _member(TRAILER, _sealed(_with_packed_groups(trailer))) + END
-    return bytes(data)
+        number = number if type(number) is int and 0 <= number < 2**64 else 0
+        record = {name: value for name, value in call.record.items() if name != "call"}
+        blob = _blob(call, fits)
+        told = record.pop("blob", None)
+        if blob:
+            record["blob"] = {"size": len(blob), "crc32": zlib.crc32(blob), "back": 0}
+            listed.append(Listed(blob_name(number), blob))
+        elif not fits and told is not None:
+            record["blob"] = told
+        key = 0
+        for side in ("inputs", "outputs"):
+            tree = record.get(side)
+            if isinstance(tree, dict):
+                record[side] = made = _tree(tree, fits)
+                if side == "inputs":
+                    key = _hash(made)
+                    seen.append(Seen(number, {**record, "inputs": {"scalars": [], **made}}))
+                record[side] = {
+                    name: parts.setdefault(value, len(parts)) if type(value) is bytes else value
+                    for name, value in made.items()
+                }
+        inputs = record.get("inputs")
+        flags = ("error" in record) + 4 * ("blob" in record)
+        flags += 2 * bool(isinstance(inputs, dict) and inputs.get("ranges"))
+        group.records.append((number, key, flags, pack(record)))
+    group.shared = pack(list(parts))
+    return [*listed, Listed(group_name(min(group.records[0][0], 2**63 - 1)), group.content())]
 
 
-def _sealed(document: Any) -> bytes:
-    payload = pack(document)
-    return pack([zlib.crc32(payload), payload])
-
-
-def _member(name: str, content: bytes) -> bytes:
-    return member_header(name, len(content)) + content + bytes(padding(len(content)))
-
-
-def _with_packed_groups(trailer: dict[str, Any]) -> dict[str, Any]:
-    traffic = trailer.get("traffic")
-    groups = traffic.get("groups") if isinstance(traffic, dict) else None
-    if not isinstance(groups, list):
-        return trailer
-    packed = [
-        {**group, "structure": pack(group["structure"])}
-        if isinstance(group, dict) and isinstance(group.get("structure"), dict)
-        else group
-        for group in groups
-    ]
-    return {**trailer, "traffic": {**traffic, "groups": packed}}
-
-
-def _call_members(call: CallDocument, number: int, fits: bool) -> bytes:
-    record = dict(call.record)
-    blob = _blob(call, fits)
-    for side in ("inputs", "outputs"):
-        tree = record.get(side)
-        if isinstance(tree, dict):
-            record[side] = _tree(tree, fits)
-    found = b""
-    if blob:
-        record["blob"] = {"size": len(blob), "crc32": zlib.crc32(blob)}
-        found = _member(blob_name(number), blob)
-    elif fits:
-        record.pop("blob", None)
-    return found + _member(record_name(number), _sealed(record))
+def _hash(tree: dict[str, Any]) -> int:
+    structure, leaves = tree.get("structure", b""), tree.get("leaves", b"")
+    try:
+        return hash_of(structure, leaves, pack(tree.get("scalars", [])))
+    except TypeError:
+        return 0
 
 
 def _tree(tree: dict[str, Any], fits: bool) -> dict[str, Any]:

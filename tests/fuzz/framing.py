@@ -10,38 +10,29 @@ import json
 import random
 import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from calltape_schema.framing import (
+from calltape_schema.packing import open_envelope, pack, unpack
+from calltape_schema.tar import (
     BLOCK,
-    END,
-    TRAILER,
-    blob_call_number,
-    call_number,
+    END_MEMBER,
+    ZEROS_AT_END,
+    is_group,
     member_header,
     members,
     padding,
 )
-from calltape_schema.gathered import (
-    entry,
-    group_name,
-    is_group,
-    packed_entry,
-    payload_of,
-    places,
-)
-from calltape_schema.packing import open_envelope, pack, unpack
 from tests.fuzz.values import INTS
 
-__all__ = ["Listed", "enveloped", "joined", "numbers_in", "payloads_in", "reframe", "split"]
+__all__ = ["Grouped", "Listed", "enveloped", "joined", "reframe", "split"]
 
 _NAMES = (
-    "tape.msgpack", "trailer.msgpack", "calls/00000000.msgpack", "calls/00000001.msgpack",
-    "calls/00000000.safetensors", "calls/00000099.msgpack", "calls/9223372036854775807.msgpack",
-    "calls/9223372036854775808.msgpack", "calls/1.msgpack", "notes/x",
-    "calls/00000000.records", "calls/1.records", "../x", "calls/\x1b[2J",
+    "tape.msgpack", "end.msgpack", "records/00000000.msgpack", "records/00000001.msgpack",
+    "blobs/00000000.safetensors", "records/00000099.msgpack", "records/9223372036854775807.msgpack",
+    "records/99999999999999999999.msgpack", "records/1.msgpack", "notes/x",
+    "blobs/1.safetensors", "blobs/00000001.safetensors", "../x", "records/\x1b[2J",
 )  # fmt: skip
 _FIELDS = ((100, 8), (108, 8), (116, 8), (124, 12), (136, 12), (156, 1), (157, 20), (257, 8))
 """Offset and length of the fields of a header that a change may fill."""
@@ -62,87 +53,111 @@ def split(data: bytes) -> list[Listed]:
     return [Listed(m.name, data[m.start : m.start + m.size]) for m in found]
 
 
+@dataclass
+class Grouped:
+    """A group taken apart: shared parts, and per call number, hash, flags and record."""
+
+    shared: bytes
+    records: list[tuple[int, int, int, bytes]]
+    tape: bytes = bytes(range(16))
+    is_deflated: bool = False
+
+    @classmethod
+    def of(cls, content: bytes) -> Grouped:
+        tape, _, table, _, documents, size, *_ = unpack(content)
+        documents = zlib.decompress(documents) if size else documents
+        rows = [*struct.iter_unpack("<QQII", table)]
+        ends = [*(row[2] for row in rows[1:]), len(documents)]
+        records = [
+            (number, key, flags, documents[begin:end])
+            for (number, key, begin, flags), end in zip(rows, ends, strict=True)
+        ]
+        return cls(documents[: rows[0][2]], records, tape, bool(size))
+
+    def table(self) -> bytes:
+        table, at = b"", len(self.shared)
+        for number, key, flags, record in self.records:
+            table += struct.pack("<QQII", number, key, at, flags)
+            at += len(record)
+        return table
+
+    def content(self, **changed: Any) -> bytes:
+        """The content of its member. ``changed`` has what stands there in place of the truth."""
+        documents = self.shared + b"".join(record for *_, record in self.records)
+        found = {
+            "tape": self.tape, "table": self.table(), "size": 0, "documents": documents
+        } | ({"size": len(documents), "documents": zlib.compress(documents)}
+             if self.is_deflated else {}) | changed  # fmt: skip
+        table, documents = found["table"], found["documents"]
+        return pack([
+            found["tape"], zlib.crc32(table), table, zlib.crc32(documents), documents,
+            found["size"],
+        ])  # fmt: skip
+
+    def numbers(self) -> list[int]:
+        return [number for number, *_ in self.records]
+
+
 def joined(listed: list[Listed], *, sealed: bool, indexed: bool = True) -> bytes:
     """The bytes of a tape.
 
     Args:
+        listed: its members. Records say where their blobs are now.
         sealed: two zero blocks follow the last member.
-        indexed: the index in the trailer says where the calls are now.
+        indexed: the index in the end says where the groups are now.
     """
     data = bytearray()
-    index = b""
-    blob_at: dict[int, int] = {}
+    index: list[bytes] = []
+    blobs: dict[int, int] = {}
     for one in listed:
         content = one.content
-        number, own = call_number(one.name), blob_call_number(one.name)
-        if own is not None:
-            blob_at[own] = len(data)
-        elif number is not None:
-            index += struct.pack("<QQ", number, blob_at.get(number, len(data)))
+        if one.name.startswith("blobs/"):
+            with contextlib.suppress(ValueError):
+                blobs[int(one.name[6:].partition(".")[0])] = len(data)
         elif is_group(one.name):
-            for found in numbers_in(content):
-                index += struct.pack("<QQ", found, len(data))
-        elif one.name == TRAILER and indexed:
-            content = _indexed(content, index)
+            with contextlib.suppress(Exception):  # an earlier change made it no group
+                content = _placed(content, blobs, len(data))
+                numbers = Grouped.of(content).numbers()
+                index.append(
+                    struct.pack("<4Q", len(data), len(numbers), min(numbers), max(numbers))
+                )
+        elif one.name == END_MEMBER:
+            content = _located(content, b"".join(index) if indexed else None, len(data))
         data += (one.header or member_header(one.name, len(content))) + content
         data += bytes(padding(len(content)))
-    return bytes(data) + (END if sealed else b"")
+    return bytes(data) + (ZEROS_AT_END if sealed else b"")
 
 
-def _referring(rng: random.Random, records: list[bytes]) -> list[bytes]:
-    """The entries of a group. Later records refer to the first one, rightly or not."""
-    entries: list[bytes] = []
-    done, base = 0, b""
-    for record in records:
-        made = entry(record)
-        try:
-            payload = open_envelope(record)
-        except Exception:  # an earlier change made it no envelope
-            payload = b""
-        if base and payload:
-            far = done if rng.random() < 0.8 else rng.choice((0, -1, done + 1, 2**32, 2**64 - 1))
-            made = packed_entry(payload, base, far)
-            if rng.random() < 0.1:
-                found = list(unpack(made[4:]))
-                found[3] = rng.choice((0, -1, len(payload) + 1, 2**15, 2**15 + 1, 2**64 - 1))
-                made = entry(pack(found))
-        base = base or payload
-        entries.append(made)
-        done += len(made)
-    return entries
-
-
-def payloads_in(content: bytes) -> Iterator[bytes]:
-    """The payloads of the records in a group, as far as they can be read."""
-    entries = {start - 4: content[start : start + size] for start, size in places(content)}
-    for at, one in entries.items():
-        with contextlib.suppress(Exception):  # an earlier change made it no record
-            yield payload_of(one, at, entries.__getitem__)
-
-
-def numbers_in(content: bytes) -> list[int]:
-    """The numbers of the calls in a group, as far as it can be read."""
-    found: list[int] = []
-    for payload in payloads_in(content):
-        try:
-            number = dict(unpack(payload))["call"]
-        except Exception:
+def _placed(content: bytes, blobs: dict[int, int], offset: int) -> bytes:
+    """A group whose records say where the blobs of their calls are."""
+    group, is_changed = Grouped.of(content), False
+    for at, (number, key, flags, packed) in enumerate(group.records):
+        if not flags & 4 or number not in blobs:
             continue
-        if type(number) is int and 0 <= number < 2**64:
-            found.append(number)
-    return found
+        record = unpack(packed)
+        back = offset - blobs[number]
+        if isinstance(record.get("blob"), dict) and record["blob"].get("back") != back:
+            made = pack({**record, "blob": {**record["blob"], "back": back}})
+            group.records[at] = number, key, flags, made
+            is_changed = True
+    return group.content() if is_changed else content
 
 
-def _indexed(content: bytes, index: bytes) -> bytes:
+def _located(content: bytes, index: bytes | None, offset: int) -> bytes:
+    """An end with this index, and with its place."""
     try:
-        trailer = dict(unpack(open_envelope(content)))
-    except Exception:  # an earlier change made it no trailer
+        crc, payload, *_ = unpack(content)
+        end = dict(unpack(payload))
+        known = end.get("index")
+        data = zlib.decompress(known["data"]) if isinstance(known, dict) else None
+    except Exception:  # an earlier change made it no end
         return content
-    count = len(index) // 16
-    dropped = trailer.get("coverage", {}).get("dropped", {})
-    lost = sum(n for n in dropped.values() if type(n) is int) if isinstance(dropped, dict) else 0
-    trailer["coverage"] = {"seen": count + lost, "kept": count, "dropped": dropped}
-    return enveloped(pack(trailer | {"index": index}))
+    if index is not None and index != data:
+        end["index"] = {"size": len(index), "data": zlib.compress(index)}
+        payload = pack(end)
+        crc = zlib.crc32(payload)
+    size = len(pack([crc, payload, bytes(24)]))
+    return pack([crc, payload, struct.pack("<QQ8s", offset, size, b"calltape")])
 
 
 def enveloped(payload: bytes) -> bytes:
@@ -180,32 +195,63 @@ class _Reframing:
         else:
             listed.insert(at, Listed(rng.choice(_NAMES), rng.choice((b"", b"x", bytes(512)))))
 
+    def grouped(self) -> tuple[Listed, Grouped] | None:
+        """One of the groups, taken apart."""
+        found = [one for one in self.listed if is_group(one.name)]
+        if not found:
+            return None
+        one = self.rng.choice(found)
+        try:
+            return one, Grouped.of(one.content)
+        except Exception:  # an earlier change was here
+            return None
+
     def gather(self) -> None:
-        """Small records share a member, with room left or not; or their lengths lie."""
-        small = [
-            m for m in self.listed if call_number(m.name) is not None and len(m.content) < 8192
-        ]
-        blobs = {blob_call_number(m.name) for m in self.listed}
-        small = [m for m in small if call_number(m.name) not in blobs]
-        if not small:
+        """Two groups become one, or one becomes two; deflated, or not."""
+        found = self.grouped()
+        if found is None:
             return
-        rng = self.rng
-        chosen = small[: rng.randrange(1, len(small) + 1)]
-        entries = [entry(m.content) for m in chosen]
-        if rng.random() < 0.5:
-            entries = _referring(rng, [m.content for m in chosen])
-        if rng.random() < 0.5:
-            at = rng.randrange(len(entries))
-            length = rng.choice((0, 1, len(entries[at]), 2**31, 2**32 - 1))
-            entries[at] = rng.choice((
-                struct.pack("<I", length) + entries[at][4:], entries[at][:-1], entries[at] * 2,
-                bytes(len(entries[at])), entries[at][:-1] + b"x", b"\0" + entries[at],
-            ))  # fmt: skip
-        content = b"".join(entries) + bytes(rng.choice((0, 0, 3, 4, 512, 60000)))
-        number = call_number(chosen[0].name)
-        place = self.listed.index(chosen[0])
-        self.listed[:] = [m for m in self.listed if not any(m is one for one in chosen)]
-        self.listed.insert(place, Listed(group_name(number or 0), content))
+        one, group = found
+        half = len(group.records) // 2
+        if half and self.rng.random() < 0.5:
+            second = Grouped(group.shared, group.records[half:], group.tape)
+            del group.records[half:]
+            at = next(at for at, other in enumerate(self.listed) if other is one)
+            self.listed.insert(at + 1, Listed(f"records/{10**7 + at:08}.msgpack", second.content()))
+        group.is_deflated = self.rng.random() < 0.5
+        one.content = group.content()
+
+    def entry(self) -> None:
+        """A number, hash, begin or flags in a table; or calls that come twice, or are lost."""
+        found, rng = self.grouped(), self.rng
+        if found is None:
+            return
+        one, group = found
+        at = rng.randrange(len(group.records))
+        if rng.random() < 0.3:
+            rng.choice((group.records.reverse, lambda: group.records.append(group.records[at]),
+                        lambda: group.records.pop(at)))()  # fmt: skip
+            one.content = group.content()
+            return
+        table = bytearray(group.table())
+        field, width = rng.choice(((0, 8), (8, 8), (16, 4), (16, 4), (20, 4)))
+        value = rng.choice((*INTS[:30], len(group.shared), 2**32 - 1)) % 2 ** (8 * width)
+        table[24 * at + field : 24 * at + field + width] = value.to_bytes(width, "little")
+        one.content = group.content(table=bytes(table))
+
+    def documents(self) -> None:
+        """Sizes that lie, and bytes that cannot be inflated, or to far more than there are."""
+        found, rng = self.grouped(), self.rng
+        if found is None:
+            return
+        one, group = found
+        whole = group.shared + b"".join(record for *_, record in group.records)
+        bomb = zlib.compress(bytes(rng.choice((2**16, 2**20, 2**24))), 9)
+        packed = zlib.compress(whole)
+        one.content = group.content(
+            documents=rng.choice((packed, packed[:-1], packed + b"x", whole, bomb, b"")),
+            size=rng.choice((len(whole), len(whole) + 1, 2**16, 2**20, 2**24, *INTS)),
+        )
 
     def name(self) -> None:
         one = self.one()
@@ -232,13 +278,23 @@ class _Reframing:
 
     def payload(self) -> None:
         """Bytes of a document, under a right CRC: other encodings, lengths that lie."""
-        one, rng = self.one(), self.rng
-        if one is None:
+        if self.rng.random() < 0.8 and (found := self.grouped()) is not None:
+            one, group = found
+            at = self.rng.randrange(-1, len(group.records))
+            if at < 0:
+                group.shared = self._changed(group.shared)
+            else:
+                *facts, record = group.records[at]
+                group.records[at] = (*facts, self._changed(record))  # type: ignore[assignment]
+            one.content = group.content()
             return
-        try:
-            payload = bytearray(open_envelope(one.content))
-        except Exception:  # a blob, or no envelope
-            return
+        listed = self.one()
+        with contextlib.suppress(Exception):  # a blob, or no envelope
+            if listed is not None and not is_group(listed.name):
+                listed.content = enveloped(self._changed(open_envelope(listed.content)))
+
+    def _changed(self, data: bytes) -> bytes:
+        payload, rng = bytearray(data), self.rng
         for _ in range(rng.choice((1, 1, 2, 4))):
             at = rng.randrange(len(payload) + 1)
             way = rng.randrange(4)
@@ -252,11 +308,17 @@ class _Reframing:
             else:
                 start = rng.randrange(len(payload) + 1)
                 payload[at:at] = payload[start : start + rng.randrange(1, 64)]
-        one.content = enveloped(bytes(payload))
+        return bytes(payload)
 
     def envelope(self) -> None:
         one, rng = self.one(), self.rng
         if one is None:
+            return
+        if is_group(one.name):
+            with contextlib.suppress(Exception):
+                elements = list(unpack(one.content))
+                elements[rng.randrange(6)] = rng.choice((None, "x", 1.5, *INTS, b"", [], {}))
+                one.content = pack(elements)
             return
         try:
             payload = open_envelope(one.content)
@@ -284,15 +346,17 @@ class _Reframing:
 
     def _told(self, blob: Listed) -> None:
         """The record says size and checksum of the blob that is there now."""
-        number = blob_call_number(blob.name)
         for one in self.listed:
-            if number is not None and call_number(one.name) == number:
-                try:
-                    record = dict(unpack(open_envelope(one.content)))
-                except Exception:
-                    continue
-                facts = {"size": len(blob.content), "crc32": zlib.crc32(blob.content)}
-                one.content = enveloped(pack(record | {"blob": facts}))
+            if not is_group(one.name):
+                continue
+            with contextlib.suppress(Exception):  # an earlier change was here
+                group = Grouped.of(one.content)
+                for at, (number, key, flags, packed) in enumerate(group.records):
+                    if blob.name == f"blobs/{number:08d}.safetensors":
+                        facts = {"size": len(blob.content), "crc32": zlib.crc32(blob.content)}
+                        made = pack({**unpack(packed), "blob": facts | {"back": 0}})
+                        group.records[at] = number, key, flags, made
+                        one.content = group.content()
 
 
 def _after_manifest(rng: random.Random) -> int:
@@ -350,7 +414,7 @@ def _tail(rng: random.Random, data: bytes) -> bytes:
 
 _CHANGES = (
     "order", "order", "name", "field", "field", "payload", "payload", "payload", "envelope",
-    "blob", "blob", "blob", "gather", "gather",
+    "blob", "blob", "blob", "gather", "entry", "entry", "documents",
 )  # fmt: skip
 
 
@@ -359,8 +423,8 @@ def reframe(rng: random.Random, data: bytes) -> bytes:
     listed = split(data)
     if not listed:
         return data
-    sealed = data.endswith(END) and rng.random() < 0.9
-    if listed[-1].name == TRAILER and rng.random() < 0.1:
+    sealed = data.endswith(ZEROS_AT_END) and rng.random() < 0.9
+    if listed[-1].name == END_MEMBER and rng.random() < 0.1:
         del listed[-1]
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
         if listed:

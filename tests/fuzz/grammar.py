@@ -255,47 +255,29 @@ class _Mutating(Places):
         site = self.rng.choice(sites)
         site.holder[site.at] = self.like(site.value)
 
-    def traffic(self) -> None:
-        """Counters in the trailer, some of a structure that stands on the tape."""
-        if self.tape.trailer is None:
+    def reference(self) -> None:
+        """Bytes of a call that are said to be in another one: where they are, or anywhere."""
+        call, other, rng = self.call(), self.call(), self.rng
+        leaf = self.leaf()
+        if call is None or other is None or leaf is None or not other.data:
             return
-        rng, call = self.rng, self.call()
-        tree = call.record.get("inputs") if call is not None else None
-        if not isinstance(tree, dict) or not isinstance(tree.get("leaves"), list):
+        key, there = leaf.get("key", "args.0"), rng.choice([*other.data])
+        number = rng.choice((other.record.get("call", 0), other.record.get("call", 0), *INTS))
+        if rng.random() < 0.2:
+            there = rng.choice(TEXTS)
+        call.record.setdefault("at", []).append([key, number, there])
+        call.data.pop(key, None)
+
+    def grouping(self) -> None:
+        """Calls stand in other groups."""
+        groups = self.rng.choice((1, 2, len(self.tape.calls)))
+        for at, call in enumerate(self.tape.calls):
+            call.group = at % groups if self.rng.random() < 0.1 else at * groups // 100
+
+    def end_field(self) -> None:
+        if self.tape.end is None:
             return
-
-        def axis() -> dict[str, Any]:
-            return {
-                "min": rng.choice(INTS[:34]), "max": rng.choice(INTS[:34]),
-                "sizes": sorted(
-                    [rng.choice(INTS[:28]), rng.choice(INTS[:28])] for _ in range(rng.randrange(4))
-                ),
-                "other_calls": rng.choice(INTS[:28]),
-            }  # fmt: skip
-
-        structure = copy.deepcopy(tree["structure"])
-        if isinstance(structure, dict):
-            structure["leaves"] = len(tree["leaves"])
-            structure["scalars"] = len(tree.get("scalars") or [])
-        leaves = [leaf for leaf in tree["leaves"] if isinstance(leaf, dict)]
-        group = {
-            "structure": structure,
-            "calls": rng.choice(INTS[:28]),
-            "dtypes": [leaf.get("dtype", "float32") for leaf in leaves],
-            "leaves": [
-                [axis() for _ in leaf["shape"]] if isinstance(leaf.get("shape"), list) else []
-                for leaf in leaves
-            ],
-            "scalars": [axis() if rng.random() < 0.7 else None for _ in tree.get("scalars") or ()],
-        }
-        self.tape.trailer["traffic"] = {
-            "groups": [group] * rng.choice((1, 1, 2)), "other_calls": rng.choice(INTS[:28])
-        }  # fmt: skip
-
-    def trailer_field(self) -> None:
-        if self.tape.trailer is None:
-            return
-        sites = [s for s in sites_of(self.tape.trailer) if s.at not in ("tape", "index")]
+        sites = [s for s in sites_of(self.tape.end) if s.at != "tape"]
         if sites:
             site = self.rng.choice(sites)
             site.holder[site.at] = self.like(site.value)
@@ -326,7 +308,7 @@ _CHANGES = (
     *("other_kind",) * 5, *("other_type",) * 4, *("other_name",) * 4, *("children",) * 4,
     *("leaf_fact",) * 6, *("huge",) * 2, *("graft",) * 4, *("anything",) * 4, "many_names",
     "deeper", "ranges", "scalar", "scalar", "copied_call", "record_field", "signature",
-    "signature", "manifest_field", "traffic", "trailer_field",
+    "signature", "manifest_field", "reference", "reference", "grouping", "end_field",
 )  # fmt: skip
 
 

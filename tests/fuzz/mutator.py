@@ -13,7 +13,7 @@ from tests.fixture_files import FIXTURES
 from tests.fuzz.documents import TapeDocument, document_of, encoded
 from tests.fuzz.framing import reframe
 from tests.fuzz.grammar import mutate
-from tests.fuzz.summaries import summed
+from tests.fuzz.tables import tabled
 
 __all__ = ["CORPUS", "MOST_BYTES", "Mutator", "seeds", "subjects"]
 
@@ -21,7 +21,7 @@ CORPUS = Path(__file__).parent / "corpus"
 MOST_BYTES = 96 * 1024
 """Of a mutant: what is to be found shows in small files, and small files are read often."""
 
-_REFRAMED, _SUMMED = 0.2, 0.2
+_REFRAMED, _TABLED = 0.2, 0.2
 _KEPT, _TRIES = 2048, 8
 
 
@@ -62,7 +62,7 @@ class Mutator:
 
     def _made(self, data: bytes, rng: random.Random) -> bytes:
         made = self._changed(data, rng)
-        return summed(rng, made) if rng.random() < _SUMMED else made
+        return tabled(rng, made) if rng.random() < _TABLED else made
 
     def _changed(self, data: bytes, rng: random.Random) -> bytes:
         if rng.random() < _REFRAMED:

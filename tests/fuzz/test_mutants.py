@@ -13,8 +13,9 @@ import pytest
 import torch
 
 from calltape_analyzer import TapeError, open_tape
-from calltape_schema.framing import MANIFEST, members
+from calltape_schema.groups import opened
 from calltape_schema.packing import open_envelope
+from calltape_schema.tar import MANIFEST, is_group, members
 from tests.fixture_files import FIXTURES
 from tests.fuzz.campaign import Campaign
 from tests.fuzz.documents import encoded
@@ -22,7 +23,7 @@ from tests.fuzz.framing import joined, split
 from tests.fuzz.guidance import has_atheris
 from tests.fuzz.mutator import CORPUS, MOST_BYTES, Mutator, seeds, subjects
 from tests.fuzz.questions import read_a_copy, read_some
-from tests.fuzz.summaries import summed
+from tests.fuzz.tables import tabled
 from tests.fuzz.tally import Tally
 from tests.fuzz.target import OTHER
 
@@ -79,15 +80,15 @@ def test_a_mutant_is_not_its_seed() -> None:
         assert mutator.mutant(seed, rng) != seed
 
 
-def test_mutants_have_summaries(tmp_path: Path) -> None:
+def test_mutants_have_tables(tmp_path: Path) -> None:
     """Some are true, so that the analysis answers from them, and some lie or break the format."""
     path, found, rng = tmp_path / "mutant.tape", Counter[str](), random.Random(4)
     for tape in subjects()[::2]:
         data = encoded(tape)
-        path.write_bytes(summed(rng, data))
+        path.write_bytes(tabled(rng, data))
         with open_tape(path) as made:
             if made.segments[0].summary is None:
-                found["refused" if tape.trailer is not None else "unsealed"] += 1
+                found["refused" if tape.end is not None else "unsealed"] += 1
                 continue
             with contextlib.suppress(TapeError):
                 made.shape_findings()
@@ -109,7 +110,8 @@ def checksums_hold(data: bytes) -> bool:
     for member in members(lambda at, size: data[at : at + size], len(data), damage.append):
         if member.name.endswith(".msgpack") and member.name != MANIFEST:
             try:
-                open_envelope(data[member.start : member.start + member.size])
+                content = data[member.start : member.start + member.size]
+                (opened if is_group(member.name) else open_envelope)(content)
             except TapeError as error:
                 damage.append(error)
     return not any("checksum" in error.reason for error in damage)

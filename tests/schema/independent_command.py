@@ -12,24 +12,27 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1] / "fixtures")]
 
 from elements import elements  # noqa: E402
-from independent_reader import read_tape  # noqa: E402
-from plain_form import history_form, target_form, text, tree_form  # noqa: E402
+from independent_reader import read_tape, table_of, unpack  # noqa: E402
+from plain_form import history_form, table_form, target_form, text, tree_form  # noqa: E402
 
 
 def document(data: bytes) -> dict:
-    manifest, calls, trailer = read_tape(data)
+    manifest, calls, end = read_tape(data)
     made = {"version": str(manifest["version"]), "tape": manifest["tape"].hex()}
     if "target" in manifest:
         made["target"] = target_form(manifest["target"])
     if "history" in manifest:
         made["history"] = history_form(manifest["history"])
-    made["sealed"] = trailer is not None
-    if trailer is not None:
-        counted = trailer["coverage"]
+    made["sealed"] = end is not None
+    if end is not None:
+        counted = end["coverage"]
         dropped = {reason: str(count) for reason, count in counted["dropped"].items()}
         made["coverage"] = {"seen": str(counted["seen"]), "kept": str(counted["kept"])}
         made["coverage"]["dropped"] = dropped
-    made["calls"] = [call_form(call) for call in calls]
+        made |= {"elsewhere": True} if end.get("elsewhere") else {}
+        table = table_of(end)
+        made |= {} if table is None else {"table": table_form(table, unpack)}
+    made["calls"] = [call_form(calls[number]) for number in sorted(calls)]
     made["leaves_out"] = ["damage"]
     return made
 
@@ -55,7 +58,7 @@ def call_form(call: dict) -> dict:
 def value(leaf: dict, tensors: dict | None) -> dict:
     if "key" not in leaf or tensors is None:
         return {}
-    data = bytes(tensors[leaf["key"]]["data"])
+    data = tensors[leaf["key"]]
     return {"bytes": data.hex(), "elements": elements(leaf["dtype"], data)}
 
 

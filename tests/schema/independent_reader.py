@@ -1,15 +1,15 @@
-"""A reader of tapes written from schema/FORMAT.md alone: the standard library, msgpack and
-safetensors, nothing of calltape. It shows that the page suffices, and checks the fixtures."""
+"""A reader of tapes written from schema/FORMAT.md alone: the standard library and msgpack,
+nothing of calltape. It shows that the page suffices."""
 
+import json
 import re
 import zlib
 
 import msgpack
-import safetensors
 
 
 def members(data):
-    """(name, content) of every regular member; blocks that are no headers are skipped."""
+    """(name, offset of the header, content) of every regular member; other blocks are skipped."""
     at = 0
     while at + 512 <= len(data):
         block = data[at : at + 512]
@@ -18,7 +18,7 @@ def members(data):
             at += 512
             continue
         if block[156:157] in (b"0", b"\0"):
-            yield block[:100].rstrip(b"\0").decode("ascii"), data[at + 512 : at + 512 + size]
+            yield block[:100].rstrip(b"\0").decode("ascii"), at, data[at + 512 : at + 512 + size]
         at += 512 + -(-size // 512) * 512
 
 
@@ -40,66 +40,67 @@ def extension(code, data):
 
 
 def unpack(data):
-    return msgpack.unpackb(data, ext_hook=extension)
+    return msgpack.unpackb(data, ext_hook=extension, strict_map_key=False)
 
 
-def document(content):
-    """The document in an envelope, or None where its checksum does not hold."""
-    try:
-        checksum, payload, *_ = unpack(content)
-        return unpack(payload) if zlib.crc32(payload) == checksum else None
-    except (ValueError, TypeError):
-        return None
+def envelope(content):
+    """The document in an envelope."""
+    checksum, payload, *_ = unpack(content)
+    return unpack(payload) if zlib.crc32(payload) == checksum else None
 
 
-def entries(content):
-    """The documents of the records in a group."""
-    payloads, at = {}, 0
-    while at + 4 <= len(content) and (size := int.from_bytes(content[at : at + 4], "little")):
-        try:
-            checksum, payload, *more = unpack(content[at + 4 : at + 4 + size])
-            if len(more) > 1:  # deflated, with another entry so many bytes before as dictionary
-                inflater = zlib.decompressobj(-15, payloads[at - more[0]])
-                payload = inflater.decompress(payload, more[1])
-            else:
-                payloads[at] = payload
-            if zlib.crc32(payload) == checksum:
-                yield unpack(payload)
-        except (ValueError, TypeError, KeyError, zlib.error):
-            pass
-        at += 4 + size
+def group(content, tape):
+    """The records of a group, with structures and leaves decoded."""
+    own, sum_of_table, table, sum_of_documents, documents, size, *_ = unpack(content)
+    sums = zlib.crc32(table), zlib.crc32(documents)
+    if own != tape or sums != (sum_of_table, sum_of_documents):
+        return
+    documents = zlib.decompress(documents) if size else documents
+    calls = [table[at : at + 24] for at in range(0, len(table), 24)]
+    begins = [int.from_bytes(call[16:20], "little") for call in calls]
+    parts = unpack(documents[: begins[0]])
+    for call, begin, end in zip(calls, begins, [*begins[1:], None], strict=True):
+        record = unpack(documents[begin:end])
+        for tree in filter(None, (record["inputs"], record.get("outputs"))):
+            tree |= {name: unpack(parts[tree[name]]) for name in ("structure", "leaves")}
+        yield record | {"call": int.from_bytes(call[:8], "little")}
 
 
-def with_trees(record):
-    for tree in filter(None, (record["inputs"], record.get("outputs"))):
-        tree |= {part: unpack(tree[part]) for part in ("structure", "leaves")}
-    return record
+def tensors(blob):
+    """The bytes of the tensors of a safetensors file, by key."""
+    start = 8 + int.from_bytes(blob[:8], "little")
+    header = json.loads(blob[8:start])
+    return {
+        key: blob[start + one["data_offsets"][0] : start + one["data_offsets"][1]]
+        for key, one in header.items()
+        if key != "__metadata__"
+    }
+
+
+def table_of(end):
+    """The document of the table of counted inputs, or None."""
+    return unpack(zlib.decompress(end["inputs"]["data"])) if "inputs" in end else None
 
 
 def read_tape(data):
-    """(manifest, calls, trailer or None). A call is its record with its trees decoded; "tensors"
-    holds their bytes by name, or None where the checksum of the blob does not hold."""
-    manifest, trailer, calls, blob = None, None, {}, (None, b"")
-    for name, content in members(data):
-        call = re.fullmatch(r"calls/(\d{8}|[1-9]\d{8,18})\.(msgpack|safetensors|records)", name)
+    """(manifest, calls by number, end or None). The "tensors" of a call are the bytes of its blob
+    by key, those of earlier calls included; None if the checksum of the blob does not hold."""
+    manifest, end, calls, blobs = None, None, {}, {}
+    for name, at, content in members(data):
+        blobs[name, at] = content
         if name == "tape.msgpack" and manifest is None:
-            manifest = document(content)
-        elif name == "trailer.msgpack":
-            trailer = document(content)
-        elif call and call[2] == "safetensors":
-            blob = int(call[1]), content
-        elif call and call[2] == "records":
-            for record in entries(content):
-                if record["tape"] == manifest["tape"] and "blob" not in record:
-                    calls.setdefault(record["call"], with_trees(record | {"tensors": {}}))
-        elif call and (record := document(content)):
-            (number, own), facts = blob, record.get("blob", {"size": 0, "crc32": 0})
-            own = own if number == record["call"] else b""
-            if record["tape"] != manifest["tape"] or record["call"] != int(call[1]):
-                continue
-            if len(own) == facts["size"]:
-                whole = zlib.crc32(own) == facts["crc32"]
-                record["tensors"] = dict(safetensors.deserialize(own)) if own and whole else {}
-                record["tensors"] = record["tensors"] if whole else None
-                calls.setdefault(record["call"], with_trees(record))
-    return manifest, [calls[number] for number in sorted(calls)], trailer
+            manifest = envelope(content)
+        elif name == "end.msgpack":
+            end = envelope(content)
+        elif re.fullmatch(r"records/(\d{8}|[1-9]\d{8,18})\.msgpack", name):
+            for record in group(content, manifest["tape"]):
+                facts, blob = record.get("blob"), f"blobs/{record['call']:08}.safetensors"
+                blob = blobs.get((blob, at - facts["back"]), b"") if facts else b""
+                whole = facts is None or zlib.crc32(blob) == facts["crc32"]
+                own = tensors(blob) if facts and whole else {}
+                record |= {"own": own, "tensors": dict(own) if whole else None}
+                for key, call, there in record.get("at", ()):
+                    if record["tensors"] is not None and there in calls[call]["own"]:
+                        record["tensors"][key] = calls[call]["own"][there]
+                calls.setdefault(record["call"], record)
+    return manifest, calls, end

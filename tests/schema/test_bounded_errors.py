@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import struct
+import zlib
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
@@ -17,8 +19,10 @@ from pydantic import BaseModel, TypeAdapter
 
 import calltape_analyzer.programs.manifest
 import calltape_schema
-from calltape_schema.endings import decode_trailer
+from calltape_schema.end import decode_end
 from calltape_schema.errors import TapeError
+from calltape_schema.groups import group_of
+from calltape_schema.inputs_table import InputsTable
 from calltape_schema.leaves import decode_leaves
 from calltape_schema.packing import pack, seal_envelope
 from calltape_schema.records import decode_call, decode_manifest
@@ -88,22 +92,35 @@ def _bare(decode: Callable[[bytes], Any], document: Any) -> Callable[[], Any]:
 
 
 _COVERAGE = {"seen": 1, "kept": 1}
+_INDEX = {"size": 0, "data": b""}
+
+
+def _group(fields: dict[str, Any]) -> bytes:
+    """A group of one record with these fields, also of its inputs."""
+    shared, inputs = pack([b"", b""]), {"structure": 0, "leaves": 1, **fields}
+    documents = shared + pack({"time_ns": 0, "inputs": inputs, **fields})
+    table = struct.pack("<QQII", 0, 0, len(shared), 0)
+    return pack([_ID, zlib.crc32(table), table, zlib.crc32(documents), documents, 0])
+
+
 WRONG = {
     "ranges": _enveloped(
         decode_call, tape=_ID, call=0, time_ns=0, inputs={"ranges": [{}] * (_MANY // 4)}
     ),
     "history": _enveloped(decode_manifest, format="calltape", version=1, history=[{}] * _MANY),
     "dumps": _enveloped(
-        decode_trailer, tape=_ID, closed_ns=0, coverage=_COVERAGE, index=b"", dumps=[{}] * _MANY
+        decode_end, tape=_ID, closed_ns=0, coverage=_COVERAGE, index=_INDEX, dumps=[{}] * _MANY
     ),
     "dropped": _enveloped(
-        decode_trailer, tape=_ID, closed_ns=0, index=b"",
+        decode_end, tape=_ID, closed_ns=0, index=_INDEX,
         coverage={**_COVERAGE, "dropped": dict.fromkeys(map(str, range(_MANY)), "x")},
     ),
-    "groups": _enveloped(
-        decode_trailer, tape=_ID, closed_ns=0, coverage=_COVERAGE, index=b"",
-        traffic={"groups": [{}] * _MANY},
-    ),
+    "references": lambda: group_of(_group({"at": [0] * _MANY})).record(0),
+    "parts": _bare(InputsTable.from_bytes, {"parts": [0] * _MANY}),
+    "rows": _bare(InputsTable.from_bytes, {"rows": [0] * _MANY}),
+    "kinds": _bare(InputsTable.from_bytes, {"kinds": [0] * _MANY}),
+    "axes": _bare(InputsTable.from_bytes, {"kinds": [{"axes": [0] * _MANY}]}),
+    "sizes": _bare(InputsTable.from_bytes, {"kinds": [{"axes": [[[0] * _MANY, 0, 0]]}]}),
     "leaves": _bare(decode_leaves, [0] * _MANY),
     "shape": _bare(decode_leaves, [{"dtype": "float32", "shape": ["x"] * _MANY, "key": "x"}]),
     "fields": _bare(

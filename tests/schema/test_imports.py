@@ -7,8 +7,8 @@ import sys
 
 PROGRAM = """
 import sys
-import calltape_schema, calltape_schema.blob, calltape_schema.framing, calltape_schema.packing
-import calltape_schema.leaves, calltape_schema.records, calltape_schema.tree
+import calltape_schema, calltape_schema.blob, calltape_schema.tar, calltape_schema.packing
+import calltape_schema.leaves, calltape_schema.reader, calltape_schema.tree, calltape_schema.writer
 heavy = {"torch", "numpy", "safetensors", "transformers", "calltape_recorder", "calltape_analyzer"}
 assert not heavy & set(sys.modules), heavy & set(sys.modules)
 calltape_schema.tree.encode_structure({"root": {"kind": "none"}, "leaves": 0, "scalars": 0})

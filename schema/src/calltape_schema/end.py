@@ -19,7 +19,7 @@ from typing_extensions import Self
 from calltape_schema.bounds import MAX_COUNT, MAX_INDEX_BYTES, MAX_MEMBER_BYTES, MAX_TABLE_BYTES
 from calltape_schema.endings import Coverage, Dump
 from calltape_schema.errors import TapeError
-from calltape_schema.fields import Count, Nanoseconds, Record, TapeId
+from calltape_schema.fields import Count, Many, Nanoseconds, Record, TapeId
 from calltape_schema.groups import inflated
 from calltape_schema.inputs_table import InputsTable, u64s
 from calltape_schema.packing import open_envelope, pack, seal_envelope, unpack
@@ -136,7 +136,7 @@ class End(Record):
     tape: TapeId
     closed_ns: Nanoseconds
     coverage: Coverage
-    dumps: Annotated[tuple[Dump, ...], Field(max_length=1000)] = ()
+    dumps: Annotated[Many[Dump], Field(max_length=1000)] = ()
     continues: bool | None = None
     elsewhere: bool | None = None
     first_call: Count | None = None

@@ -1,21 +1,15 @@
-"""The end of a sealed tape: what became of all calls, and where they are.
-
-In come models, and out go the contents of members; or the other way round.
-"""
+"""What a sealed tape says of what became of all calls."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field, TypeAdapter, model_validator
-from typing_extensions import Self
+from pydantic import Field
 
 from calltape_schema.fields import Count, Many, Nanoseconds, Record, Short, TapeId, at_most
-from calltape_schema.packing import open_envelope, unpack
-from calltape_schema.records import decode_record, encode_record
 from calltape_schema.traffic import Traffic
 
-__all__ = ["UNWANTED", "Coverage", "Dump", "Ending", "Trailer", "decode_trailer", "encode_trailer"]
+__all__ = ["UNWANTED", "Coverage", "Dump", "Ending"]
 
 UNWANTED = frozenset(
     (
@@ -85,37 +79,3 @@ class Ending(Record):
     traffic: Traffic | None = None
     dumps: Annotated[Many[Dump], Field(max_length=1000)] = ()
     continues: bool | None = None
-
-
-class Trailer(Ending):
-    """The last member of a sealed tape.
-
-    Attributes:
-        index: for each kept call, in file order, its number and the offset of the header of its
-            first member: two unsigned 64-bit ints, little-endian.
-    """
-
-    index: bytes = b""
-
-    @model_validator(mode="after")
-    def _index_is_whole(self) -> Self:
-        if len(self.index) != 16 * self.coverage.kept:
-            raise ValueError(f"an index of {len(self.index)} bytes for {self.coverage.kept} calls")
-        return self
-
-
-_trailers: TypeAdapter[Trailer] = TypeAdapter(Trailer)
-
-
-def encode_trailer(trailer: Trailer) -> bytes:
-    """The content of the member ``trailer.msgpack``."""
-    return encode_record(trailer)
-
-
-def decode_trailer(data: bytes) -> Trailer:
-    """The trailer of a sealed tape.
-
-    Raises:
-        TapeError: ``damaged``, ``invalid`` or ``limit``.
-    """
-    return decode_record(_trailers, unpack(open_envelope(data)), "trailer")

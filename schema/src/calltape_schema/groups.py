@@ -33,7 +33,7 @@ from calltape_schema.bounds import (
 )
 from calltape_schema.checksum import crc32
 from calltape_schema.errors import TapeError
-from calltape_schema.fields import Count, Short
+from calltape_schema.fields import Count, Many, Short
 from calltape_schema.inputs_table import inputs_hash, u64s
 from calltape_schema.interning import MAX_NODES
 from calltape_schema.packing import is_array, is_map, pack, unpack, unpack_plain
@@ -82,7 +82,7 @@ class GroupedRecord(CallRecord):
     in the blob of an earlier call."""
 
     blob: StoredBlob | None = None  # pyright: ignore[reportIncompatibleVariableOverride]
-    at: Annotated[tuple[Reference, ...], Field(max_length=MAX_REFERENCES)] = ()
+    at: Annotated[Many[Reference], Field(max_length=MAX_REFERENCES)] = ()
 
     @cached_property
     def elsewhere(self) -> dict[str, tuple[int, str]]:
@@ -93,7 +93,7 @@ class GroupedRecord(CallRecord):
 
 _records: TypeAdapter[GroupedRecord] = TypeAdapter(GroupedRecord)
 _ranges: TypeAdapter[tuple[Range, ...]] = TypeAdapter(
-    Annotated[tuple[Range, ...], Field(max_length=MAX_NODES)]
+    Annotated[Many[Range], Field(max_length=MAX_NODES)]
 )
 
 

@@ -31,7 +31,7 @@ from calltape_schema.bounds import (
     MAX_SIZES,
 )
 from calltape_schema.errors import TapeError
-from calltape_schema.fields import Count, Int64, Record
+from calltape_schema.fields import Count, Int64, Many, Record
 from calltape_schema.interning import MAX_NODES, MAX_RANK, Index, Size, decoder
 from calltape_schema.packing import is_array, pack, unpack
 from calltape_schema.records import Tree, decode_record
@@ -533,7 +533,7 @@ class _SizedLeaf(Record):
     """What a kind has of a leaf."""
 
     dtype: Annotated[str, Field(max_length=64)]
-    shape: Annotated[tuple[Size, ...], Field(max_length=MAX_RANK)]
+    shape: Annotated[Many[Size], Field(max_length=MAX_RANK)]
 
 
 _lengths_in = decoder(TypeAdapter(_Lengths), "structure")
@@ -549,13 +549,11 @@ class _KindForm(Record):
     """A kind as it stands in the document of a table."""
 
     structure: bytes
-    dtypes: Annotated[
-        tuple[Annotated[str, Field(max_length=64)], ...], Field(max_length=MAX_NODES)
-    ] = ()
+    dtypes: Annotated[Many[Annotated[str, Field(max_length=64)]], Field(max_length=MAX_NODES)] = ()
     ranks: Annotated[
-        tuple[Annotated[int, Field(ge=0, le=MAX_RANK)], ...], Field(max_length=MAX_NODES)
+        Many[Annotated[int, Field(ge=0, le=MAX_RANK)]], Field(max_length=MAX_NODES)
     ] = ()
-    axes: tuple[tuple[tuple[tuple[Int64, Count], ...], Count, Int64] | None, ...] = ()
+    axes: Many[tuple[Many[tuple[Int64, Count]], Count, Int64] | None] = ()
     calls: tuple[Count, Count, Count]
 
     def kind(self) -> Kind:
@@ -573,10 +571,10 @@ class _KindForm(Record):
 class _TableForm(Record):
     """The document of a table."""
 
-    parts: tuple[bytes, ...] = ()
-    rows: Annotated[tuple[tuple[int, int, bytes, bytes], ...], Field(max_length=MAX_ROWS)] = ()
+    parts: Many[bytes] = ()
+    rows: Annotated[Many[tuple[int, int, bytes, bytes]], Field(max_length=MAX_ROWS)] = ()
     numbers: bytes = b""
-    kinds: Annotated[tuple[_KindForm, ...], Field(max_length=MAX_AXES)] = ()
+    kinds: Annotated[Many[_KindForm], Field(max_length=MAX_AXES)] = ()
     other: tuple[Count, Count, Count] = (0, 0, 0)
     rows_below: Annotated[int, Field(ge=0, lt=2**64)] | None = None
     kinds_below: Annotated[int, Field(ge=0, lt=2**64)] | None = None
@@ -604,7 +602,7 @@ class _TableForm(Record):
 _tables: TypeAdapter[_TableForm] = TypeAdapter(_TableForm)
 _trees: TypeAdapter[Tree] = TypeAdapter(Tree)
 _ranges: TypeAdapter[tuple[tuple[int, int, int], ...]] = TypeAdapter(
-    Annotated[tuple[tuple[Index, Int64, Int64], ...], Field(max_length=MAX_NODES)]
+    Annotated[Many[tuple[Index, Int64, Int64]], Field(max_length=MAX_NODES)]
 )
 
 

@@ -271,10 +271,16 @@ class TapeReader:
             reason = f"call {record.call} refers to call {number}, which is no earlier one"
             raise TapeError("invalid", reason)
         try:
-            return self.holder(number), there
+            holder = self.holder(number)
         except TapeError as error:
             error.reason = f"call {record.call} refers to call {number}: {error.reason}"
+            if error.kind == "usage":  # there is no such call: its group may be lost
+                error.kind = "damaged"
             raise
+        if holder.blob is None:
+            reason = f"call {record.call} refers to call {number}, which has no blob"
+            raise TapeError("invalid", reason)
+        return holder, there
 
     def holder(self, number: int) -> GroupedRecord:
         """The record of a call that has tensors for other ones. It is asked for with each of these,

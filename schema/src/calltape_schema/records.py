@@ -39,7 +39,6 @@ __all__ = [
     "decode_call",
     "decode_manifest",
     "decode_record",
-    "encode_call",
     "encode_manifest",
     "encode_record",
 ]
@@ -299,15 +298,6 @@ def decode_record(adapter: TypeAdapter[R], document: Any, what: str) -> R:
 def encode_manifest(manifest: Manifest) -> bytes:
     """The content of the member ``tape.msgpack``."""
     return encode_record(manifest)
-
-
-def encode_call(document: dict[str, Any]) -> bytes:
-    """The content of a call's msgpack member, from plain data in the form of :class:`CallRecord`.
-
-    No model is made, because this runs for every call, and models would be most of the cost.
-    Structure and leaves were validated when they were encoded.
-    """
-    return seal_envelope(pack(document))
 
 
 def decode_manifest(data: bytes) -> Manifest:

@@ -27,7 +27,7 @@ from calltape_schema.blob import build_header, stored_as
 from calltape_schema.checksum import crc32
 from calltape_schema.end import End
 from calltape_schema.endings import Coverage
-from calltape_schema.errors import TapeError
+from calltape_schema.errors import Kind, TapeError
 from calltape_schema.fields import MAX_COUNT
 from calltape_schema.groups import GroupedRecord
 from calltape_schema.inputs_table import InputsTable
@@ -387,7 +387,7 @@ class Segment:
                 assert self._table is not None
                 self._rows = self._surveyed() if self.elsewhere else _rows_of(self._table)
             except TapeError as error:
-                broken = _stale(str(error.reason)).at(path=self.path, member=END_MEMBER)
+                broken = _stale(str(error.reason), error.kind).at(path=self.path, member=END_MEMBER)
                 if self.elsewhere:
                     self.damage.add(broken)
                     self._rows = []
@@ -591,7 +591,8 @@ class Segment:
         at = self._scan.position(number)
         try:
             if at is None or number >= call:
-                raise TapeError("invalid", "there is no such call before it")
+                kind: Kind = "damaged" if number < call else "invalid"  # it may be lost
+                raise TapeError(kind, "there is no such call before it")
             self.check_blob(at, self._reader.holder(number))
         except TapeError as error:
             if not is_damage(error):
@@ -684,10 +685,10 @@ def _watched(found: Iterable[Member], size: int) -> Iterable[Member]:
     return steps(found, "bytes", size, lambda member: member.offset)
 
 
-def _stale(reason: str) -> TapeError:
+def _stale(reason: str, kind: Kind = "damaged") -> TapeError:
     """The damage of an end that is not that of the records."""
     return TapeError(
-        "damaged", f"forged or stale table of inputs: {reason}",
+        kind, f"forged or stale table of inputs: {reason}",
         advice="the records are used; calltape recover writes a tape with a true one",
     )  # fmt: skip
 
