@@ -6,10 +6,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from calltape_schema.fields import Count, Many, Nanoseconds, Record, Short, TapeId, at_most
-from calltape_schema.traffic import Traffic
+from calltape_schema.fields import Count, Nanoseconds, Record, Short, at_most
 
-__all__ = ["UNWANTED", "Coverage", "Dump", "Ending"]
+__all__ = ["UNWANTED", "Coverage", "Dump"]
 
 UNWANTED = frozenset(
     (
@@ -60,22 +59,3 @@ class Dump(Record):
     time_ns: Nanoseconds
     reason: Short
     calls: Count
-
-
-class Ending(Record):
-    """What a sealed tape says of all its calls.
-
-    Attributes:
-        closed_ns: Unix time in nanoseconds.
-        traffic: counts over all calls since the file began, kept or not.
-        dumps: the latest dumps of a flight recorder.
-        continues: whether the recording goes on in another file. Then the coverage there may have
-            calls that the traffic here counts.
-    """
-
-    tape: TapeId
-    closed_ns: Nanoseconds
-    coverage: Coverage
-    traffic: Traffic | None = None
-    dumps: Annotated[Many[Dump], Field(max_length=1000)] = ()
-    continues: bool | None = None
