@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from calltape_analyzer.cli.verbs import VERBS
 from tests.docs.page import Page
 from tests.tour import PAGES
 
@@ -106,3 +107,8 @@ def test_its_costs_are_rows_of_the_table() -> None:
 
 def test_the_tour_has_pages() -> None:
     assert all((ROOT / page).exists() for page in PAGES)
+
+
+def test_it_counts_the_verbs() -> None:
+    (told,) = re.findall(r"has (\d+) verbs", README)
+    assert int(told) == len(VERBS)
