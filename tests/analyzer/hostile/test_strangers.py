@@ -16,12 +16,18 @@ from calltape_analyzer import Placeholder, TapeError, check, open_tape, render
 from calltape_analyzer.cli import app
 from calltape_analyzer.cli.source_code import python_of_variants
 from calltape_analyzer.pytree.memory_limit import LEAST_BYTES
+from calltape_recorder import record
 from calltape_schema.framing import MANIFEST, blob_name, record_name
 from calltape_schema.packing import pack, seal_envelope
 from tests.analyzer.reading.forged import Forged, inputs_of
 from tests.analyzer.tapes import member, write_tape
 
 ESCAPE = "\x1b[31mred\u202e"
+
+
+class Passes(torch.nn.Module):
+    def forward(self, *args: Any) -> None:
+        return None
 
 
 class Known(NamedTuple):
@@ -224,6 +230,29 @@ def test_dtypes_that_torch_does_not_compute_with(tmp_path: Path, dtype: str) -> 
         else:
             ((value,), _) = variant.infer_arguments()
             assert str(value.dtype) == f"torch.{dtype}"
+
+
+@pytest.mark.parametrize("dtype", ["bits8", "uint1", "uint3", "int7", "quint8", "float8_e8m0fnu"])
+def test_expanded_values_of_such_dtypes(tmp_path: Path, dtype: str) -> None:
+    """torch cannot make some of them contiguous, so that ``infer_arguments`` raised its error."""
+    plain = torch.ones(2, 1).expand(2, 3)
+    if dtype == "quint8":
+        value = torch.quantize_per_tensor(torch.ones(2, 1), 0.5, 3, torch.quint8).expand(2, 3)
+    else:
+        value = torch.ones(2, 1, dtype=torch.uint8).view(getattr(torch, dtype)).expand(2, 3)
+    with record(model := Passes(), tmp_path / "a.tape"):
+        model(value, plain)
+    with open_tape(tmp_path / "a.tape") as tape:
+        (variant,) = tape.variants()
+        for made in (
+            tape.infer_arguments(0),
+            tape.infer_arguments(),
+            variant.infer_arguments(0),
+            variant.infer_arguments(0, layout="contiguous"),
+            tape[0].inputs,
+        ):
+            assert made.args[0].dtype == value.dtype
+            assert made.args[0].shape == (2, 3)
 
 
 def test_a_set_of_one_hash(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from calltape_analyzer.arguments.nested_offsets import fit_offsets
 from calltape_analyzer.arguments.new_tensors import made_up_leaf
 from calltape_analyzer.observing.tallies import Span
-from calltape_analyzer.pytree.memory import on_device, place_together
+from calltape_analyzer.pytree.memory import contiguous, on_device, place_together
 from calltape_analyzer.pytree.memory_limit import check_memory, memory_limit_of
 from calltape_analyzer.pytree.nested_tensors import nested_places
 from calltape_analyzer.pytree.tensors import has_flags, with_flags
@@ -75,7 +75,7 @@ def complete_inputs(
         # The tape has one element of an expanded axis, however long it is.
         shapes = [(facts[i].shape, t.dtype.itemsize) for i, t in tensors.items() if _is_spread(t)]
         check_memory(memory_limit_of(call.tape_bytes), shapes, "contiguous arguments of one call")
-        tensors = {i: t.contiguous() if _is_spread(t) else t for i, t in tensors.items()}
+        tensors = {i: contiguous(t) if _is_spread(t) else t for i, t in tensors.items()}
     if not are_contiguous:
         tensors = {leaf: with_flags(tensor, facts[leaf]) for leaf, tensor in tensors.items()}
     args, kwargs = call.build("inputs", root, tensors, texts.scalars)

@@ -20,6 +20,7 @@ from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.programs.input_matching import CallValue, match_inputs, values_of_layout
 from calltape_analyzer.programs.onnx_checks import CHECKS
 from calltape_analyzer.programs.untrusted_files import load_onnx_proto
+from calltape_analyzer.pytree.memory import contiguous
 from calltape_analyzer.pytree.result_values import values_in
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.tape import Tape
@@ -231,4 +232,5 @@ def _checked(name: str, tensor: Any, call: Call) -> Any:
             f"the value of {name} in call {call.number} is not on the tape",
             advice="record with values='all'",
         )
-    return tensor.detach().resolve_conj().resolve_neg().contiguous()
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    return plain if plain.is_contiguous() else contiguous(plain)

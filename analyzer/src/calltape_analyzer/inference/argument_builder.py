@@ -17,6 +17,7 @@ from calltape_analyzer.inference.patterns import CallPattern, call_at, place_of
 from calltape_analyzer.pytree.caches import set_token_counters
 from calltape_analyzer.pytree.description import Description
 from calltape_analyzer.pytree.flattening import FlatTree
+from calltape_analyzer.pytree.memory import as_before, as_numbers, contiguous
 from calltape_analyzer.pytree.memory_limit import check_memory, memory_limit_of
 from calltape_analyzer.pytree.placeholder import Placeholder
 from calltape_analyzer.pytree.tensors import dtype_of, zeros
@@ -155,7 +156,7 @@ class ArgumentBuilder:
             # The tape has one element of an expanded axis, however long it is.
             self._made.append((tensor.shape, tensor.dtype.itemsize))
             check_memory(memory_limit_of(call.tape_bytes), self._made, "contiguous arguments")
-            tensor = tensor.contiguous()
+            tensor = contiguous(tensor)
         if self._detached:
             tensor = tensor.detach()
         if self._device is not None:
@@ -164,7 +165,7 @@ class ArgumentBuilder:
         return tensor.to(device) if self._on_recorded_devices and device != "cpu" else tensor
 
     def _cloned(self, tensor: Any) -> Any:
-        made = tensor.detach().clone()
+        made = as_before(as_numbers(tensor.detach()).clone(), tensor)
         return made if self._device is None else made.to(self._device)
 
     def _filler(self, slot: AlignedSlot, i: int) -> Any:

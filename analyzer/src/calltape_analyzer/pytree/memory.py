@@ -522,7 +522,7 @@ def in_other_order(tensor: torch.Tensor) -> torch.Tensor:
 def in_order(tensor: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
     """The tensor with its axes in an order in memory, the outermost first."""
     back = sorted(range(len(order)), key=lambda place: order[place])
-    made: torch.Tensor = tensor.permute(*order).contiguous().permute(*back)
+    made: torch.Tensor = contiguous(tensor.permute(*order)).permute(*back)
     return made
 
 
