@@ -17,7 +17,7 @@ from calltape_schema.end import End
 from calltape_schema.groups import GroupedRecord
 from calltape_schema.inputs_table import InputsTable
 from calltape_schema.reader import TapeReader
-from calltape_schema.records import CallRecord, Manifest, Tree
+from calltape_schema.records import Manifest, Tree
 from calltape_schema.storage import BytesSource
 
 _BY_NAME = {
@@ -32,8 +32,11 @@ _BY_NAME = {
 
 @dataclass
 class ReadCall:
-    record: CallRecord
+    """A call. ``earlier`` has the blobs of the calls whose bytes it refers to."""
+
+    record: GroupedRecord
     blob: bytes
+    earlier: dict[int, bytes]
 
     @property
     def args(self) -> tuple[Any, ...]:
@@ -53,12 +56,16 @@ class ReadCall:
         """The blob's entry of a leaf, as it is stored."""
         facts = tree.facts()[leaf]
         assert facts.key is not None, facts.missing
-        start = header_size(self.blob[:8], len(self.blob))
-        entry = parse_header(self.blob, len(self.blob))[facts.key]
+        blob, key = self.blob, facts.key
+        if key in self.record.elsewhere:
+            number, key = self.record.elsewhere[key]
+            blob = self.earlier[number]
+        start = header_size(blob[:8], len(blob))
+        entry = parse_header(blob, len(blob))[key]
         expected = stored_as(facts)
         assert expected is not None
         assert (entry.dtype, entry.shape) == (expected.dtype, expected.shape)
-        data = bytearray(self.blob[start + entry.begin : start + entry.end])
+        data = bytearray(blob[start + entry.begin : start + entry.end])
         if not data:
             return torch.empty(entry.shape, dtype=_BY_NAME[entry.dtype])
         return torch.frombuffer(data, dtype=_BY_NAME[entry.dtype]).reshape(entry.shape)
@@ -134,8 +141,20 @@ def _call(reader: TapeReader, record: GroupedRecord) -> ReadCall:
     assert record.inputs.spec()
     if record.outputs is not None:
         assert record.outputs.spec()
+    earlier = {number: _blob(reader, _record(reader, number)) for _, number, _ in record.at}
+    assert all(number < record.call for number in earlier)
+    return ReadCall(record, _blob(reader, record), earlier)
+
+
+def _record(reader: TapeReader, number: int) -> GroupedRecord:
+    at = reader.scan().position(number)
+    assert at is not None
+    return reader.record_at(at)
+
+
+def _blob(reader: TapeReader, record: GroupedRecord) -> bytes:
     if record.blob is None:
-        return ReadCall(record, b"")
+        return b""
     reader.check_blob(record)
     found = reader.blob_member(record)
-    return ReadCall(record, reader.source.read_at(found.start, found.size))
+    return reader.source.read_at(found.start, found.size)

@@ -27,6 +27,7 @@ from calltape_recorder.keep.policies import Every, Keep, Rate, start_over
 from calltape_recorder.keep.unkept import UnkeptCounter
 from calltape_recorder.locks import HasLock
 from calltape_recorder.snapshot.copies import release
+from calltape_recorder.snapshot.earlier_copies import EarlierCopies
 from calltape_recorder.snapshot.pinned import HostMemory
 from calltape_recorder.snapshot.repeats import Repeats
 from calltape_recorder.write.account_news import AccountNews
@@ -106,6 +107,7 @@ class Pipeline:
 
     Attributes:
         admission: decides first, from the number of a call, whether it is kept.
+        earlier_copies: tensors that a later call may have again.
         repeats: what is known of calls that look like earlier ones.
         module_names: the names of the recorded model's parts.
         hand_over: takes a call that ended.
@@ -139,6 +141,7 @@ class Pipeline:
         held = 0 if flight is None else flight.bytes
         self.ledger = Ledger(settings.max_queue_bytes + held, settings.max_calls)
         self.buffers = HostMemory(settings.max_queue_bytes + held)
+        self.earlier_copies = EarlierCopies(self.buffers, self.ledger)
         self.repeats = Repeats()
         self.admission = Admission(self, self.ledger, self.repeats, holds=flight is not None)
         self._withholding = Withholding(settings.values)
@@ -318,6 +321,7 @@ class Pipeline:
             self.notices.complain(f"the tape {path} cannot be sealed", trouble)
         self._say_the_end(is_sealed)
         self.segments.close()
+        self.earlier_copies.clear()
         self.buffers.clear()
         if self.write_ahead is not None:
             self.write_ahead.close()

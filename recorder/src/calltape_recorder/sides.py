@@ -15,7 +15,8 @@ from calltape_recorder.capture.structures import Structure
 from calltape_recorder.capture.walk import Capture, capture_inputs
 from calltape_recorder.pipeline import Pipeline
 from calltape_recorder.snapshot.copies import copy_leaves
-from calltape_recorder.snapshot.look import look_at
+from calltape_recorder.snapshot.earlier_copies import FEWEST_BYTES, Origin
+from calltape_recorder.snapshot.look import Look, look_at
 from calltape_recorder.snapshot.repeats import Repeat
 from calltape_recorder.snapshot.side import Side
 
@@ -123,14 +124,49 @@ def copied(
         if leaves and pipeline.repeats.has_same_look(structure, look):
             repeat = pipeline.repeats.learn(structure, leaves, look)
     nbytes = sum(look.sizes)
+    are_large = nbytes >= FEWEST_BYTES
     if scalars:
         nbytes += _SCALAR_BYTES * len(scalars)
         nbytes += sum([len(value) for value in scalars if type(value) in (str, bytes)])
-    if nbytes and not pipeline.ledger.reserve(call, nbytes):
-        raise QueueFull
-    pieces = copy_leaves(leaves, look, pipeline.buffers)
+    origins = None
+    if are_large:
+        pieces, origins = _large(pipeline, call, leaves, look, nbytes)
+    else:
+        if nbytes and not pipeline.ledger.reserve(call, nbytes):
+            _make_room(pipeline, call, nbytes)
+        pieces = copy_leaves(leaves, look, pipeline.buffers)
     facts, same, storages, _ = look
-    side = Side(structure, scalars, facts, same, storages, pieces, structure.wanted, repeat)
+    side = Side(
+        structure, scalars, facts, same, storages, pieces, structure.wanted, repeat, origins
+    )
     if repeat is not None and not nbytes:
         repeat.side = side
     return side
+
+
+def _large(
+    pipeline: Pipeline, call: Call, leaves: list[Any], look: Look, nbytes: int
+) -> tuple[list[Any], list[Origin | None]]:
+    """Copies of leaves, and where their bytes are on the tape. What an earlier call has is not
+    copied again.
+
+    Raises:
+        QueueFull: the bytes do not fit into the memory that the queue may use.
+    """
+    earlier = pipeline.earlier_copies
+    found = earlier.find(leaves, look)
+    shared = 0 if found is None else sum([one.size for one in found if one is not None])
+    if nbytes > shared and not pipeline.ledger.reserve(call, nbytes - shared):
+        _make_room(pipeline, call, nbytes)
+    pieces = copy_leaves(leaves, look, pipeline.buffers, found)
+    return pieces, earlier.keep(leaves, look, pieces, found)
+
+
+def _make_room(pipeline: Pipeline, call: Call, nbytes: int) -> None:
+    """Reserves memory for a call in the place of what is remembered of earlier calls.
+
+    Raises:
+        QueueFull: that is not enough.
+    """
+    if not pipeline.earlier_copies.clear() or not pipeline.ledger.reserve(call, nbytes):
+        raise QueueFull

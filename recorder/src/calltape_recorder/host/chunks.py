@@ -91,6 +91,9 @@ class Chunks:
             _storages(sides),
             self.pieces,
             _wanted(sides, structure.wanted),
+            origins=[
+                origin for side in sides for origin in side.origins or (None,) * len(side.facts)
+            ],
         )
 
     def missing(self) -> str | None:

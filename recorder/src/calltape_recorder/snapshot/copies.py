@@ -7,7 +7,7 @@ Everything else goes through ordinary operators, below autograd and all modes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -16,13 +16,19 @@ from calltape_recorder.snapshot.bare_tensor import (
     as_subclass,
     data_ptr,
     detach,
-    storage_offset,
     untyped_storage,
 )
 from calltape_recorder.snapshot.buffers import Buffer, Buffers
 from calltape_recorder.snapshot.device_copies import copy_out
+from calltape_recorder.snapshot.earlier_copies import Earlier
 from calltape_recorder.snapshot.facts import DTYPES, Facts
-from calltape_recorder.snapshot.large_copies import array_type, copy_all, memory_at, unseen
+from calltape_recorder.snapshot.large_copies import (
+    array_type,
+    copy_all,
+    memory_at,
+    source_of,
+    unseen,
+)
 from calltape_recorder.snapshot.look import Look
 from calltape_recorder.snapshot.piece import Piece
 from calltape_recorder.snapshot.pinned import HostMemory, Landing
@@ -38,8 +44,12 @@ _Tensor = torch.Tensor
 _make = tuple.__new__  # makes a named tuple faster than its class does
 
 
-def copy_leaves(leaves: list[Any], look: Look, buffers: HostMemory) -> list[Any]:
-    """Copies every leaf that has a size. The others get None.
+def copy_leaves(
+    leaves: list[Any], look: Look, buffers: HostMemory,
+    found: Sequence[Earlier | None] | None = None,
+) -> list[Any]:  # fmt: skip
+    """Copies every leaf that has a size. The others get None. ``found`` has the copies that were
+    made of them before.
 
     The caller may change its tensors at once. Copies from a CUDA device may not be done yet:
     :func:`wait_for_copies` waits for them.
@@ -50,7 +60,10 @@ def copy_leaves(leaves: list[Any], look: Look, buffers: HostMemory) -> list[Any]
     large: list[int] = []
     distant: list[int] = []
     for leaf, fact, size in zip(leaves, look.facts, look.sizes, strict=False):
-        if not size:
+        earlier = None if found is None else found[len(pieces)]
+        if earlier is not None:
+            pieces.append(earlier.shared())
+        elif not size:
             pieces.append(None)
         elif fact.direct == "cpu":
             if size <= _SMALL:
@@ -123,7 +136,7 @@ def _pooled(
         # while this one does not hold the interpreter lock.
         held = [untyped_storage(leaves[index]) for index in large]
         sources = [
-            _source(leaves[index], memory, sizes[index])
+            source_of(leaves[index], memory, sizes[index])
             for index, memory in zip(large, held, strict=True)
         ]
         copy_all(sources, buffer)
@@ -136,18 +149,6 @@ def _pooled(
     except BaseException:
         buffers.give_back(buffer)
         raise
-
-
-def _source(leaf: torch.Tensor, memory: torch.UntypedStorage, size: int) -> tuple[int, int]:
-    """The address and the size of these bytes.
-
-    Raises:
-        RuntimeError: another thread gave the tensor other memory.
-    """
-    begin = int(storage_offset(leaf)) * leaf.itemsize
-    if begin + size > memory.nbytes():
-        raise RuntimeError("a tensor was given other memory while it was recorded")
-    return memory.data_ptr() + begin, size
 
 
 def _from_device(
@@ -165,7 +166,9 @@ def _from_device(
             found = copy_out(
                 tensors,
                 [
-                    None if storage is None else _source(leaves[index], storage, look.sizes[index])
+                    None
+                    if storage is None
+                    else source_of(leaves[index], storage, look.sizes[index])
                     for index, storage in zip(distant, held, strict=True)
                 ],
                 lambda place: _copyable(_plain(tensors[place], facts[place])),

@@ -16,9 +16,10 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from calltape_recorder.snapshot.bare_tensor import storage_offset
 from calltape_recorder.snapshot.buffers import Buffer
 
-__all__ = ["array_type", "copy_all", "memory_at", "unseen"]
+__all__ = ["array_type", "copy_all", "memory_at", "source_of", "unseen"]
 
 _MOST_LOCKED = 4 * 1024 * 1024  # bytes of one side, copied in less than a millisecond
 # Torch copies tensors of at least 32768 elements with several threads (``at::internal::GRAIN_SIZE``
@@ -44,6 +45,18 @@ def array_type(size: int) -> Any:
 def memory_at(address: int, size: int) -> memoryview:
     """The bytes at this address. The caller must keep them alive."""
     return memoryview(array_type(size).from_address(address)).cast("B")
+
+
+def source_of(leaf: torch.Tensor, memory: torch.UntypedStorage, size: int) -> tuple[int, int]:
+    """The address and the size of the bytes of a leaf, in its memory.
+
+    Raises:
+        RuntimeError: another thread gave the tensor other memory.
+    """
+    begin = int(storage_offset(leaf)) * leaf.itemsize
+    if begin + size > memory.nbytes():
+        raise RuntimeError("a tensor was given other memory while it was recorded")
+    return memory.data_ptr() + begin, size
 
 
 @contextlib.contextmanager

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from calltape_recorder.capture.structures import Structure, Wanted
+from calltape_recorder.snapshot.earlier_copies import Origin
 from calltape_recorder.snapshot.facts import Alias, Facts
 from calltape_schema.blob import Stored
 
@@ -44,10 +46,14 @@ class Shared:
 
 
 class Side:
-    """Copied inputs or outputs of a call; ``repeat`` is set if they look like earlier ones."""
+    """Copied inputs or outputs of a call; ``repeat`` is set if they look like earlier ones, and
+    ``origins`` tells of each leaf where its bytes are on the tape."""
 
     # Slots, because to make a dataclass or a named tuple costs as much as to copy a tensor.
-    __slots__ = ("facts", "pieces", "repeat", "same", "scalars", "storages", "structure", "wanted")
+    __slots__ = (
+        "facts", "origins", "pieces", "repeat", "same", "scalars", "storages", "structure",
+        "wanted",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -59,8 +65,10 @@ class Side:
         pieces: list[Any],
         wanted: Wanted = True,
         repeat: Shared | None = None,
+        origins: Sequence[Origin | None] | None = None,
     ) -> None:
         self.repeat = repeat
+        self.origins = origins
         self.structure = structure
         self.scalars = scalars
         self.facts = facts

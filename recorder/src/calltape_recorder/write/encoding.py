@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 from calltape_recorder.call import Call
 from calltape_recorder.capture.withholding import FEWEST_RANGED
@@ -19,11 +19,16 @@ from calltape_schema.inputs_table import inputs_hash
 from calltape_schema.leaves import checked_leaves
 from calltape_schema.packing import pack, pack_int, pack_text
 
-__all__ = ["Encoder"]
+__all__ = ["Encoder", "forget"]
 
 _MAX_LEAVES_KNOWN = 2048
 _MAX_HEADERS_KNOWN = 512
 _NO_SCALARS = pack([])
+
+
+SharedKeys: TypeAlias = tuple[str | None, ...] | None
+"""Per leaf of the outputs the key of an input that is the same copy, or None; None if there is
+none."""
 
 
 class Encoder:
@@ -37,14 +42,23 @@ class Encoder:
             _MAX_HEADERS_KNOWN, lambda _, header: len(header) // 64
         )
 
-    def encode(self, call: Call) -> NewCall:
-        """A call as the bytes of its blob and the document of its record."""
+    def encode(self, call: Call, file: int | None = None) -> NewCall:
+        """A call as the bytes of its blob and the document of its record.
+
+        Args:
+            call: that ended.
+            file: the number of the file that it is for. Bytes that are in this file already are
+                referred to. None for a file of which no call may refer to another.
+        """
         inputs = call.inputs
         assert inputs is not None
         sides = [inputs] if call.outputs is None else [inputs, call.outputs]
         for side in sides:
             wait_for_copies(side.pieces)
-        known = [self._leaves_of(side) for side in sides]
+        known = [self._leaves_of(inputs)]
+        if call.outputs is not None:
+            shared = _shared_keys(inputs, call.outputs)
+            known.append(self._leaves_of(call.outputs, shared))
         record = _document(call)
         for name, side, leaves in zip(_SIDES, sides, known, strict=False):
             record[name] = _tree(side, leaves)
@@ -52,32 +66,35 @@ class Encoder:
         if inputs.scalars:
             scalars = pack(record["inputs"]["scalars"])
             key = inputs_hash(inputs.structure.encoded, known[0].encoded, scalars)
-        if not any(leaves.stored for leaves in known):
+        stored, at = _placed(call.number, sides, known, file)
+        if at:
+            record["at"] = at
+        if not stored:
             return NewCall(call.number, record, key, scalars=scalars)
-        blob = [self._header(known), *_stored(sides, known)]
+        blob = [self._header(known, stored), *joined(stored.values())]
         checksum = 0
         for part in blob:
             checksum = crc32(part, checksum)
         return NewCall(call.number, record, key, blob, checksum, scalars)
 
-    def _leaves_of(self, side: Side) -> EncodedLeaves:
+    def _leaves_of(self, side: Side, shared: SharedKeys = None) -> EncodedLeaves:
         repeat = side.repeat
-        if repeat is None:
-            return self._known_leaves(side)
+        if repeat is None or shared is not None:
+            return self._known_leaves(side, shared)
         repeat.was_idle = False
         if repeat.encoded is None:
-            repeat.encoded = self._known_leaves(side)
+            repeat.encoded = self._known_leaves(side, None)
         return repeat.encoded
 
-    def _known_leaves(self, side: Side) -> EncodedLeaves:
-        key = (side.structure, side.facts, side.same, side.storages, side.wanted)
+    def _known_leaves(self, side: Side, shared: SharedKeys) -> EncodedLeaves:
+        key = (side.structure, side.facts, side.same, side.storages, side.wanted, shared)
         known = self._leaves.get(key)
         if known is None:
-            known = self._build_leaves(side)
+            known = self._build_leaves(side, shared)
             self._leaves.keep(key, known)
         return known
 
-    def _build_leaves(self, side: Side) -> EncodedLeaves:
+    def _build_leaves(self, side: Side, shared: SharedKeys) -> EncodedLeaves:
         documents: list[dict[str, Any]] = []
         keys: dict[str, int] = {}
         ranged: list[int] = []
@@ -86,6 +103,8 @@ class Encoder:
             original = index if side.same is None else side.same[index]
             kept = side.wanted if isinstance(side.wanted, bool) else side.wanted[index]
             key = side.structure.keys[original] if kept else None
+            if key is not None and shared is not None:
+                key = shared[original] or key
             document = leaf_document(facts, key, alias)
             documents.append(document)
             if original != index:
@@ -106,12 +125,12 @@ class Encoder:
         inputs = inputs_hash(side.structure.encoded, encoded, _NO_SCALARS)
         return EncodedLeaves(encoded, header, tuple(keys.values()), tuple(ranged), inputs)
 
-    def _header(self, known: list[EncodedLeaves]) -> bytes:
-        key = tuple(leaves.encoded for leaves in known)
+    def _header(self, known: list[EncodedLeaves], stored: dict[str, Any]) -> bytes:
+        key = tuple(leaves.encoded for leaves in known), tuple(stored)
         header = self._headers.get(key)
         if header is None:
-            entries = {name: stored for leaves in known for name, stored in leaves.header.items()}
-            header = build_header(entries)
+            entries = {name: entry for leaves in known for name, entry in leaves.header.items()}
+            header = build_header({name: entries[name] for name in stored})
             self._headers.keep(key, header)
         return header
 
@@ -132,9 +151,46 @@ def _encoded(
     return encoded, [stored_as(leaf) for leaf in decoded]
 
 
-def _stored(sides: list[Side], known: list[EncodedLeaves]) -> list[Any]:
-    pieces = zip(sides, known, strict=False)
-    return joined([side.pieces[leaf] for side, leaves in pieces for leaf in leaves.stored])
+def _shared_keys(inputs: Side, outputs: Side) -> SharedKeys:
+    """Keys of outputs that are inputs which the model did not change, such as a cache."""
+    if inputs.origins is None or outputs.origins is None:
+        return None
+    wanted, keys = inputs.wanted, inputs.structure.keys
+    known = {
+        id(origin): keys[at]
+        for at, origin in enumerate(inputs.origins)
+        if origin is not None and (wanted if isinstance(wanted, bool) else wanted[at])
+    }
+    found = tuple([known.get(id(origin)) for origin in outputs.origins])
+    return found if any(found) else None
+
+
+def _placed(
+    call: int, sides: list[Side], known: list[EncodedLeaves], file: int | None
+) -> tuple[dict[str, Any], list[tuple[str, int, str]]]:
+    """Per key the copy that goes into the blob, and the references to blobs of earlier calls."""
+    stored: dict[str, Any] = {}
+    at: dict[str, tuple[str, int, str]] = {}
+    for side, leaves in zip(sides, known, strict=True):
+        for leaf, key in zip(leaves.stored, leaves.header, strict=True):
+            origin = None if side.origins is None or file is None else side.origins[leaf]
+            if key in stored or key in at:
+                continue
+            if origin is not None and origin.file == file and origin.call < call:
+                at[key] = key, origin.call, origin.key
+                continue
+            stored[key] = side.pieces[leaf]
+            if origin is not None and file is not None:
+                origin.file, origin.call, origin.key = file, call, key
+    return stored, list(at.values())
+
+
+def forget(call: Call) -> None:
+    """Notes that the bytes of a call are on no tape: it could not be written."""
+    for side in (call.inputs, call.outputs):
+        for origin in () if side is None else side.origins or ():
+            if origin is not None and origin.call == call.number:
+                origin.file = None
 
 
 _SIDES = "inputs", "outputs"

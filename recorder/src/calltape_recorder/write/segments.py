@@ -20,7 +20,7 @@ from calltape_schema.inputs_table import InputsTable
 from calltape_schema.records import Manifest, Segment
 from calltape_schema.writer import manifest_member
 
-__all__ = ["Bounds", "Refusal", "Segments"]
+__all__ = ["Bounds", "OtherFile", "Refusal", "Segments"]
 
 _LOOK_SECONDS = 1.0
 _FREE_LOOK_BYTES = 16 * 1024 * 1024
@@ -29,6 +29,10 @@ _LAST_END_BYTES = 8 * 1024  # of the end of a file without calls
 _END_SHARE = 8  # an end takes at most this part of the bound, besides its index
 _INDEX_BYTES = 32  # in the end, per group, before it is deflated
 _MAX_CALLS = 1_000_000  # in a file: its index may have as many groups
+
+
+class OtherFile(Exception):  # noqa: N818 - a signal between two functions, not an error
+    """The next file has begun. Calls that refer to the bytes of the last one are encoded again."""
 
 
 class Segments:
@@ -49,6 +53,7 @@ class Segments:
     Attributes:
         budget: who has how much of ``max_disk_bytes``.
         compression: of the complete files.
+        file: counts the files that were begun. A call may refer to bytes of the current file alone.
 
     Raises:
         TapeError: ``exists`` or ``io``.
@@ -77,6 +82,7 @@ class Segments:
         self._end_bytes = _END_BYTES
         self._stem = path.removesuffix(".tape")
         self._number = 0
+        self.file = 0
         self._closed = ClosedSegments(ledger, gone, notices)
         self._manifest: Manifest | None = None
         self._began = self._looked = time.monotonic()
@@ -130,13 +136,18 @@ class Segments:
         self._new_bytes = len(manifest_member(manifest.model_copy(update={"segment": segment})))
         self.budget.claim(self._needed())
 
-    def append(self, calls: Sequence[NewCall], evidence: int = 0) -> None:
-        """Appends whole calls, to the next file if this one is full. ``evidence`` is how many of
-        them were like none before.
+    def append(self, calls: Sequence[NewCall], evidence: int = 0, file: int = 0) -> None:
+        """Appends whole calls, to the next file if this one is full.
+
+        Args:
+            calls: to append.
+            evidence: how many of them were like none before.
+            file: the file that they were encoded for, see :attr:`file`.
 
         Raises:
             OSError: none of these calls counts as written.
             Refusal: a bound is reached. No file is deleted for calls that would not fit anyway.
+            OtherFile: they refer to bytes of another file than the one that is next.
             TapeError: ``limit``: a record is larger than a reader takes.
         """
         assert self._manifest is not None
@@ -145,6 +156,8 @@ class Segments:
         if self._is_full(append):
             self.roll()
         self._make_room(append)
+        if file != self.file and any("at" in call.record for call in calls):
+            raise OtherFile
         tape = self._current(min(call.number for call in calls))
         try:
             tape.commit(append)
@@ -159,6 +172,7 @@ class Segments:
         tape, self._tape = self._tape, None
         if tape is None:
             return
+        self.file += 1
         self._closed.add(tape, *self._accounts(tape))
         self.compression.add(tape)
         with contextlib.suppress(OSError):  # it is tried again when the disk takes the next file
@@ -375,6 +389,7 @@ class Segments:
         """Counts the calls of a file that somebody removed as dropped, and says it if there are
         any."""
         self._tape = None
+        self.file += 1
         table = tape.table
         tape.close()
         coverage = self._ledger.drain_coverage()

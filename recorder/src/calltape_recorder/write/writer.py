@@ -14,9 +14,9 @@ from calltape_recorder.locks import HasLock, lent
 from calltape_recorder.snapshot.buffers import Buffers
 from calltape_recorder.snapshot.copies import release
 from calltape_recorder.threads import Event, get_ident, sleep, start_thread, wait_for
-from calltape_recorder.write.encoding import Encoder
+from calltape_recorder.write.encoding import Encoder, forget
 from calltape_recorder.write.notices import Notices
-from calltape_recorder.write.segments import Refusal, Segments
+from calltape_recorder.write.segments import OtherFile, Refusal, Segments
 from calltape_schema import TapeError
 from calltape_schema.groups import NewCall
 
@@ -262,23 +262,25 @@ class Writer:
 
     def _encode(self, call: Call) -> NewCall | None:
         try:
-            return self._encoder.encode(call)
+            return self._encoder.encode(call, self._segments.file)
         except Exception as error:
             self._notices.complain("a call could not be encoded", error)
             self._account(call, "internal")
             return None
 
     def _write(self, calls: list[Call], encoded: list[NewCall]) -> None:
+        evidence, file = sum([call.is_evidence for call in calls]), self._segments.file
         try:
-            self._segments.append(encoded, sum([call.is_evidence for call in calls]))
+            self._segments.append(encoded, evidence, file)
+        except OtherFile:
+            self._write(*self._anew(calls))
+            return
         except Refusal as refusal:
-            self._refuse(calls, encoded, str(refusal))
+            self._refuse(calls, str(refusal))
             return
         except Exception as error:
             if len(calls) > 1 and isinstance(error, (OSError, TapeError)):
-                # A small call may still fit if a large one does not.
-                for call, parts in zip(calls, encoded, strict=False):
-                    self._write([call], [parts])
+                self._write_singly(calls)
                 return
             self._notices.complain(f"the tape {self._segments.first_path} cannot be written", error)
             for call in calls:
@@ -288,10 +290,26 @@ class Writer:
         for call in calls:
             self._account(call, None)
 
-    def _refuse(self, calls: list[Call], encoded: list[NewCall], reason: str) -> None:
+    def _anew(self, calls: list[Call]) -> tuple[list[Call], list[NewCall]]:
+        """Calls that were not written, encoded for the file that is current now."""
+        for call in calls:
+            forget(call)
+        pairs = [(call, parts) for call in calls if (parts := self._encode(call)) is not None]
+        return [call for call, _ in pairs], [parts for _, parts in pairs]
+
+    def _write_singly(self, calls: list[Call]) -> None:
+        """Writes calls that could not be written together: a small one may still fit if a large one
+        does not."""
+        for call in calls:
+            forget(call)
+        for call in calls:
+            alone, encoded = self._anew([call])
+            if alone:
+                self._write(alone, encoded)
+
+    def _refuse(self, calls: list[Call], reason: str) -> None:
         if len(calls) > 1:
-            for call, parts in zip(calls, encoded, strict=False):
-                self._write([call], [parts])
+            self._write_singly(calls)
             return
         path = self._segments.first_path
         self._notices.warn(f"the bound {reason} of the tape {path} is reached: calls are dropped")
@@ -308,6 +326,7 @@ class Writer:
             if self._written is not None:
                 self._written(call)
         else:
+            forget(call)
             self._lost(call)
 
 
