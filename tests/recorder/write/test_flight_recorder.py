@@ -80,8 +80,8 @@ def test_memory_is_bounded_by_bytes(tmp_path: Path) -> None:
     model = Identity()
     held = FlightRecorder(calls=1000, bytes=100_000)
     with record(model, tmp_path / "t.tape", keep=NEVER, flight_recorder=held, outputs=False) as r:
-        for _ in range(50):
-            model(torch.ones(2500))  # 10,000 bytes
+        for n in range(50):
+            model(torch.full((2500,), float(n)))  # 10,000 bytes
             assert r.stats().queued_bytes <= 100_000
         assert r.stats().queued == 10
         model(torch.ones(100_000))  # more than the bound: nothing is left

@@ -342,7 +342,7 @@ def test_names_that_are_taken_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "a-00001.tape").write_text("somebody's")
     model = Identity()
     with record(model, tmp_path / "a.tape", segment_bytes=50 * KIB, overwrite=True) as recorder:
-        call(recorder, model, 4)
+        call(recorder, model, 8)
     assert (tmp_path / "a-00001.tape").read_text() == "somebody's"
     assert (tmp_path / "a-00002.tape").exists()
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-from calltape_recorder.keep.ledger import Ledger
 from calltape_recorder.snapshot.bare_tensor import data_ptr, untyped_storage
 from calltape_recorder.snapshot.buffers import Buffer, Buffers
 from calltape_recorder.snapshot.large_copies import array_type, source_of
@@ -69,20 +68,34 @@ class Earlier(NamedTuple):
         return self.piece if self.buffer is None else self.piece._replace(owner=self.buffer)
 
 
+class Room(Protocol):
+    """Memory in bytes, of which copies hold a part."""
+
+    max_bytes: int
+
+    def hold(self, nbytes: int) -> bool:
+        """Reserves memory; False if there is not so much left."""
+        ...
+
+    def let_go(self, nbytes: int) -> None:
+        """Frees it."""
+        ...
+
+
 class EarlierCopies:
     """The latest copies of host memory, by address. Any thread may use them.
 
     Args:
         buffers: the pool of the copies.
-        ledger: has the bound of memory. The copies leave when calls need the room.
+        room: the memory of the queue. The copies leave when calls need it.
     """
 
-    def __init__(self, buffers: Buffers, ledger: Ledger) -> None:
+    def __init__(self, buffers: Buffers, room: Room) -> None:
         self.lock = RLock()  # reentrant: a signal handler may call the model in it
         self._buffers = buffers
-        self._ledger = ledger
+        self._room = room
         self._known: dict[int, Earlier] = {}  # the oldest first
-        self._most_bytes = ledger.max_bytes // _SHARE if _compare is not None else 0
+        self._most_bytes = room.max_bytes // _SHARE if _compare is not None else 0
         self._bytes = 0
 
     def find(self, leaves: Sequence[Any], look: Look) -> list[Earlier | None] | None:
@@ -165,7 +178,7 @@ class EarlierCopies:
                 return
             while self._bytes + made.size > self._most_bytes or len(self._known) >= _MOST:
                 self._drop(next(iter(self._known)))
-            if not self._ledger.hold(made.size):
+            if not self._room.hold(made.size):
                 return
             self._bytes += made.size
             self._known[address] = made
@@ -175,7 +188,7 @@ class EarlierCopies:
     def _drop(self, address: int) -> None:
         known = self._known.pop(address)
         self._bytes -= known.size
-        self._ledger.let_go(known.size)
+        self._room.let_go(known.size)
         if known.buffer is not None:
             self._buffers.give_back(known.buffer)
 
