@@ -10,6 +10,7 @@ import sys
 import torch
 
 from benchmarks import (
+    bytes_per_step,
     call_cost,
     container,
     copies,
@@ -28,6 +29,7 @@ from benchmarks.report import Row, table
 
 _BENCHMARKS = {
     "call_cost": call_cost.rows,
+    "bytes_per_step": bytes_per_step.rows,
     "throughput": throughput.rows,
     "serving": serving.rows,
     "container": container.rows,

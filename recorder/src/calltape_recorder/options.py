@@ -70,7 +70,8 @@ class Options(TypedDict, total=False):
         max_calls: stop recording after this many calls.
         max_seconds: stop recording after this time.
         max_queue_bytes: the most memory for calls that are under way or wait to be written, with
-            pooled buffers. A call that does not fit is counted and dropped before it is copied.
+            pooled buffers. A call that does not fit is counted and dropped before it is copied. A
+            quarter of it may have copies that later calls share, until a call needs the room.
         max_disk_bytes: the most bytes of all files together.
         min_free_bytes: how much space of the disk stays free.
         when_full: what happens if one of these two is reached. ``"stop"`` drops calls until there
