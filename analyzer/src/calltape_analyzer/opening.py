@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -15,11 +14,11 @@ from calltape_analyzer.reading.opened_segments import opened_segments, scanned_s
 from calltape_analyzer.reading.ranks import without_other_ranks
 from calltape_analyzer.reading.repeated_calls import without_repeats
 from calltape_analyzer.reading.segment import Segment
-from calltape_analyzer.reading.tape_file import is_ahead
+from calltape_analyzer.reading.tape_file import holds_no_call
 from calltape_analyzer.reading.targets import chosen_target, common_target, target_name
-from calltape_analyzer.reading.urls import is_url
 from calltape_analyzer.tape import Tape
 from calltape_schema.errors import TapeError
+from calltape_schema.history import Source
 
 __all__ = ["open_tape", "opened_recordings"]
 
@@ -185,7 +184,7 @@ class _Files:
         self.segments = [segment for segment in self.segments if id(segment) not in unsound]
         self._expect_some()
         for unreadable in self._errors:
-            if not _holds_no_call(unreadable.path):
+            if not holds_no_call(unreadable.path):
                 self._damage.add(unreadable)
 
     def _expect_some(self) -> None:
@@ -196,17 +195,21 @@ class _Files:
 def _without_surveyed(segments: Sequence[Segment], damage: Damage) -> list[Segment]:
     """The files, without surveys of which a recording is in another file too: its calls would
     count twice."""
-    known = {one.manifest.tape for one in segments if not one.elsewhere}
+    known: dict[bytes, list[Source]] = {}
     left_out: set[int] = set()
-    for one in segments:
-        if not one.elsewhere:
-            continue
-        if known.isdisjoint(one.recordings):
-            known |= one.recordings.keys()
+    for one in sorted(segments, key=lambda segment: segment.elsewhere):
+        own = one.sources
+        if not one.elsewhere or not any(
+            source.shares(other.tape, other.parts)
+            for source in own
+            for other in known.get(source.tape, ())
+        ):
+            for source in own:
+                known.setdefault(source.tape, []).append(source)
             continue
         one.close()
         left_out.add(id(one))
-        reason = "the survey is left out: calls of its recordings are in other files here"
+        reason = "the survey is left out: calls that it counts are in other files here"
         advice = "open the survey, or the tapes"
         damage.add(RepeatedCallsError("damaged", reason, path=one.path, advice=advice))
     return [one for one in segments if id(one) not in left_out]
@@ -232,14 +235,3 @@ def _began(parts: Sequence[Segment]) -> int:
 def _rank(segment: Segment) -> tuple[bool, int]:
     """Calls that were under way come last."""
     return segment.is_ahead, segment.part
-
-
-def _holds_no_call(path: str | None) -> bool:
-    """Whether this is a file of write-ahead that a recorder is just making, or has removed since
-    its name was read."""
-    if path is None or is_url(path) or not is_ahead(path):
-        return False
-    try:
-        return os.stat(path).st_size == 0
-    except OSError:
-        return True

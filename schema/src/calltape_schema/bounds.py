@@ -56,6 +56,8 @@ MAX_OPTIONS = 100
 """Options of a step."""
 MAX_SOURCES = 1000
 """Recordings that a step read."""
+MAX_PARTS = 64
+"""Runs of files of a recording that a survey tells apart."""
 MAX_HEADER_BYTES = 16 * 1024 * 1024
 """The JSON of a blob: 50,000 tensors with long names."""
 MAX_HEADER_BRACKETS = 8 * MAX_LEAVES

@@ -14,6 +14,7 @@ from calltape_analyzer.reading.damage import Damage
 from calltape_analyzer.reading.recordings import places_of, recordings_of
 from calltape_analyzer.reading.segment import LEFT_OUT, Segment
 from calltape_schema.errors import TapeError
+from calltape_schema.inputs_table import InputsTable
 from calltape_schema.tar import END_MEMBER
 
 __all__ = ["trusted_counters"]
@@ -42,7 +43,9 @@ def _of_place(alike: Sequence[Segment], damage: Damage) -> list[TrafficCounters]
     first = None
     for segment in alike:
         table = segment.table
-        if table is None or segment.left_out or _is_part(segment):
+        if segment.elsewhere:
+            found.append(_of_survey(segment, damage))
+        elif table is None or segment.left_out or _is_part(segment):
             missing.add(segment.path)
         elif first is not None:
             reason = f"it counts the same calls as {first.path}: this is not used"
@@ -50,8 +53,21 @@ def _of_place(alike: Sequence[Segment], damage: Damage) -> list[TrafficCounters]
             missing.add(segment.path)
         else:
             first = segment
-            counters, errors = TrafficCounters.of(table)
-            for error in errors:
-                damage.add(error.at(path=segment.path, member=END_MEMBER))
-            found.append(counters)
+            found.append(_counters(segment, table, damage))
     return [TrafficCounters(missing=frozenset(missing)), *found]
+
+
+def _of_survey(segment: Segment, damage: Damage) -> TrafficCounters:
+    """The counters of a survey. If a file of it had no end, or only a part of the calls, they are
+    at least so many."""
+    found = _counters(segment, segment.table or InputsTable(), damage)
+    if not (segment.coverage.at_least or _is_part(segment)):
+        return found
+    return found.merge(TrafficCounters(missing=frozenset((segment.path,))))
+
+
+def _counters(segment: Segment, table: InputsTable, damage: Damage) -> TrafficCounters:
+    counters, errors = TrafficCounters.of(table)
+    for error in errors:
+        damage.add(error.at(path=segment.path, member=END_MEMBER))
+    return counters

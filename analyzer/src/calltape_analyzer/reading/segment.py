@@ -30,6 +30,7 @@ from calltape_schema.endings import Coverage
 from calltape_schema.errors import Kind, TapeError
 from calltape_schema.fields import MAX_COUNT
 from calltape_schema.groups import GroupedRecord
+from calltape_schema.history import Source
 from calltape_schema.inputs_table import InputsTable
 from calltape_schema.leaves import Leaf
 from calltape_schema.packing import pack
@@ -38,7 +39,15 @@ from calltape_schema.records import Manifest, Tree, encode_manifest
 from calltape_schema.scan import Scan
 from calltape_schema.tar import END_MEMBER, Member, group_name
 
-__all__ = ["LEFT_OUT", "UNDER_WAY", "UNDER_WAY_WORDS", "UNSEALED", "InputsOfCalls", "Segment"]
+__all__ = [
+    "LEFT_OUT",
+    "UNDER_WAY",
+    "UNDER_WAY_WORDS",
+    "UNSEALED",
+    "InputsOfCalls",
+    "Segment",
+    "no_single_call",
+]
 
 T = TypeVar("T")
 
@@ -156,12 +165,17 @@ class Segment:
         return self._end is not None and bool(self._end.elsewhere)
 
     @cached_property
-    def recordings(self) -> dict[bytes, int]:
-        """The ids of the recordings of its calls, with what was added to their numbers."""
+    def sources(self) -> tuple[Source, ...]:
+        """The recordings of its calls."""
         steps = self.manifest.history or ()
-        if not self.elsewhere or not steps:
-            return {self.manifest.tape: 0}
-        return {source.tape: source.first for source in steps[-1].sources}
+        if self.elsewhere and steps:
+            return tuple(steps[-1].sources)
+        return (Source(tape=self.manifest.tape, parts=((self.part, self.part),)),)
+
+    @cached_property
+    def recordings(self) -> dict[bytes, int]:
+        """Their ids, with what was added to the numbers of their calls."""
+        return {source.tape: source.first for source in self.sources}
 
     def ref(self, number: int) -> CallRef:
         """The call of a number: of a survey, the call of the recording that it counts."""
@@ -197,10 +211,7 @@ class Segment:
         """Finds every call of the file, if that was not done yet. What its end says is compared
         with the calls; a difference is damage."""
         if self.elsewhere:
-            raise UsageError(
-                "a survey has counts and sizes, and no single call or value",
-                advice="open the tapes themselves for this",
-            )
+            raise no_single_call()
         with self._lock:
             if self._found is None:
                 self._scan_now()
@@ -311,12 +322,18 @@ class Segment:
 
     @property
     def span_ns(self) -> tuple[int, int] | None:
-        """When the first call began and the last one ended, Unix time in nanoseconds, by the end of
-        the file; None if that was not read, or does not say."""
+        """When the first call began and the last one ended, Unix time in nanoseconds; without an
+        end, the first and the last one by number. None if nobody knows."""
         found = self.summary
-        if found is None or found.first_ns is None or found.last_ns is None:
-            return None
-        return found.first_ns, found.last_ns
+        if found is not None:
+            first, last = found.first_ns, found.last_ns
+            return None if first is None or last is None else (first, last)
+        times: list[int] = []
+        for position in {self.order[0], self.order[-1]} if len(self) else ():
+            with contextlib.suppress(TapeError):  # a look at the call tells
+                record = self.record(position)
+                times += [record.time_ns, record.time_ns + (record.duration_ns or 0)]
+        return (min(times), max(times)) if times else None
 
     @property
     def disk_bytes(self) -> int:
@@ -645,6 +662,12 @@ class Segment:
             f"call {number}: the checksum of its tensors does not match their bytes",
             path=self.path, member=found.name, offset=found.offset,
         )  # fmt: skip
+
+
+def no_single_call() -> UsageError:
+    """The error of who asks a survey for a call."""
+    reason = "a survey has counts and sizes, and no single call or value"
+    return UsageError(reason, advice="open the tapes themselves for this")
 
 
 def _sorted(found: Scan) -> array[int]:

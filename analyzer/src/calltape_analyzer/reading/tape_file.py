@@ -20,11 +20,12 @@ from typing_extensions import Self
 
 from calltape_analyzer.reading.compressed import is_compressed, unpacked
 from calltape_analyzer.reading.file_descriptors import Descriptors, no_descriptor
+from calltape_analyzer.reading.urls import is_url
 from calltape_analyzer.reading.zero_checksum import crc32_after_zeros
 from calltape_schema.checksum import crc32
 from calltape_schema.errors import TapeError
 
-__all__ = ["TapeFile", "descriptors", "is_ahead"]
+__all__ = ["TapeFile", "descriptors", "holds_no_call", "is_ahead"]
 
 T = TypeVar("T")
 
@@ -43,6 +44,17 @@ _AHEAD = re.compile(r"\.ahead-\d+\.tape\Z")
 def is_ahead(path: str) -> bool:
     """Whether a file is a write-ahead file by its name: it is overwritten with every call."""
     return _AHEAD.search(path) is not None
+
+
+def holds_no_call(path: str | None) -> bool:
+    """Whether this is a file of write-ahead that a recorder is just making, or has removed since
+    its name was read."""
+    if path is None or is_url(path) or not is_ahead(path):
+        return False
+    try:
+        return os.stat(path).st_size == 0
+    except OSError:
+        return True
 
 
 class _Version(NamedTuple):
