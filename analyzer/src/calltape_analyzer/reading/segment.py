@@ -518,9 +518,10 @@ class Segment:
         document = self.document(position)
         blob = document.pop("blob", None)
         if document.pop("at", None):
-            blob = self.whole_blob(position, self.record(position)).model_dump()
+            facts = self.whole_blob(position, self.record(position))
+            blob = None if facts is None else facts.model_dump()
         if blob is not None:
-            document["blob"] = {name: blob[name] for name in ("size", "crc32")}
+            document["blob"] = {name: blob.get(name) for name in ("size", "crc32")}
         # A copy has the fields in another order.
         return pack([self.number(position), sorted(document.items())])
 
