@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from hashlib import blake2b
 
 from calltape_analyzer.errors import UsageError
+from calltape_analyzer.notebook import Shown, Sketch
 from calltape_analyzer.reading.targets import TargetsError, chosen_target, target_name
 from calltape_analyzer.surveying.file_survey import FileSurvey
 from calltape_analyzer.text import counted, some_of
@@ -200,7 +201,7 @@ def _shift(table: InputsTable, begin: int) -> None:
         row.example = None if row.example is None else row.example + begin
 
 
-class Survey:
+class Survey(Shown):
     """What many tapes say together; :func:`survey` makes it.
 
     Attributes:
@@ -215,6 +216,12 @@ class Survey:
     def __repr__(self) -> str:
         files = sum(one.files for one in self.targets.values())
         return f"<Survey of {counted(files, 'file')}, {counted(len(self.targets), 'target')}>"
+
+    def _sketch(self) -> Sketch:
+        rows = [(name, one.files, one.coverage.kept) for name, one in self.targets.items()]
+        rows.sort(key=lambda row: -row[2])
+        note = f"{len(self.unreadable):,} files could not be read" if self.unreadable else None
+        return Sketch("Survey", head=("target", "files", "calls"), rows=rows, note=note)
 
     def add(self, one: FileSurvey) -> None:
         """Adds a file."""
