@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 import torch
+from calltape_schema.framing import MANIFEST, blob_name, member_header, padding, record_name
 from typer.testing import CliRunner
 
 from calltape_analyzer import TapeError, open_tape, plain_data
 from calltape_analyzer.cli import app, output
-from calltape_analyzer.reading.zero_checksum import crc32_after_zeros
+from calltape_analyzer.reading.tape_file import crc32_after_zeros
 from calltape_analyzer.text import alike
-from calltape_schema.framing import MANIFEST, blob_name, member_header, padding, record_name
 from calltape_schema.packing import pack, seal_envelope
 from calltape_schema.tree import TensorNode, children_of, decode_structure
 from tests.analyzer.hostile.test_strangers import ESCAPE, forged
