@@ -300,7 +300,7 @@ def _blob(parts: dict[str, tuple[Stored, bytes]]) -> bytes:
 def _call(number: int, given: Recorded, values: str) -> NewCall:
     capture = _Capture(values)
     document: dict[str, Any] = {
-        "time_ns": START_NS + number * 1_000_000_000,
+        "time_ns": START_NS + min(number, 2**32) * 1_000_000_000,
         "duration_ns": given.duration_ns,
         "thread": given.thread,
         "inputs": capture.tree(None, "", {"args": given.args, "kwargs": given.kwargs}),

@@ -406,7 +406,7 @@ class Call(Shown):
     def _bytes(self, leaf: Leaf) -> bytearray:
         record = self._grouped
         self._segment.check_blob(self._position, record)
-        _, start, size = self._segment.place(self._position, record, leaf)
+        start, size = self._segment.place(self._position, record, leaf)
         check_memory(memory_limit_of(self.tape_bytes), [((size,), 1)], leaf.key or "")
         return self._segment.copy(start, size)
 

@@ -587,10 +587,10 @@ class Segment:
         Raises:
             TapeError: ``damaged``, ``invalid`` or ``limit``.
         """
-        found = self._same(self._reader.place(record, leaf))
-        if found.holder is not record:
-            self._check_holder(position, record.call, found.holder.call)
-        return found
+        there = record.elsewhere.get(leaf.key or "")
+        if there is not None:
+            self._check_holder(position, record.call, there[0])
+        return self._same(self._reader.place(record, leaf))
 
     def check_values(self, position: int, record: GroupedRecord) -> None:
         """Compares the blob of a call with its checksum, and those of the earlier calls that have
