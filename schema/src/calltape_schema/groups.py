@@ -406,7 +406,7 @@ class Group:
         if not is_map(tree):
             raise TapeError("invalid", "a tree is not a map")
         parts = self._shared()
-        found = dict(tree)
+        found: dict[str, Any] = tree  # decoded for this call
         for name in ("structure", "leaves"):
             at = tree.get(name)
             if type(at) is not int or not 0 <= at < len(parts):
