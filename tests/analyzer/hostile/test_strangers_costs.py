@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from calltape_analyzer import TapeError, open_tape, plain_data
 from calltape_analyzer.cli import app, output
-from calltape_analyzer.reading.zero_checksum import crc32_after_zeros
+from calltape_analyzer.reading.tape_file import crc32_after_zeros
 from calltape_analyzer.text import alike
 from calltape_schema.packing import pack
 from calltape_schema.tree import TensorNode, children_of, decode_structure

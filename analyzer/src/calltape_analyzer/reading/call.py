@@ -6,7 +6,7 @@ bytes are read and compared with their checksum at the first use.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 from calltape_analyzer.notebook import Shown, Sketch
@@ -25,9 +25,17 @@ from calltape_schema.leaves import Leaf
 from calltape_schema.records import BlobFacts, CallRecord, Manifest, ModelError, Tree
 from calltape_schema.tree import Node
 
-__all__ = ["Call", "Side"]
+__all__ = ["Call", "Side", "advice_on_outputs"]
 
 Side = Literal["inputs", "outputs"]
+
+_ADVICE = {
+    "policy": "record with outputs=True",
+    "queue_full": "there was no memory left to copy them: record with a larger max_queue_bytes, or "
+    "keep fewer calls",
+    "internal": "the recorder failed, as the log of the host says",
+    "left out by calltape filter": "take the tape that was filtered",
+}
 
 
 class Call(Shown):
@@ -412,3 +420,19 @@ class Call(Shown):
         start, size = self._segment.place(self._position, record, leaf)
         check_memory(memory_limit_of(self.tape_bytes), [((size,), 1)], leaf.key or "")
         return self._segment.copy(start, size)
+
+
+def advice_on_outputs(missing: Iterable[str | None]) -> str:
+    """How to have outputs the next time: it depends on why they are missing.
+
+    Args:
+        missing: why they are missing, as records say it.
+    """
+    known = {one for one in missing if one is not None}
+    # Of a stream the reason stands within: 3 of 9 chunks kept: queue_full.
+    found = [
+        advice
+        for reason, advice in _ADVICE.items()
+        if any(one == reason or f": {reason}" in one for one in known)
+    ]
+    return "; ".join(found) or "these calls have none to compare a program with"

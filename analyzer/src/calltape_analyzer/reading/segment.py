@@ -21,8 +21,8 @@ from calltape_analyzer.pytree.memory_limit import check_memory, memory_limit_of
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.reading.damage import Damage, is_damage
 from calltape_analyzer.reading.file_descriptors import DescriptorError
-from calltape_analyzer.reading.opened_file import opened_file
-from calltape_analyzer.reading.tape_file import is_ahead
+from calltape_analyzer.reading.tape_file import TapeBytes, TapeFile, is_ahead
+from calltape_analyzer.reading.urls import is_url, local_path
 from calltape_schema.blob import build_header, stored_as
 from calltape_schema.checksum import crc32
 from calltape_schema.end import End
@@ -124,7 +124,7 @@ class Segment:
         self._checked = bytearray()
         self._ahead: tuple[int, bytes] | None = None
         self._lock = threading.RLock()
-        self._file = opened_file(path)
+        self._file = _opened_file(path)
         self.path, self.location = self._file.path, self._file.location
         try:
             self._reader = TapeReader(self._file)
@@ -678,6 +678,21 @@ def no_single_call() -> UsageError:
     """The error of who asks a survey for a call."""
     reason = "a survey has counts and sizes, and no single call or value"
     return UsageError(reason, advice="open the tapes themselves for this")
+
+
+def _opened_file(path: str) -> TapeBytes:
+    """The bytes of a tape, decompressed if somebody compressed it.
+
+    Raises:
+        TapeError: ``not_found``, ``io`` or ``not_a_tape``; ``damaged``, ``limit`` or ``usage`` for
+            a compressed file that cannot be read; ``usage`` for a URL without the extra ``remote``.
+    """
+    if not is_url(path):
+        return TapeFile(local_path(path))
+    # A process that reads local files never imports what URLs need.
+    from calltape_analyzer.reading.remote_file import opened_url
+
+    return opened_url(path)
 
 
 def _sorted(found: Scan) -> array[int]:
