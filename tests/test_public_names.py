@@ -64,8 +64,6 @@ INTERNAL = {
     "Call.stored",
     "Call.raw_blob",
     "Call.blob_damage",
-    "Survey.listed_unreadable",
-    "SurveyedTape.segments",
     "Tape.segments",
 }
 

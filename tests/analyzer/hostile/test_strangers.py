@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from calltape_schema.framing import MANIFEST, blob_name, record_name
 from typer.testing import CliRunner
 
 import calltape_analyzer
@@ -17,7 +18,6 @@ from calltape_analyzer.cli import app
 from calltape_analyzer.cli.source_code import python_of_variants
 from calltape_analyzer.pytree.memory_limit import LEAST_BYTES
 from calltape_recorder import record
-from calltape_schema.framing import MANIFEST, blob_name, record_name
 from calltape_schema.packing import pack, seal_envelope
 from tests.analyzer.reading.forged import Forged, inputs_of
 from tests.analyzer.tapes import member, write_tape
