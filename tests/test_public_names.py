@@ -63,9 +63,8 @@ INTERNAL = {
     "Call.raw_record",
     "Call.stored",
     "Call.raw_blob",
+    "Call.whole_blob",
     "Call.blob_damage",
-    "Survey.listed_unreadable",
-    "SurveyedTape.segments",
     "Tape.segments",
 }
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from benchmarks.scale import COSTS, FLEET, costs_table, policies, policies_table
 from calltape_analyzer.surveying.survey_file import MAX_SURVEY_BYTES
-
 from calltape_schema.summary import MAX_INPUTS
 
 ROOT = Path(__file__).resolve().parent.parent

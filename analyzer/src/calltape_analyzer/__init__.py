@@ -82,8 +82,7 @@ if TYPE_CHECKING:
     from calltape_analyzer.pytree.rendering import render
     from calltape_analyzer.reading.call import Call
     from calltape_analyzer.reading.call_ref import CallRef
-    from calltape_analyzer.reading.calls import Calls
-    from calltape_analyzer.reading.seen_inputs import Place, SeenInputs
+    from calltape_analyzer.reading.calls import Calls, Place, SeenInputs
     from calltape_analyzer.redacting.private_data import (
         PrivateData,
         PrivateFinding,
@@ -95,7 +94,7 @@ if TYPE_CHECKING:
     from calltape_analyzer.replaying.replaying import replay
     from calltape_analyzer.reporting.page import ReportPage
     from calltape_analyzer.scripting import script
-    from calltape_analyzer.surveying.survey import Survey
+    from calltape_analyzer.surveying.survey import Survey, TargetSurvey
     from calltape_analyzer.surveying.surveying import survey
     from calltape_analyzer.tape import Tape
     from calltape_analyzer.targets.onnx import DynamicAxes, dynamic_axes
@@ -181,6 +180,7 @@ __all__ = [
     "Tape",
     "TapeDifference",
     "TapeError",
+    "TargetSurvey",
     "TensorFinding",
     "Tolerances",
     "TrafficCounters",
@@ -282,8 +282,7 @@ _NAMES = {
     "pytree.rendering": ("render",),
     "reading.call": ("Call",),
     "reading.call_ref": ("CallRef",),
-    "reading.seen_inputs": ("Place", "SeenInputs"),
-    "reading.calls": ("Calls",),
+    "reading.calls": ("Calls", "Place", "SeenInputs"),
     "redacting.private_data": ("PrivateData", "PrivateFinding", "private_data"),
     "redacting.redaction": ("redact",),
     "replaying.check_report": ("CheckReport", "CheckRow"),
@@ -291,7 +290,7 @@ _NAMES = {
     "replaying.replaying": ("replay",),
     "reporting.page": ("ReportPage",),
     "scripting": ("script",),
-    "surveying.survey": ("Survey",),
+    "surveying.survey": ("Survey", "TargetSurvey"),
     "surveying.surveying": ("survey",),
     "tape": ("Tape",),
     "targets.onnx": ("DynamicAxes", "dynamic_axes"),

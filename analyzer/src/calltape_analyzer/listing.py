@@ -18,7 +18,6 @@ from calltape_analyzer.reading.places import host_of, unsealed_paths
 from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.reading.targets import target_name
 from calltape_analyzer.text import counted
-from calltape_schema.errors import TapeError
 
 __all__ = ["Recording", "Recordings", "list_recordings", "recordings"]
 
@@ -125,7 +124,7 @@ def list_recordings(path: Paths, damage: Damage, *, scan: bool = False) -> list[
 
 
 def _recording(parts: Sequence[Segment]) -> Recording:
-    times = [time for part in parts for time in _times(part)]
+    times = [time for part in parts for time in part.span_ns or ()]
     return Recording(
         tape=parts[0].manifest.tape.hex(),
         target=target_name(parts[0].manifest.target),
@@ -139,18 +138,3 @@ def _recording(parts: Sequence[Segment]) -> Recording:
         last_ns=max(times, default=None),
         damage=0,
     )
-
-
-def _times(part: Segment) -> list[int]:
-    """When the first call began and the last one ended; nothing for a file without calls."""
-    if part.summary is not None:
-        found = part.summary.first_ns, part.summary.last_ns
-        return [time for time in found if time is not None]
-    times = []
-    for position in {part.order[0], part.order[-1]} if len(part) else ():
-        try:
-            record = part.record(position)
-        except TapeError:
-            continue  # a look at the call tells
-        times += [record.time_ns, record.time_ns + (record.duration_ns or 0)]
-    return times

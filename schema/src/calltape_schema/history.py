@@ -8,16 +8,19 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 from typing_extensions import Self
 
-from calltape_schema.bounds import MAX_OPTIONS, MAX_SOURCES, MAX_STEPS
+from calltape_schema.bounds import MAX_OPTIONS, MAX_PARTS, MAX_SOURCES, MAX_STEPS
 from calltape_schema.fields import Count, Many, Record, Short, TapeId
 
 __all__ = [
     "MAX_OPTIONS",
+    "MAX_PARTS",
     "MAX_SOURCES",
     "MAX_STEPS",
+    "Parts",
     "Redacted",
     "Source",
     "Step",
+    "joined_parts",
     "redacted_of_all",
     "redacted_of_steps",
 ]
@@ -25,7 +28,10 @@ __all__ = [
 Redacted = Literal["all", "part"]
 """How much of a tape was redacted."""
 
-_TAKES_ONLY_SOURCES = frozenset({"filter", "merge", "recover", "minimise", "replay"})
+Parts = tuple[tuple[int, int], ...]
+"""Runs of numbers, each from its first to its last one."""
+
+_TAKES_ONLY_SOURCES = frozenset({"filter", "merge", "recover", "minimise", "replay", "survey"})
 """Steps whose result has nothing that nobody redacted, if their sources had nothing."""
 
 
@@ -41,6 +47,9 @@ class Source(Record):
             began. What was damaged, the coverage of the result tells.
         first: call ``n`` of it is call ``first + n`` of the result.
         redacted: whether all that was read of it was redacted before, or a part; None for nothing.
+        host: that recorded it, if it says so (of a survey only).
+        parts: of which of its files a survey has the calls: the first and the last number of each
+            run of them, ascending. None for all.
     """
 
     tape: TapeId
@@ -50,6 +59,36 @@ class Source(Record):
     left_out: Count | None = None
     first: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] = 0
     redacted: Redacted | None = None
+    host: Short | None = None
+    parts: Annotated[Many[tuple[Count, Count]], Field(max_length=MAX_PARTS)] | None = None
+
+    def shares(self, tape: bytes, parts: Parts | None) -> bool:
+        """Whether some files of a recording are among its own.
+
+        Args:
+            tape: the id of the recording.
+            parts: the numbers of the files, as :attr:`parts`.
+        """
+        if tape != self.tape:
+            return False
+        if self.parts is None or parts is None:
+            return True
+        return any(a <= last and first <= b for a, b in self.parts for first, last in parts)
+
+
+def joined_parts(parts: Iterable[tuple[int, int]]) -> Parts:
+    """Runs of numbers as a :class:`Source` has them. Of too many runs, those with the smallest gaps
+    between them become one."""
+    found: list[tuple[int, int]] = []
+    for first, last in sorted(parts):
+        if found and first <= found[-1][1] + 1:
+            found[-1] = found[-1][0], max(last, found[-1][1])
+        else:
+            found.append((first, last))
+    while len(found) > MAX_PARTS:
+        at = min(range(1, len(found)), key=lambda at: found[at][0] - found[at - 1][1])
+        found[at - 1 : at + 1] = [(found[at - 1][0], found[at][1])]
+    return tuple(found)
 
 
 class Step(Record):

@@ -36,7 +36,17 @@ from calltape_schema.interning import MAX_NODES, MAX_RANK, Index, Size, decoder
 from calltape_schema.packing import is_array, pack, unpack
 from calltape_schema.records import Tree, decode_record
 
-__all__ = ["Axis", "Counts", "InputsTable", "Kind", "Ranges", "Row", "inputs_hash", "u64s"]
+__all__ = [
+    "Axis",
+    "Counts",
+    "InputsTable",
+    "Kind",
+    "Ranges",
+    "Row",
+    "begun_hash",
+    "inputs_hash",
+    "u64s",
+]
 
 Ranges = Iterable[tuple[int, int, int]]
 """Of integer leaves: the leaf, its smallest and its largest element."""
@@ -52,15 +62,24 @@ def inputs_hash(structure: bytes, leaves: bytes, scalars: bytes) -> int:
         structure, leaves: the documents of a tree.
         scalars: its scalars, as one packed array.
     """
-    lengths = len(structure).to_bytes(8, "little") + len(leaves).to_bytes(8, "little")
-    digest = blake2b(b"".join((lengths, structure, leaves, scalars)), digest_size=8).digest()
-    return int.from_bytes(digest, "little")
+    made = begun_hash(structure, len(leaves))
+    made.update(leaves + scalars)
+    return int.from_bytes(made.digest(), "little")
+
+
+def begun_hash(structure: bytes, leaves: int) -> blake2b:
+    """The hash of inputs before their leaves, of so many bytes, and their scalars."""
+    lengths = len(structure).to_bytes(8, "little") + leaves.to_bytes(8, "little")
+    return blake2b(lengths + structure, digest_size=8)
 
 
 class Counts:
     """How many calls: ``seen``, of which ``kept`` are on a tape and ``raised`` an exception."""
 
     __slots__ = ("kept", "raised", "seen")
+    seen: int
+    kept: int
+    raised: int
 
     def __init__(self, seen: int = 0, kept: int = 0, raised: int = 0) -> None:
         self.seen = seen

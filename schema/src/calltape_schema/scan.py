@@ -217,18 +217,15 @@ class Scan:
         self.unfinished = size - min(torn, size if self._blob is None else self._blob)
 
     def _end_sealed(self, end: End) -> None:
-        coverage = end.coverage
-        told = coverage.kept + sum(coverage.dropped.values())
-        if coverage.seen != told:
-            reason = f"the end says that {coverage.seen} calls were seen, but accounts for {told}"
-            self._report(TapeError("damaged", reason, member=END_MEMBER))
         known = {error.offset: at for at, error in enumerate(self.damage)}
         for at, was_found in enumerate(self._found):
             if self._index is not None and not was_found:
                 entry = self._index.entry(at)
                 self._lose(entry, known.get(entry.offset))
+        is_whole = not self.damage
         if not end.elsewhere:
-            self._compare_table(end)
+            self._compare_table(end, is_whole=is_whole)
+        self._compare_counts(end, is_whole=is_whole)
 
     def _lose(self, entry: IndexEntry, known: int | None) -> None:
         """Says which calls were in a group that was not found. If damage is known there, which
@@ -247,12 +244,31 @@ class Scan:
             self.damage[known] = error
         error.calls, error.low, error.high = entry.calls, entry.low, entry.high
 
-    def _compare_table(self, end: End) -> None:
+    def _compare_counts(self, end: End, *, is_whole: bool) -> None:
+        """Compares what the end says of all calls with those that were found, unless some are
+        damaged."""
+        coverage = end.coverage
+        told = coverage.kept + sum(coverage.dropped.values())
+        if coverage.seen != told:
+            reason = f"the end says that {coverage.seen} calls were seen, but accounts for {told}"
+            self._report(TapeError("damaged", reason, member=END_MEMBER))
+        if not is_whole or end.elsewhere:
+            return
+        numbers = self.numbers
+        found = (
+            min(numbers, default=None), max(numbers, default=None),
+            sum([place >> 32 & RAISED for place in self.places]),
+        )  # fmt: skip
+        if found != (end.first_call, end.last_call, end.raised):
+            reason = "the end says other first or last calls, or how many raised, than there are"
+            self._report(TapeError("damaged", reason, member=END_MEMBER))
+
+    def _compare_table(self, end: End, *, is_whole: bool) -> None:
         """Compares the calls that were found with the table of counted inputs."""
         table: InputsTable | None = None
         try:
             table = end.table()
-            told = None if table is None else self._difference(table)
+            told = None if table is None else self._difference(table, is_whole=is_whole)
         except TapeError as error:
             told = error.reason
         if told is None:
@@ -262,10 +278,10 @@ class Scan:
             advice = "the records are used; calltape recover writes a tape with a true one"
             self._report(TapeError("damaged", reason, member=END_MEMBER, advice=advice))
 
-    def _difference(self, table: InputsTable) -> str | None:
+    def _difference(self, table: InputsTable, *, is_whole: bool) -> str | None:
         """In what a table differs from the calls that were found; None if it does not. Calls that
         are damaged are not found, which is told already."""
-        found, is_whole = Counter(self.inputs), not self.damage
+        found = Counter(self.inputs)
         others = sum([kind.kept for kind in table.kinds.values()]) + table.other.kept
         for key, row in table.rows.items():
             calls = found.pop(key, 0)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from calltape_schema.bounds import MAX_INDEX_BYTES
+from calltape_schema.bounds import MAX_COUNT, MAX_INDEX_BYTES
 from calltape_schema.end import ENTRY_BYTES, End, IndexEntry, deflated, encode_end
 from calltape_schema.endings import Coverage, Dump
 from calltape_schema.errors import TapeError
@@ -103,7 +103,7 @@ class TapeWriter:
 
     def seal(
         self, coverage: Coverage, *, dumps: tuple[Dump, ...] = (), closed_ns: int | None = None,
-        continues: bool = False, elsewhere: bool = False,
+        continues: bool = False, elsewhere: Mapping[str, int] | None = None,
         fits: Callable[[int], bool] = lambda size: True,
     ) -> None:  # fmt: skip
         """Writes the end. Then the tape is complete.
@@ -113,7 +113,8 @@ class TapeWriter:
             dumps: of a flight recorder.
             closed_ns: Unix time in nanoseconds; by default it is now.
             continues: whether the recording goes on in another file.
-            elsewhere: whether the kept calls are on other tapes.
+            elsewhere: facts of the kept calls, if these are on other tapes (fields of
+                :class:`End`).
             fits: tells whether there is room for so many bytes. If not, the table of inputs, which
                 takes most of them, is made coarser; and the end is written in any case.
 
@@ -129,7 +130,6 @@ class TapeWriter:
             "coverage": coverage,
             "dumps": dumps,
             "continues": continues or None,
-            "elsewhere": elsewhere or None,
             "raised": self._raised,
             "tensor_bytes": self.tensor_bytes,
             "index": deflated(bytes(self._index), level),
@@ -139,6 +139,8 @@ class TapeWriter:
                 "first_call": self._first_call, "last_call": self._last_call,
                 "first_ns": self._first_ns, "last_ns": self._last_ns,
             }  # fmt: skip
+        if elsewhere is not None:
+            facts |= {"elsewhere": True, **elsewhere}
         while True:
             if self.table is not None:
                 facts["inputs"] = deflated(self.table.to_bytes(), level)
@@ -166,7 +168,7 @@ class TapeWriter:
     def _count(self, call: NewCall) -> None:
         record = call.record
         number, begun = call.number, record["time_ns"]
-        ended = begun + record.get("duration_ns", 0)
+        ended = min(begun + record.get("duration_ns", 0), MAX_COUNT)
         raised = "error" in record
         if not self.calls:
             self._first_call = self._last_call = number

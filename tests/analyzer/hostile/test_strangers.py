@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,10 +16,8 @@ from calltape_analyzer.cli import app
 from calltape_analyzer.cli.source_code import python_of_variants
 from calltape_analyzer.pytree.memory_limit import LEAST_BYTES
 from calltape_recorder import record
-from calltape_schema.framing import MANIFEST, blob_name, record_name
-from calltape_schema.packing import pack, seal_envelope
 from tests.analyzer.reading.forged import Forged, inputs_of
-from tests.analyzer.tapes import member, write_tape
+from tests.analyzer.tapes import Recorded, write_tape
 
 ESCAPE = "\x1b[31mred\u202e"
 
@@ -274,18 +271,11 @@ def test_bools_are_0_or_1(tmp_path: Path) -> None:
 
 
 def test_the_last_call_that_can_be(tmp_path: Path) -> None:
-    made = Forged(tmp_path / "a.tape", (torch.ones(2),))
     number = 2**63 - 1
-    blob = {"size": len(made.blob), "crc32": zlib.crc32(made.blob)}
-    record = {**made.record, "call": number, "inputs": made.inputs, "blob": blob}
-    made.path.write_bytes(
-        member(MANIFEST, made.manifest)
-        + member(blob_name(number), made.blob)
-        + member(record_name(number), seal_envelope(pack(record)))
-    )
-    assert ask("info", str(made.path))[0] == 0
-    assert ask("show", str(made.path), str(number))[0] == 0
-    with open_tape(made.path) as tape:
+    path = write_tape(tmp_path / "a.tape", [Recorded((torch.ones(2),), number=number)])
+    assert ask("info", str(path))[0] == 0
+    assert ask("show", str(path), str(number))[0] == 0
+    with open_tape(path) as tape:
         assert tape.coverage.kept == 1
 
 

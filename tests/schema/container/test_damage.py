@@ -104,6 +104,17 @@ def test_damage_in_one_group_costs_its_calls_only() -> None:
     assert (whole, errors) == ([0], ["damaged"])
 
 
+def test_a_header_of_a_blob_is_not_believed_before_its_checksum() -> None:
+    """A flipped bit is damage: it is copied again, and its sender is not asked."""
+    data = bytearray(tape([new_call(0, [1, 2])]))
+    data[data.index(b'"F32"') + 1] ^= 2
+    reader = opened(bytes(data))
+    record = reader.record(0)
+    with pytest.raises(TapeError, match="do not match their checksum") as raised:
+        reader.tensor(record, record.inputs.facts()[0])
+    assert raised.value.kind == "damaged"
+
+
 def test_a_lost_group_is_named_by_the_index() -> None:
     data = bytearray(tape(*GROUPS[:2]))
     at = data.index(b"records/00000001")

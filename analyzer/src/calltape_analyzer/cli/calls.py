@@ -24,6 +24,7 @@ from calltape_analyzer.reading.segment import UNDER_WAY, UNDER_WAY_WORDS
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import printable
 from calltape_schema.errors import TapeError
+from calltape_schema.recent import Recent
 from calltape_schema.records import CallRecord
 from calltape_schema.tree import Node
 
@@ -100,19 +101,17 @@ def _print_lines(tape: Tape, calls: Iterator[tuple[Call, CallRecord]]) -> None:
     head = f" {'file':<{column}}" if names else ""
     title = f"{'call':>{width}} {'at s':>10} {'ms':>9}{head}  arguments -> outputs"
     print(title if columns is None else shortened(title, columns))
+    known = Recent()
     for call, record in calls:
         first = record.time_ns if first is None else first
         at = (record.time_ns - first) / 1e9
         duration = "" if record.duration_ns is None else f"{record.duration_ns / 1e6:.3f}"
-        root = inputs_of(tape, record)
-        within = _under(record)
-        texts = _Texts(render_inputs(record.inputs, root), f"{result_of(record)}{within}")
+        texts = _texts(tape, record, known)
         file = f" {printable(names[call.path]):<{column}}" if names else ""
         before = f"{every.shown(call.ref):>{width}} {at:>10.3f} {duration:>9}{file}  "
         left = None if columns is None else columns - cells_of(before)
         if left is not None and cells_of(str(texts)) > left:
-            result = f"{result_of(record, brief=True)}{within}"
-            brief = _Texts(render_inputs(record.inputs, root, brief=True), result)
+            brief = _rendered(tape, record, brief=True)
             print(before + brief.fitted(left, raised=record.error is not None))
         else:
             print(f"{before}{texts}")
@@ -124,6 +123,28 @@ def _under(record: CallRecord) -> str:
         record.inputs.spec().context, [leaf.device for leaf in record.inputs.facts()]
     )
     return f", {context.separating()}" if context.key else ""
+
+
+def _texts(tape: Tape, record: CallRecord, known: Recent) -> _Texts:
+    """What a call took and gave. Of calls that have only tensors, many are alike: their texts are
+    made once."""
+    inputs, outputs = record.inputs, record.outputs
+    if record.error is not None or outputs is None or inputs.scalars or outputs.scalars:
+        return _rendered(tape, record)
+    key = (
+        inputs.structure, inputs.leaves, outputs.structure, outputs.leaves, record.outputs_missing
+    )  # fmt: skip
+    found: _Texts | None = known.get(key)
+    if found is None:
+        found = _rendered(tape, record)
+        size = sum(map(len, key[:4])) + len(found.inputs) + len(found.result)
+        known.keep(key, found, size)
+    return found
+
+
+def _rendered(tape: Tape, record: CallRecord, *, brief: bool = False) -> _Texts:
+    result = f"{result_of(record, brief=brief)}{_under(record)}"
+    return _Texts(render_inputs(record.inputs, inputs_of(tape, record), brief=brief), result)
 
 
 class _Texts(NamedTuple):

@@ -64,6 +64,7 @@ _CHECKED = {
     "checked": "all hold",
     "tensors": "those of tensors hold; files without tensors answered from their ends "
     "(--scan reads them)",
+    "survey": "a survey has no calls; the tapes have them",
     "no tensors": "there are no tensors to check; --scan reads and checks each record",
 }
 _SURVEY = "what the tapes that were surveyed say of all calls"
@@ -129,7 +130,7 @@ def _tell(
         if markdown:
             from calltape_analyzer.markdown.tape_summary import tape_summary
 
-            if not quick:
+            if not quick and tape.calls.are_single:
                 tape.verify()
             print(tape_summary(tape), end="")
             return
@@ -155,7 +156,8 @@ def _facts(tape: Tape, quick: bool, kept: Counter[CountedKind]) -> dict[str, Any
         # checksums.
         end = part.summary
         has_none = end is not None and not end.tensor_bytes and end.coverage.kept >= _MANY_CALLS
-        if not ((quick or has_none) and totals.add_summary(part, kept)):
+        is_told = quick or has_none or part.elsewhere
+        if not (is_told and totals.add_summary(part, kept)):
             _add_calls(totals, tape, part, quick, kept)
             read += 1
     target = tape.target
@@ -168,6 +170,7 @@ def _facts(tape: Tape, quick: bool, kept: Counter[CountedKind]) -> dict[str, Any
         "unfinished_bytes": tape.unfinished,
         "files": files_as_json(tape),
         "other_ranks": list(tape.other_ranks),
+        "hosts": _hosts(tape),
         "target": target.model_dump() if target is not None else None,
         "signature": signature_text(target),
         "source": tape.source,
@@ -202,7 +205,7 @@ def _facts(tape: Tape, quick: bool, kept: Counter[CountedKind]) -> dict[str, Any
         "last_call_end": _moment(totals.last_ns),
         "days": [row._asdict() for row in totals.days.rows()],
         "other_days_calls": totals.days.others,
-        "checksums": "skipped" if quick else _checked(read, len(tape.segments)),
+        "checksums": "skipped" if quick else _checked(tape, read),
         "damage": damage_as_json(tape.damage),
     }
 
@@ -225,9 +228,11 @@ def _contexts_text(contexts: Mapping[str, int]) -> str | None:
     return some_of(texts, _MOST_CONTEXTS, "; ")
 
 
-def _checked(read: int, files: int) -> str:
+def _checked(tape: Tape, read: int) -> str:
     """What was checked, if so many files were read."""
-    return "checked" if read == files else "tensors" if read else "no tensors"
+    if all(part.elsewhere for part in tape.segments):
+        return "survey"
+    return "checked" if read == len(tape.segments) else "tensors" if read else "no tensors"
 
 
 def _add_calls(
@@ -298,11 +303,15 @@ def _print(
     times = {moment: time_text(moment) for moment in moments}
     traffic = list(traffic_lines(tape.counters, tape.signature, kept))
     days = list(days_lines(facts["days"])) if len(tape.paths) > 1 else []
+    of_tensors = "of it tensors" if tape.calls.are_single else "of tensors, some on other tapes"
+    if all(part.elsewhere for part in tape.segments):
+        of_tensors = "of tensors on other tapes"
     rows = [
         ("tape", some_of(tape.paths, _MOST_PATHS)),
         ("files", files_text(tape)),
         ("ranks", _ranks(tape)),
         ("recording", _recordings(tape)),
+        ("hosts", some_of(facts["hosts"], _MOST_IDS) if facts["hosts"] else None),
         ("sealed", _sealed(tape)),
         ("target", _target(target)),
         ("signature", facts["signature"] or "unknown"),
@@ -312,7 +321,7 @@ def _print(
             "coverage",
             coverage_text(tape.coverage, since=since_text(tape, times)),
         ),
-        ("bytes", f"{size(facts['bytes'])}, {size(facts['tensor_bytes'])} of it tensors"),
+        ("bytes", f"{size(facts['bytes'])}, {size(facts['tensor_bytes'])} {of_tensors}"),
         ("time", _span(facts)),
         *zip(("days", *[""] * len(days)), days, strict=False),
         ("policy", policy_text(tape.manifest.policy) + changed_text(tape.manifest)),
@@ -348,7 +357,7 @@ def _print_findings(symptoms: Sequence[Symptom], facts: Mapping[str, Any]) -> No
     for symptom in symptoms:
         if symptom.kind != "empty" or facts["empty"] is None:
             lines(str(symptom))
-    if facts["checksums"] != "checked":
+    if facts["checksums"] not in ("checked", "survey"):
         how = "--scan reads each of them" if facts["checksums"] != "skipped" else "--quick skips it"
         line(f"note: what calls lack, leave open or tell of persons was not looked at; {how}")
 
@@ -379,6 +388,13 @@ def _ranks(tape: Tape) -> str | None:
     if not others:
         return text
     return f"{text}; a step counts once: {counted(others, 'file')} of other ranks left out"
+
+
+def _hosts(tape: Tape) -> list[str]:
+    """The hosts that the tapes name, and those of which a survey has calls."""
+    named = {manifest.producer.host for manifest in tape.manifests}
+    named |= {source.host for part in tape.segments for source in part.sources}
+    return sorted(host for host in named if host is not None)
 
 
 def _recordings(tape: Tape) -> str:

@@ -26,7 +26,7 @@ from calltape_analyzer.progress import later_bar
 from calltape_analyzer.reading.files import files_of
 from calltape_analyzer.surveying.survey import TargetSurvey
 from calltape_analyzer.surveying.surveying import survey as make_survey
-from calltape_analyzer.text import counted, some_of
+from calltape_analyzer.text import counted, some_of, time_text
 
 __all__ = ["survey"]
 
@@ -99,10 +99,14 @@ def _print(one: TargetSurvey) -> None:
     facts = _facts(one)
     files = f"{counted(one.files, 'file')} of {counted(one.recordings, 'recording')}"
     copies = f"{len(one.copies):,}, whose calls count once: {some_of(one.copies, _MOST)}"
+    ranks = f"{counted(len(one.other_ranks), 'file')} of other ranks left out: a step counts once"
     rows = [
         ("target", one.name),
         ("files", f"{files}, {one.files - one.unsealed:,} sealed"),
         ("copies", copies if one.copies else None),
+        ("ranks", ranks if one.other_ranks else None),
+        ("hosts", some_of(one.hosts, _MOST) if one.hosts else None),
+        ("time", None if one.span_ns is None else " to ".join(map(time_text, one.span_ns))),
         ("calls", f"{facts['calls']:,} with {facts['inputs']:,} different inputs"),
         ("raised", f"{facts['raised']:,}" if facts["raised"] else None),
         ("coverage", coverage_text(one.coverage)),
@@ -123,6 +127,10 @@ def _facts(one: TargetSurvey) -> dict[str, Any]:
         "recordings": one.recordings,
         "sealed": one.files - one.unsealed,
         "copies": len(one.copies),
+        "other_ranks": len(one.other_ranks),
+        "hosts": one.hosts,
+        "first_call": None if one.span_ns is None else time_text(one.span_ns[0]),
+        "last_call_end": None if one.span_ns is None else time_text(one.span_ns[1]),
         "calls": one.coverage.kept,
         "inputs": sum(1 for row in one.table.rows.values() if row.kept),
         "raised": totals.raised,

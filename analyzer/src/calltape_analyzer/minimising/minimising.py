@@ -113,6 +113,7 @@ def minimise_tape(
     check = check_of(tape, fails, fails_export, fails_replay, reference, to, train)
     _check_numbers(max_seconds, step_seconds, max_memory)
     target = Path(path)
+    tape.calls.scan()  # a survey has none
     if not len(tape):
         raise UsageError(
             "the tape has no calls",

@@ -7,7 +7,8 @@ told. Ranks with other data, as of data-parallel training, have other calls, and
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from typing import TypeVar
 
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.reading.calls import Calls
@@ -15,7 +16,10 @@ from calltape_analyzer.reading.segment import Segment
 from calltape_schema.packing import pack
 from calltape_schema.records import Tree
 
-__all__ = ["without_other_ranks"]
+__all__ = ["of_other_ranks", "rank_key", "without_other_ranks"]
+
+
+T = TypeVar("T")
 
 
 def without_other_ranks(
@@ -31,7 +35,7 @@ def without_other_ranks(
             by_size.setdefault(rank.of, []).append(parts)
     gone: list[list[Segment]] = []
     for ranks in by_size.values():
-        gone += _of_other_ranks(sorted(ranks, key=_preference))
+        gone += of_other_ranks(sorted(ranks, key=_preference), _number, _are_of)
     left_out = {id(parts) for parts in gone}
     paths = [part.path for parts in gone for part in parts]
     for parts in gone:
@@ -49,19 +53,27 @@ def _number(parts: Sequence[Segment]) -> int:
     return 0 if rank is None else rank.number
 
 
-def _of_other_ranks(ranks: Sequence[list[Segment]]) -> list[list[Segment]]:
-    """The recordings whose steps an earlier one of another rank has. A job has each rank once."""
-    kept: list[tuple[list[Segment], set[int]]] = []
-    gone: list[list[Segment]] = []
-    for parts in ranks:
-        number = _number(parts)
-        for steps, numbers in kept:
-            if number not in numbers and _are_of(parts, steps):
+def of_other_ranks(
+    ranks: Sequence[T], number_of: Callable[[T], int], are_of: Callable[[T, T], bool]
+) -> list[T]:
+    """The recordings whose steps an earlier one of another rank has. A job has each rank once.
+
+    Args:
+        ranks: recordings of jobs of one size.
+        number_of: the rank of a recording.
+        are_of: whether the steps of a recording are those of another one.
+    """
+    kept: list[tuple[T, set[int]]] = []
+    gone: list[T] = []
+    for one in ranks:
+        number = number_of(one)
+        for other, numbers in kept:
+            if number not in numbers and are_of(one, other):
                 numbers.add(number)
-                gone.append(parts)
+                gone.append(one)
                 break
         else:
-            kept.append((parts, {number}))
+            kept.append((one, {number}))
     return gone
 
 
@@ -79,16 +91,22 @@ def _inputs(parts: Sequence[Segment]) -> set[Hashable]:
     """The distinct inputs, with how many calls had them, and which one was the first and the
     last."""
     return {
-        (_key(seen.inputs), seen.raised, seen.calls, seen.first.ref.number, seen.last.ref.number)
+        (
+            rank_key(seen.inputs),
+            seen.raised,
+            seen.calls,
+            seen.first.ref.number,
+            seen.last.ref.number,
+        )
         for seen in Calls(parts, ClassIndex()).by_inputs()
     }
 
 
 def _calls(parts: Sequence[Segment]) -> dict[int, Hashable]:
-    return {call.number: _key(call.record.inputs) for call in Calls(parts, ClassIndex())}
+    return {call.number: rank_key(call.record.inputs) for call in Calls(parts, ClassIndex())}
 
 
-def _key(inputs: Tree) -> Hashable:
+def rank_key(inputs: Tree) -> Hashable:
     """What ranks have in common of equal inputs. Each has them on a device of its own."""
     facts = tuple((leaf.dtype, leaf.shape) for leaf in inputs.facts())
     ranges = tuple((one.leaf, one.min, one.max) for one in inputs.ranges)

@@ -9,16 +9,38 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from typing import Protocol, TypeVar
 
 from calltape_analyzer.reading.segment import UNSEALED, Segment
 from calltape_schema.endings import Coverage, Dump
+from calltape_schema.records import Manifest
 
 __all__ = ["coverage_of", "dumps_of", "missing_numbers", "places_of", "recordings_of"]
 
 _MAX_MISSING = 1000
 
+F = TypeVar("F", bound="CountedFile")
 
-def coverage_of(segments: Sequence[Segment]) -> Coverage:
+
+class CountedFile(Protocol):
+    """What is counted of a file."""
+
+    @property
+    def manifest(self) -> Manifest: ...
+    @property
+    def is_ahead(self) -> bool: ...
+    @property
+    def part(self) -> int: ...
+    @property
+    def coverage(self) -> Coverage: ...
+    @property
+    def extent(self) -> tuple[int, int] | None: ...
+    @property
+    def left_out(self) -> int: ...
+    def __len__(self) -> int: ...
+
+
+def coverage_of(segments: Sequence[CountedFile]) -> Coverage:
     """How many calls were seen, kept, and dropped by reason, in all files together. The limits of
     one file do not hold for this sum."""
     return _summed(map(_coverage, recordings_of(segments)))
@@ -36,7 +58,7 @@ def _summed(parts: Iterable[Coverage]) -> Coverage:
     return _coverage_from(seen, kept, dropped, at_least)
 
 
-def _coverage(parts: Sequence[Segment]) -> Coverage:
+def _coverage(parts: Sequence[CountedFile]) -> Coverage:
     """The coverage of one recording. If a file has no trailer, the numbers of the calls tell how
     many were seen at least."""
     ahead = (_coverage_from(len(p), len(p), {}, True) for p in parts if p.is_ahead)
@@ -53,7 +75,7 @@ def _coverage(parts: Sequence[Segment]) -> Coverage:
     return _coverage_from(seen, found.kept, +dropped, at_least)
 
 
-def _coverage_of_place(alike: Sequence[Segment]) -> Coverage:
+def _coverage_of_place(alike: Sequence[CountedFile]) -> Coverage:
     """The coverage of the files that have the same number in their recording: nearly always one
     file, or several that were extracted from it."""
     # A file that knows how many calls there were tells it for all.
@@ -79,17 +101,17 @@ def _coverage_from(
     )
 
 
-def recordings_of(segments: Iterable[Segment]) -> list[list[Segment]]:
+def recordings_of(segments: Iterable[F]) -> list[list[F]]:
     """The files of each recording: those with one tape id."""
-    found: dict[bytes, list[Segment]] = {}
+    found: dict[bytes, list[F]] = {}
     for segment in segments:
         found.setdefault(segment.manifest.tape, []).append(segment)
     return list(found.values())
 
 
-def places_of(parts: Iterable[Segment]) -> list[list[Segment]]:
+def places_of(parts: Iterable[F]) -> list[list[F]]:
     """The files of one recording, one list for each file number, without write-ahead files."""
-    found: dict[int, list[Segment]] = {}
+    found: dict[int, list[F]] = {}
     for part in parts:
         if not part.is_ahead:
             found.setdefault(part.part, []).append(part)
@@ -102,7 +124,7 @@ def dumps_of(segments: Sequence[Segment]) -> tuple[Dump, ...]:
     return tuple(sorted(every, key=lambda dump: dump.time_ns))
 
 
-def missing_numbers(segments: Sequence[Segment]) -> dict[bytes, tuple[int, ...]]:
+def missing_numbers(segments: Sequence[CountedFile]) -> dict[bytes, tuple[int, ...]]:
     """The numbers of the files that are missing before the last one of a recording, at most 1,000
     per recording. A recording without missing files is not in the dict."""
     numbers: dict[bytes, set[int]] = {}

@@ -21,8 +21,8 @@ from calltape_analyzer.pytree.memory_limit import check_memory, memory_limit_of
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.reading.damage import Damage, is_damage
 from calltape_analyzer.reading.file_descriptors import DescriptorError
-from calltape_analyzer.reading.opened_file import opened_file
-from calltape_analyzer.reading.tape_file import is_ahead
+from calltape_analyzer.reading.tape_file import TapeBytes, TapeFile, is_ahead
+from calltape_analyzer.reading.urls import is_url, local_path
 from calltape_schema.blob import build_header, stored_as
 from calltape_schema.checksum import crc32
 from calltape_schema.end import End
@@ -30,15 +30,24 @@ from calltape_schema.endings import Coverage
 from calltape_schema.errors import Kind, TapeError
 from calltape_schema.fields import MAX_COUNT
 from calltape_schema.groups import GroupedRecord
+from calltape_schema.history import Source
 from calltape_schema.inputs_table import InputsTable
 from calltape_schema.leaves import Leaf
 from calltape_schema.packing import pack
 from calltape_schema.reader import TapeReader, TensorPlace
-from calltape_schema.records import Manifest, Tree, encode_manifest
+from calltape_schema.records import BlobFacts, Manifest, Tree, encode_manifest
 from calltape_schema.scan import Scan
 from calltape_schema.tar import END_MEMBER, Member, group_name
 
-__all__ = ["LEFT_OUT", "UNDER_WAY", "UNDER_WAY_WORDS", "UNSEALED", "InputsOfCalls", "Segment"]
+__all__ = [
+    "LEFT_OUT",
+    "UNDER_WAY",
+    "UNDER_WAY_WORDS",
+    "UNSEALED",
+    "InputsOfCalls",
+    "Segment",
+    "no_single_call",
+]
 
 T = TypeVar("T")
 
@@ -115,7 +124,7 @@ class Segment:
         self._checked = bytearray()
         self._ahead: tuple[int, bytes] | None = None
         self._lock = threading.RLock()
-        self._file = opened_file(path)
+        self._file = _opened_file(path)
         self.path, self.location = self._file.path, self._file.location
         try:
             self._reader = TapeReader(self._file)
@@ -156,12 +165,17 @@ class Segment:
         return self._end is not None and bool(self._end.elsewhere)
 
     @cached_property
-    def recordings(self) -> dict[bytes, int]:
-        """The ids of the recordings of its calls, with what was added to their numbers."""
+    def sources(self) -> tuple[Source, ...]:
+        """The recordings of its calls."""
         steps = self.manifest.history or ()
-        if not self.elsewhere or not steps:
-            return {self.manifest.tape: 0}
-        return {source.tape: source.first for source in steps[-1].sources}
+        if self.elsewhere and steps:
+            return tuple(steps[-1].sources)
+        return (Source(tape=self.manifest.tape, parts=((self.part, self.part),)),)
+
+    @cached_property
+    def recordings(self) -> dict[bytes, int]:
+        """Their ids, with what was added to the numbers of their calls."""
+        return {source.tape: source.first for source in self.sources}
 
     def ref(self, number: int) -> CallRef:
         """The call of a number: of a survey, the call of the recording that it counts."""
@@ -197,10 +211,7 @@ class Segment:
         """Finds every call of the file, if that was not done yet. What its end says is compared
         with the calls; a difference is damage."""
         if self.elsewhere:
-            raise UsageError(
-                "a survey has counts and sizes, and no single call or value",
-                advice="open the tapes themselves for this",
-            )
+            raise no_single_call()
         with self._lock:
             if self._found is None:
                 self._scan_now()
@@ -311,12 +322,18 @@ class Segment:
 
     @property
     def span_ns(self) -> tuple[int, int] | None:
-        """When the first call began and the last one ended, Unix time in nanoseconds, by the end of
-        the file; None if that was not read, or does not say."""
+        """When the first call began and the last one ended, Unix time in nanoseconds; without an
+        end, the first and the last one by number. None if nobody knows."""
         found = self.summary
-        if found is None or found.first_ns is None or found.last_ns is None:
-            return None
-        return found.first_ns, found.last_ns
+        if found is not None:
+            first, last = found.first_ns, found.last_ns
+            return None if first is None or last is None else (first, last)
+        times: list[int] = []
+        for position in {self.order[0], self.order[-1]} if len(self) else ():
+            with contextlib.suppress(TapeError):  # a look at the call tells
+                record = self.record(position)
+                times += [record.time_ns, record.time_ns + (record.duration_ns or 0)]
+        return (min(times), max(times)) if times else None
 
     @property
     def disk_bytes(self) -> int:
@@ -516,31 +533,24 @@ class Segment:
     def content(self, position: int) -> bytes:
         """All that the record of a call says, as bytes: equal for equal calls of any files."""
         document = self.document(position)
+        blob = document.pop("blob", None)
         if document.pop("at", None):
-            document["blob"] = self._own_blob(position)
-        elif "blob" in document:
-            document["blob"] = {k: v for k, v in document["blob"].items() if k != "back"}
-        return pack([self.number(position), document])
+            facts = self.whole_blob(position, self.record(position))
+            blob = None if facts is None else facts.model_dump()
+        if blob is not None:
+            document["blob"] = {name: blob.get(name) for name in ("size", "crc32")}
+        # A copy has the fields in another order.
+        return pack([self.number(position), sorted(document.items())])
 
-    def _own_blob(self, position: int) -> dict[str, int]:
-        """The facts of the blob that a call would have with the tensors that earlier calls have for
-        it: a copy of the call has it."""
-        record = self.record(position)
-        leaves = {
-            leaf.key: (form, leaf)
-            for tree in (record.inputs, record.outputs)
-            for leaf in (tree.facts() if tree is not None else ())
-            if leaf.key is not None and (form := stored_as(leaf)) is not None
-        }
-        header = build_header({key: form for key, (form, _) in leaves.items()})
-        size, checksum = len(header), crc32(header)
-        for _, leaf in leaves.values():
-            place = self.place(position, record, leaf)
-            size += place.size
-            for at in range(0, place.size, _PART):
-                part = self.read(place.offset + at, min(_PART, place.size - at))
-                checksum = crc32(part, checksum)
-        return {"size": size, "crc32": checksum}
+    def whole_blob(self, position: int, record: GroupedRecord) -> BlobFacts | None:
+        """The facts of the blob with all tensors of a call, as :meth:`blob_parts` gives it; None
+        without tensors."""
+        if not record.at:
+            return record.blob
+        size = checksum = 0
+        for part in self.blob_parts(position, record):
+            size, checksum = size + len(part), crc32(part, checksum)
+        return BlobFacts(size=size, crc32=checksum)
 
     def contents(self) -> Iterator[bytes]:
         """These of all its calls, in the order of the file."""
@@ -555,14 +565,31 @@ class Segment:
         return self._same(self._reader.blob_member(record))
 
     def blob_parts(self, position: int, record: GroupedRecord) -> Iterator[bytes]:
-        """A call's blob, in parts of at most 1 MiB. A blob of holes takes no room in the file, and
-        would take as much as it claims in a copy: it is refused."""
-        found = self.blob(record)
-        what = f"a copy of the tensors of call {record.call}"
+        """The blob with all tensors of a call, in parts of at most 1 MiB: its own one, or a new one
+        if earlier calls have some of them. A blob of holes takes no room in the file, and would
+        take as much as it claims in a copy: it is refused."""
+        places: list[tuple[int, int]] = []
+        if record.at:
+            leaves = {
+                leaf.key: (form, leaf)
+                for tree in (record.inputs, record.outputs)
+                for leaf in (tree.facts() if tree is not None else ())
+                if leaf.key is not None and (form := stored_as(leaf)) is not None
+            }
+            yield build_header({key: form for key, (form, _) in leaves.items()})
+            for _, leaf in leaves.values():
+                there = self.place(position, record, leaf)
+                places.append((there.offset, there.size))
+        else:
+            found = self.blob(record)
+            places.append((found.start, found.size))
         if self._file.has_holes:
-            check_memory(memory_limit_of(self.disk_bytes), [((found.size,), 1)], what)
-        for offset in range(0, found.size, _PART):
-            yield self.read(found.start + offset, min(_PART, found.size - offset))
+            what = f"a copy of the tensors of call {record.call}"
+            size = sum(size for _, size in places)
+            check_memory(memory_limit_of(self.disk_bytes), [((size,), 1)], what)
+        for begin, size in places:
+            for offset in range(0, size, _PART):
+                yield self.read(begin + offset, min(_PART, size - offset))
 
     def place(self, position: int, record: GroupedRecord, leaf: Leaf) -> TensorPlace:
         """Where the bytes of a leaf are, after a look at the checksum of the blob that has them.
@@ -570,10 +597,10 @@ class Segment:
         Raises:
             TapeError: ``damaged``, ``invalid`` or ``limit``.
         """
-        found = self._same(self._reader.place(record, leaf))
-        if found.holder is not record:
-            self._check_holder(position, record.call, found.holder.call)
-        return found
+        there = record.elsewhere.get(leaf.key or "")
+        if there is not None:
+            self._check_holder(position, record.call, there[0])
+        return self._same(self._reader.place(record, leaf))
 
     def check_values(self, position: int, record: GroupedRecord) -> None:
         """Compares the blob of a call with its checksum, and those of the earlier calls that have
@@ -645,6 +672,27 @@ class Segment:
             f"call {number}: the checksum of its tensors does not match their bytes",
             path=self.path, member=found.name, offset=found.offset,
         )  # fmt: skip
+
+
+def no_single_call() -> UsageError:
+    """The error of who asks a survey for a call."""
+    reason = "a survey has counts and sizes, and no single call or value"
+    return UsageError(reason, advice="open the tapes themselves for this")
+
+
+def _opened_file(path: str) -> TapeBytes:
+    """The bytes of a tape, decompressed if somebody compressed it.
+
+    Raises:
+        TapeError: ``not_found``, ``io`` or ``not_a_tape``; ``damaged``, ``limit`` or ``usage`` for
+            a compressed file that cannot be read; ``usage`` for a URL without the extra ``remote``.
+    """
+    if not is_url(path):
+        return TapeFile(local_path(path))
+    # A process that reads local files never imports what URLs need.
+    from calltape_analyzer.reading.remote_file import opened_url
+
+    return opened_url(path)
 
 
 def _sorted(found: Scan) -> array[int]:

@@ -16,7 +16,7 @@ from calltape_analyzer.errors import UsageError
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.reading.calls import Calls
-from calltape_analyzer.reading.segment import Segment
+from calltape_analyzer.reading.segment import Segment, no_single_call
 from calltape_analyzer.text import some_of
 from calltape_schema.errors import TapeError
 
@@ -186,7 +186,7 @@ def call_at(calls: Calls, recordings: Iterable[bytes], address: int | str) -> Ca
     if len(found) == 1:
         return found[0]
     if not found:
-        raise _no_call(str(wanted[0]))
+        raise _no_call(str(wanted[0])) if calls.are_single else no_single_call()
     named = some_of([f"{call.address} ({call.path})" for call in found], _MAX_NAMED)
     raise UsageError(
         f"call {wanted[0]} is in several recordings: {named}", advice="write one of these addresses"

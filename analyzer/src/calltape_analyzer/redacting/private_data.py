@@ -392,11 +392,12 @@ def _of_tape(tape: Tape, calls: int) -> Iterator[str]:
         yield from ("thread", "time")
     for manifest in tape.manifests:
         producer, policy = manifest.producer, manifest.policy
-        if producer.host is not None:
+        sources = [source for step in manifest.history or () for source in step.sources]
+        if producer.host is not None or any(source.host is not None for source in sources):
             yield "host"
         if producer.platform is not None and plain_platform(producer.platform) != producer.platform:
             yield "platform"
-        if any(source.files for step in manifest.history or () for source in step.sources):
+        if any(source.files for source in sources):
             yield "files"
         if policy.keep is not None or policy.leaf_values:
             yield "policy"

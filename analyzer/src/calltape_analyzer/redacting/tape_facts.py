@@ -92,4 +92,4 @@ def own_step(step: Step) -> Step:
 
 def _source(source: Source) -> Source:
     files = source.other_files + len(source.files)
-    return source.model_copy(update={"files": (), "other_files": files})
+    return source.model_copy(update={"files": (), "other_files": files, "host": None})

@@ -6,17 +6,22 @@ file holds: a file that cannot be read costs its own answer only.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import NamedTuple, TypeAlias
+from dataclasses import dataclass
+from typing import ClassVar, TypeAlias
 
 from calltape_analyzer.observing.traffic_counters import CountedGroup
 from calltape_analyzer.pytree.inputs import parts_of_inputs
+from calltape_analyzer.reading.compressed import compressed_since
 from calltape_analyzer.reading.damage import Damage
 from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.reading.urls import without_secrets
+from calltape_analyzer.writing.coverage import DAMAGED
 from calltape_schema.endings import Coverage
 from calltape_schema.errors import TapeError
+from calltape_schema.history import Source
 from calltape_schema.inputs_table import InputsTable, Row, inputs_hash
 from calltape_schema.packing import pack
 from calltape_schema.records import Manifest
@@ -27,34 +32,58 @@ Guard: TypeAlias = Callable[[Sequence[str]], AbstractContextManager[None]]
 """Bounds the time and memory that reading some files takes, within a block."""
 
 
-class FileSurvey(NamedTuple):
+@dataclass(slots=True)
+class FileSurvey:
     """One file.
 
     Attributes:
         path: of the file, without what is secret in a URL.
         manifest: of the file.
+        sources: the recordings of its calls.
         sealed, elsewhere: whether it has an end, and whether it is a survey.
+        is_ahead: whether its only call was under way.
         coverage: of its calls.
-        last: the highest number of a call; -1 without calls.
-        nbytes: its size.
-        table: its counted inputs.
+        extent: the lowest and the highest number of a call; None without calls, and of a survey.
+        numbers: of its calls, if it has no end.
+        span_ns: when the first call began and the last one ended.
+        raised: how many of its calls raised.
+        nbytes, tensor_bytes: its size, and that of the tensors.
+        table: its counted inputs, until they are added to those of others.
         damage: what is wrong with it.
     """
 
     path: str
     manifest: Manifest
+    sources: tuple[Source, ...]
     sealed: bool
     elsewhere: bool
+    is_ahead: bool
     coverage: Coverage
-    last: int
+    extent: tuple[int, int] | None
+    numbers: array[int]
+    span_ns: tuple[int, int] | None
+    raised: int
     nbytes: int
+    tensor_bytes: int
     table: InputsTable
     damage: tuple[TapeError, ...]
+
+    left_out: ClassVar[int] = 0
+
+    def __len__(self) -> int:
+        return self.coverage.kept
 
     @property
     def part(self) -> int:
         """Its number among the files of its recording."""
         return 0 if self.manifest.segment is None else self.manifest.segment.number
+
+    @property
+    def last(self) -> int:
+        """The highest number of a call; -1 without calls."""
+        if not self.elsewhere:
+            return -1 if self.extent is None else self.extent[1]
+        return max((row.last for row in self.table.rows.values()), default=-1)
 
 
 def read_file(path: str, scan: bool, guard: Guard | None) -> FileSurvey | TapeError:
@@ -63,6 +92,8 @@ def read_file(path: str, scan: bool, guard: Guard | None) -> FileSurvey | TapeEr
         with nullcontext() if guard is None else guard([path]):
             return _read(path, scan)
     except TapeError as error:
+        if error.kind == "not_found" and (compressed := compressed_since(path)) is not None:
+            return read_file(compressed, scan, guard)
         return error.at(path=without_secrets(path, path))
     except MemoryError:
         return TapeError("limit", "there was not enough memory to read it", path=path)
@@ -80,16 +111,35 @@ def _read(path: str, scan: bool) -> FileSurvey:
         if table is None:
             segment.scan()
             table = _scanned(segment)
-        numbers = [row.last for row in table.rows.values()]
-        if segment.extent is not None:
-            numbers.append(segment.extent[1])
+        end, totals = segment.trailer, table.totals()
         return FileSurvey(
-            segment.path, segment.manifest, segment.trailer is not None, segment.elsewhere,
-            segment.coverage, max(numbers, default=-1), segment.size, table,
-            tuple(segment.damage.list()),
-        )  # fmt: skip
+            path=segment.path,
+            manifest=segment.manifest,
+            sources=segment.sources,
+            sealed=end is not None,
+            elsewhere=segment.elsewhere,
+            is_ahead=segment.is_ahead,
+            coverage=_with_kept(segment.coverage, totals.kept),
+            extent=segment.extent,
+            numbers=array("Q", segment.numbers if end is None else ()),
+            span_ns=segment.span_ns,
+            raised=min(totals.raised if end is None else end.raised, totals.kept),
+            nbytes=segment.size,
+            tensor_bytes=0 if end is None else end.tensor_bytes,
+            table=table,
+            damage=tuple(segment.damage.list()),
+        )
     finally:
         segment.close()
+
+
+def _with_kept(coverage: Coverage, kept: int) -> Coverage:
+    """The coverage of a file of which so many calls could be read."""
+    dropped = dict(coverage.dropped)
+    if kept < coverage.kept:
+        dropped[DAMAGED] = dropped.get(DAMAGED, 0) + coverage.kept - kept
+    seen = kept + sum(dropped.values())
+    return coverage.model_copy(update={"seen": seen, "kept": kept, "dropped": dropped})
 
 
 def _told(segment: Segment) -> InputsTable | None:

@@ -4,11 +4,13 @@ calls, which every verb reads."""
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from hashlib import blake2b
 
 from calltape_analyzer.errors import UsageError
+from calltape_analyzer.notebook import Shown, Sketch
+from calltape_analyzer.reading.ranks import of_other_ranks, rank_key
+from calltape_analyzer.reading.recordings import coverage_of, recordings_of
 from calltape_analyzer.reading.targets import TargetsError, chosen_target, target_name
 from calltape_analyzer.surveying.file_survey import FileSurvey
 from calltape_analyzer.text import counted, some_of
@@ -17,9 +19,17 @@ from calltape_analyzer.writing.output_file import write_file
 from calltape_schema import __version__
 from calltape_schema.endings import Coverage
 from calltape_schema.errors import TapeError
-from calltape_schema.history import MAX_SOURCES, Source, Step, redacted_of_steps
+from calltape_schema.fields import MAX_COUNT
+from calltape_schema.history import (
+    MAX_SOURCES,
+    Source,
+    Step,
+    joined_parts,
+    redacted_of_all,
+    redacted_of_steps,
+)
 from calltape_schema.inputs_table import InputsTable
-from calltape_schema.records import MINOR, Manifest
+from calltape_schema.records import MINOR
 from calltape_schema.storage import BytesSink
 from calltape_schema.writer import TapeWriter
 
@@ -27,6 +37,7 @@ __all__ = ["Survey", "TargetSurvey"]
 
 _STRIDE = 2**40
 """The calls of each recording have numbers of their own in a survey, so many apart."""
+_MAX_FILES, _MAX_TEXT = 16, 1000
 
 
 class TargetSurvey:
@@ -35,27 +46,23 @@ class TargetSurvey:
     Attributes:
         name: of the target.
         table: the counted inputs of all calls.
-        files: how many files count.
-        nbytes: their size together.
         copies: the paths of files that are in another one of them.
+        other_ranks: the paths of files whose calls another rank of the job made too.
         damage: what is wrong with some.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.table = InputsTable()
-        self.files = self.nbytes = self.unsealed = 0
         self.copies: list[str] = []
+        self.other_ranks: list[str] = []
         self.damage: list[TapeError] = []
-        self._first: Manifest | None = None
-        self._paths: dict[tuple[bytes, int], str] = {}
+        self._files: list[FileSurvey] = []
+        self._waiting: list[FileSurvey] = []
+        self._known: dict[Hashable, FileSurvey] = {}
         self._sources: dict[bytes, Source] = {}
         self._in_surveys: set[bytes] = set()
-        self._begins: dict[bytes, int] = {}
-        self._next = 0
-        self._seen = self._kept = 0
-        self._dropped: Counter[str] = Counter()
-        self._at_least = False
+        self._next = self._seen = 0
 
     @property
     def coverage(self) -> Coverage:
@@ -64,86 +71,185 @@ class TargetSurvey:
         Raises:
             TapeError: ``limit`` if they are more than can be counted.
         """
-        return new_coverage(self._kept, self._dropped, self._at_least or None)
+        found = coverage_of(self._files)
+        return new_coverage(found.kept, found.dropped, found.at_least)
+
+    @property
+    def files(self) -> int:
+        """How many files count."""
+        return len(self._files)
+
+    @property
+    def unsealed(self) -> int:
+        """How many of them have no end."""
+        return sum(not one.sealed for one in self._files)
+
+    @property
+    def nbytes(self) -> int:
+        """Their size together."""
+        return sum(one.nbytes for one in self._files)
 
     @property
     def recordings(self) -> int:
         """How many recordings there are."""
         return len(self._sources)
 
+    @property
+    def span_ns(self) -> tuple[int, int] | None:
+        """When the first call began and the last one ended; None if no file says."""
+        spans = [one.span_ns for one in self._files if one.span_ns is not None]
+        return (min(a for a, _ in spans), max(b for _, b in spans)) if spans else None
+
+    @property
+    def hosts(self) -> list[str]:
+        """The hosts that the tapes name."""
+        return sorted({one.host for one in self._sources.values() if one.host is not None})
+
     def add(self, one: FileSurvey) -> None:
-        """Adds a file. A copy of an earlier one counts once.
+        """Adds a file, or keeps it until all are there: of a file without an end another one may
+        be there that has more, and calls of a rank may be those of another one.
 
         Raises:
-            UsageError: a survey has calls of a recording that counts already, or the other way
-                round: nobody can tell which calls they have in common.
+            UsageError, TapeError: as :meth:`finish`.
         """
-        key = one.manifest.tape, one.part
-        if key in self._paths:
-            self.copies.append(one.path)
-            return
-        sources = _sources_of(one)
-        both = [s.tape for s in sources if self._is_twice(s.tape, one.elsewhere)]
-        if both:
-            raise UsageError(
-                f"{one.path} and another survey or tape have calls of recording "
-                f"{both[0].hex()[:8]}, which would count twice",
-                advice="survey the tapes themselves",
-            )
-        self._paths[key] = one.path
-        self.damage += one.damage
-        self._count(one)
-        begin = self._begin(one)
-        for source in sources:
-            self._note(source, begin, one.elsewhere)
-        _shift(one.table, begin)
-        self.table.merge(one.table)
+        if one.sealed and one.manifest.rank is None:
+            self._count(one)
+        else:
+            self._waiting.append(one)
 
-    def _is_twice(self, tape: bytes, is_survey: bool) -> bool:
-        return tape in self._sources if is_survey else tape in self._in_surveys
+    def finish(self, told: Callable[[TapeError], None]) -> None:
+        """Adds the files that were kept.
+
+        Args:
+            told: is called for each file that a survey cannot hold.
+
+        Raises:
+            UsageError: a survey has calls of a file that counts already, or the other way round:
+                nobody can tell which calls they have in common.
+        """
+        waiting = sorted(self._waiting, key=lambda one: (not one.sealed, -len(one)))
+        self._waiting.clear()
+        ahead = [one for one in waiting if one.is_ahead]
+        whole = self._fresh(one for one in waiting if not one.is_ahead)
+        for one in self._without_other_ranks(whole):
+            self._try(one, told)
+        recordings = {parts[0].manifest.tape: parts for parts in recordings_of(self._files)}
+        for one in ahead:
+            files = recordings.get(one.manifest.tape, ())
+            if not any(_has(file, one.last) for file in files):
+                self._try(one, told)
+        for one in self._files:
+            one.numbers = one.numbers[:0]
+
+    def _try(self, one: FileSurvey, told: Callable[[TapeError], None]) -> None:
+        try:
+            self._count(one)
+        except UsageError:
+            raise
+        except TapeError as error:
+            told(error)
+
+    def _fresh(self, files: Iterable[FileSurvey]) -> list[FileSurvey]:
+        """The files without copies of better ones, which come first."""
+        found: dict[Hashable, FileSurvey] = {}
+        for one in files:
+            key = _identity(one)
+            better = self._known.get(key) or found.setdefault(key, one)
+            if better is not one:
+                self._note_copy(one, better)
+        return list(found.values())
+
+    def _without_other_ranks(self, files: Sequence[FileSurvey]) -> list[FileSurvey]:
+        """The files without those whose calls another rank of the job has."""
+        by_size: dict[int, list[list[FileSurvey]]] = {}
+        for parts in recordings_of(files):
+            rank = parts[0].manifest.rank
+            if rank is not None:
+                by_size.setdefault(rank.of, []).append(parts)
+        gone: set[int] = set()
+        for ranks in by_size.values():
+            ranks.sort(key=lambda parts: (-sum(map(len, parts)), _rank(parts)))
+            for parts in of_other_ranks(ranks, _rank, _are_of):
+                self.other_ranks += [one.path for one in parts]
+                gone.update(map(id, parts))
+        return [one for one in files if id(one) not in gone]
 
     def _count(self, one: FileSurvey) -> None:
-        self.files += 1
-        self.nbytes += one.nbytes
-        self.unsealed += not one.sealed
-        self._seen += one.coverage.seen
-        self._kept += one.coverage.kept
-        self._dropped.update(one.coverage.dropped)
-        self._at_least |= bool(one.coverage.at_least)
-        mine = one.manifest
-        if self._first is None or (mine.created_ns, mine.tape) < (
-            self._first.created_ns, self._first.tape
-        ):  # fmt: skip
-            self._first = mine
-
-    def _begin(self, one: FileSurvey) -> int:
-        """What is added to the numbers of the calls of a file."""
-        tape = one.manifest.tape
-        begin = self._begins.setdefault(tape, self._next)
-        if begin == self._next:
-            self._next += (max(one.last, 0) // _STRIDE + 1) * _STRIDE
-        is_within = begin + one.last < self._next if one.elsewhere else one.last < _STRIDE
-        if self._next >= 2**63 or not is_within:
-            raise TapeError("limit", "numbers of calls that a survey cannot hold", path=one.path)
-        return begin
-
-    def _note(self, source: Source, begin: int, is_survey: bool) -> None:
-        known = self._sources.get(source.tape)
-        if is_survey:
-            self._in_surveys.add(source.tape)
-        if known is None:
-            self._sources[source.tape] = source.model_copy(update={"first": begin + source.first})
+        key = _identity(one)
+        known = self._known.get(key)
+        if known is not None:
+            self._note_copy(one, known)
             return
-        files = (*known.files, *source.files)
-        redacted = known.redacted if known.redacted == source.redacted else "part"
-        self._sources[source.tape] = known.model_copy(
-            update={
-                "files": files[:16],
-                "other_files": known.other_files + len(files[16:]),
-                "calls": known.calls + source.calls,
-                "redacted": redacted,
-            }
-        )
+        for source in one.sources:
+            if self._counts_already(source, one):
+                raise UsageError(
+                    f"{one.path} and another survey or tape have calls of recording "
+                    f"{source.tape.hex()[:8]}, which would count twice",
+                    advice="survey the tapes themselves",
+                )
+        if self._seen + one.coverage.seen > MAX_COUNT:
+            reason = f"the tapes claim to have seen more than {MAX_COUNT} calls"
+            raise TapeError("limit", reason, path=one.path)
+        begins = self._begins(one)
+        self._seen += one.coverage.seen
+        self._known[key] = one
+        self.damage += one.damage
+        self._files.append(one)
+        for source in one.sources:
+            self._note(source, begins[source.tape], one)
+        _renumber(one.table, sorted((s.first, begins[s.tape] - s.first) for s in one.sources))
+        self.table.merge(one.table)
+        one.table, one.damage = InputsTable(), ()
+
+    def _note_copy(self, one: FileSurvey, known: FileSurvey) -> None:
+        self.copies.append(one.path)
+        if one.sealed and known.sealed and one.coverage != known.coverage:
+            reason = f"it has other calls than {known.path}, and claims to be the same file"
+            advice = "find out which of them was changed"
+            self.damage.append(TapeError("damaged", reason, path=one.path, advice=advice))
+
+    def _counts_already(self, source: Source, one: FileSurvey) -> bool:
+        known = self._sources.get(source.tape)
+        if known is None or not (one.elsewhere or source.tape in self._in_surveys):
+            return False
+        return known.shares(source.tape, source.parts)
+
+    def _begins(self, one: FileSurvey) -> dict[bytes, int]:
+        """What call 0 of each recording of a file is in this survey."""
+        found: dict[bytes, int] = {}
+        at = self._next
+        firsts = sorted(source.first for source in one.sources)
+        for source in one.sources:
+            end = min((first for first in firsts if first > source.first), default=one.last + 1)
+            known = self._sources.get(source.tape)
+            found[source.tape] = at if known is None else known.first
+            if known is None:
+                at += max(-(-(end - source.first) // _STRIDE), 1) * _STRIDE
+            elif end - source.first > _STRIDE:
+                at = MAX_COUNT + 1
+        if at > MAX_COUNT or min(firsts, default=0) < 0:
+            raise TapeError("limit", "numbers of calls that a survey cannot hold", path=one.path)
+        self._next = at
+        return found
+
+    def _note(self, source: Source, first: int, one: FileSurvey) -> None:
+        """Notes a recording, or more files of it."""
+        if one.elsewhere:
+            self._in_surveys.add(source.tape)
+            new = source.model_copy(update={"first": first})
+        else:
+            name = os.path.basename(one.path).encode("utf-8", "backslashreplace").decode()
+            new = source.model_copy(
+                update={
+                    "first": first,
+                    "files": (name[:_MAX_TEXT],),
+                    "calls": len(one),
+                    "redacted": redacted_of_steps(one.manifest.history or ()),
+                    "host": one.manifest.producer.host,
+                }
+            )
+        known = self._sources.get(source.tape)
+        self._sources[source.tape] = new if known is None else _both(known, new)
 
     def to_bytes(self) -> bytes:
         """The tape. Equal files make equal tapes.
@@ -151,56 +257,142 @@ class TargetSurvey:
         Raises:
             TapeError: ``limit``.
         """
-        assert self._first is not None
-        made = blake2b(self.name.encode("utf-8", "surrogatepass"), digest_size=16)
-        for tape, part in sorted(self._paths):
-            made.update(tape + part.to_bytes(8, "little"))
-        made.update(self._kept.to_bytes(8, "little"))
-        tape = made.digest()
-        # Those that are not redacted come first: what is told of redaction is then true of all.
-        sources = sorted(self._sources.values(), key=lambda one: one.redacted == "all")
-        told = sorted(sources[:MAX_SOURCES], key=lambda one: one.first)
-        options = (("files", str(self.files)), ("recordings", str(len(sources))))
+        first = min((one.manifest for one in self._files), key=lambda m: (m.created_ns, m.tape))
+        coverage = self.coverage
+        tape = self._id(coverage)
+        sources = self._told(tape)
+        options = (("files", str(self.files)), ("recordings", str(self.recordings)))
         step = Step(
             verb="survey", tool="calltape", version=__version__, tape=tape, options=options,
-            sources=tuple(told),
+            sources=sources,
         )  # fmt: skip
-        manifest = self._first.model_copy(
+        hosts = self.hosts
+        producer = first.producer.model_copy(update={"host": hosts[0] if len(hosts) == 1 else None})
+        manifest = first.model_copy(
             update={
-                "minor": max(MINOR, self._first.minor), "tape": tape, "segment": None,
-                "observed": None, "rank": None, "history": (step,),
+                "minor": max(MINOR, first.minor), "tape": tape, "segment": None,
+                "observed": None, "rank": None, "producer": producer, "history": (step,),
             }
         )  # fmt: skip
+        facts = {
+            "raised": sum(one.raised for one in self._files),
+            "tensor_bytes": min(sum(one.tensor_bytes for one in self._files), MAX_COUNT),
+        }
+        if self.span_ns is not None:
+            facts |= {"first_ns": self.span_ns[0], "last_ns": self.span_ns[1]}
         sink = BytesSink()
         writer = TapeWriter(sink, manifest)
         writer.table = self.table
-        writer.seal(self.coverage, closed_ns=self._first.created_ns, elsewhere=True)
+        writer.seal(coverage, closed_ns=first.created_ns, elsewhere=facts)
         return bytes(sink.data)
 
+    def _id(self, coverage: Coverage) -> bytes:
+        made = blake2b(self.name.encode("utf-8", "surrogatepass"), digest_size=16)
+        for one in sorted(self._files, key=lambda one: (one.manifest.tape, one.part)):
+            made.update(one.manifest.tape + one.part.to_bytes(8, "little"))
+        made.update(coverage.kept.to_bytes(8, "little"))
+        return made.digest()
 
-def _sources_of(one: FileSurvey) -> list[Source]:
-    steps = one.manifest.history or ()
-    if one.elsewhere and steps:
-        return list(steps[-1].sources)
-    name = os.path.basename(one.path).encode("utf-8", "backslashreplace").decode()[:1000]
-    return [
-        Source(
-            tape=one.manifest.tape,
-            files=(name,),
-            calls=one.coverage.kept,
-            redacted=redacted_of_steps(steps),
+    def _told(self, tape: bytes) -> tuple[Source, ...]:
+        """The recordings, in the order of their calls; of too many, the last ones together, with
+        the id of the survey."""
+        every = sorted(self._sources.values(), key=lambda one: one.first)
+        if len(every) <= MAX_SOURCES:
+            return tuple(every)
+        named, rest = every[: MAX_SOURCES - 1], every[MAX_SOURCES - 1 :]
+        others = Source(
+            tape=tape,
+            other_files=sum(len(one.files) + one.other_files for one in rest),
+            calls=sum(one.calls for one in rest),
+            first=rest[0].first,
+            redacted=redacted_of_all(one.redacted for one in rest),
         )
-    ]
+        return (*named, others)
 
 
-def _shift(table: InputsTable, begin: int) -> None:
+def _identity(one: FileSurvey) -> Hashable:
+    """Equal for copies of a file, and for a file and a later state of it."""
+    return one.manifest.tape, one.part, one.last if one.is_ahead else None
+
+
+def _has(file: FileSurvey, number: int) -> bool:
+    """Whether a file has a call of its recording, or may have it."""
+    if file.numbers or file.extent is None:
+        return number in file.numbers
+    return file.extent[0] <= number <= file.extent[1]
+
+
+def _both(known: Source, new: Source) -> Source:
+    """What is known of a recording by several files."""
+    files = (*known.files, *new.files)
+    both = None if known.parts is None or new.parts is None else (*known.parts, *new.parts)
+    return known.model_copy(
+        update={
+            "files": files[:_MAX_FILES],
+            "other_files": known.other_files + new.other_files + len(files[_MAX_FILES:]),
+            "calls": known.calls + new.calls,
+            "redacted": redacted_of_all((known.redacted, new.redacted)),
+            "host": known.host or new.host,
+            "parts": None if both is None else joined_parts(both),
+        }
+    )
+
+
+def _renumber(table: InputsTable, firsts: Sequence[tuple[int, int]]) -> None:
+    """Gives calls the numbers that they have in a survey.
+
+    Args:
+        table: of a file.
+        firsts: for each of its recordings the lowest number that its calls can have there, and what
+            is added to the numbers from there on, ascending.
+    """
+
+    def moved(number: int) -> int:
+        return number + max(firsts, key=lambda one: (one[0] <= number, one[0]))[1]
+
     for row in table.rows.values():
-        row.first += begin
-        row.last += begin
-        row.example = None if row.example is None else row.example + begin
+        row.first, row.last = moved(row.first), moved(row.last)
+        row.example = None if row.example is None else moved(row.example)
+        if row.last < row.first:  # recordings have another order here
+            row.first, row.last = row.last, row.first
 
 
-class Survey:
+def _rank(parts: Sequence[FileSurvey]) -> int:
+    rank = parts[0].manifest.rank
+    return 0 if rank is None else rank.number
+
+
+def _are_of(parts: Sequence[FileSurvey], steps: Sequence[FileSurvey]) -> bool:
+    """Whether the calls of a recording are those of another rank's, as far as counts tell. If one
+    of the processes was killed, some of the last calls may be missing."""
+    own, others = _steps(parts), _steps(steps)
+    if all(one.sealed for one in (*parts, *steps)):
+        return own == others
+    found = [(counts, others.get(key, (0, 0, 0, 0))) for key, counts in own.items()]
+    return bool(found) and all(
+        first == a and last <= b and kept <= all_kept and raised <= all_raised
+        for (first, last, kept, raised), (a, b, all_kept, all_raised) in found
+    )
+
+
+def _steps(parts: Sequence[FileSurvey]) -> dict[Hashable, tuple[int, int, int, int]]:
+    """The distinct inputs, as ranks have them in common: the first and the last call with them, how
+    many were kept, and how many raised. Calls of a kind have no numbers."""
+    found: dict[Hashable, tuple[int, int, int, int]] = {}
+    for one in parts:
+        for row in one.table.rows.values():
+            key = rank_key(row.tree())
+            first, last, kept, raised = found.get(key, (row.first, row.last, 0, 0))
+            found[key] = (
+                min(first, row.first), max(last, row.last), kept + row.kept, raised + row.raised
+            )  # fmt: skip
+        for kind in one.table.kinds.values():
+            *_, kept, raised = found.get(kind.key, (0, 0, 0, 0))
+            found[kind.key] = 0, 0, kept + kind.seen, raised + kind.raised
+    return found
+
+
+class Survey(Shown):
     """What many tapes say together; :func:`survey` makes it.
 
     Attributes:
@@ -216,15 +408,22 @@ class Survey:
         files = sum(one.files for one in self.targets.values())
         return f"<Survey of {counted(files, 'file')}, {counted(len(self.targets), 'target')}>"
 
+    def _sketch(self) -> Sketch:
+        rows = [(name, one.files, one.coverage.kept) for name, one in self.targets.items()]
+        rows.sort(key=lambda row: -row[2])
+        note = f"{len(self.unreadable):,} files could not be read" if self.unreadable else None
+        return Sketch("Survey", head=("target", "files", "calls"), rows=rows, note=note)
+
     def add(self, one: FileSurvey) -> None:
         """Adds a file."""
         name = target_name(one.manifest.target)
-        target = self.targets.setdefault(name, TargetSurvey(name))
-        try:
-            target.add(one)
-        finally:
-            if not target.files:
-                del self.targets[name]
+        self.targets.setdefault(name, TargetSurvey(name)).add(one)
+
+    def finish(self) -> None:
+        """Adds up what waited for the last file."""
+        for target in self.targets.values():
+            target.finish(self.unreadable.append)
+        self.targets = {name: one for name, one in self.targets.items() if one.files}
 
     def target(self, name: str | None = None) -> TargetSurvey:
         """What was recorded of one target.
@@ -234,7 +433,7 @@ class Survey:
 
         Raises:
             UsageError: there is none.
-            TargetsError: there are several.
+            TapeError: ``usage``, there are several.
         """
         if not self.targets:
             raise UsageError("no tape could be read")

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Executor, Future
 
 from calltape_analyzer.reading.files import Paths, files_of
+from calltape_analyzer.reading.tape_file import holds_no_call
 from calltape_analyzer.surveying.executors import executor_for
 from calltape_analyzer.surveying.file_survey import FileSurvey, Guard, read_file
 from calltape_analyzer.surveying.survey import Survey
@@ -66,6 +67,7 @@ def survey(
                     done += 1
                     if progress is not None:
                         progress(done, len(files))
+            found.finish()
         except BrokenExecutor as error:
             raise _broken(error) from None
         finally:
@@ -89,7 +91,8 @@ def _take(found: Survey, path: str, future: Future[FileSurvey | TapeError]) -> N
     except Exception as error:  # the worker died of it, again and again
         reason = f"the worker that read it failed: {type(error).__name__}: {error}"
         one = TapeError("io", reason, path=path, advice="read it by itself, with calltape info")
-    found.unreadable.append(one)
+    if not holds_no_call(one.path):
+        found.unreadable.append(one)
 
 
 def _broken(error: Exception) -> TapeError:

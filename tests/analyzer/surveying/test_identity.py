@@ -1,0 +1,145 @@
+"""The calls of a file count once, whichever copies and states of it were surveyed, and when."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from calltape_analyzer import open_tape, survey
+from calltape_analyzer.errors import UsageError
+from calltape_analyzer.surveying import survey as module
+from calltape_analyzer.surveying.executors import Loop
+from calltape_schema.history import MAX_PARTS, Source, joined_parts
+from calltape_schema.records import Segment
+from tests.analyzer.cli.commands import run
+from tests.analyzer.reading.test_calls_under_way import ahead
+from tests.analyzer.reading.test_summaries import Model, some
+from tests.analyzer.surveying.surveyed import of, tape_of, written
+from tests.analyzer.tapes import write_tape
+
+
+def test_the_sealed_state_of_a_file_counts_whatever_its_name(tmp_path: Path) -> None:
+    for names in itertools.permutations("abc"):
+        folder = tmp_path / "".join(names)
+        folder.mkdir()
+        early, later, sealed = (folder / f"{name}.tape" for name in names)
+        tape_of(early, 3, sealed=False)
+        tape_of(later, 6, sealed=False)
+        tape_of(sealed, 9)
+        found = of(early, later, sealed)
+        assert (found.coverage.kept, found.coverage.at_least) == (9, None)
+        assert sorted(found.copies) == sorted(map(str, (early, later)))
+        assert of(early, later).coverage.kept == 6
+
+
+def test_a_file_that_claims_to_be_another_one_is_told(tmp_path: Path) -> None:
+    one, other = tape_of(tmp_path / "1.tape", 5), tape_of(tmp_path / "2.tape", 6)
+    found = of(one, other)
+    assert found.coverage.kept == 5
+    assert "it has other calls than" in str(found.damage[0])
+    shutil.copy(one, other)
+    assert not of(one, other).damage
+
+
+def part(folder: Path, number: int, calls: int = 3) -> Path:
+    made = some(calls)
+    for at, call in enumerate(made):
+        call.number = calls * number + at
+    return write_tape(
+        folder / f"part-{number}.tape", made, target=Model(),
+        segment=Segment(number=number, first_call=calls * number),
+    )  # fmt: skip
+
+
+def test_parts_of_one_recording_are_no_copies(tmp_path: Path) -> None:
+    paths = [part(tmp_path, number) for number in range(3)]
+    found = of(*paths)
+    assert (found.coverage.kept, found.recordings, found.damage) == (9, 1, [])
+    assert not found.coverage.at_least
+    assert of(*paths[1:]).coverage.at_least, "calls of the first part are not here"
+
+
+def test_other_parts_of_a_recording_are_added_to_a_survey(tmp_path: Path) -> None:
+    paths = [part(tmp_path, number) for number in range(4)]
+    monday = written(tmp_path / "monday.s", *paths[:2])
+    tuesday = written(tmp_path / "tuesday.s", paths[2])
+    both = written(tmp_path / "both.s", tuesday, monday)
+    all_parts = written(tmp_path / "all.s", both, paths[3])
+    with open_tape(all_parts) as tape, open_tape(paths) as tapes:
+        assert len(tape) == len(tapes) == 12
+        assert [v.findings for v in tape.variants()] == [v.findings for v in tapes.variants()]
+        refs = [{str(seen.first.ref) for seen in one.calls.by_inputs()} for one in (tape, tapes)]
+        assert refs[0] <= refs[1]
+        (source,) = tape.segments[0].sources
+        assert (source.parts, source.calls) == (((0, 3),), 12)
+    with open_tape([monday, paths[3], tuesday]) as tape:
+        assert (len(tape), tape.damage) == (12, [])
+    for again in ([both, paths[1]], [monday, both], [paths[2], tuesday]):
+        with pytest.raises(UsageError, match="would count twice"):
+            survey(again, Loop())
+
+
+def test_runs_of_parts_are_bounded() -> None:
+    assert joined_parts([(5, 5), (0, 1), (2, 2), (9, 12), (11, 13)]) == ((0, 2), (5, 5), (9, 13))
+    many = joined_parts((n * n, n * n) for n in range(MAX_PARTS + 9))
+    assert len(many) == MAX_PARTS
+    source = Source(tape=bytes(16), parts=many)
+    assert all(source.shares(bytes(16), ((n * n, n * n),)) for n in range(MAX_PARTS + 9))
+    assert not source.shares(bytes(16), ((4097, 4200),))
+    assert not source.shares(b"x" * 16, None)
+
+
+def test_recordings_that_are_not_named_keep_their_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No call is said to be of a recording that does not have it."""
+    paths = [tape_of(tmp_path / f"{n}.tape", 1 + n, recording=n) for n in range(6)]
+    monkeypatch.setattr(module, "MAX_SOURCES", 4)
+    out = written(tmp_path / "s.s", *paths)
+    with open_tape(out) as tape:
+        sources = tape.segments[0].sources
+        assert [one.tape[0] for one in sources[:3]] == [0, 1, 2]
+        assert (sources[3].tape, sources[3].calls) == (tape.manifest.tape, 4 + 5 + 6)
+        assert sources[3].other_files == 3
+    more = written(tmp_path / "more.s", out, tape_of(tmp_path / "z.tape", 2, recording=9))
+    with open_tape(more) as tape:
+        assert len(tape) == 21 + 2
+        assert {seen.first.ref.tape for seen in tape.calls.by_inputs()} <= {
+            source.tape for source in tape.segments[0].sources
+        }
+
+
+def test_a_call_under_way_counts_unless_it_ended(tmp_path: Path) -> None:
+    folder = ahead(tmp_path, 1, 5)
+    with open_tape(folder) as tape:
+        found = of(folder)
+        assert found.coverage == tape.coverage
+        assert found.table.totals().kept == len(tape) == 4
+        assert (found.copies, found.damage) == ([], [])
+
+
+def test_a_write_ahead_file_without_a_call_is_none(tmp_path: Path) -> None:
+    folder = ahead(tmp_path, 3)
+    (folder / "a.ahead-4.tape").write_bytes(b"")
+    ran = run("survey", folder)
+    assert (ran.code, ran.err) == (0, "")
+    assert "4 with" in ran.out
+
+
+def test_a_link_to_a_file_counts_once(tmp_path: Path) -> None:
+    one = tape_of(tmp_path / "a.tape")
+    os.symlink(one, tmp_path / "b.tape")
+    found = of(tmp_path)
+    assert (found.files, found.copies) == (1, [])
+
+
+@pytest.mark.parametrize("options", [{}, {"sealed": False}, {"table": False}])
+def test_one_file_is_surveyed_as_it_is_read(tmp_path: Path, options: dict[str, Any]) -> None:
+    path = tape_of(tmp_path / "a.tape", 7, dropped={"policy": 4}, **options)
+    with open_tape(path) as tape:
+        assert of(path).coverage == tape.coverage
