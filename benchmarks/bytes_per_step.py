@@ -40,8 +40,8 @@ def rows(quick: bool) -> Iterator[Row]:
     """A row for each cache. It takes seconds, so that ``quick`` changes nothing."""
     for grows, name in ((False, "stays"), (True, "grows by a token a step")):
         yield Row(
-            "bytes on the tape of 20 decode steps", f"a cache that {name}",
-            f"{_ratio(grows=grows):.2f} × the new bytes",
+            f"bytes on the tape of 20 decode steps, a cache that {name}",
+            f"{_ratio(grows=grows):.2f} × the new bytes", (),
         )  # fmt: skip
 
 
