@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from calltape_schema.framing import MANIFEST, blob_name, record_name
 from typer.testing import CliRunner
 
 import calltape_analyzer
