@@ -157,7 +157,7 @@ class Scan:
             return TapeError("damaged", f"the end of the tape cannot be read: {error.reason}")
         if tape != self._tape:
             return TapeError("damaged", "the end of another tape")
-        reason = "two blocks of zeros do not follow the end of the tape, and nothing else"
+        reason = "the end of the tape is not that of the file: bytes were added, or cut off"
         advice = "its calls are read without it; what it counts beside them is not believed"
         return TapeError("damaged", reason, advice=advice)
 
