@@ -227,7 +227,7 @@ class Segment:
         if is_ahead(self.path) and len(found):
             self._ahead = self._raw_group(found)
         if self._order is None:
-            self._order = _sorted(found)
+            self._order = found.order
         self._table = found.table
         self._found = found  # last, because other threads ask for it
 
@@ -444,6 +444,16 @@ class Segment:
     def ranges_at(self, position: int) -> tuple[tuple[int, int, int], ...]:
         """Leaf, smallest and largest element of all calls in its list whose inputs equal those of a
         call. Records that have ranges are decoded for it, once."""
+        found = self._all_ranges().get(self.inputs_number(position), {})
+        return tuple((leaf, low, high) for leaf, (low, high) in sorted(found.items()))
+
+    def check_table(self) -> None:
+        """Compares the ranges in the table of the end with those of the records, if all of these
+        are whole."""
+        if self._table is not None and not self.damaged:
+            self._all_ranges()
+
+    def _all_ranges(self) -> dict[int, dict[int, tuple[int, int]]]:
         if self._ranges is None:
             self._ranges = {}
             for at in self.order:
@@ -454,8 +464,7 @@ class Segment:
                         spans[leaf] = min(low, known[0]), max(high, known[1])
             if len(self._order or ()) == len(self._scan):
                 self._compare_ranges(self._ranges)
-        found = self._ranges.get(self.inputs_number(position), {})
-        return tuple((leaf, low, high) for leaf, (low, high) in sorted(found.items()))
+        return self._ranges
 
     def _compare_ranges(self, found: dict[int, dict[int, tuple[int, int]]]) -> None:
         """Compares the ranges of all calls with those of the table."""
@@ -693,14 +702,6 @@ def _opened_file(path: str) -> TapeBytes:
     from calltape_analyzer.reading.remote_file import opened_url
 
     return opened_url(path)
-
-
-def _sorted(found: Scan) -> array[int]:
-    """The positions of the calls by their numbers."""
-    positions = array("Q", range(len(found)))
-    if found.ascends:
-        return positions
-    return array("Q", sorted(positions, key=found.numbers.__getitem__))
 
 
 def _rows_of(table: InputsTable) -> list[InputsOfCalls] | None:
