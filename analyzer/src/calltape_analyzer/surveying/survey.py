@@ -4,6 +4,7 @@ calls, which every verb reads."""
 from __future__ import annotations
 
 import os
+from array import array
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from hashlib import blake2b
 
@@ -28,7 +29,7 @@ from calltape_schema.history import (
     redacted_of_steps,
 )
 from calltape_schema.inputs_table import InputsTable
-from calltape_schema.records import MINOR
+from calltape_schema.records import MINOR, Manifest
 from calltape_schema.storage import BytesSink
 from calltape_schema.writer import TapeWriter
 
@@ -37,6 +38,7 @@ __all__ = ["Survey", "TargetSurvey"]
 _STRIDE = 2**40
 """The calls of each recording have numbers of their own in a survey, so many apart."""
 _MAX_FILES, _MAX_TEXT = 16, 1000
+_NO_TABLE, _NO_NUMBERS = InputsTable(), array("Q")
 
 
 class TargetSurvey:
@@ -62,6 +64,7 @@ class TargetSurvey:
         self._sources: dict[bytes, Source] = {}
         self._in_surveys: set[bytes] = set()
         self._next = self._seen = 0
+        self._first: Manifest | None = None
 
     @property
     def coverage(self) -> Coverage:
@@ -138,7 +141,7 @@ class TargetSurvey:
             if not any(_has(file, one.last) for file in files):
                 self._try(one, told)
         for one in self._files:
-            one.numbers = one.numbers[:0]
+            one.numbers = _NO_NUMBERS
 
     def _try(self, one: FileSurvey, told: Callable[[TapeError], None]) -> None:
         try:
@@ -198,7 +201,20 @@ class TargetSurvey:
             self._note(source, begins[source.tape], one)
         _renumber(one.table, sorted((s.first, begins[s.tape] - s.first) for s in one.sources))
         self.table.merge(one.table)
-        one.table, one.damage = InputsTable(), ()
+        self._reduce(one)
+
+    def _reduce(self, one: FileSurvey) -> None:
+        """Drops what a file is not asked for any more: there may be a hundred thousand files."""
+        mine, like = one.manifest, self._files[0].manifest
+        if self._first is None or (mine.created_ns, mine.tape) < (
+            self._first.created_ns, self._first.tape
+        ):  # fmt: skip
+            self._first = mine
+        common = {"target": like.target, "policy": like.policy, "producer": like.producer}
+        one.manifest = mine.model_copy(update={**common, "history": None})
+        one.table, one.damage, one.sources = _NO_TABLE, (), ()
+        if one.sealed:
+            one.numbers = _NO_NUMBERS
 
     def _note_copy(self, one: FileSurvey, known: FileSurvey) -> None:
         self.copies.append(one.path)
@@ -256,7 +272,8 @@ class TargetSurvey:
         Raises:
             TapeError: ``limit``.
         """
-        first = min((one.manifest for one in self._files), key=lambda m: (m.created_ns, m.tape))
+        first = self._first
+        assert first is not None
         coverage = self.coverage
         tape = self._id(coverage)
         sources = self._told(tape)
