@@ -69,7 +69,7 @@ class Costs(NamedTuple):
     row_seconds: float = 12e-6
     tape_seconds: float = 0.3e-3
     scan_seconds: float = 1e-6
-    survey_memory: float = 820.0
+    survey_memory: float = 2700.0
     reads_per_tape: int = 2
     part_bytes: int = 16 * 2**20
     month_per_gib: float = 0.023

@@ -376,6 +376,11 @@ class Segment:
             return False  # the error is raised again when the call is read
 
     @property
+    def recording(self) -> bytes:
+        """The id that the files of its recording share."""
+        return self.manifest.tape
+
+    @property
     def part(self) -> int:
         """The number of this file among the files of its recording."""
         return 0 if self.manifest.segment is None else self.manifest.segment.number

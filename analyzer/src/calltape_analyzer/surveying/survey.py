@@ -135,9 +135,9 @@ class TargetSurvey:
         whole = self._fresh(one for one in waiting if not one.is_ahead)
         for one in self._without_other_ranks(whole):
             self._try(one, told)
-        recordings = {parts[0].manifest.tape: parts for parts in recordings_of(self._files)}
+        recordings = {parts[0].recording: parts for parts in recordings_of(self._files)}
         for one in ahead:
-            files = recordings.get(one.manifest.tape, ())
+            files = recordings.get(one.recording, ())
             if not any(_has(file, one.last) for file in files):
                 self._try(one, told)
         for one in self._files:
@@ -205,13 +205,12 @@ class TargetSurvey:
 
     def _reduce(self, one: FileSurvey) -> None:
         """Drops what a file is not asked for any more: there may be a hundred thousand files."""
-        mine, like = one.manifest, self._files[0].manifest
+        mine = one.manifest
         if self._first is None or (mine.created_ns, mine.tape) < (
             self._first.created_ns, self._first.tape
         ):  # fmt: skip
             self._first = mine
-        common = {"target": like.target, "policy": like.policy, "producer": like.producer}
-        one.manifest = mine.model_copy(update={**common, "history": None})
+        one.manifest = self._first
         one.table, one.damage, one.sources = _NO_TABLE, (), ()
         if one.sealed:
             one.numbers = _NO_NUMBERS
@@ -304,8 +303,8 @@ class TargetSurvey:
 
     def _id(self, coverage: Coverage) -> bytes:
         made = blake2b(self.name.encode("utf-8", "surrogatepass"), digest_size=16)
-        for one in sorted(self._files, key=lambda one: (one.manifest.tape, one.part)):
-            made.update(one.manifest.tape + one.part.to_bytes(8, "little"))
+        for one in sorted(self._files, key=lambda one: (one.recording, one.part)):
+            made.update(one.recording + one.part.to_bytes(8, "little"))
         made.update(coverage.kept.to_bytes(8, "little"))
         return made.digest()
 
@@ -328,7 +327,7 @@ class TargetSurvey:
 
 def _identity(one: FileSurvey) -> Hashable:
     """Equal for copies of a file, and for a file and a later state of it."""
-    return one.manifest.tape, one.part, one.last if one.is_ahead else None
+    return one.recording, one.part, one.last if one.is_ahead else None
 
 
 def _has(file: FileSurvey, number: int) -> bool:
