@@ -168,7 +168,7 @@ class Segment:
     def sources(self) -> tuple[Source, ...]:
         """The recordings of its calls."""
         steps = self.manifest.history or ()
-        if self.elsewhere and steps:
+        if self.elsewhere and steps and steps[-1].sources:
             return tuple(steps[-1].sources)
         return (Source(tape=self.manifest.tape, parts=((self.part, self.part),)),)
 

@@ -37,6 +37,8 @@ __all__ = ["Survey", "TargetSurvey"]
 
 _STRIDE = 2**40
 """The calls of each recording have numbers of their own in a survey, so many apart."""
+_MOST_SEEN = 2**53
+"""The calls of one file; more are a lie, with which nobody else's calls could be counted."""
 _MAX_FILES, _MAX_TEXT = 16, 1000
 _NO_TABLE, _NO_NUMBERS = InputsTable(), array("Q")
 
@@ -189,8 +191,8 @@ class TargetSurvey:
                     f"{source.tape.hex()[:8]}, which would count twice",
                     advice="survey the tapes themselves",
                 )
-        if self._seen + one.coverage.seen > MAX_COUNT:
-            reason = f"the tapes claim to have seen more than {MAX_COUNT} calls"
+        if one.coverage.seen > _MOST_SEEN or self._seen + one.coverage.seen > MAX_COUNT:
+            reason = f"it claims to have seen {one.coverage.seen:,} calls, which cannot be added up"
             raise TapeError("limit", reason, path=one.path)
         begins = self._begins(one)
         self._seen += one.coverage.seen
@@ -241,7 +243,8 @@ class TargetSurvey:
                 at += max(-(-(end - source.first) // _STRIDE), 1) * _STRIDE
             elif end - source.first > _STRIDE:
                 at = MAX_COUNT + 1
-        if at > MAX_COUNT or min(firsts, default=0) < 0:
+        lowest = min((row.first for row in one.table.rows.values()), default=firsts[0])
+        if at > MAX_COUNT or not 0 <= firsts[0] <= lowest:
             raise TapeError("limit", "numbers of calls that a survey cannot hold", path=one.path)
         self._next = at
         return found
