@@ -14,7 +14,14 @@ from typing import Protocol, TypeVar
 from calltape_analyzer.reading.segment import UNSEALED, Segment
 from calltape_schema.endings import Coverage, Dump
 
-__all__ = ["coverage_of", "dumps_of", "missing_numbers", "places_of", "recordings_of"]
+__all__ = [
+    "CountedFile",
+    "coverage_of",
+    "dumps_of",
+    "missing_numbers",
+    "places_of",
+    "recordings_of",
+]
 
 _MAX_MISSING = 1000
 

@@ -10,11 +10,11 @@ from hashlib import blake2b
 
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.reading.ranks import of_other_ranks, rank_key
-from calltape_analyzer.reading.recordings import coverage_of, recordings_of
+from calltape_analyzer.reading.recordings import recordings_of
 from calltape_analyzer.reading.targets import TargetsError, chosen_target, target_name
 from calltape_analyzer.surveying.file_survey import FileSurvey
 from calltape_analyzer.text import counted, some_of
-from calltape_analyzer.writing.coverage import new_coverage
+from calltape_analyzer.writing.coverage import coverage_for
 from calltape_analyzer.writing.output_file import write_file
 from calltape_schema import __version__
 from calltape_schema.endings import Coverage
@@ -75,8 +75,7 @@ class TargetSurvey:
         Raises:
             TapeError: ``limit`` if they are more than can be counted.
         """
-        found = coverage_of(self._files)
-        return new_coverage(found.kept, found.dropped, found.at_least)
+        return coverage_for(self._files, sum(map(len, self._files)), 0)
 
     @property
     def files(self) -> int:
