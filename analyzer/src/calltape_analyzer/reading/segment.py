@@ -168,7 +168,7 @@ class Segment:
     def sources(self) -> tuple[Source, ...]:
         """The recordings of its calls."""
         steps = self.manifest.history or ()
-        if self.elsewhere and steps:
+        if self.elsewhere and steps and steps[-1].sources:
             return tuple(steps[-1].sources)
         return (Source(tape=self.manifest.tape, parts=((self.part, self.part),)),)
 
@@ -374,6 +374,11 @@ class Segment:
             raise
         except TapeError:
             return False  # the error is raised again when the call is read
+
+    @property
+    def recording(self) -> bytes:
+        """The id that the files of its recording share."""
+        return self.manifest.tape
 
     @property
     def part(self) -> int:

@@ -38,7 +38,8 @@ class FileSurvey:
 
     Attributes:
         path: of the file, without what is secret in a URL.
-        manifest: of the file.
+        manifest: of the file, until it counts.
+        recording, part: the id of its recording, and its number among the files of that.
         sources: the recordings of its calls.
         sealed, elsewhere: whether it has an end, and whether it is a survey.
         is_ahead: whether its only call was under way.
@@ -54,6 +55,8 @@ class FileSurvey:
 
     path: str
     manifest: Manifest
+    recording: bytes
+    part: int
     sources: tuple[Source, ...]
     sealed: bool
     elsewhere: bool
@@ -72,11 +75,6 @@ class FileSurvey:
 
     def __len__(self) -> int:
         return self.coverage.kept
-
-    @property
-    def part(self) -> int:
-        """Its number among the files of its recording."""
-        return 0 if self.manifest.segment is None else self.manifest.segment.number
 
     @property
     def last(self) -> int:
@@ -115,6 +113,8 @@ def _read(path: str, scan: bool) -> FileSurvey:
         return FileSurvey(
             path=segment.path,
             manifest=segment.manifest,
+            recording=segment.recording,
+            part=segment.part,
             sources=segment.sources,
             sealed=end is not None,
             elsewhere=segment.elsewhere,
@@ -135,6 +135,8 @@ def _read(path: str, scan: bool) -> FileSurvey:
 
 def _with_kept(coverage: Coverage, kept: int) -> Coverage:
     """The coverage of a file of which so many calls could be read."""
+    if kept == coverage.kept:
+        return coverage
     dropped = dict(coverage.dropped)
     if kept < coverage.kept:
         dropped[DAMAGED] = dropped.get(DAMAGED, 0) + coverage.kept - kept

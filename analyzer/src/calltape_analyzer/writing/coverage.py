@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
-from calltape_analyzer.reading.recordings import coverage_of
+from calltape_analyzer.reading.recordings import CountedFile, coverage_of
 from calltape_analyzer.reading.segment import UNSEALED, Segment
 from calltape_analyzer.writing.tape_writer import LEFT_OUT
 from calltape_schema.endings import Coverage
@@ -28,7 +28,7 @@ _UNSEALED = "unknown (the tape was not sealed)"
 _MAX_REASONS = 1000
 
 
-def coverage_for(segments: Sequence[Segment], kept: int, unwanted: int) -> Coverage:
+def coverage_for(segments: Sequence[CountedFile], kept: int, unwanted: int) -> Coverage:
     """How many calls were seen, and what became of those that the new tape lacks.
 
     Args:
