@@ -318,7 +318,8 @@ class TapeReader:
             found is None or found.size != size or found.end > group
             or found.name != blob_name(record.call)
         ):  # fmt: skip
-            raise TapeError("damaged", f"the tensors of call {record.call} are not there")
+            reason = f"the tensors of call {record.call} are not there"
+            raise TapeError("damaged", reason, member=blob_name(record.call), offset=offset)
         head = head[BLOCK:]
         length = blob.header_size(head, size)
         if length > len(head):
