@@ -328,7 +328,8 @@ class TapeReader:
             found is None or found.size != size or found.end > group
             or found.name != blob_name(record.call)
         ):  # fmt: skip
-            raise TapeError("damaged", f"the tensors of call {record.call} are not there")
+            reason = f"the tensors of call {record.call} are not there"
+            raise TapeError("damaged", reason, member=blob_name(record.call), offset=offset)
         return found, head[BLOCK:]
 
     def _read_blob(self, record: GroupedRecord) -> _Blob:

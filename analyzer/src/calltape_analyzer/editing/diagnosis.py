@@ -138,8 +138,8 @@ def _lost_symptoms(tape: Tape) -> Iterator[Symptom]:
                 + some_of([f"{calls} {printable(k)}" for k, calls in reasons.items()], 8),
                 advice=advice,
             )
-    sealed = [segment.trailer for segment in tape.segments if segment.trailer is not None]
-    if any(trailer.coverage.at_least for trailer in sealed):
+    ends = [segment.trailer for segment in tape.segments if segment.trailer is not None]
+    if any(end.coverage.at_least for end in ends):
         yield Symptom(
             kind="open_end",
             level="warning",

@@ -545,16 +545,49 @@ class Segment:
         return self._same(self._reader.document(position))
 
     def content(self, position: int) -> bytes:
-        """All that the record of a call says, as bytes: equal for equal calls of any files."""
+        """All that a call says, as bytes: equal for equal calls of any files. Tensors that earlier
+        calls have for it are read for this.
+
+        Raises:
+            TapeError: the call is damaged.
+        """
         document = self.document(position)
-        blob = document.pop("blob", None)
-        if document.pop("at", None):
-            facts = self.whole_blob(position, self.record(position))
-            blob = None if facts is None else facts.model_dump()
+        if not document.pop("at", None):
+            return self.stated(position)
+        facts = self.whole_blob(position, self.record(position))
+        return self._packed(position, document, None if facts is None else facts.model_dump())
+
+    def stated(self, position: int) -> bytes:
+        """All that a call says by records and checksums alone, as bytes. Equal calls of files in
+        which the same calls have the tensors of others say the same, whether these are whole or
+        not.
+
+        Raises:
+            TapeError: the record is damaged, or that of a call that has tensors for it.
+        """
+        document = self.document(position)
+        if document.get("at"):
+            holders = [self._reader.holder(call).blob for _, call, _ in self.record(position).at]
+            facts = [None if one is None else [one.size, one.crc32] for one in holders]
+            document["at"] = [document["at"], facts]
+        return self._packed(position, document, document.get("blob"))
+
+    def _packed(self, position: int, document: dict[str, Any], blob: Any) -> bytes:
+        document.pop("blob", None)
         if blob is not None:
             document["blob"] = {name: blob.get(name) for name in ("size", "crc32")}
         # A copy has the fields in another order.
         return pack([self.number(position), sorted(document.items())])
+
+    def is_same(self, position: int, other: Segment, there: int) -> bool:
+        """Whether a call of another file is this one.
+
+        Raises:
+            TapeError: one of them is damaged, so that nothing tells.
+        """
+        if self.stated(position) == other.stated(there):
+            return True
+        return self.content(position) == other.content(there)
 
     def whole_blob(self, position: int, record: GroupedRecord) -> BlobFacts | None:
         """The facts of the blob with all tensors of a call, as :meth:`blob_parts` gives it; None
@@ -565,10 +598,6 @@ class Segment:
         for part in self.blob_parts(position, record):
             size, checksum = size + len(part), crc32(part, checksum)
         return BlobFacts(size=size, crc32=checksum)
-
-    def contents(self) -> Iterator[bytes]:
-        """These of all its calls, in the order of the file."""
-        return map(self.content, range(len(self._scan)))
 
     def blob(self, record: GroupedRecord) -> Member:
         """The member with the tensors of a call.
