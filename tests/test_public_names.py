@@ -63,6 +63,7 @@ INTERNAL = {
     "Call.raw_record",
     "Call.stored",
     "Call.raw_blob",
+    "Call.whole_blob",
     "Call.blob_damage",
     "Survey.listed_unreadable",
     "SurveyedTape.segments",

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from calltape_analyzer import TapeError, open_tape, recover_tape
 from calltape_schema.endings import Coverage
 from tests.analyzer.editing.recordings import recorded
-from tests.fixture_files import FIXTURES
+from tests.fixture_files import FIXTURES, WITH_CALLS
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +108,7 @@ def test_a_tape_with_damage_anywhere(
     assert set(records) <= set(whole_records(source))
 
 
-@pytest.mark.parametrize("path", sorted((FIXTURES / "v1").glob("*.tape")), ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", WITH_CALLS, ids=lambda path: path.stem)
 def test_every_golden_tape_is_mended(path: Path, tmp_path: Path) -> None:
     assert mended(path, tmp_path / "m.tape")[0] == whole_records(path)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from calltape_analyzer import TapeError, open_tape, render
-from calltape_analyzer.reading.zero_checksum import crc32_after_zeros
+from calltape_analyzer.reading.tape_file import crc32_after_zeros
 from calltape_schema.groups import HAS_BLOB, HAS_RANGES, RAISED
 from calltape_schema.inputs_table import inputs_hash
 from calltape_schema.packing import pack, unpack

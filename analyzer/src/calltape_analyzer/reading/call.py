@@ -22,7 +22,7 @@ from calltape_analyzer.text import counted
 from calltape_schema.errors import TapeError
 from calltape_schema.groups import GroupedRecord
 from calltape_schema.leaves import Leaf
-from calltape_schema.records import CallRecord, Manifest, ModelError, Tree
+from calltape_schema.records import BlobFacts, CallRecord, Manifest, ModelError, Tree
 from calltape_schema.tree import Node
 
 __all__ = ["Call", "Side", "advice_on_outputs"]
@@ -129,13 +129,24 @@ class Call(Shown):
         return self._segment.document(self._position)
 
     def raw_blob(self) -> Iterator[bytes]:
-        """The content of the blob as it stands in the file, in parts of at most 1 MiB. Nothing is
-        compared with a checksum.
+        """The content of the blob as it stands in the file, in parts of at most 1 MiB. Of a call
+        for which earlier calls have tensors, it is a new blob with all of them. What the call has
+        itself is not compared with its checksum.
 
         Raises:
             TapeError: ``damaged``, ``closed``; ``limit`` if the file is nearly all holes.
         """
         return self._segment.blob_parts(self._position, self._grouped)
+
+    @property
+    def whole_blob(self) -> BlobFacts | None:
+        """The size and the checksum of the content that :meth:`raw_blob` gives; None if the call
+        has no tensors.
+
+        Raises:
+            TapeError: as :meth:`raw_blob`.
+        """
+        return self._segment.whole_blob(self._position, self._grouped)
 
     def blob_damage(self) -> TapeError:
         """Notes that the checksum of this call's tensors does not match, and gives the error that

@@ -35,7 +35,7 @@ from calltape_schema.inputs_table import InputsTable
 from calltape_schema.leaves import Leaf
 from calltape_schema.packing import pack
 from calltape_schema.reader import TapeReader, TensorPlace
-from calltape_schema.records import Manifest, Tree, encode_manifest
+from calltape_schema.records import BlobFacts, Manifest, Tree, encode_manifest
 from calltape_schema.scan import Scan
 from calltape_schema.tar import END_MEMBER, Member, group_name
 
@@ -533,31 +533,24 @@ class Segment:
     def content(self, position: int) -> bytes:
         """All that the record of a call says, as bytes: equal for equal calls of any files."""
         document = self.document(position)
+        blob = document.pop("blob", None)
         if document.pop("at", None):
-            document["blob"] = self._own_blob(position)
-        elif "blob" in document:
-            document["blob"] = {k: v for k, v in document["blob"].items() if k != "back"}
-        return pack([self.number(position), document])
+            facts = self.whole_blob(position, self.record(position))
+            blob = None if facts is None else facts.model_dump()
+        if blob is not None:
+            document["blob"] = {name: blob.get(name) for name in ("size", "crc32")}
+        # A copy has the fields in another order.
+        return pack([self.number(position), sorted(document.items())])
 
-    def _own_blob(self, position: int) -> dict[str, int]:
-        """The facts of the blob that a call would have with the tensors that earlier calls have for
-        it: a copy of the call has it."""
-        record = self.record(position)
-        leaves = {
-            leaf.key: (form, leaf)
-            for tree in (record.inputs, record.outputs)
-            for leaf in (tree.facts() if tree is not None else ())
-            if leaf.key is not None and (form := stored_as(leaf)) is not None
-        }
-        header = build_header({key: form for key, (form, _) in leaves.items()})
-        size, checksum = len(header), crc32(header)
-        for _, leaf in leaves.values():
-            place = self.place(position, record, leaf)
-            size += place.size
-            for at in range(0, place.size, _PART):
-                part = self.read(place.offset + at, min(_PART, place.size - at))
-                checksum = crc32(part, checksum)
-        return {"size": size, "crc32": checksum}
+    def whole_blob(self, position: int, record: GroupedRecord) -> BlobFacts | None:
+        """The facts of the blob with all tensors of a call, as :meth:`blob_parts` gives it; None
+        without tensors."""
+        if not record.at:
+            return record.blob
+        size = checksum = 0
+        for part in self.blob_parts(position, record):
+            size, checksum = size + len(part), crc32(part, checksum)
+        return BlobFacts(size=size, crc32=checksum)
 
     def contents(self) -> Iterator[bytes]:
         """These of all its calls, in the order of the file."""
@@ -572,14 +565,31 @@ class Segment:
         return self._same(self._reader.blob_member(record))
 
     def blob_parts(self, position: int, record: GroupedRecord) -> Iterator[bytes]:
-        """A call's blob, in parts of at most 1 MiB. A blob of holes takes no room in the file, and
-        would take as much as it claims in a copy: it is refused."""
-        found = self.blob(record)
-        what = f"a copy of the tensors of call {record.call}"
+        """The blob with all tensors of a call, in parts of at most 1 MiB: its own one, or a new one
+        if earlier calls have some of them. A blob of holes takes no room in the file, and would
+        take as much as it claims in a copy: it is refused."""
+        places: list[tuple[int, int]] = []
+        if record.at:
+            leaves = {
+                leaf.key: (form, leaf)
+                for tree in (record.inputs, record.outputs)
+                for leaf in (tree.facts() if tree is not None else ())
+                if leaf.key is not None and (form := stored_as(leaf)) is not None
+            }
+            yield build_header({key: form for key, (form, _) in leaves.items()})
+            for _, leaf in leaves.values():
+                there = self.place(position, record, leaf)
+                places.append((there.offset, there.size))
+        else:
+            found = self.blob(record)
+            places.append((found.start, found.size))
         if self._file.has_holes:
-            check_memory(memory_limit_of(self.disk_bytes), [((found.size,), 1)], what)
-        for offset in range(0, found.size, _PART):
-            yield self.read(found.start + offset, min(_PART, found.size - offset))
+            what = f"a copy of the tensors of call {record.call}"
+            size = sum(size for _, size in places)
+            check_memory(memory_limit_of(self.disk_bytes), [((size,), 1)], what)
+        for begin, size in places:
+            for offset in range(0, size, _PART):
+                yield self.read(begin + offset, min(_PART, size - offset))
 
     def place(self, position: int, record: GroupedRecord, leaf: Leaf) -> TensorPlace:
         """Where the bytes of a leaf are, after a look at the checksum of the blob that has them.

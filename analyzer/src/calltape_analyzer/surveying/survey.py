@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from hashlib import blake2b
 
 from calltape_analyzer.errors import UsageError
+from calltape_analyzer.notebook import Shown, Sketch
 from calltape_analyzer.reading.ranks import of_other_ranks, rank_key
 from calltape_analyzer.reading.recordings import coverage_of, recordings_of
 from calltape_analyzer.reading.targets import TargetsError, chosen_target, target_name
@@ -391,7 +392,7 @@ def _steps(parts: Sequence[FileSurvey]) -> dict[Hashable, tuple[int, int, int, i
     return found
 
 
-class Survey:
+class Survey(Shown):
     """What many tapes say together; :func:`survey` makes it.
 
     Attributes:
@@ -406,6 +407,12 @@ class Survey:
     def __repr__(self) -> str:
         files = sum(one.files for one in self.targets.values())
         return f"<Survey of {counted(files, 'file')}, {counted(len(self.targets), 'target')}>"
+
+    def _sketch(self) -> Sketch:
+        rows = [(name, one.files, one.coverage.kept) for name, one in self.targets.items()]
+        rows.sort(key=lambda row: -row[2])
+        note = f"{len(self.unreadable):,} files could not be read" if self.unreadable else None
+        return Sketch("Survey", head=("target", "files", "calls"), rows=rows, note=note)
 
     def add(self, one: FileSurvey) -> None:
         """Adds a file."""
