@@ -65,8 +65,6 @@ INTERNAL = {
     "Call.raw_blob",
     "Call.whole_blob",
     "Call.blob_damage",
-    "Survey.listed_unreadable",
-    "SurveyedTape.segments",
     "Tape.segments",
 }
 

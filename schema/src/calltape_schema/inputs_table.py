@@ -77,6 +77,9 @@ class Counts:
     """How many calls: ``seen``, of which ``kept`` are on a tape and ``raised`` an exception."""
 
     __slots__ = ("kept", "raised", "seen")
+    seen: int
+    kept: int
+    raised: int
 
     def __init__(self, seen: int = 0, kept: int = 0, raised: int = 0) -> None:
         self.seen = seen
