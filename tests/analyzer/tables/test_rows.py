@@ -19,9 +19,12 @@ from calltape_analyzer.tables.table_schema import repeated
 from calltape_analyzer.tape import Tape
 from calltape_recorder import record
 from calltape_schema.groups import planned
+from calltape_schema.inputs_table import inputs_hash
+from calltape_schema.tree import encode_structure
 from tests.analyzer.tapes import Recorded, write_tape
 from tests.schema.container.tapes import TAPE, new_call, tape
 
+TENSOR = encode_structure({"root": {"kind": "tensor", "leaf": 0}, "leaves": 1, "scalars": 0})
 SECRET = "the prompt of a user"
 
 
@@ -227,6 +230,7 @@ def test_damaged_records_are_left_out_and_said(made: Path) -> None:
 
 
 BROKEN: dict[str, dict[str, Any]] = {
+    "inputs that are a tensor": {"inputs": {"structure": TENSOR}},
     "ranges that are an int": {"inputs": {"ranges": 5}},
     "ranges that are text": {"inputs": {"ranges": "abc"}},
     "a range beyond 64 bits": {"inputs": {"ranges": [{"leaf": 0, "min": 0, "max": 2**70}]}},
@@ -249,7 +253,10 @@ def test_a_broken_record_under_a_right_checksum(tmp_path: Path, name: str) -> No
     change = dict(BROKEN[name])
     one, two, three = (new_call(number, shape=(2,)) for number in range(3))
     inputs = {**two.record["inputs"], **change.pop("inputs", {})}
-    broken = two._replace(record={**two.record, "inputs": inputs, **change})
+    key = two.inputs
+    if inputs["structure"] == TENSOR:
+        key = inputs_hash(TENSOR, inputs["leaves"], two.scalars)
+    broken = two._replace(record={**two.record, "inputs": inputs, **change}, inputs=key)
     path = tmp_path / "a.tape"
     path.write_bytes(tape(seals=False) + b"".join(planned(TAPE, [one, broken, three]).parts))
     for options in ({}, {"leaves": True}):

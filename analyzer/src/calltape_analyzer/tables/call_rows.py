@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from calltape_analyzer.observing.call_source import CallSource
+from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.damage import is_damage
 from calltape_analyzer.tables.size_columns import CallSizes, SizeColumns
 from calltape_analyzer.tables.table_schema import REPEATED, repeated, schema_of
@@ -90,7 +91,7 @@ class _Rows:
             tape, self._known = segment.manifest.tape.hex(), {}
             for position in segment.order:
                 try:
-                    record = segment.record(position)
+                    record = Call(segment, position, 0, self._tape.class_index).record
                     sizes = self._sizes_of(segment.inputs_number(position), record)
                 except TapeError as error:
                     if not is_damage(error):

@@ -14,6 +14,7 @@ from calltape_analyzer.observing.call_source import CallSource
 from calltape_analyzer.observing.passed_arguments import PassedArguments
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.pytree.node_paths import nodes_with_paths
+from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.damage import is_damage
 from calltape_analyzer.tables.table_schema import REPEATED, repeated, schema_of
 from calltape_schema.blob import contiguous
@@ -80,7 +81,7 @@ class _Rows:
             tape = segment.manifest.tape.hex()
             for position in segment.order:
                 try:
-                    record = segment.record(position)
+                    record = Call(segment, position, 0, self._tape.class_index).record
                     sides = ("inputs", record.inputs), ("outputs", record.outputs)
                     found = [
                         (name, tree, self._leaves_of(name, tree))
