@@ -131,10 +131,12 @@ def test_reports_and_programs(runs: Path) -> None:
         assert repr(found).startswith("<CheckReport: ")
 
 
-def test_a_survey(runs: Path) -> None:
-    found = survey([str(runs / "llm.tape"), str(runs / "inner.tape")], jobs=1)
+def test_a_survey(runs: Path, tmp_path: Path) -> None:
+    found = survey([str(runs / "llm.tape"), str(runs / "inner.tape")], processes=1)
     assert "Llm.forward</td><td>1</td><td>120" in html(found)
-    assert "120 of 120" in html(found.tapes[0])
+    found.write(tmp_path / "s.tape", target="Llm")
+    with open_tape(tmp_path / "s.tape") as tape:
+        assert "120 of 120" in html(tape)
 
 
 def test_nothing_is_scanned_for_it(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
-import calltape_analyzer.surveying.document_models
 import pytest
 from pydantic import BaseModel, TypeAdapter
 
@@ -36,7 +35,6 @@ def _modules() -> Iterator[ModuleType]:
     for found in pkgutil.iter_modules(calltape_schema.__path__):
         yield importlib.import_module(f"calltape_schema.{found.name}")
     yield calltape_analyzer.programs.manifest
-    yield calltape_analyzer.surveying.document_models
 
 
 def _models() -> dict[str, Any]:
@@ -74,7 +72,6 @@ def _unbounded(schema: Any, path: str = "", *, is_checked: bool = False) -> Iter
 
 def test_all_models_are_found() -> None:
     assert any(name.endswith("programs.manifest._manifest") for name in MODELS)
-    assert any(name.endswith(".SurveyDocument") for name in MODELS)
     assert len(MODELS) > 40
 
 

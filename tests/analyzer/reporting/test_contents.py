@@ -178,8 +178,11 @@ def test_what_needs_records_is_said(runs: Path, monkeypatch: pytest.MonkeyPatch)
     assert part.notes == ()
 
 
-def test_a_survey(runs: Path) -> None:
-    tapes = survey([str(runs / "llm.tape"), str(runs / "inner.tape")], jobs=1).tapes
+def test_a_survey(runs: Path, tmp_path: Path) -> None:
+    surveyed = survey([str(runs / "llm.tape"), str(runs / "inner.tape")], processes=1)
+    for number, name in enumerate(surveyed.targets):
+        surveyed.write(tmp_path / f"{number}.tape", target=name)
+    tapes = [open_tape(path) for path in sorted(tmp_path.iterdir())]
     found = contents_of(tapes)
     assert found.title == "2 recorded targets"
     assert {part.target.rpartition(":")[2] for part in found.parts} == {

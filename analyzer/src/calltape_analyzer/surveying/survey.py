@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from hashlib import blake2b
 
 from calltape_analyzer.errors import UsageError
+from calltape_analyzer.notebook import Shown, Sketch
 from calltape_analyzer.reading.ranks import of_other_ranks, rank_key
 from calltape_analyzer.reading.recordings import recordings_of
 from calltape_analyzer.reading.targets import TargetsError, chosen_target, target_name
@@ -409,7 +410,7 @@ def _steps(parts: Sequence[FileSurvey]) -> dict[Hashable, tuple[int, int, int, i
     return found
 
 
-class Survey:
+class Survey(Shown):
     """What many tapes say together; :func:`survey` makes it.
 
     Attributes:
@@ -424,6 +425,16 @@ class Survey:
     def __repr__(self) -> str:
         files = sum(one.files for one in self.targets.values())
         return f"<Survey of {counted(files, 'file')}, {counted(len(self.targets), 'target')}>"
+
+    def _sketch(self) -> Sketch:
+        head = ("target", "files", "calls", "recordings", "damage")
+        rows = [
+            (name, one.files, one.coverage.kept, one.recordings, len(one.damage))
+            for name, one in sorted(self.targets.items())
+        ]
+        unread = counted(len(self.unreadable), "file")
+        note = f"could not be read: {unread}" if self.unreadable else None
+        return Sketch("Survey", head=head, rows=rows, note=note)
 
     def add(self, one: FileSurvey) -> None:
         """Adds a file."""
