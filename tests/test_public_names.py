@@ -64,8 +64,8 @@ INTERNAL = {
     "Call.stored",
     "Call.raw_blob",
     "Call.blob_damage",
-    "Survey.listed_unreadable",
-    "SurveyedTape.segments",
+    "Survey.add",
+    "TargetSurvey.add",
     "Tape.segments",
 }
 

@@ -95,7 +95,7 @@ if TYPE_CHECKING:
     from calltape_analyzer.replaying.replaying import replay
     from calltape_analyzer.reporting.page import ReportPage
     from calltape_analyzer.scripting import script
-    from calltape_analyzer.surveying.survey import Survey
+    from calltape_analyzer.surveying.survey import Survey, TargetSurvey
     from calltape_analyzer.surveying.surveying import survey
     from calltape_analyzer.tape import Tape
     from calltape_analyzer.targets.onnx import DynamicAxes, dynamic_axes
@@ -181,6 +181,7 @@ __all__ = [
     "Tape",
     "TapeDifference",
     "TapeError",
+    "TargetSurvey",
     "TensorFinding",
     "Tolerances",
     "TrafficCounters",
@@ -291,7 +292,7 @@ _NAMES = {
     "replaying.replaying": ("replay",),
     "reporting.page": ("ReportPage",),
     "scripting": ("script",),
-    "surveying.survey": ("Survey",),
+    "surveying.survey": ("Survey", "TargetSurvey"),
     "surveying.surveying": ("survey",),
     "tape": ("Tape",),
     "targets.onnx": ("DynamicAxes", "dynamic_axes"),

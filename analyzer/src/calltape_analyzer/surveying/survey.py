@@ -455,7 +455,7 @@ class Survey(Shown):
 
         Raises:
             UsageError: there is none.
-            TargetsError: there are several.
+            TapeError: ``usage`` if there are several.
         """
         if not self.targets:
             raise UsageError("no tape could be read")
