@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
+from typing import Any
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 if str(FIXTURES) not in sys.path:
     sys.path.append(str(FIXTURES))
+
+WITH_CALLS = sorted(path for path in (FIXTURES / "v1").glob("*.tape") if path.stem != "survey")
+"""The golden tapes, but for the one that is a survey: it has no single call."""
+
+
+def expected_of(path: Path) -> dict[str, Any]:
+    """What a reader must find on a fixture."""
+    found: dict[str, Any] = json.loads(path.with_suffix(".json").read_bytes())
+    return found

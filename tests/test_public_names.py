@@ -62,10 +62,10 @@ INTERNAL = {
     "CountedGroup.layout",
     "Call.raw_record",
     "Call.stored",
+    "Call.is_at",
     "Call.raw_blob",
+    "Call.whole_blob",
     "Call.blob_damage",
-    "Survey.add",
-    "TargetSurvey.add",
     "Tape.segments",
 }
 

@@ -108,10 +108,11 @@ def _run(given: argparse.Namespace) -> int:
 
 
 def _read(paths: list[Path]) -> int:
-    from tests.fuzz.questions import read, read_a_copy
+    from tests.fuzz.questions import read, read_a_copy, warm_up
     from tests.fuzz.tally import Tally
     from tests.fuzz.target import OTHER
 
+    warm_up()
     with tempfile.TemporaryDirectory() as folder:
         read_a_copy(OTHER, OTHER, Path(folder))  # imports are no tape's
     tally = Tally()

@@ -19,7 +19,7 @@ from tests.fuzz.framing import Grouped, Listed, enveloped, joined, split
 
 from counted_inputs import Seen, counted_inputs, hash_of  # isort: skip
 
-__all__ = ["CallDocument", "TapeDocument", "document_of", "encoded"]
+__all__ = ["CallDocument", "TapeDocument", "document_of", "encoded", "plain"]
 
 _MOST_BYTES = 64 * 1024
 """Of the data that are made for one leaf, so that a mutant stays a small file."""
@@ -38,7 +38,7 @@ class CallDocument:
 @dataclass
 class TapeDocument:
     """A whole tape. ``end`` is None where it is unsealed; it is without index and table, which are
-    made anew."""
+    made anew. Of a survey it has the table: its calls are on other tapes."""
 
     name: str
     manifest: dict[str, Any]
@@ -49,12 +49,12 @@ class TapeDocument:
         return copy.deepcopy(self)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """With lists in place of tuples, so that everything can be changed."""
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: plain(item) for key, item in value.items()}
     if isinstance(value, (tuple, list)):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     return value
 
 
@@ -72,11 +72,12 @@ def _parsed(data: bytes, name: str) -> TapeDocument | None:
     blobs: dict[str, bytes] = {}
     for at, member in enumerate(split(data)):
         if member.name == MANIFEST:
-            manifest = _plain(unpack(open_envelope(member.content)))
+            manifest = plain(unpack(open_envelope(member.content)))
         elif member.name == END_MEMBER:
-            end = _plain(unpack(open_envelope(member.content)))
+            end = plain(unpack(open_envelope(member.content)))
             del end["index"]
-            end.pop("inputs", None)
+            if not end.get("elsewhere"):
+                end.pop("inputs", None)
         elif is_group(member.name):
             calls += _calls(Grouped.of(member.content), blobs, at)
         else:
@@ -87,10 +88,10 @@ def _parsed(data: bytes, name: str) -> TapeDocument | None:
 def _calls(group: Grouped, blobs: dict[str, bytes], at: int) -> Iterator[CallDocument]:
     parts = unpack(group.shared)
     for number, _, _, packed in group.records:
-        record = _plain(unpack(packed)) | {"call": number}
+        record = plain(unpack(packed)) | {"call": number}
         for side in ("inputs", "outputs"):
             for part in ("structure", "leaves") if side in record else ():
-                record[side][part] = _plain(unpack(parts[record[side][part]]))
+                record[side][part] = plain(unpack(parts[record[side][part]]))
         blob, data = blobs.get(blob_name(number), b""), {}
         if "blob" in record and blob:
             start = 8 + int.from_bytes(blob[:8], "little")
@@ -114,7 +115,7 @@ def encoded(tape: TapeDocument, *, fits: bool = True) -> bytes:
     if tape.end is None:
         return joined(listed, sealed=False)
     end = dict(tape.end)
-    if fits:
+    if fits and not end.get("elsewhere"):
         coverage = end.get("coverage")
         dropped = coverage.get("dropped") if isinstance(coverage, dict) else None
         dropped = dropped if isinstance(dropped, dict) else {}

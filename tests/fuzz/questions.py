@@ -34,7 +34,7 @@ from tests.fuzz.program import onnx_model
 from tests.fuzz.prompt import COMMANDS, command
 from tests.fuzz.steps import Outcome, Steps, WrongAnswerError, measured
 
-__all__ = ["DEAR", "chosen_for", "read", "read_a_copy", "read_some"]
+__all__ = ["DEAR", "chosen_for", "read", "read_a_copy", "read_some", "warm_up"]
 
 _CALLS, _VARIANTS = 4, 3
 """Of how many of each a mutant is asked for values: they have few."""
@@ -253,6 +253,11 @@ def read_some(path: Path, other: Path, rng: random.Random, count: int) -> Outcom
     """Reads a tape with some of the dear questions, but for those that import for seconds."""
     quick = [name for name in DEAR if name not in ("exporters", "check")]
     return read(path, other, rng.sample(quick, count))
+
+
+def warm_up() -> None:
+    """What torch imports when it makes its first nested tensor is no tape's."""
+    torch.nested.nested_tensor([torch.ones(1)], layout=torch.jagged)
 
 
 def _is_same(packed: Path, path: Path) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import tests.fixture_files  # noqa: F401 - makes the writer of fixtures/ importable
 from calltape_schema.packing import open_envelope, pack, unpack
 from calltape_schema.tar import END_MEMBER, is_group
+from tests.fuzz.documents import plain
 from tests.fuzz.framing import Grouped, Listed, enveloped, joined, split
 from tests.fuzz.values import BYTES, FLOATS, INTS, TEXTS
 
@@ -33,7 +34,7 @@ def tabled(rng: random.Random, data: bytes) -> bytes:
         return data
     try:
         end = dict(unpack(open_envelope(listed[-1].content)))
-        document = _document(rng, listed)
+        document = _surveyed(end) if end.get("elsewhere") else _document(rng, listed)
     except Exception:  # the end and the records of a mutant are anything
         return data
     if rng.random() < 0.8:
@@ -51,6 +52,12 @@ def tabled(rng: random.Random, data: bytes) -> bytes:
         place = [rng.choice(INTS) % 2**64 for _ in range(2)]
         made = made[:at] + struct.pack("<2Q", *place) + made[at + 16 :]
     return made
+
+
+def _surveyed(end: dict[str, Any]) -> _Document:
+    """The table that a survey has, to be changed."""
+    found: _Document = plain(unpack(zlib.decompress(end["inputs"]["data"])))
+    return found
 
 
 def _document(rng: random.Random, listed: list[Listed]) -> _Document:

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from tests.fixture_files import FIXTURES
-from tests.fuzz.questions import chosen_for, read, read_a_copy
+from tests.fuzz.questions import chosen_for, read, read_a_copy, warm_up
 from tests.fuzz.tally import Tallies, Tally
 
 __all__ = ["CURRENT", "FAILURES", "OTHER", "TALLIES", "Target"]
@@ -65,6 +65,7 @@ class Target:
     def warm_up(self) -> None:
         """Imports and caches are no mutant's: everything is asked once, in a folder of its own,
         since other jobs ask the same."""
+        warm_up()
         with tempfile.TemporaryDirectory(dir=self._current.parent) as folder:
             for name in ("calls-nested-cache-outputs", "structures", "dtypes"):
                 read_a_copy(FIXTURES / "v1" / f"{name}.tape", OTHER, Path(folder))

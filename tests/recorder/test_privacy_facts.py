@@ -37,10 +37,6 @@ def classes(base: type) -> Iterator[type]:
         yield from classes(one)
 
 
-_OF_NO_TAPE = {"Ending", "Trailer", "Traffic", "Group", "Axis", "Summary", "Inputs"}
-"""Models that surveys use, until they are of the container too."""
-
-
 def facts_of_the_format() -> set[str]:
     """The fields of all models of the schema, each by the class that declares it."""
     for module in pkgutil.iter_modules(calltape_schema.__path__):
@@ -49,7 +45,7 @@ def facts_of_the_format() -> set[str]:
         f"{model.__name__}.{field}"
         for base in (Record, Part)
         for model in classes(base)
-        if model.__module__.startswith("calltape_schema.") and model.__name__ not in _OF_NO_TAPE
+        if model.__module__.startswith("calltape_schema.")
         for field in vars(model).get("__annotations__", ())
     }
 

@@ -72,6 +72,7 @@ def _unbounded(schema: Any, path: str = "", *, is_checked: bool = False) -> Iter
 
 def test_all_models_are_found() -> None:
     assert any(name.endswith("programs.manifest._manifest") for name in MODELS)
+    assert any(name.endswith("end.End") for name in MODELS)
     assert len(MODELS) > 40
 
 

@@ -82,8 +82,7 @@ if TYPE_CHECKING:
     from calltape_analyzer.pytree.rendering import render
     from calltape_analyzer.reading.call import Call
     from calltape_analyzer.reading.call_ref import CallRef
-    from calltape_analyzer.reading.calls import Calls
-    from calltape_analyzer.reading.seen_inputs import Place, SeenInputs
+    from calltape_analyzer.reading.calls import Calls, Place, SeenInputs
     from calltape_analyzer.redacting.private_data import (
         PrivateData,
         PrivateFinding,
@@ -283,8 +282,7 @@ _NAMES = {
     "pytree.rendering": ("render",),
     "reading.call": ("Call",),
     "reading.call_ref": ("CallRef",),
-    "reading.seen_inputs": ("Place", "SeenInputs"),
-    "reading.calls": ("Calls",),
+    "reading.calls": ("Calls", "Place", "SeenInputs"),
     "redacting.private_data": ("PrivateData", "PrivateFinding", "private_data"),
     "redacting.redaction": ("redact",),
     "replaying.check_report": ("CheckReport", "CheckRow"),

@@ -1,26 +1,40 @@
-"""Opening tapes: files, directories, patterns."""
+"""Opening tapes: files, directories, patterns; remote ones several at a time.
+
+A server takes some milliseconds for an answer, and a tape needs four of them: one by one, thousands
+of tapes would take minutes in which nothing happens.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import copy_context
+from itertools import islice
+from typing import TypeVar
 
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.pytree.classes import Classes
 from calltape_analyzer.reading.compressed import compressed_since
 from calltape_analyzer.reading.damage import Damage, RepeatedCallsError
+from calltape_analyzer.reading.file_descriptors import DescriptorError, RemoteError
 from calltape_analyzer.reading.files import Paths, files_of
-from calltape_analyzer.reading.opened_segments import opened_segments, scanned_segments
 from calltape_analyzer.reading.ranks import without_other_ranks
 from calltape_analyzer.reading.repeated_calls import without_repeats
 from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.reading.tape_file import holds_no_call
 from calltape_analyzer.reading.targets import chosen_target, common_target, target_name
+from calltape_analyzer.reading.urls import is_url
 from calltape_analyzer.tape import Tape
 from calltape_schema.errors import TapeError
 from calltape_schema.history import Source
 
 __all__ = ["open_tape", "opened_recordings"]
+
+_AT_A_TIME = 16
+
+T = TypeVar("T")
 
 
 def open_tape(
@@ -137,7 +151,7 @@ class _Files:
             TapeError: none can be read, or the process may open no more files.
         """
         names = files_of(path, self._damage.add)
-        for name, found in zip(names, opened_segments(names, self._damage), strict=True):
+        for name, found in zip(names, _opened_segments(names, self._damage), strict=True):
             self._take(name, found)
         self._expect_some()
 
@@ -145,7 +159,7 @@ class _Files:
         if isinstance(found, Segment):
             self.segments.append(found)
         elif found.kind == "not_found" and (compressed := compressed_since(name)) is not None:
-            for other in opened_segments([compressed], self._damage):
+            for other in _opened_segments([compressed], self._damage):
                 self._take(compressed, other)
         else:
             self._errors.append(found)
@@ -176,7 +190,7 @@ class _Files:
             if segment.summary is None or (every and not segment.elsewhere)
         ]
         unsound: set[int] = set()
-        for segment, found in zip(waiting, scanned_segments(waiting), strict=True):
+        for segment, found in zip(waiting, _scanned_segments(waiting), strict=True):
             if isinstance(found, TapeError):
                 segment.close()
                 self._errors.append(found.at(path=segment.path))
@@ -235,3 +249,83 @@ def _began(parts: Sequence[Segment]) -> int:
 def _rank(segment: Segment) -> tuple[bool, int]:
     """Calls that were under way come last."""
     return segment.is_ahead, segment.part
+
+
+def _opened_segments(names: Sequence[str], damage: Damage) -> Iterator[Segment | TapeError]:
+    """For each name a segment that is not scanned, or the error of a file that cannot be read.
+
+    Args:
+        names: paths and URLs.
+        damage: gets what is wrong with single calls.
+
+    Raises:
+        DescriptorError: the process may open no more files.
+    """
+    return _answers(lambda name: _opened(name, damage), names, sum(map(is_url, names)) > 1)
+
+
+def _scanned_segments(segments: Sequence[Segment]) -> Iterator[Segment | TapeError]:
+    """Scans each segment. Out comes the segment, or the error of a file that cannot be read.
+
+    Raises:
+        DescriptorError: the process may open no more files.
+    """
+    remote = sum(is_url(segment.location) for segment in segments)
+    return _answers(_scanned, segments, remote > 1)
+
+
+def _answers(
+    ask: Callable[[T], Segment | TapeError], things: Sequence[T], several: bool
+) -> Iterator[Segment | TapeError]:
+    """The answer for each thing, in their order; several at a time, if that is asked for."""
+    if not several:
+        yield from map(ask, things)
+        return
+    pool = ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="calltape-open")
+    waiting = iter(things)
+    started: deque[Future[Segment | TapeError]] = deque()
+    try:
+        while True:
+            for thing in islice(waiting, 2 * _AT_A_TIME - len(started)):
+                # What was granted to this thread holds for the others too.
+                started.append(pool.submit(copy_context().run, ask, thing))
+            if not started:
+                return
+            found = started[0].result()
+            started.popleft()
+            yield found
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for left in started:
+            left.add_done_callback(_close)
+
+
+def _opened(name: str, damage: Damage) -> Segment | TapeError:
+    return _tried(lambda: Segment(name, damage, scan=None))
+
+
+def _scanned(segment: Segment) -> Segment | TapeError:
+    def scan() -> Segment:
+        segment.scan()
+        return segment
+
+    return _tried(scan)
+
+
+def _tried(read: Callable[[], Segment]) -> Segment | TapeError:
+    """What was read, or the error of this one file."""
+    try:
+        return read()
+    except RemoteError as error:
+        return error
+    except DescriptorError:
+        raise
+    except TapeError as error:
+        return error
+
+
+def _close(left: Future[Segment | TapeError]) -> None:
+    if not left.cancelled() and left.exception() is None:
+        found = left.result()
+        if isinstance(found, Segment):
+            found.close()

@@ -72,10 +72,10 @@ little; above it, a stranger's file would decide how much memory a reader takes.
 MAX_GROUP_CALLS = 65_536
 """Calls of a group. Enough for the largest queue; a reader holds the table of one group."""
 MAX_GROUP_BYTES = 64 * 1024 * 1024
-"""The documents of a group, inflated: one record may be as large as any document."""
+"""The documents of a group of one call, inflated: a record may be as large as any document."""
 GROUP_BYTES = 1024 * 1024
-"""A writer begins the next group when the documents of one have so many bytes: a reader that wants
-one call inflates all of its group."""
+"""The documents of a group of several calls, inflated: a reader that wants one call inflates all of
+its group, and all of its calls may share one structure. A writer begins the next group here."""
 MAX_INFLATION = 128
 """How many times the bytes of what is deflated the inflated documents of a group may have. Deflate
 reaches 1,032, so many small bombs would cost minutes; records of real calls reach about 30."""

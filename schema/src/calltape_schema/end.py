@@ -152,6 +152,9 @@ class End(Record):
     def _counts_fit(self) -> Self:
         if self.raised > self.coverage.kept:
             raise ValueError(f"{self.raised} of {self.coverage.kept} calls raised")
+        has_calls = bool(self.coverage.kept) and not self.elsewhere
+        if (has_calls, has_calls) != (self.first_call is not None, self.last_call is not None):
+            raise ValueError("the first and the last call are not those of a tape with calls")
         return self
 
     def groups(self) -> Index:

@@ -17,6 +17,7 @@ import zlib
 from array import array
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from hashlib import blake2b
 from operator import lt
 from typing import Annotated, Any, NamedTuple
 
@@ -34,7 +35,7 @@ from calltape_schema.bounds import (
 from calltape_schema.checksum import crc32
 from calltape_schema.errors import TapeError
 from calltape_schema.fields import Count, Many, Short
-from calltape_schema.inputs_table import inputs_hash, u64s
+from calltape_schema.inputs_table import begun_hash, u64s
 from calltape_schema.interning import MAX_NODES
 from calltape_schema.packing import is_array, is_map, pack, unpack, unpack_plain
 from calltape_schema.records import BlobFacts, CallRecord, Range, decode_record
@@ -300,6 +301,7 @@ class Group:
         self.size = size or len(stored)
         self._documents: bytes | None = None if size else stored
         self._parts: tuple[bytes, ...] | None = None
+        self._begun: dict[tuple[bytes, int], blake2b] = {}
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -354,7 +356,7 @@ class Group:
         tree = self._inputs(at)
         scalars = tree.get("scalars", ())
         found = tree["structure"], tree["leaves"], pack(scalars)
-        if not is_array(scalars) or inputs_hash(*found) != self.inputs[at]:
+        if not is_array(scalars) or self._hash(*found) != self.inputs[at]:
             raise _forged()
         return found
 
@@ -385,9 +387,20 @@ class Group:
             | (HAS_RANGES if tree.ranges else 0)
             | (HAS_BLOB if record.blob is not None else 0)
         )
-        key = inputs_hash(tree.structure, tree.leaves, pack(tree.scalars))
+        key = self._hash(tree.structure, tree.leaves, pack(tree.scalars))
         if (key, flags) != (self.inputs[at], self.places[at] >> 32 & _KNOWN_FLAGS):
             raise _forged()
+
+    def _hash(self, structure: bytes, leaves: bytes, scalars: bytes) -> int:
+        """As ``inputs_hash``. A structure that calls share is hashed once: thousands of them may
+        share one of a mebibyte."""
+        known = structure, len(leaves)
+        if known not in self._begun:
+            self._begun[known] = begun_hash(structure, len(leaves))
+        made = self._begun[known].copy()
+        made.update(leaves)
+        made.update(scalars)
+        return int.from_bytes(made.digest(), "little")
 
     def _tree(self, tree: Any) -> dict[str, Any]:
         if not is_map(tree):
@@ -457,7 +470,7 @@ def check_table(table: bytes, size: int) -> None:
     """Checks a table for documents of so many bytes.
 
     Raises:
-        TapeError: ``invalid``.
+        TapeError: ``invalid`` or ``limit``.
     """
     if len(table) == _ENTRY.size:  # nearly each group of a paced recording
         number, _, offset, _ = _ENTRY.unpack(table)
@@ -469,5 +482,8 @@ def check_table(table: bytes, size: int) -> None:
         offsets = words[4::6]
         is_sound = all(map(lt, offsets, offsets[1:])) and offsets[-1] < size
         is_sound = is_sound and max(words[1::6]) < 2**31
+        if size > GROUP_BYTES:  # each of its records could ask for all of them
+            reason = f"a group of several calls has {size} bytes (at most {GROUP_BYTES})"
+            raise TapeError("limit", reason)
     if not is_sound:
         raise TapeError("invalid", "the table of a group contradicts itself")

@@ -32,11 +32,21 @@ from calltape_schema.bounds import (
 )
 from calltape_schema.errors import TapeError
 from calltape_schema.fields import Count, Int64, Many, Record
-from calltape_schema.interning import MAX_NODES, MAX_RANK, Index, Size, decoder
+from calltape_schema.interning import MAX_NODES, MAX_RANK, Index, Interner, Size, decoder
 from calltape_schema.packing import is_array, pack, unpack
 from calltape_schema.records import Tree, decode_record
 
-__all__ = ["Axis", "Counts", "InputsTable", "Kind", "Ranges", "Row", "inputs_hash", "u64s"]
+__all__ = [
+    "Axis",
+    "Counts",
+    "InputsTable",
+    "Kind",
+    "Ranges",
+    "Row",
+    "begun_hash",
+    "inputs_hash",
+    "u64s",
+]
 
 Ranges = Iterable[tuple[int, int, int]]
 """Of integer leaves: the leaf, its smallest and its largest element."""
@@ -52,15 +62,24 @@ def inputs_hash(structure: bytes, leaves: bytes, scalars: bytes) -> int:
         structure, leaves: the documents of a tree.
         scalars: its scalars, as one packed array.
     """
-    lengths = len(structure).to_bytes(8, "little") + len(leaves).to_bytes(8, "little")
-    digest = blake2b(b"".join((lengths, structure, leaves, scalars)), digest_size=8).digest()
-    return int.from_bytes(digest, "little")
+    made = begun_hash(structure, len(leaves))
+    made.update(leaves + scalars)
+    return int.from_bytes(made.digest(), "little")
+
+
+def begun_hash(structure: bytes, leaves: int) -> blake2b:
+    """The hash of inputs before their leaves, of so many bytes, and their scalars."""
+    lengths = len(structure).to_bytes(8, "little") + leaves.to_bytes(8, "little")
+    return blake2b(lengths + structure, digest_size=8)
 
 
 class Counts:
     """How many calls: ``seen``, of which ``kept`` are on a tape and ``raised`` an exception."""
 
     __slots__ = ("kept", "raised", "seen")
+    seen: int
+    kept: int
+    raised: int
 
     def __init__(self, seen: int = 0, kept: int = 0, raised: int = 0) -> None:
         self.seen = seen
@@ -536,7 +555,7 @@ class _SizedLeaf(Record):
     shape: Annotated[Many[Size], Field(max_length=MAX_RANK)]
 
 
-_lengths_in = decoder(TypeAdapter(_Lengths), "structure")
+_lengths_in = Interner(decoder(TypeAdapter(_Lengths), "structure"))
 _sized_leaves_in = decoder(
     TypeAdapter(Annotated[tuple[_SizedLeaf, ...], Field(max_length=MAX_NODES)]), "leaves"
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Iterable
+from copy import copy
 from typing import Annotated, Any, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, TypeAdapter, ValidationError
@@ -85,14 +86,15 @@ _NESTED = frozenset({dict, tuple})
 
 
 class Interner(Generic[T]):
-    """Decodes equal bytes once. When the remembered documents have more than 4 MiB of encoded
-    bytes, some are dropped, so that a tape with a new structure in each call takes little memory.
+    """Decodes equal bytes once, also those that are refused. When the remembered documents have
+    more than 4 MiB of encoded bytes, some are dropped, so that a tape with a new structure in each
+    call takes little memory.
     Which ones is left to chance: the oldest would be the next that is asked for, if somebody goes
     through all of them again, and one document too many would cost all of them."""
 
     def __init__(self, decode: Callable[[bytes], T]) -> None:
         self._decode = decode
-        self._known: dict[bytes, T] = {}
+        self._known: dict[bytes, T | TapeError] = {}
         self._order: list[bytes] = []
         self._bytes = 0
         self._last: tuple[bytes, T] | None = None
@@ -107,17 +109,26 @@ class Interner(Generic[T]):
             return last[1]
         known = self._known.get(data)
         if known is None:
-            known = self._decode(data)
+            known = self._decoded(data)
             # Not to wait: in a fork, the thread that has the lock may not be there.
             if self._adding.acquire(blocking=False):
                 try:
                     self._add(data, known)
                 finally:
                     self._adding.release()
+        if isinstance(known, TapeError):
+            raise copy(known)  # each gets the place of its own call
         self._last = data, known
         return known
 
-    def _add(self, data: bytes, value: T) -> None:
+    def _decoded(self, data: bytes) -> T | TapeError:
+        # What is refused is remembered as well: thousands of calls may share it.
+        try:
+            return self._decode(data)
+        except TapeError as error:
+            return copy(error)
+
+    def _add(self, data: bytes, value: T | TapeError) -> None:
         if data in self._known:  # another thread decoded it at the same time
             return
         order = self._order

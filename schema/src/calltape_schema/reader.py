@@ -19,6 +19,7 @@ from calltape_schema.errors import TapeError
 from calltape_schema.groups import Group, GroupedRecord, group_of, member_content
 from calltape_schema.inputs_table import InputsTable
 from calltape_schema.leaves import Leaf
+from calltape_schema.packing import pack
 from calltape_schema.recent import Recent
 from calltape_schema.records import Manifest, decode_manifest
 from calltape_schema.scan import Scan, Watch
@@ -44,22 +45,15 @@ _readers = count()
 
 
 class TensorPlace(NamedTuple):
-    """Where the bytes of a tensor are.
+    """Where the bytes of a tensor are in the file, and how many."""
 
-    Attributes:
-        holder: the call whose blob has them.
-        offset, size: in the file, in bytes.
-    """
-
-    holder: GroupedRecord
     offset: int
     size: int
 
 
 class _Blob(NamedTuple):
-    """The blob of a call: its member, its tensors, and where their bytes begin in the file."""
+    """The blob of a call: its tensors, and where their bytes begin in the file."""
 
-    member: Member
     entries: dict[str, blob.Entry]
     start: int
 
@@ -152,13 +146,15 @@ class TapeReader:
         return table
 
     def tensor(self, record: GroupedRecord, leaf: Leaf) -> bytes:
-        """The bytes of a leaf. The checksum of their blob is compared, the first time.
+        """The bytes of a leaf. The checksum of their blob is compared, the first time, before
+        anything in the blob is believed.
 
         Raises:
             TapeError: as :meth:`place`.
         """
-        holder, offset, size = self.place(record, leaf)
-        self.check_blob(holder)
+        if leaf.key is not None:
+            self.check_blob(self._holder(record, leaf.key)[0])
+        offset, size = self.place(record, leaf)
         data = self.source.read_at(offset, size)
         if len(data) != size:
             raise TapeError("damaged", "the file is shorter now")
@@ -166,6 +162,7 @@ class TapeReader:
 
     def place(self, record: GroupedRecord, leaf: Leaf) -> TensorPlace:
         """Where the bytes of a leaf are: in the blob of its call, or of the one that ``at`` names.
+        The header of the blob tells, which is not compared with the checksum here.
 
         Raises:
             TapeError: ``no_value`` if they are not on the tape; ``damaged``, ``invalid`` or
@@ -176,28 +173,31 @@ class TapeReader:
         holder, key = self._holder(record, leaf.key)
         if holder.blob is None:
             raise TapeError("invalid", f"call {holder.call} has no blob for its leaves")
-        _, entries, start = self._blob(holder)
+        entries, start = self._blob(holder)
         entry, wanted = entries.get(key), blob.stored_as(leaf)
         if entry is None:
             raise TapeError("invalid", f"the blob of call {holder.call} has no tensor {key[:80]!r}")
         if wanted is None or (entry.dtype, entry.shape) != (wanted.dtype, wanted.shape):
             reason = f"tensor {key[:80]!r} of call {holder.call} is not as its leaf says"
             raise TapeError("invalid", reason)
-        return TensorPlace(holder, start + entry.begin, entry.end - entry.begin)
+        return TensorPlace(start + entry.begin, entry.end - entry.begin)
 
     def check_blob(self, record: GroupedRecord) -> None:
-        """Compares the blob of a call with its checksum. Its bytes are read the first time only.
+        """Compares the blob of a call, if it has one, with its checksum. Its bytes are read the
+        first time only.
 
         Raises:
-            TapeError: ``damaged``, ``invalid`` or ``limit``.
+            TapeError: ``damaged``.
         """
+        if record.blob is None:
+            return
         is_whole = self._whole.get(record.call)
         if is_whole is None:
-            found, total = self._blob(record).member, 0
+            found, total = self.blob_member(record), 0
             for offset in range(found.start, found.start + found.size, _STEP):
                 size = min(_STEP, found.start + found.size - offset)
                 total = crc32(self.source.read_at(offset, size), total)
-            is_whole = record.blob is not None and total == record.blob.crc32
+            is_whole = total == record.blob.crc32
             self._whole[record.call] = is_whole
         if not is_whole:
             reason = f"the tensors of call {record.call} do not match their checksum"
@@ -207,9 +207,9 @@ class TapeReader:
         """The member with the tensors of a call.
 
         Raises:
-            TapeError: ``damaged``, ``invalid`` or ``limit``; ``no_value`` if it has none.
+            TapeError: ``damaged``; ``no_value`` if it has none.
         """
-        return self._blob(record).member
+        return self._begun_blob(record)[0]
 
     def group(self, offset: int) -> Group:
         """The group whose header is at this offset.
@@ -273,9 +273,10 @@ class TapeReader:
         try:
             holder = self.holder(number)
         except TapeError as error:
-            error.reason = f"call {record.call} refers to call {number}: {error.reason}"
+            reason = f"call {record.call} refers to call {number}: {error.reason}"
             if error.kind == "usage":  # there is no such call: its group may be lost
-                error.kind = "damaged"
+                raise TapeError("damaged", reason) from None
+            error.reason = reason
             raise
         if holder.blob is None:
             reason = f"call {record.call} refers to call {number}, which has no blob"
@@ -305,7 +306,16 @@ class TapeReader:
             _recent.keep(key, found, _ENTRY_COST * len(found.entries))
         return found
 
-    def _read_blob(self, record: GroupedRecord) -> _Blob:
+    def _begun_blob(self, record: GroupedRecord) -> tuple[Member, bytes]:
+        """The member with the tensors of a call, and the first bytes of its content."""
+        key = self._name, "begun", record.call
+        found: tuple[Member, bytes] | None = _recent.get(key)
+        if found is None:
+            found = self._find_blob(record)
+            _recent.keep(key, found, len(found[1]))
+        return found
+
+    def _find_blob(self, record: GroupedRecord) -> tuple[Member, bytes]:
         if record.blob is None:
             raise TapeError("no_value", f"call {record.call} has no blob")
         group, _ = self._place_of(record.call)
@@ -318,12 +328,16 @@ class TapeReader:
             found is None or found.size != size or found.end > group
             or found.name != blob_name(record.call)
         ):  # fmt: skip
-            raise TapeError("damaged", f"the tensors of call {record.call} are not there")
-        head = head[BLOCK:]
-        length = blob.header_size(head, size)
+            reason = f"the tensors of call {record.call} are not there"
+            raise TapeError("damaged", reason, member=blob_name(record.call), offset=offset)
+        return found, head[BLOCK:]
+
+    def _read_blob(self, record: GroupedRecord) -> _Blob:
+        found, head = self._begun_blob(record)
+        length = blob.header_size(head, found.size)
         if length > len(head):
             head += self.source.read_at(found.start + len(head), length - len(head))
-        return _Blob(found, blob.parse_header(head[:length], size), found.start + length)
+        return _Blob(blob.parse_header(head[:length], found.size), found.start + length)
 
 
 def _manifest_of(source: Source) -> tuple[Manifest, int]:
@@ -331,7 +345,7 @@ def _manifest_of(source: Source) -> tuple[Manifest, int]:
     head = source.read_at(0, _HEAD_BYTES)
     found = parse_header(head[:BLOCK], 0)
     if found is None or found.name != MANIFEST:
-        if head.startswith(MANIFEST.encode()):
+        if head.startswith(MANIFEST.encode()) or (found is None and _begins_manifest(head)):
             raise _torn_manifest("its header is damaged" if len(head) >= BLOCK else _CUT_SHORT)
         raise TapeError("not_a_tape", "the file does not start with the manifest of a tape")
     if source.size < found.start + found.size <= BLOCK + MAX_MEMBER_BYTES:
@@ -345,6 +359,12 @@ def _manifest_of(source: Source) -> tuple[Manifest, int]:
         if error.kind == "damaged":
             raise _torn_manifest(error.reason) from None
         raise error.at(member=MANIFEST, offset=0) from None
+
+
+def _begins_manifest(head: bytes) -> bool:
+    """Whether the content of a manifest stands where it should, after a block that is no header."""
+    content = head[BLOCK : BLOCK + 32]
+    return content[:1] == b"\x92" and pack({"format": "calltape"})[1:] in content
 
 
 _CUT_SHORT = "the file ends within its manifest"

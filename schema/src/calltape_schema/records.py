@@ -190,6 +190,12 @@ class Range(Record):
     min: Int64
     max: Int64
 
+    @model_validator(mode="after")
+    def _has_an_element(self) -> Self:
+        if self.min > self.max:
+            raise ValueError("a range without an element")
+        return self
+
 
 class Tree(Record):
     """The arguments or the outputs of one call. ``structure`` and ``leaves`` are encoded documents,

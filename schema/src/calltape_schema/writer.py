@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from calltape_schema.bounds import MAX_INDEX_BYTES
+from calltape_schema.bounds import MAX_COUNT, MAX_INDEX_BYTES
 from calltape_schema.end import ENTRY_BYTES, End, IndexEntry, deflated, encode_end
 from calltape_schema.endings import Coverage, Dump
 from calltape_schema.errors import TapeError
@@ -168,7 +168,7 @@ class TapeWriter:
     def _count(self, call: NewCall) -> None:
         record = call.record
         number, begun = call.number, record["time_ns"]
-        ended = begun + record.get("duration_ns", 0)
+        ended = min(begun + record.get("duration_ns", 0), MAX_COUNT)
         raised = "error" in record
         if not self.calls:
             self._first_call = self._last_call = number

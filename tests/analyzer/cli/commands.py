@@ -16,6 +16,13 @@ from calltape_analyzer.cli import app
 COMMAND = [sys.executable, "-m", "calltape_analyzer"]
 
 
+AT_END = (
+    "calltape: answered from what the tape says of all its calls at its end; --scan compares it "
+    "with the records\n"
+)
+"""What a command says that read no record."""
+
+
 class Ran(NamedTuple):
     code: int
     out: str

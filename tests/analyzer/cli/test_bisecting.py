@@ -18,6 +18,7 @@ from calltape_analyzer import open_tape
 from calltape_recorder import record
 from tests.analyzer.cli.commands import process, run
 from tests.analyzer.cli.models import MODULE
+from tests.analyzer.tape.changes import flip, member_list
 from tests.analyzer.tapes import Recorded, write_tape
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -167,10 +168,9 @@ def test_without_it_codes_are_as_ever(classifier_tape: Path) -> None:
 
 
 def test_damage_decides_nothing(classifier_tape: Path, folder: Path) -> None:
-    data = bytearray(classifier_tape.read_bytes())
-    record_at = data.index(b"calls/00000001.msgpack")
-    data[record_at + 700] ^= 0xFF
-    (folder / "torn.tape").write_bytes(data)
+    shutil.copy(classifier_tape, folder / "torn.tape")
+    blob = [one for one in member_list(classifier_tape) if one.name.startswith("blobs/")][-1]
+    flip(folder / "torn.tape", blob.start + blob.size - 1)
     arguments = ("replay", folder / "torn.tape", "--model", f"{MODULE}:classifier")
     assert run(*arguments).code == 3
     code, _, err = run(*arguments, "--bisect")

@@ -114,16 +114,16 @@ def test_merge_and_take_apart(tape: Path, tmp_path: Path) -> None:
 def test_recover_says_what_was_lost(tape: Path, tmp_path: Path) -> None:
     data = tape.read_bytes()
     torn = tmp_path / "torn.tape"
-    torn.write_bytes(data[: data.index(b"calls/00000004") + 700])
+    torn.write_bytes(data[: data.index(b"blobs/00000004") + 700])
     found = run("recover", torn, "-o", tmp_path / "a.tape")
     assert found.code == 3
     assert "of a call that was being written" in found.out
     assert kept(tmp_path / "a.tape") == [0, 1, 2, 3]
-    torn.write_bytes(data[: data.index(b"trailer.msgpack")])
+    torn.write_bytes(data[: data.index(b"end.msgpack")])
     found = run("recover", torn, "-o", tmp_path / "b.tape")
     assert (found.code, found.err) == (0, "")
     damaged = bytearray(data)
-    damaged[data.index(b"calls/00000001.safetensors") + 800] ^= 1
+    damaged[data.index(b"blobs/00000001.safetensors") + 800] ^= 1
     torn.write_bytes(damaged)
     found = run("recover", torn, "-o", tmp_path / "c.tape")
     assert found.code == 3
@@ -161,7 +161,7 @@ def test_info_says_what_is_wrong(tape: Path, tmp_path: Path) -> None:
         assert document["findings"] == [one.model_dump() for one in diagnose(opened).symptoms]
         assert document["private"] == private_data(opened).model_dump(mode="json")
     data = bytearray(tape.read_bytes())
-    data[data.index(b"calls/00000001.safetensors") + 800] ^= 1
+    data[data.index(b"blobs/00000001.safetensors") + 800] ^= 1
     (tmp_path / "b.tape").write_bytes(data)
     found = run("info", tmp_path / "b.tape")
     assert found.code == 3

@@ -15,7 +15,7 @@ _OF_READING = ("checksums", "source", "private", "note: ")
 
 
 def tape(path: Path, values: str, number: int = 0) -> Path:
-    calls = [Recorded((torch.zeros(64, 1 + i % 3),)) for i in range(9)]
+    calls = [Recorded((torch.zeros(64, 1 + i % 3),)) for i in range(300)]
     return write_tape(
         path, calls, target=torch.nn.Identity(), values=values,
         tape_id=bytes([number]) * 16,
@@ -42,7 +42,7 @@ def test_without_tensors_the_end_answers_and_a_scan_finds_the_damage(tmp_path: P
         for text in (whole[1], scanned[1])
     ]
     assert rows[0] == rows[1]
-    damage(path, b"calls/00000004.msgpack", 600)
+    damage(path, b"records/00000004.msgpack", 600)
     code, out, err = run("info", str(path))
     assert (code, err) == (0, "")
     assert "--scan reads and checks each record" in out
@@ -56,7 +56,7 @@ def test_without_tensors_the_end_answers_and_a_scan_finds_the_damage(tmp_path: P
 def test_tensors_are_compared_with_their_checksums(tmp_path: Path) -> None:
     path = tape(tmp_path / "a.tape", "all")
     assert checksums(str(path)) == "checked"
-    damage(path, b"calls/00000004.safetensors", 700)
+    damage(path, b"blobs/00000004.safetensors", 700)
     assert run("info", str(path), "--quick")[0] == 0
     code, _, err = run("info", str(path))
     assert code == 3

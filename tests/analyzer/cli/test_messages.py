@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.analyzer.cli.commands import run
+from tests.analyzer.cli.commands import AT_END, run
 from tests.analyzer.tape.changes import flip, member_list
 from tests.analyzer.tapes import Recorded, write_tape
 
@@ -22,7 +22,7 @@ def test_damage_is_told_and_is_exit_code_3(tape_file: Path) -> None:
     assert code == 3
     assert len(out.splitlines()) == 3
     assert err.count("\n") == 1
-    assert "calls/00000001.msgpack at byte" in err
+    assert "records/00000001.msgpack at byte" in err
     flip(tape_file, blob.start + blob.size - 1)
     code, out, err = run("info", tape_file)
     assert code == 3
@@ -31,8 +31,8 @@ def test_damage_is_told_and_is_exit_code_3(tape_file: Path) -> None:
     code, out, err = run("info", tape_file, "--json")
     assert code == 3
     assert [error["offset"] for error in json.loads(out)["damage"]] == [record.offset, blob.offset]
-    assert run("info", tape_file, "--quick").err.count("\n") == 1
-    assert run("variants", tape_file).code == 3
+    assert run("info", tape_file, "--quick", "--scan").err.count("\n") == 1
+    assert run("variants", tape_file, "--scan").code == 3
 
 
 @pytest.mark.parametrize("verb", ["info", "ls", "variants"])
@@ -82,7 +82,7 @@ def test_inference_that_has_no_answer(tmp_path: Path) -> None:
     code, out, err = run("variants", path, "--python")
     assert (code, out) == (1, "")
     assert err.startswith("calltape: the tape has no calls")
-    assert run("variants", path) == (0, "no calls\n", "")
+    assert run("variants", path) == (0, "no calls\n", AT_END)
 
 
 def test_unexpected_errors_are_one_line(tape_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

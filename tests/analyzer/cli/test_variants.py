@@ -11,7 +11,7 @@ import torch
 
 from calltape_analyzer import open_tape
 from calltape_recorder import record
-from tests.analyzer.cli.commands import run, without_torch
+from tests.analyzer.cli.commands import AT_END, run, without_torch
 from tests.analyzer.explanation.test_explaining import CHATS, calls_of, record_chats
 from tests.analyzer.tape.changes import flip, member_list
 from tests.analyzer.tapes import Recorded, write_tape
@@ -31,7 +31,8 @@ def other(tmp_path: Path) -> Path:
 
 def test_variants(llm: Path) -> None:
     code, out, err = run("variants", llm)
-    assert (code, err) == (0, "")
+    assert (code, err) == (0, AT_END)
+    assert run("variants", llm, "--scan") == (0, out, "")
     lines = [" ".join(line.split()) for line in out.splitlines()]
     assert "prefill: 3 calls, first call 0" in lines
     assert "decode: 6 calls, first call 1" in lines
@@ -98,13 +99,13 @@ def test_variants_json_of_values_that_json_does_not_have(tmp_path: Path) -> None
 
 def test_variants_of_an_empty_tape(tmp_path: Path) -> None:
     path = write_tape(tmp_path / "a.tape", [])
-    assert run("variants", path) == (0, "no calls\n", "")
+    assert run("variants", path) == (0, "no calls\n", AT_END)
     assert json.loads(run("variants", path, "--json").out) == []
 
 
 def test_explain(llm: Path) -> None:
     code, out, err = run("explain", llm, "input_ids", 1)
-    assert (code, err) == (0, "")
+    assert (code, err) == (0, AT_END)
     with open_tape(llm) as tape:
         expected = tape.explain("input_ids", 1)
     assert out == f"{expected}\n"
@@ -125,9 +126,11 @@ def test_explain_of_no_such_argument(llm: Path) -> None:
 
 
 def test_diff(llm: Path, other: Path) -> None:
-    assert run("diff", llm, llm) == (0, "the traffic on both is the same\n", "")
+    same = "the traffic on both is the same\n"
+    assert run("diff", llm, llm) == (0, same, AT_END * 2)
+    assert run("diff", llm, llm, "--scan") == (0, same, "")
     code, out, err = run("diff", llm, other)
-    assert (code, err) == (4, "")
+    assert (code, {*err.splitlines(keepends=True)}) == (4, {AT_END})
     assert "+ dimension: input_ids[1]: now 2; always 1 before, in decode" in out
     code, out, _ = run("diff", llm, other, "--json")
     assert code == 4
@@ -156,10 +159,13 @@ def test_damage_is_exit_code_3(tmp_path: Path) -> None:
         (("diff", path, path), 3),
         (("diff", path, whole), 4),  # what it found stays its verdict
     ):
-        code, out, err = run(*arguments)
+        code, out, err = run(*arguments, "--scan")
         assert code == found
         assert out
-        assert "calls/00000001.msgpack at byte" in err
+        assert "records/00000001.msgpack at byte" in err
+        code, out, err = run(*arguments)
+        assert code == (4 if found == 4 else 0)
+        assert AT_END in err, "nothing was read that is damaged"
 
 
 def test_what_cannot_be_read_is_exit_code_1(tmp_path: Path) -> None:
@@ -243,7 +249,7 @@ def test_a_junk_file_changes_no_verdict(llm: Path, other: Path, tmp_path: Path) 
     for number in range(2):
         record_chats(folder / f"{number}.tape", CHATS)
     (folder / "notes.tape").write_text("no tape")
-    told = "notes.tape: the file does not start with a tape's manifest"
+    told = "notes.tape: the file does not start with the manifest of a tape"
     for words in ((other, folder), (folder, other)):
         shown = run("diff", *words)
         assert (shown.code, told in shown.err) == (4, True)

@@ -11,7 +11,7 @@ from tests.analyzer.cli.commands import run
 from tests.analyzer.tape.changes import flip, member_list
 from tests.analyzer.tapes import Recorded, write_tape
 
-TOLD = "notes.tape: the file does not start with a tape's manifest"
+TOLD = "notes.tape: the file does not start with the manifest of a tape"
 
 
 def right() -> torch.nn.Module:

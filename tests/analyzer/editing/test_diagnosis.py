@@ -20,7 +20,7 @@ from calltape_analyzer import (
 from calltape_recorder import record
 from tests.analyzer.editing.recordings import Model, recorded
 from tests.analyzer.tapes import Recorded, write_tape
-from tests.fixture_files import FIXTURES
+from tests.fixture_files import WITH_CALLS, expected_of
 
 
 class Pair(NamedTuple):
@@ -219,11 +219,12 @@ def recorded_in_segments(folder: Path) -> list[Path]:
     return list((folder / "r").glob("*.tape"))
 
 
-@pytest.mark.parametrize("path", sorted((FIXTURES / "v1").glob("*.tape")), ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", WITH_CALLS, ids=lambda path: path.stem)
 def test_every_golden_tape_has_a_diagnosis(path: Path) -> None:
     found = kinds(path)
-    assert ("damage" in found) == path.stem.startswith(("damaged_", "zeroed_"))
-    assert ("unsealed" in found) == path.stem.startswith(("unsealed", "preallocated"))
+    expected = expected_of(path)
+    assert ("damage" in found) == bool(expected["damage"])
+    assert ("unsealed" in found) != expected["sealed"]
 
 
 def test_only_tapes_have_a_diagnosis() -> None:

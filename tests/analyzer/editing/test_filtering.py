@@ -16,7 +16,7 @@ from calltape_analyzer import TapeError, UsageError, filter_tape, open_tape
 from calltape_recorder import Novelty, record
 from tests.analyzer.editing.recordings import Model, contents, numbers, recorded, values
 from tests.analyzer.tapes import Recorded, write_tape
-from tests.fixture_files import FIXTURES
+from tests.fixture_files import WITH_CALLS
 from tests.unpacked import readable
 
 SIZES = [3, 4, -2, 5, 4, 9, 16, 3, -1, 7]
@@ -158,7 +158,7 @@ def test_what_the_recorder_dropped_is_still_told(tmp_path: Path) -> None:
         assert every.damage == []
 
 
-@pytest.mark.parametrize("path", sorted((FIXTURES / "v1").glob("*.tape")), ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", WITH_CALLS, ids=lambda path: path.stem)
 def test_a_filter_of_all_has_the_same_calls(path: Path, tmp_path: Path) -> None:
     with open_tape(path, verify=True) as tape:
         filter_tape(tape, tmp_path / "b.tape")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import torch
-from calltape_schema.framing import MANIFEST, blob_name, record_name
 from typer.testing import CliRunner
 
 import calltape_analyzer
@@ -18,9 +16,9 @@ from calltape_analyzer.cli import app
 from calltape_analyzer.cli.source_code import python_of_variants
 from calltape_analyzer.pytree.memory_limit import LEAST_BYTES
 from calltape_recorder import record
-from calltape_schema.packing import pack, seal_envelope
+from calltape_schema.inputs_table import InputsTable
 from tests.analyzer.reading.forged import Forged, inputs_of
-from tests.analyzer.tapes import member, write_tape
+from tests.analyzer.tapes import Recorded, change_table, write_tape
 
 ESCAPE = "\x1b[31mred\u202e"
 
@@ -263,6 +261,21 @@ def test_a_set_of_one_hash(tmp_path: Path) -> None:
         assert "more than 64 elements of one hash" in value.reason
 
 
+def test_ranges_that_lie_are_told(tmp_path: Path) -> None:
+    calls = [((torch.arange(n),), {}) for n in (3, 4)]
+    path = write_tape(tmp_path / "a.tape", calls)
+    with open_tape(path) as tape:
+        assert tape.verify() == []
+
+    def change(table: InputsTable) -> None:
+        for row in table.rows.values():
+            row.ranges = {0: (0, 1000)}
+
+    with open_tape(change_table(path, change)) as tape:
+        [error] = tape.verify()
+        assert "other ranges of integers" in error.reason
+
+
 # Errors, and text.
 
 
@@ -274,18 +287,11 @@ def test_bools_are_0_or_1(tmp_path: Path) -> None:
 
 
 def test_the_last_call_that_can_be(tmp_path: Path) -> None:
-    made = Forged(tmp_path / "a.tape", (torch.ones(2),))
     number = 2**63 - 1
-    blob = {"size": len(made.blob), "crc32": zlib.crc32(made.blob)}
-    record = {**made.record, "call": number, "inputs": made.inputs, "blob": blob}
-    made.path.write_bytes(
-        member(MANIFEST, made.manifest)
-        + member(blob_name(number), made.blob)
-        + member(record_name(number), seal_envelope(pack(record)))
-    )
-    assert ask("info", str(made.path))[0] == 0
-    assert ask("show", str(made.path), str(number))[0] == 0
-    with open_tape(made.path) as tape:
+    path = write_tape(tmp_path / "a.tape", [Recorded((torch.ones(2),), number=number)])
+    assert ask("info", str(path))[0] == 0
+    assert ask("show", str(path), str(number))[0] == 0
+    with open_tape(path) as tape:
         assert tape.coverage.kept == 1
 
 

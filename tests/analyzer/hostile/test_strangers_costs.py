@@ -15,14 +15,13 @@ from typer.testing import CliRunner
 
 from calltape_analyzer import TapeError, open_tape, plain_data
 from calltape_analyzer.cli import app, output
-from calltape_analyzer.reading.zero_checksum import crc32_after_zeros
+from calltape_analyzer.reading.tape_file import crc32_after_zeros
 from calltape_analyzer.text import alike
-from calltape_schema.framing import MANIFEST, blob_name, member_header, padding, record_name
-from calltape_schema.packing import pack, seal_envelope
+from calltape_schema.packing import pack
 from calltape_schema.tree import TensorNode, children_of, decode_structure
 from tests.analyzer.hostile.test_strangers import ESCAPE, forged
 from tests.analyzer.reading.forged import Forged
-from tests.analyzer.tapes import member, write_tape
+from tests.analyzer.tapes import write_tape
 
 WIDE = 2**8000
 
@@ -62,7 +61,7 @@ def test_json_of_long_texts_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(plain_data, "_MAX_TEXT", 100)
     value = {"text": "\u202e" * 1000, "raw": b"\x1b" * 1000, "x": torch.ones(2)}
     path = write_tape(tmp_path / "a.tape", [((value,), {})])
-    for words in (("variants",), ("show", "0")):
+    for words in (("variants", "--scan"), ("show", "0")):
         code, text = ask(words[0], str(path), *words[1:], "--json")
         assert code == 0
         assert text.isascii()
@@ -141,15 +140,8 @@ def holed(path: Path, elements: int) -> Path:
     nbytes = 4 * elements
     made.set_header(json.dumps({key: {**made.header[key], "shape": [elements],
                                       "data_offsets": [0, nbytes]}}))  # fmt: skip
-    head = made.blob[:-8]
-    size = len(head) + nbytes
-    crc32 = crc32_after_zeros(zlib.crc32(head), nbytes)
-    record = {**made.record, "inputs": made.inputs, "blob": {"size": size, "crc32": crc32}}
-    with path.open("wb") as file:
-        file.write(member(MANIFEST, made.manifest) + member_header(blob_name(0), size) + head)
-        file.seek(nbytes + padding(size), 1)
-        file.write(member(record_name(0), seal_envelope(pack(record))))
-    return path
+    made.blob, made.hole = made.blob[:-8], nbytes
+    return made.write()
 
 
 def test_a_hole_costs_nothing(tmp_path: Path) -> None:

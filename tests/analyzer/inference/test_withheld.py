@@ -17,7 +17,7 @@ from calltape_schema import TapeError
 from calltape_schema.records import Parameter, Target
 from calltape_schema.tree import decode_structure, encode_structure
 from tests.analyzer.observed import given, tape_of, zeros
-from tests.schema.container import independent_reader
+from tests.schema import independent_reader
 
 
 class Reader(torch.nn.Module):

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from calltape_analyzer import open_tape
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.observing.traffic_counters import (
+    CountedTables,
     TrafficCounters,
     Values,
     ints_of,
@@ -60,21 +61,18 @@ def tables(draw: st.DrawFn) -> InputsTable:
     return table
 
 
-def counters(table: InputsTable) -> TrafficCounters:
-    made, errors = TrafficCounters.of(table)
-    assert not errors
-    return made
+def counters(*every: InputsTable) -> TrafficCounters:
+    counted = CountedTables()
+    for table in every:
+        assert not counted.add(table)
+    return counted.counters()
 
 
 @given(tables(), tables(), tables())
-def test_merging_is_associative_and_commutative(
-    one: InputsTable, two: InputsTable, three: InputsTable
-) -> None:
-    a, b, c = map(counters, (one, two, three))
-    assert a.merge(b) == b.merge(a)
-    assert a.merge(b).merge(c) == a.merge(b.merge(c))
-    assert a.merge(b).calls == a.calls + b.calls
-    assert a.merge(TrafficCounters()) == a
+def test_tables_add_up_in_any_order(a: InputsTable, b: InputsTable, c: InputsTable) -> None:
+    assert counters(a, b, c) == counters(c, b, a) == counters(b, a, c)
+    assert counters(a, b).calls == counters(a).calls + counters(b).calls
+    assert counters(a, InputsTable()) == counters(a)
 
 
 @given(axes(), axes())
@@ -175,9 +173,24 @@ def test_a_group_that_contradicts_itself_is_left_out() -> None:
         row = Row(bad, b"\x90", b"\x90", at, at)
         row.add(Counts(1, 0, 0))
         table.add_row(at, row)
-    made, errors = TrafficCounters.of(table)
+    counted = CountedTables()
+    errors = counted.add(table)
+    made = counted.counters()
     assert (made.calls, made.other_calls, len(errors)) == (35, 35, 7)
     assert not made.groups
+
+
+def test_a_kind_with_more_axes_than_another_one_is_left_out() -> None:
+    table = InputsTable()
+    table.add_kind(kind(structure(1, 0), ("int8",), (1,), Axis({1: 3}, 0, 1)))
+    table.add_kind(kind(structure(1, 0), ("int8",), (1,), Axis({1: 4}, 0, 1), Axis({1: 4}, 0, 1)))
+    for _ in range(2):
+        counted = CountedTables()
+        (error,) = counted.add(table)
+        assert error.kind == "invalid"
+        made = counted.counters()
+        assert ([group.calls for group in made.in_order()], made.other_calls) == ([3], 4)
+        table.kinds = dict(reversed(table.kinds.items()))
 
 
 def test_an_end_that_lies_is_damage_and_nothing_worse(tmp_path: Path) -> None:

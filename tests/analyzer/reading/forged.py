@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from calltape_analyzer import TapeError, open_tape, render
+from calltape_analyzer.reading.tape_file import crc32_after_zeros
 from calltape_schema.groups import HAS_BLOB, HAS_RANGES, RAISED
 from calltape_schema.inputs_table import inputs_hash
 from calltape_schema.packing import pack, unpack
 from calltape_schema.records import Manifest, encode_manifest
-from calltape_schema.tar import MANIFEST, blob_name, group_name
+from calltape_schema.tar import BLOCK, MANIFEST, blob_name, group_name, member_header, padding
 from tests.analyzer.tapes import member, reader_of, write_tape
 
 MEBIBYTE = 1024 * 1024
@@ -30,6 +31,7 @@ class Forged:
         tape: the id that the group has.
         shared: in place of the shared parts.
         deflated: in place of the documents, and of their size.
+        hole: how many zeros follow the bytes of the blob, which are not stored.
     """
 
     def __init__(self, path: Path, args: tuple[Any, ...]) -> None:
@@ -46,6 +48,7 @@ class Forged:
         self.stored: dict[str, int] = {}
         self.shared: Any = None
         self.deflated: Callable[[bytes], tuple[bytes, int]] = lambda documents: (documents, 0)
+        self.hole = 0
 
     @property
     def header(self) -> dict[str, Any]:
@@ -72,22 +75,23 @@ class Forged:
         self.inputs["structure"] = pack(structure)
 
     def write(self) -> Path:
-        blob = member(blob_name(0), self.blob)
-        facts = {"back": len(blob), "size": len(self.blob), "crc32": zlib.crc32(self.blob)}
+        size = len(self.blob) + self.hole
+        crc32 = crc32_after_zeros(zlib.crc32(self.blob), self.hole)
+        facts = {"back": BLOCK + size + padding(size), "size": size, "crc32": crc32}
         record = {**self.record, "blob": {**facts, **self.stored}, "inputs": dict(self.inputs)}
         parts = [self.inputs[name] for name in ("structure", "leaves") if name in self.inputs]
         if len(parts) == 2:
             record["inputs"] |= {"structure": 0, "leaves": 1}
         shared = pack(parts if self.shared is None else self.shared)
-        documents, size = self.deflated(shared + pack(record))
+        documents, inflated = self.deflated(shared + pack(record))
         entry = {"number": 0, "key": self._key(), "offset": len(shared), "flags": self._flags()}
         table = struct.pack("<QQII", *(entry | self.entry).values())
-        group = [self.tape, zlib.crc32(table), table, zlib.crc32(documents), documents, size]
-        self.path.write_bytes(
-            member(MANIFEST, encode_manifest(self.manifest))
-            + blob
-            + member(group_name(0), pack(group))
-        )
+        group = [self.tape, zlib.crc32(table), table, zlib.crc32(documents), documents, inflated]
+        with self.path.open("wb") as file:
+            file.write(member(MANIFEST, encode_manifest(self.manifest)))
+            file.write(member_header(blob_name(0), size) + self.blob)
+            file.seek(self.hole + padding(size), 1)
+            file.write(member(group_name(0), pack(group)))
         return self.path
 
     def _key(self) -> int:

@@ -82,7 +82,11 @@ def test_an_end_says_what_the_records_say(
         assert quick.source == "summary"
         assert thorough.source == "records"
         assert answers(quick) == answers(thorough)
-        assert quick.source == "summary", "no question needed the records"
+        table = thorough.segments[0].table
+        assert table is not None
+        # A row does not tell which of its calls raised: then the records do.
+        is_mixed = any(0 < row.raised < row.seen for row in table.rows.values())
+        assert quick.source == ("records" if is_mixed else "summary")
         assert str(diff(quick, thorough)) == str(diff(thorough, thorough))
         assert not thorough.damage
 

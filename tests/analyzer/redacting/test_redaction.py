@@ -22,7 +22,7 @@ from tests.analyzer.redacting.answers import answers, differing, programs_of, re
 from tests.analyzer.redacting.leaks import leaked
 from tests.analyzer.redacting.random_calls import CALLS, Model, arguments_of, written
 from tests.analyzer.tapes import new_call, reader_of
-from tests.fixture_files import FIXTURES
+from tests.fixture_files import WITH_CALLS
 
 
 def assert_same(source: Path, result: Path) -> None:
@@ -33,10 +33,7 @@ def assert_same(source: Path, result: Path) -> None:
     assert differing(before, after) == []
 
 
-GOLDEN = sorted((FIXTURES / "v1").glob("*.tape"))
-
-
-@pytest.mark.parametrize("source", GOLDEN, ids=lambda path: path.stem)
+@pytest.mark.parametrize("source", WITH_CALLS, ids=lambda path: path.stem)
 def test_golden_tapes(source: Path, tmp_path: Path) -> None:
     result = tmp_path / "redacted.tape"
     with open_tape(source) as tape:
@@ -56,7 +53,7 @@ def test_golden_tapes(source: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("way", ["hash", "permute", "noise", "shapes_only"])
 def test_golden_tapes_in_every_way(way: str, tmp_path: Path) -> None:
     """Also of dtypes that torch cannot compute with, and of numbers that mean sizes."""
-    for source in GOLDEN:
+    for source in WITH_CALLS:
         options: dict[str, Any] = {way: "*"}
         with open_tape(source) as tape:
             redact(tape, tmp_path / source.name, **options)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from calltape_analyzer.reading.range_cache import ranges
+from calltape_analyzer.reading.remote_file import ranges
 from tests.analyzer.remote.counted import Site, Traffic, aws_environment, s3_server, served
 
 

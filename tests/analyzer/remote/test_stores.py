@@ -17,7 +17,7 @@ import calltape_analyzer.reading.remote_names as remote_names
 from calltape_analyzer import TapeError, filter_tape, open_tape
 from calltape_analyzer.reading import stored_ranges
 from calltape_analyzer.reading.files import files_of
-from calltape_analyzer.reading.range_cache import ranges
+from calltape_analyzer.reading.remote_file import ranges
 from calltape_recorder import Recorder
 from tests.analyzer.cli.commands import run
 from tests.analyzer.remote.conftest import Bucket

@@ -22,8 +22,7 @@ def test_a_tape_and_a_directory_of_two_models(runs: Path, tmp_path: Path) -> Non
 
 
 def test_a_survey(runs: Path, tmp_path: Path) -> None:
-    words = ("--target", "Llm", "-o", tmp_path / "s.tape", "--jobs", "1")
-    assert run("survey", runs, *words).code == 0
+    assert run("survey", runs, "-o", tmp_path / "s.tape", "--target", "Llm").code == 0
     assert run("view", tmp_path / "s.tape", "-o", tmp_path / "page.html").code == 0
     assert "a survey has no single call" in (tmp_path / "page.html").read_text()
 

@@ -15,7 +15,7 @@ from calltape_analyzer.reporting.contents import Contents, Histogram, TreeNode, 
 from calltape_analyzer.reporting.report import contents_of
 from calltape_recorder import record
 from tests.analyzer.reporting.traffic import LENGTHS
-from tests.analyzer.tapes import Recorded, write_tape
+from tests.analyzer.tapes import Recorded, change_end, write_tape
 from tests.fixture_files import FIXTURES
 
 
@@ -115,6 +115,7 @@ def test_what_is_not_there_is_not_unknown(tmp_path: Path) -> None:
     assert every.rows == ((1, None), (2, 3))
     made = Recorded((torch.zeros(2),), {"k": 1})
     write_tape(tmp_path / "t.tape", [made], target=lambda x, k: x)
+    change_end(tmp_path / "t.tape", lambda end: {"inputs": None})
     with open_tape(tmp_path / "t.tape") as tape:
         contents = contents_of([tape])
         page = tape.report().html
@@ -160,7 +161,9 @@ def test_errors_and_times(contents: Contents) -> None:
 def test_what_needs_records_is_said(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = runs.parent / "many.tape"
     calls = [
-        Recorded((torch.zeros(1, 2 + n % 7),), error=("m:E", "no") if n == 5 else None)
+        Recorded(
+            (torch.zeros(1, 99 if n == 5 else 2 + n % 7),), error=("m:E", "no") if n == 5 else None
+        )
         for n in range(300)
     ]
     write_tape(path, calls, target=lambda x: x, values="none")
@@ -178,12 +181,12 @@ def test_what_needs_records_is_said(runs: Path, monkeypatch: pytest.MonkeyPatch)
     assert part.notes == ()
 
 
-def test_a_survey(runs: Path, tmp_path: Path) -> None:
+def test_surveys(runs: Path, tmp_path: Path) -> None:
     surveyed = survey([str(runs / "llm.tape"), str(runs / "inner.tape")], processes=1)
-    for number, name in enumerate(surveyed.targets):
-        surveyed.write(tmp_path / f"{number}.tape", target=name)
-    tapes = [open_tape(path) for path in sorted(tmp_path.iterdir())]
-    found = contents_of(tapes)
+    for number, target in enumerate(surveyed.targets):
+        surveyed.write(tmp_path / f"{number}.tape", target=target)
+    with open_tape(tmp_path / "0.tape") as one, open_tape(tmp_path / "1.tape") as two:
+        found = contents_of([one, two])
     assert found.title == "2 recorded targets"
     assert {part.target.rpartition(":")[2] for part in found.parts} == {
         "Llm.forward",

@@ -153,7 +153,7 @@ def test_a_record_without_its_blob(tape_file: Path) -> None:
     with open_tape(tape_file, verify=True) as tape:
         assert [call.number for call in tape] == [0, 2, 3]
         (error,) = tape.damage
-        assert error.member == listed[4].name
+        assert (error.member, error.offset) == (listed[3].name, listed[3].offset)
         assert "call 1" in str(error)
 
 

@@ -225,7 +225,7 @@ def test_a_bad_tape_fails_its_test_and_no_other(project: Project) -> None:
 def test_damage_is_a_failure_beside_the_calls_that_are_whole(project: Project) -> None:
     tape = project.folder / "tests/fixtures/house.tape"
     data = bytearray(tape.read_bytes())
-    data[data.index(b"calls/00000001.msgpack") + 600] ^= 0xFF
+    data[data.index(b"records/00000001.msgpack") + 600] ^= 0xFF
     tape.write_bytes(data)
     ran = project.run()
     assert ran.outcomes["test_house[house.tape-damage]"] == "ERROR"

@@ -114,8 +114,9 @@ def test_a_survey_a_table_and_a_difference_say_the_same(tmp_path: Path) -> None:
     tape = taped(tmp_path, VARIED["left to its default"])
     other = taped(tmp_path, VARIED["passed in each call"], "b.tape")
     assert str(diff(tape, other)) == "the traffic on both is the same"
-    (found,) = survey([tape.paths[0]]).tapes
-    assert [v.name for v in found.variants()] == ["main"]
+    survey([tape.paths[0]]).write(tmp_path / "both.survey")
+    with open_tape(tmp_path / "both.survey") as found:
+        assert [v.name for v in found.variants()] == ["main"]
     values = [1, 1, 5, 5, 10, 10]
     assert [row["top_k"] for row in tape.to_arrow().read_all().to_pylist()] == values
     sizes = SizedCalls(tape)

@@ -11,11 +11,14 @@ from typing import Any
 
 import pytest
 
-from calltape_schema.bounds import MAX_GROUP_BYTES, MAX_GROUP_CALLS, MAX_INFLATION
+from calltape_schema.bounds import GROUP_BYTES, MAX_GROUP_BYTES, MAX_GROUP_CALLS, MAX_INFLATION
 from calltape_schema.end import IndexEntry, decode_end, deflated, encode_end
 from calltape_schema.endings import Coverage
 from calltape_schema.errors import TapeError
-from calltape_schema.groups import group_of, member, planned
+from calltape_schema.groups import NewCall, group_of, member, planned
+from calltape_schema.inputs_table import begun_hash, inputs_hash
+from calltape_schema.interning import Interner
+from calltape_schema.leaves import encode_leaves
 from calltape_schema.packing import pack, unpack
 from calltape_schema.records import Manifest
 from calltape_schema.storage import BytesSink
@@ -132,6 +135,66 @@ def test_flags_that_lie(flags: int) -> None:
         opened(data).record(7)
 
 
+def several(count: int, structure: bytes) -> bytes:
+    """A tape of one group whose calls share a structure, and have other scalars each."""
+    leaves, calls = encode_leaves([]), []
+    for number in range(count):
+        packed = pack([number])
+        tree = {"structure": structure, "leaves": leaves, "scalars": [number]}
+        key = inputs_hash(structure, leaves, packed)
+        calls.append(NewCall(number, {"time_ns": 0, "inputs": tree}, key, (), 0, packed))
+    return tape(calls)
+
+
+def test_a_structure_of_many_calls_is_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """334 KiB would have taken half an hour: 65,536 calls of a structure of 30 MiB."""
+    hashed: list[int] = []
+
+    def counted(structure: bytes, leaves: int) -> Any:
+        hashed.append(len(structure))
+        return begun_hash(structure, leaves)
+
+    structure = pack({"leaves": 0, "scalars": 1, "pad": bytes(200_000)})
+    reader = opened(several(500, structure))
+    monkeypatch.setattr("calltape_schema.groups.begun_hash", counted)
+    assert reader.inputs(raises).totals().kept == 500
+    assert hashed == [len(structure)]
+
+
+def test_a_structure_of_many_calls_is_refused_once() -> None:
+    decoded: list[bytes] = []
+
+    def refuse(data: bytes) -> None:
+        decoded.append(data)
+        raise TapeError("invalid", "it is none")
+
+    decode = Interner(refuse)
+    errors = []
+    for number in range(3):
+        with pytest.raises(TapeError, match="it is none") as raised:
+            decode(b"x")
+        errors.append(raised.value.at(offset=number).offset)
+    assert (decoded, errors) == ([b"x"], [0, 1, 2])  # each has its own place
+
+
+def test_several_calls_share_a_mebibyte_at_most() -> None:
+    table = entry(1) + entry(2, offset=9)
+    assert len(group_of(content_of(DOCUMENT, size=GROUP_BYTES, table=table))) == 2
+    with pytest.raises(TapeError) as raised:
+        group_of(content_of(DOCUMENT, size=GROUP_BYTES + 1, table=table))
+    assert raised.value.kind == "limit"
+
+
+def test_a_range_without_an_element() -> None:
+    """It would go into the table of a tape that is made of this one, which nobody reads then."""
+    reader = opened(tape([new_call(0, shape=(2,), ranges=[(0, 5, 4)])], seals=False))
+    with pytest.raises(TapeError, match="breaks the format"):
+        reader.record(0)
+    broken: list[TapeError] = []
+    assert reader.inputs(broken.append).totals().kept == 0
+    assert [error.kind for error in broken] == ["invalid"]
+
+
 def test_flags_of_a_newer_format_are_skipped() -> None:
     table = entry(7, DOCUMENT.inputs, BEGINS, 1 << 31)
     data = with_members(("records/00000007.msgpack", content_of(DOCUMENT, table=table)))
@@ -234,6 +297,9 @@ def test_a_manifest_that_is_too_large_or_none() -> None:
         (member_header("tape.msgpack", 2**20), "damaged"),
         (member_header("other", 5) + bytes(512), "not_a_tape"),
         (b"".join(member("tape.msgpack", [b"abc"], 3)), "damaged"),
+        *((HEAD[:at] + b"?" + HEAD[at + 1 :], "damaged") for at in (0, 11, 100, 130, 150, 260)),
+        (bytes(512) + HEAD[512:], "damaged"),
+        (b"?" * 512, "not_a_tape"),
     ):
         with pytest.raises(TapeError) as raised:
             opened(data)
@@ -277,6 +343,10 @@ def index(*entries: IndexEntry) -> Any:
         ({"index": deflated(bytes(64)).model_copy(update={"size": 2**40})}, [0, 1, 2], "at most"),
         ({"coverage": Coverage(seen=9, kept=3)}, [0, 1, 2], "accounts for 3"),
         ({"coverage": Coverage(seen=4, kept=4)}, [0, 1, 2], "does not have the 4 calls"),
+        ({"first_call": None}, [0, 1, 2], "cannot be read"),
+        ({"first_call": 1}, [0, 1, 2], "other first or last calls"),
+        ({"last_call": 7}, [0, 1, 2], "other first or last calls"),
+        ({"raised": 2}, [0, 1, 2], "how many raised"),
     ],
 )
 def test_an_end_that_contradicts_the_records(
@@ -321,6 +391,10 @@ def test_an_end_that_is_not_at_the_end(change: Callable[[bytes], bytes]) -> None
     data = change(ended())
     reader = opened(data)
     assert reader.end is None
+    assert any(
+        "bytes were added" in str(one) or "cannot be read" in str(one) or "no member" in str(one)
+        for one in reader.scan().damage
+    )  # it is told
     assert read_all(data)[0] == [0, 1, 2]
 
 
@@ -334,6 +408,33 @@ def test_the_end_of_another_tape() -> None:
     reader = opened(data)
     assert reader.end is None
     assert [error.member for error in reader.scan().damage] == ["end.msgpack"]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda row: setattr(row, "first", 0), "as the first and the last"),
+        (lambda row: setattr(row, "last", 2**63 - 1), "as the first and the last"),
+        (lambda row: setattr(row, "example", 5), "another call as the first"),
+        (lambda row: setattr(row, "raised", 1), "other calls raised"),
+        (lambda row: setattr(row, "seen", 4), "3 kept calls of 4"),
+    ],
+)
+def test_a_row_that_names_other_calls(change: Callable[[Any], None], told: str) -> None:
+    data = tape([new_call(number) for number in (3, 5, 8)])
+    end = opened(data).end
+    table = None if end is None else end.table()
+    assert end is not None
+    assert table is not None
+    [row] = table.rows.values()
+    change(row)
+    at = data.index(b"end.msgpack")
+    made = end.model_copy(update={"inputs": deflated(table.to_bytes())})
+    content = encode_end(made, at)
+    lying = data[:at] + b"".join(member("end.msgpack", [content], len(content))) + ZEROS_AT_END
+    scan = opened(lying).scan()
+    assert [told in str(error) for error in scan.damage] == [True], scan.damage
+    assert scan.table is None
 
 
 def test_unknown_members_and_fields_are_skipped() -> None:

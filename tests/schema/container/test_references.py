@@ -65,8 +65,10 @@ HOSTILE = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_references_end_in_an_error(name: str) -> None:
     calls, number, message = HOSTILE[name]
-    with pytest.raises(TapeError, match=message):
+    with pytest.raises(TapeError, match=message) as raised:
         value(tape(calls), number)
+    lost = raised.value.kind == "damaged"
+    assert (lost, "copy the file again" in str(raised.value)) == (message == "no call 1",) * 2
     assert len(opened(tape(calls)).scan()) == len(calls)  # shapes are there
 
 

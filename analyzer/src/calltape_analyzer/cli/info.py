@@ -96,7 +96,7 @@ def info(
     """What a tape has, what is wrong with it, and what it may tell.
 
     Target, calls, sizes, coverage and damage; then, with what to do, what is wrong or unwise (files
-    without a trailer, calls that are lost, sizes that never varied, values and classes that could
+    without an end, calls that are lost, sizes that never varied, values and classes that could
     not be stored), and what may tell of a person or a machine, of which no value is shown.
 
     Reads and checks every record and every tensor; but a sealed tape of many calls without tensors

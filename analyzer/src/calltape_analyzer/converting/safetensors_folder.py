@@ -23,7 +23,7 @@ from typing import Any
 
 from calltape_analyzer.converting.new_folder import create_file, new_folder
 from calltape_analyzer.errors import UsageError
-from calltape_analyzer.reading.regular_files import read_json, read_regular, told_of
+from calltape_analyzer.programs.regular_files import read_json, read_regular, told_of
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import some_of
 from calltape_analyzer.writing.built_calls import ABSENT, build_call
@@ -77,13 +77,13 @@ def write_safetensors_folder(tape: Tape, path: str | os.PathLike[str]) -> int:
         _write_json(folder / _MANIFEST, manifest)
         for call in tape:
             document = {"call": call.number, **call.document()}
-            blob = document.pop("blob", None)
+            has_blob = bool(document.pop("at", None)) | bool(document.pop("blob", None))
             for side in _SIDES:
                 for name in _DOCUMENTS if side in document else ():
                     document[side][name] = unpack(document[side][name])
             stem = folder / f"call_{call.number:08d}"
             _write_json(stem.with_suffix(".json"), document)
-            if blob is not None:
+            if has_blob:
                 with create_file(stem.with_suffix(".safetensors")) as file:
                     file.writelines(call.raw_blob())
             count += 1
@@ -116,7 +116,7 @@ def read_safetensors_folder(
     with TapeWriter(out, manifest, overwrite=overwrite) as writer:
         for number, stem in sorted(calls.items()):
             with told_of(f"{stem}.*", "the call"):
-                _add(writer, number, stem)
+                _add(writer, number, stem, manifest.tape)
         writer.seal(coverage_of_numbers(max(calls), writer.calls))
         return writer.calls
 
@@ -170,7 +170,7 @@ def _made_of_files(known: Manifest) -> Manifest:
     return known.model_copy(update={"history": history, "minor": max(MINOR, known.minor)})
 
 
-def _add(writer: TapeWriter, number: int, stem: Path) -> None:
+def _add(writer: TapeWriter, number: int, stem: Path, tape: bytes) -> None:
     # Not with_suffix, which would take the 0001 of model.0001 for a suffix.
     tensors, described = Path(f"{stem}.safetensors"), Path(f"{stem}.json")
     if not os.path.lexists(described):
@@ -183,7 +183,7 @@ def _add(writer: TapeWriter, number: int, stem: Path) -> None:
         tree = document.get(side)
         if is_map(tree):
             document[side] = {k: pack(v) if k in _DOCUMENTS else v for k, v in tree.items()}
-    record = decode_call(seal_envelope(pack({**document, "call": number})))
+    record = decode_call(seal_envelope(pack({**document, "call": number, "tape": tape})))
     values = _stored(tensors)[1] if os.path.lexists(tensors) else {}
     trees = [tree for tree in (record.inputs, record.outputs) if tree is not None]
     keys = [leaf.key for tree in trees for leaf in tree.facts()]

@@ -10,8 +10,8 @@ from calltape_analyzer.editing.evidence_symptoms import evidence_symptoms
 from calltape_analyzer.editing.storage_symptoms import storage_symptoms
 from calltape_analyzer.editing.symptom import Symptom
 from calltape_analyzer.plain_data import PlainData
+from calltape_analyzer.reading.call import advice_on_outputs
 from calltape_analyzer.reading.damage import RepeatedCallsError
-from calltape_analyzer.reading.missing_outputs import advice_on_outputs
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import counted, listed, printable, some_of
 from calltape_analyzer.writing.coverage import DAMAGED
@@ -138,8 +138,8 @@ def _lost_symptoms(tape: Tape) -> Iterator[Symptom]:
                 + some_of([f"{calls} {printable(k)}" for k, calls in reasons.items()], 8),
                 advice=advice,
             )
-    sealed = [segment.trailer for segment in tape.segments if segment.trailer is not None]
-    if any(trailer.coverage.at_least for trailer in sealed):
+    ends = [segment.trailer for segment in tape.segments if segment.trailer is not None]
+    if any(end.coverage.at_least for end in ends):
         yield Symptom(
             kind="open_end",
             level="warning",

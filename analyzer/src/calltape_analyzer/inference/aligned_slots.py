@@ -12,7 +12,7 @@ from calltape_analyzer.errors import InferenceError, NotOneProgramError
 from calltape_analyzer.inference.alignment import Alignment
 from calltape_analyzer.inference.patterns import CallPattern, Shape, place_of
 from calltape_analyzer.observing.signature import Key, Signature
-from calltape_analyzer.reading.seen_inputs import Place
+from calltape_analyzer.reading.calls import Place
 
 __all__ = ["AlignedSlot", "ShapeSeen", "dynamic_dimensions", "slots_by_argument"]
 

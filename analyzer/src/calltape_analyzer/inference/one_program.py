@@ -33,8 +33,7 @@ from calltape_analyzer.observing.signature import Key, Signature
 from calltape_analyzer.observing.traffic_counters import TrafficCounters
 from calltape_analyzer.pytree.placeholder import check_rebuilt
 from calltape_analyzer.reading.call import Call
-from calltape_analyzer.reading.calls import Calls
-from calltape_analyzer.reading.seen_inputs import SeenInputs
+from calltape_analyzer.reading.calls import Calls, SeenInputs
 from calltape_analyzer.text import counted
 from calltape_schema.records import Target
 

@@ -17,8 +17,7 @@ from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.pytree.flattening import Flattener
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef
-from calltape_analyzer.reading.calls import Calls
-from calltape_analyzer.reading.seen_inputs import Place, SeenInputs
+from calltape_analyzer.reading.calls import Calls, Place, SeenInputs
 from calltape_schema.leaves import Leaf
 from calltape_schema.records import Tree
 

@@ -11,8 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 
 from calltape_analyzer.observing.passed_arguments import PassedArguments
 from calltape_analyzer.observing.signature import Signature
-from calltape_analyzer.reading.calls import Calls
-from calltape_analyzer.reading.seen_inputs import SeenInputs
+from calltape_analyzer.reading.calls import Calls, SeenInputs
 from calltape_schema.data_keys import KeySets
 from calltape_schema.tree import CustomNode, DictNode, FieldsNode, Node, SequenceNode
 

@@ -27,8 +27,7 @@ from calltape_analyzer.observing.switches import shown_constant
 from calltape_analyzer.observing.tallies import Seen, Span
 from calltape_analyzer.observing.unlike_nodes import kind_of, unlike
 from calltape_analyzer.reading.call_ref import CallRef
-from calltape_analyzer.reading.calls import Calls
-from calltape_analyzer.reading.seen_inputs import SeenInputs
+from calltape_analyzer.reading.calls import Calls, SeenInputs
 from calltape_analyzer.text import counted, named
 from calltape_schema.leaves import Leaf
 from calltape_schema.packing import pack

@@ -1,7 +1,7 @@
 """Traffic counters: what a recorder counted of all calls, also of calls that are not on the tape.
 
-In come the trailers of a tape's files. Out go :class:`TrafficCounters`: calls per structure, and
-the sizes of every axis. Counters of several files add up in any order.
+In come the tables of counted inputs of a tape's files. Out go :class:`TrafficCounters`: calls per
+structure, and the sizes of every axis.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import copy
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 from typing import Any, NamedTuple
 
 from calltape_analyzer.observing.layout import ArgumentLayout, Renamed, layout_of_inputs
@@ -17,11 +18,19 @@ from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.pytree.inputs import parts_of_inputs
 from calltape_schema.bounds import MAX_SIZES
 from calltape_schema.errors import TapeError
-from calltape_schema.inputs_table import Axis, InputsTable, Kind, Row
+from calltape_schema.inputs_table import Axis, Counts, InputsTable, Kind, Row
 from calltape_schema.records import Tree
 from calltape_schema.tree import Structure, decode_structure
 
-__all__ = ["CountedGroup", "CountedKind", "TrafficCounters", "Values", "ints_of", "tensors_of"]
+__all__ = [
+    "CountedGroup",
+    "CountedKind",
+    "CountedTables",
+    "TrafficCounters",
+    "Values",
+    "ints_of",
+    "tensors_of",
+]
 
 
 class CountedKind(NamedTuple):
@@ -38,6 +47,11 @@ class CountedKind(NamedTuple):
         facts = tree.facts()
         dtypes = tuple(leaf.dtype for leaf in facts)
         return cls(tree.structure, dtypes, tuple(len(leaf.shape) for leaf in facts))
+
+    @classmethod
+    def of_counted(cls, kind: Kind) -> CountedKind:
+        """What tells a kind of a table from its other ones."""
+        return cls(kind.structure, tuple(kind.dtypes), tuple(kind.ranks))
 
 
 @dataclass(frozen=True)
@@ -97,6 +111,27 @@ class Values:
         return {"min": self.min, "max": self.max, "sizes": sizes, "other_calls": self.other_calls}
 
 
+def _spec_of(kind: Kind, spec: Structure | None = None) -> Structure:
+    """The structure of a kind of a table, which fits its leaves, scalars and axes.
+
+    Args:
+        kind: of the table.
+        spec: its structure, if it was decoded before.
+
+    Raises:
+        TapeError: ``invalid`` or ``limit``.
+    """
+    spec = decode_structure(kind.structure) if spec is None else spec
+    if parts_of_inputs(spec.root) is None:
+        raise TapeError("invalid", "the inputs are not (args, kwargs)")
+    sizes = sum(kind.ranks)
+    if (spec.leaves, sizes + spec.scalars) != (len(kind.ranks), len(kind.axes)):
+        raise TapeError("invalid", "the structure does not fit its leaves and scalars")
+    if any(axis is None or min(axis.sizes) < 0 for axis in kind.axes[:sizes]):
+        raise TapeError("invalid", "sizes that cannot be")
+    return spec
+
+
 @dataclass(frozen=True)
 class CountedGroup:
     """Calls of one kind.
@@ -116,54 +151,25 @@ class CountedGroup:
     scalars: tuple[Values | None, ...]
 
     @classmethod
-    def of(cls, kind: Kind) -> CountedGroup:
+    def of(cls, kind: Kind, spec: Structure | None = None) -> CountedGroup:
         """The group of a kind of a table of inputs.
+
+        Args:
+            kind: of the table.
+            spec: its structure, if it was compared with the kind.
 
         Raises:
             TapeError: ``invalid`` or ``limit`` if it contradicts itself.
         """
-        spec = decode_structure(kind.structure)
-        if parts_of_inputs(spec.root) is None:
-            raise TapeError("invalid", "the inputs are not (args, kwargs)")
-        if (spec.leaves, spec.leaves + spec.scalars) != (
-            len(kind.ranks), len(kind.ranks) + len(kind.axes) - sum(kind.ranks)
-        ):  # fmt: skip
-            raise TapeError("invalid", "the structure does not fit its leaves and scalars")
-        values = [None if axis is None else Values.of(axis) for axis in kind.axes]
+        spec = _spec_of(kind) if spec is None else spec
         # Layers have the same sizes: one object for all that are equal.
-        made: dict[Any, Values] = {}
-        for at, one in enumerate(values):
-            if one is not None:
-                key = one.min, one.max, tuple(one.sizes.items()), one.other_calls
-                values[at] = made.setdefault(key, one)
-        leaves: list[tuple[Values, ...]] = []
-        for rank in kind.ranks:
-            before = sum(map(len, leaves))
-            axes = [one for one in values[before : before + rank] if one is not None]
-            if len(axes) != rank or any(one.min < 0 for one in axes):
-                raise TapeError("invalid", "sizes that cannot be")
-            leaves.append(tuple(axes))
-        counted = CountedKind(kind.structure, tuple(kind.dtypes), tuple(kind.ranks))
-        scalars = tuple(values[sum(kind.ranks) :])
-        return cls(counted, spec, kind.seen, tuple(leaves), scalars)
-
-    def merge(self, other: CountedGroup) -> CountedGroup:
-        """The group of the calls of both, which have the same kind."""
-        # Layers have the same sizes, as the same objects.
-        made: dict[tuple[int, int], Values] = {}
-
-        def merged(a: Values, b: Values) -> Values:
-            key = (id(a), id(b))
-            if key not in made:
-                made[key] = a.merge(b)
-            return made[key]
-
+        made: dict[str, Values] = {}
+        every = [None if axis is None else Values.of(axis) for axis in kind.axes]
+        values = iter([None if one is None else made.setdefault(repr(one), one) for one in every])
         leaves = tuple(
-            tuple(map(merged, mine, theirs))
-            for mine, theirs in zip(self.leaves, other.leaves, strict=True)
+            tuple(one for one in islice(values, rank) if one is not None) for rank in kind.ranks
         )
-        scalars = tuple(map(_either, self.scalars, other.scalars))
-        return replace(self, calls=self.calls + other.calls, leaves=leaves, scalars=scalars)
+        return cls(CountedKind.of_counted(kind), spec, kind.seen, leaves, tuple(values))
 
     def without(self, tree: Tree, calls: int) -> CountedGroup | None:
         """The group without some of its calls, which had these inputs; None if none is left."""
@@ -187,12 +193,6 @@ class CountedGroup:
         return layout_of_inputs(self.spec.root, (), own, renamed)
 
 
-def _either(one: Values | None, other: Values | None) -> Values | None:
-    if one is None or other is None:
-        return one or other
-    return one.merge(other)
-
-
 @dataclass(frozen=True)
 class TrafficCounters:
     """Counts of all calls, on the tape or not, calls that raised included.
@@ -208,51 +208,6 @@ class TrafficCounters:
     other_calls: int = 0
     missing: frozenset[str] = frozenset()
 
-    @classmethod
-    def of(cls, table: InputsTable) -> tuple[TrafficCounters, list[TapeError]]:
-        """The counters of one file, and an error per kind that was left out, whose calls are among
-        ``other_calls`` unless they are on the tape, and damaged there."""
-        kinds: dict[tuple[bytes, tuple[str, ...], tuple[int, ...]], Kind] = {}
-        errors: list[TapeError] = []
-        other = table.other.seen
-        every: list[Row | Kind] = [*table.rows.values(), *table.kinds.values()]
-        for counted in every:
-            try:
-                # A copy, because kinds that are added up are changed.
-                kind = counted.kind() if isinstance(counted, Row) else copy.deepcopy(counted)
-            except TapeError as error:
-                errors.append(error)
-                other += counted.seen - counted.kept  # a kept one is a damaged call
-                continue
-            key = kind.structure, tuple(kind.dtypes), tuple(kind.ranks)
-            if key in kinds:
-                kinds[key].absorb(kind)
-            else:
-                kinds[key] = kind
-        groups: dict[CountedKind, CountedGroup] = {}
-        for kind in kinds.values():
-            try:
-                found = CountedGroup.of(kind)
-            except TapeError as error:
-                errors.append(error)
-                other += kind.seen - kind.kept
-            else:
-                groups[found.kind] = found
-        return cls(groups, other), errors
-
-    @classmethod
-    def sum_of(cls, every: Iterable[TrafficCounters]) -> TrafficCounters:
-        """The counters of the calls of several."""
-        groups: dict[CountedKind, CountedGroup] = {}
-        other_calls = 0
-        missing: set[str] = set()
-        for one in every:
-            for kind, group in one.groups.items():
-                groups[kind] = groups[kind].merge(group) if kind in groups else group
-            other_calls += one.other_calls
-            missing |= one.missing
-        return cls(groups, other_calls, frozenset(missing))
-
     @cached_property
     def calls(self) -> int:
         """How many calls were counted."""
@@ -266,10 +221,6 @@ class TrafficCounters:
     def in_order(self) -> list[CountedGroup]:
         """The groups, sorted by how many calls they have, most first."""
         return sorted(self.groups.values(), key=lambda group: (-group.calls, group.kind))
-
-    def merge(self, other: TrafficCounters) -> TrafficCounters:
-        """The counters of the calls of both; associative and commutative."""
-        return self.sum_of((self, other))
 
     def without(self, calls: Iterable[tuple[Tree, int]]) -> TrafficCounters:
         """The counters without some calls of the tape.
@@ -316,6 +267,57 @@ class TrafficCounters:
                 for group in self.in_order()
             ],
         }
+
+
+class CountedTables:
+    """Adds up the tables of the files of a tape, in any order."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[CountedKind, tuple[Kind, Structure]] = {}
+        self._other_calls = 0
+
+    def add(self, table: InputsTable) -> list[TapeError]:
+        """Adds the table of a file. It gives an error per kind that is left out, whose calls are
+        among ``other_calls`` unless they are on the tape, and damaged there."""
+        found: dict[tuple[CountedKind, int], Kind] = {}
+        errors: list[TapeError] = []
+        self._other_calls += table.other.seen
+        every: list[Row | Kind] = [*table.rows.values(), *table.kinds.values()]
+        for counted in every:
+            try:
+                # A copy, because kinds that are added up are changed.
+                kind = counted.kind() if isinstance(counted, Row) else copy.deepcopy(counted)
+            except TapeError as error:
+                errors.append(self._left_out(counted, error))
+                continue
+            known = found.setdefault((CountedKind.of_counted(kind), len(kind.axes)), kind)
+            if known is not kind:
+                known.absorb(kind)
+        for (key, _), kind in found.items():
+            sum_of, spec = self._kinds.get(key, (None, None))
+            try:
+                spec = _spec_of(kind, spec)
+            except TapeError as error:
+                errors.append(self._left_out(kind, error))
+                continue
+            if sum_of is None:
+                self._kinds[key] = kind, spec
+            else:
+                sum_of.absorb(kind)
+        return errors
+
+    def _left_out(self, counted: Counts, error: TapeError) -> TapeError:
+        self._other_calls += counted.seen - counted.kept  # a kept one is a damaged call
+        return error
+
+    def counters(self, missing: Iterable[str] = ()) -> TrafficCounters:
+        """The counters of all that was added.
+
+        Args:
+            missing: the files that have no table.
+        """
+        groups = {key: CountedGroup.of(*found) for key, found in self._kinds.items()}
+        return TrafficCounters(groups, self._other_calls, frozenset(missing))
 
 
 def tensors_of(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from calltape_analyzer.observing.traffic_counters import TrafficCounters
+from calltape_analyzer.observing.traffic_counters import CountedTables, TrafficCounters
 from calltape_analyzer.reading.damage import Damage
 from calltape_analyzer.reading.recordings import places_of, recordings_of
 from calltape_analyzer.reading.segment import LEFT_OUT, Segment
@@ -22,52 +22,35 @@ __all__ = ["trusted_counters"]
 
 def trusted_counters(segments: Sequence[Segment], damage: Damage) -> TrafficCounters:
     """The counters of all files that have some. Two files that are the same part of a recording
-    count the same calls: that is damage, and only the first is used."""
-    return TrafficCounters.sum_of(
-        one
-        for parts in recordings_of(segments)
-        for alike in places_of(parts)
-        for one in _of_place(alike, damage)
-    )
+    count the same calls: that is damage, and only the first is used. If a file of a survey had no
+    end, or only a part of the calls, the calls of the survey are at least so many."""
+    counted, missing = CountedTables(), set[str]()
+    for parts in recordings_of(segments):
+        for alike in places_of(parts):
+            first = None
+            for segment in alike:
+                if segment.elsewhere:
+                    _count(segment, counted, damage)
+                    if segment.coverage.at_least or _is_part(segment):
+                        missing.add(segment.path)
+                elif segment.table is None or segment.left_out or _is_part(segment):
+                    missing.add(segment.path)
+                elif first is not None:
+                    reason = f"it counts the same calls as {first.path}: this is not used"
+                    damage.add(TapeError("damaged", reason, path=segment.path, member=END_MEMBER))
+                    missing.add(segment.path)
+                else:
+                    first = segment
+                    _count(segment, counted, damage)
+    return counted.counters(missing)
+
+
+def _count(segment: Segment, counted: CountedTables, damage: Damage) -> None:
+    for error in counted.add(segment.table or InputsTable()):
+        damage.add(error.at(path=segment.path, member=END_MEMBER))
 
 
 def _is_part(segment: Segment) -> bool:
     """Whether a tool left calls out: then the table counts the others, and not what was seen."""
     end = segment.trailer
     return end is not None and LEFT_OUT in end.coverage.dropped
-
-
-def _of_place(alike: Sequence[Segment], damage: Damage) -> list[TrafficCounters]:
-    found: list[TrafficCounters] = []
-    missing: set[str] = set()
-    first = None
-    for segment in alike:
-        table = segment.table
-        if segment.elsewhere:
-            found.append(_of_survey(segment, damage))
-        elif table is None or segment.left_out or _is_part(segment):
-            missing.add(segment.path)
-        elif first is not None:
-            reason = f"it counts the same calls as {first.path}: this is not used"
-            damage.add(TapeError("damaged", reason, path=segment.path, member=END_MEMBER))
-            missing.add(segment.path)
-        else:
-            first = segment
-            found.append(_counters(segment, table, damage))
-    return [TrafficCounters(missing=frozenset(missing)), *found]
-
-
-def _of_survey(segment: Segment, damage: Damage) -> TrafficCounters:
-    """The counters of a survey. If a file of it had no end, or only a part of the calls, they are
-    at least so many."""
-    found = _counters(segment, segment.table or InputsTable(), damage)
-    if not (segment.coverage.at_least or _is_part(segment)):
-        return found
-    return found.merge(TrafficCounters(missing=frozenset((segment.path,))))
-
-
-def _counters(segment: Segment, table: InputsTable, damage: Damage) -> TrafficCounters:
-    counters, errors = TrafficCounters.of(table)
-    for error in errors:
-        damage.add(error.at(path=segment.path, member=END_MEMBER))
-    return counters

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
@@ -111,12 +112,12 @@ def _is_beside(location: str, folder: Path) -> bool:
     try:
         home = folder.resolve()
         found = (home / location).resolve()  # with links followed
-        is_readable = stat.S_ISREG(found.stat().st_mode)
-    except (FileNotFoundError, NotADirectoryError):
-        is_readable = True  # there is nothing to read
+        is_beside = found.is_relative_to(home)
+        with suppress(FileNotFoundError, NotADirectoryError):  # there may be nothing to read
+            is_beside = is_beside and stat.S_ISREG(found.stat().st_mode)
+        return is_beside
     except (OSError, RuntimeError):  # the links are a circle (an OSError since Python 3.13)
         return False
-    return is_readable and found.is_relative_to(home)
 
 
 def _locations(message: Any) -> Iterator[str]:

@@ -6,7 +6,7 @@ bytes are read and compared with their checksum at the first use.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 from calltape_analyzer.notebook import Shown, Sketch
@@ -22,12 +22,20 @@ from calltape_analyzer.text import counted
 from calltape_schema.errors import TapeError
 from calltape_schema.groups import GroupedRecord
 from calltape_schema.leaves import Leaf
-from calltape_schema.records import CallRecord, Manifest, ModelError, Tree
+from calltape_schema.records import BlobFacts, CallRecord, Manifest, ModelError, Tree
 from calltape_schema.tree import Node
 
-__all__ = ["Call", "Side"]
+__all__ = ["Call", "Side", "advice_on_outputs"]
 
 Side = Literal["inputs", "outputs"]
+
+_ADVICE = {
+    "policy": "record with outputs=True",
+    "queue_full": "there was no memory left to copy them: record with a larger max_queue_bytes, or "
+    "keep fewer calls",
+    "internal": "the recorder failed, as the log of the host says",
+    "left out by calltape filter": "take the tape that was filtered",
+}
 
 
 class Call(Shown):
@@ -112,6 +120,14 @@ class Call(Shown):
         """
         return self._segment.content(self._position)
 
+    def is_at(self, segment: Segment, position: int) -> bool:
+        """Whether a file has this call at a position.
+
+        Raises:
+            TapeError: one of them is damaged, so that nothing tells.
+        """
+        return self._segment.is_same(self._position, segment, position)
+
     def document(self) -> dict[str, Any]:
         """The record as plain data, with the encoded structure and leaves of its trees.
 
@@ -121,13 +137,24 @@ class Call(Shown):
         return self._segment.document(self._position)
 
     def raw_blob(self) -> Iterator[bytes]:
-        """The content of the blob as it stands in the file, in parts of at most 1 MiB. Nothing is
-        compared with a checksum.
+        """The content of the blob as it stands in the file, in parts of at most 1 MiB. Of a call
+        for which earlier calls have tensors, it is a new blob with all of them. What the call has
+        itself is not compared with its checksum.
 
         Raises:
             TapeError: ``damaged``, ``closed``; ``limit`` if the file is nearly all holes.
         """
         return self._segment.blob_parts(self._position, self._grouped)
+
+    @property
+    def whole_blob(self) -> BlobFacts | None:
+        """The size and the checksum of the content that :meth:`raw_blob` gives; None if the call
+        has no tensors.
+
+        Raises:
+            TapeError: as :meth:`raw_blob`.
+        """
+        return self._segment.whole_blob(self._position, self._grouped)
 
     def blob_damage(self) -> TapeError:
         """Notes that the checksum of this call's tensors does not match, and gives the error that
@@ -398,6 +425,22 @@ class Call(Shown):
     def _bytes(self, leaf: Leaf) -> bytearray:
         record = self._grouped
         self._segment.check_blob(self._position, record)
-        _, start, size = self._segment.place(self._position, record, leaf)
+        start, size = self._segment.place(self._position, record, leaf)
         check_memory(memory_limit_of(self.tape_bytes), [((size,), 1)], leaf.key or "")
         return self._segment.copy(start, size)
+
+
+def advice_on_outputs(missing: Iterable[str | None]) -> str:
+    """How to have outputs the next time: it depends on why they are missing.
+
+    Args:
+        missing: why they are missing, as records say it.
+    """
+    known = {one for one in missing if one is not None}
+    # Of a stream the reason stands within: 3 of 9 chunks kept: queue_full.
+    found = [
+        advice
+        for reason, advice in _ADVICE.items()
+        if any(one == reason or f": {reason}" in one for one in known)
+    ]
+    return "; ".join(found) or "these calls have none to compare a program with"

@@ -14,13 +14,14 @@ from typing import Any, NamedTuple, cast
 
 from calltape_analyzer.reading.file_descriptors import RemoteError
 from calltape_analyzer.reading.remote_access import (
+    RemoteFacts,
     UnavailableError,
     answer_of,
     file_system,
+    other_facts,
     received_bytes,
     seconds_allowed,
 )
-from calltape_analyzer.reading.remote_facts import RemoteFacts, other_facts
 from calltape_analyzer.reading.urls import shown
 from calltape_schema.errors import TapeError
 

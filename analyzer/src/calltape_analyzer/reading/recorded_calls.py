@@ -237,13 +237,17 @@ class RecordedCalls(Shown):
         return call_at(self._calls, (s.manifest.tape for s in self._segments), address)
 
     def verify(self) -> list[TapeError]:
-        """Compares every tensor byte with its checksum and every tree with the format.
+        """Compares every tensor byte with its checksum, every tree with the format, and what the
+        ends say of ranges with the records. A survey has none of these.
 
         Returns:
             All damage that is known now; empty for a clean tape.
         """
-        for _ in whole_calls(self._calls, entries=True):
-            pass
+        if self._calls.are_single:
+            for _ in whole_calls(self._calls, entries=True):
+                pass
+            for segment in self._segments:
+                segment.check_table()
         return self.damage
 
     def _leave_out_damaged(self) -> None:

@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from calltape_analyzer.errors import UsageError
@@ -20,10 +20,13 @@ from calltape_analyzer.reading.urls import name_of, protocol_of, shown, without_
 from calltape_schema.errors import TapeError
 
 __all__ = [
+    "RemoteFacts",
     "UnavailableError",
     "answer_of",
+    "changed_file",
     "file_system",
     "is_web",
+    "other_facts",
     "received_bytes",
     "seconds_allowed",
     "told_of",
@@ -47,6 +50,27 @@ _PASSING = ("ClientConnectionError", "ClientPayloadError", "EndpointConnectionEr
 _connected: dict[Any, Any] = {}  # file systems that connect when they are made: one for each host
 _received = [0]
 _failing: dict[str, _Failing] = {}
+
+
+class RemoteFacts(NamedTuple):
+    """What tells two states of a remote file apart: size in bytes, and names and values of what
+    else differs (an ETag, times, versions)."""
+
+    size: int
+    version: tuple[tuple[str, str], ...]
+
+
+def changed_file(url: str, how: str) -> TapeError:
+    """The error of a file that is no longer what was opened."""
+    return TapeError(
+        "damaged", f"the file changed since it was opened: {how}", path=shown(url),
+        advice="open it again",
+    )  # fmt: skip
+
+
+def other_facts(url: str) -> TapeError:
+    """The error of a file of another size or version."""
+    return changed_file(url, "another file has taken its place")
 
 
 class UnavailableError(RemoteError):

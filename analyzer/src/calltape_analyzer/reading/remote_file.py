@@ -10,29 +10,115 @@ from __future__ import annotations
 import io
 import itertools
 import os
+import sys
 import threading
+from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Protocol
 
 from calltape_analyzer.reading.compressed import is_compressed, unpacked
 from calltape_analyzer.reading.http_ranges import HttpRanges
-from calltape_analyzer.reading.range_cache import ranges
-from calltape_analyzer.reading.remote_access import is_web
-from calltape_analyzer.reading.remote_facts import RemoteFacts, changed_file, other_facts
+from calltape_analyzer.reading.remote_access import RemoteFacts, changed_file, is_web, other_facts
 from calltape_analyzer.reading.stored_ranges import StoredRanges
-from calltape_analyzer.reading.tape_bytes import TapeBytes
-from calltape_analyzer.reading.tape_file import TapeFile
+from calltape_analyzer.reading.tape_file import TapeBytes, TapeFile
 from calltape_analyzer.reading.urls import name_of, shown
 from calltape_schema.checksum import crc32
 from calltape_schema.errors import TapeError
 
-__all__ = ["RemoteFile", "opened_url"]
+__all__ = ["RangeCache", "RemoteFile", "opened_url", "ranges"]
 
 _FIRST_PIECE, _LAST_PIECE = 16 * 1024, 4 * 1024 * 1024
 _NEAR = 1024 * 1024  # reading this much on takes less time than another request
 _MOST_ASKED = 8 * 1024 * 1024
+_MOST_CACHED = 64 * 1024 * 1024
 
 _numbers = itertools.count()
+
+
+class RangeCache:
+    """Keeps the pieces of remote files that were used last. Manifest and end of a tape are asked
+    for more than once, and small reads are served from the larger piece that was fetched.
+
+    Args:
+        most: how many bytes stay, of all files together.
+    """
+
+    def __init__(self, most: int = _MOST_CACHED) -> None:
+        self._most = most
+        self._held = 0
+        self._pieces: OrderedDict[tuple[int, int], bytes] = OrderedDict()
+        self._starts: dict[int, list[int]] = {}
+        self._lock = threading.Lock()
+        os.register_at_fork(after_in_child=self._renew)
+
+    def __len__(self) -> int:
+        """How many bytes are held."""
+        return self._held
+
+    def get(self, file: int, offset: int, size: int) -> bytes:
+        """Up to ``size`` bytes of a file from ``offset`` on: as many as one piece has.
+
+        Args:
+            file: a number that no other file has.
+            offset, size: in bytes.
+        """
+        best: tuple[int, int] | None = None
+        with self._lock:
+            for start in self._starts.get(file, ()):
+                end = start + len(self._pieces[file, start])
+                if start <= offset < end and (best is None or end > best[0]):
+                    best = end, start
+            if best is None:
+                return b""
+            _, start = best
+            self._pieces.move_to_end((file, start))
+            return self._pieces[file, start][offset - start : offset - start + size]
+
+    def next_start(self, file: int, offset: int) -> int:
+        """Where the next piece of a file behind an offset begins."""
+        with self._lock:
+            starts = self._starts.get(file, ())
+            return min((start for start in starts if start > offset), default=sys.maxsize)
+
+    def put(self, file: int, start: int, piece: bytes) -> None:
+        """Keeps a piece of a file, instead of those that were not used for the longest time."""
+        if len(piece) > self._most:
+            return
+        with self._lock:
+            self._remove(file, start)
+            self._pieces[file, start] = piece
+            self._starts.setdefault(file, []).append(start)
+            self._held += len(piece)
+            while self._held > self._most:
+                self._remove(*next(iter(self._pieces)))
+
+    def drop(self, file: int) -> None:
+        """Forgets a file."""
+        with self._lock:
+            for start in list(self._starts.get(file, ())):
+                self._remove(file, start)
+
+    def _remove(self, file: int, start: int) -> None:
+        piece = self._pieces.pop((file, start), None)
+        if piece is None:
+            return
+        self._held -= len(piece)
+        starts = self._starts[file]
+        starts.remove(start)
+        if not starts:
+            del self._starts[file]
+
+    def _renew(self) -> None:
+        """In a fork, the lock may be held by a thread that does not exist there, in the middle of a
+        change."""
+        self._lock = threading.Lock()
+        self._held = 0
+        self._pieces.clear()
+        self._starts.clear()
+
+
+ranges = RangeCache()
+"""The pieces of all remote files of this process."""
 
 
 class _Ranges(Protocol):

@@ -21,8 +21,8 @@ from calltape_analyzer.pytree.memory_limit import check_memory, memory_limit_of
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.reading.damage import Damage, is_damage
 from calltape_analyzer.reading.file_descriptors import DescriptorError
-from calltape_analyzer.reading.opened_file import opened_file
-from calltape_analyzer.reading.tape_file import is_ahead
+from calltape_analyzer.reading.tape_file import TapeBytes, TapeFile, is_ahead
+from calltape_analyzer.reading.urls import is_url, local_path
 from calltape_schema.blob import build_header, stored_as
 from calltape_schema.checksum import crc32
 from calltape_schema.end import End
@@ -35,7 +35,7 @@ from calltape_schema.inputs_table import InputsTable
 from calltape_schema.leaves import Leaf
 from calltape_schema.packing import pack
 from calltape_schema.reader import TapeReader, TensorPlace
-from calltape_schema.records import Manifest, Tree, encode_manifest
+from calltape_schema.records import BlobFacts, Manifest, Tree, encode_manifest
 from calltape_schema.scan import Scan
 from calltape_schema.tar import END_MEMBER, Member, group_name
 
@@ -124,7 +124,7 @@ class Segment:
         self._checked = bytearray()
         self._ahead: tuple[int, bytes] | None = None
         self._lock = threading.RLock()
-        self._file = opened_file(path)
+        self._file = _opened_file(path)
         self.path, self.location = self._file.path, self._file.location
         try:
             self._reader = TapeReader(self._file)
@@ -227,7 +227,7 @@ class Segment:
         if is_ahead(self.path) and len(found):
             self._ahead = self._raw_group(found)
         if self._order is None:
-            self._order = _sorted(found)
+            self._order = found.order
         self._table = found.table
         self._found = found  # last, because other threads ask for it
 
@@ -449,6 +449,16 @@ class Segment:
     def ranges_at(self, position: int) -> tuple[tuple[int, int, int], ...]:
         """Leaf, smallest and largest element of all calls in its list whose inputs equal those of a
         call. Records that have ranges are decoded for it, once."""
+        found = self._all_ranges().get(self.inputs_number(position), {})
+        return tuple((leaf, low, high) for leaf, (low, high) in sorted(found.items()))
+
+    def check_table(self) -> None:
+        """Compares the ranges in the table of the end with those of the records, if all of these
+        are whole."""
+        if self._table is not None and not self.damaged:
+            self._all_ranges()
+
+    def _all_ranges(self) -> dict[int, dict[int, tuple[int, int]]]:
         if self._ranges is None:
             self._ranges = {}
             for at in self.order:
@@ -459,8 +469,7 @@ class Segment:
                         spans[leaf] = min(low, known[0]), max(high, known[1])
             if len(self._order or ()) == len(self._scan):
                 self._compare_ranges(self._ranges)
-        found = self._ranges.get(self.inputs_number(position), {})
-        return tuple((leaf, low, high) for leaf, (low, high) in sorted(found.items()))
+        return self._ranges
 
     def _compare_ranges(self, found: dict[int, dict[int, tuple[int, int]]]) -> None:
         """Compares the ranges of all calls with those of the table."""
@@ -536,37 +545,59 @@ class Segment:
         return self._same(self._reader.document(position))
 
     def content(self, position: int) -> bytes:
-        """All that the record of a call says, as bytes: equal for equal calls of any files."""
+        """All that a call says, as bytes: equal for equal calls of any files. Tensors that earlier
+        calls have for it are read for this.
+
+        Raises:
+            TapeError: the call is damaged.
+        """
         document = self.document(position)
-        if document.pop("at", None):
-            document["blob"] = self._own_blob(position)
-        elif "blob" in document:
-            document["blob"] = {k: v for k, v in document["blob"].items() if k != "back"}
-        return pack([self.number(position), document])
+        if not document.pop("at", None):
+            return self.stated(position)
+        facts = self.whole_blob(position, self.record(position))
+        return self._packed(position, document, None if facts is None else facts.model_dump())
 
-    def _own_blob(self, position: int) -> dict[str, int]:
-        """The facts of the blob that a call would have with the tensors that earlier calls have for
-        it: a copy of the call has it."""
-        record = self.record(position)
-        leaves = {
-            leaf.key: (form, leaf)
-            for tree in (record.inputs, record.outputs)
-            for leaf in (tree.facts() if tree is not None else ())
-            if leaf.key is not None and (form := stored_as(leaf)) is not None
-        }
-        header = build_header({key: form for key, (form, _) in leaves.items()})
-        size, checksum = len(header), crc32(header)
-        for _, leaf in leaves.values():
-            place = self.place(position, record, leaf)
-            size += place.size
-            for at in range(0, place.size, _PART):
-                part = self.read(place.offset + at, min(_PART, place.size - at))
-                checksum = crc32(part, checksum)
-        return {"size": size, "crc32": checksum}
+    def stated(self, position: int) -> bytes:
+        """All that a call says by records and checksums alone, as bytes. Equal calls of files in
+        which the same calls have the tensors of others say the same, whether these are whole or
+        not.
 
-    def contents(self) -> Iterator[bytes]:
-        """These of all its calls, in the order of the file."""
-        return map(self.content, range(len(self._scan)))
+        Raises:
+            TapeError: the record is damaged, or that of a call that has tensors for it.
+        """
+        document = self.document(position)
+        if document.get("at"):
+            holders = [self._reader.holder(call).blob for _, call, _ in self.record(position).at]
+            facts = [None if one is None else [one.size, one.crc32] for one in holders]
+            document["at"] = [document["at"], facts]
+        return self._packed(position, document, document.get("blob"))
+
+    def _packed(self, position: int, document: dict[str, Any], blob: Any) -> bytes:
+        document.pop("blob", None)
+        if blob is not None:
+            document["blob"] = {name: blob.get(name) for name in ("size", "crc32")}
+        # A copy has the fields in another order.
+        return pack([self.number(position), sorted(document.items())])
+
+    def is_same(self, position: int, other: Segment, there: int) -> bool:
+        """Whether a call of another file is this one.
+
+        Raises:
+            TapeError: one of them is damaged, so that nothing tells.
+        """
+        if self.stated(position) == other.stated(there):
+            return True
+        return self.content(position) == other.content(there)
+
+    def whole_blob(self, position: int, record: GroupedRecord) -> BlobFacts | None:
+        """The facts of the blob with all tensors of a call, as :meth:`blob_parts` gives it; None
+        without tensors."""
+        if not record.at:
+            return record.blob
+        size = checksum = 0
+        for part in self.blob_parts(position, record):
+            size, checksum = size + len(part), crc32(part, checksum)
+        return BlobFacts(size=size, crc32=checksum)
 
     def blob(self, record: GroupedRecord) -> Member:
         """The member with the tensors of a call.
@@ -577,14 +608,31 @@ class Segment:
         return self._same(self._reader.blob_member(record))
 
     def blob_parts(self, position: int, record: GroupedRecord) -> Iterator[bytes]:
-        """A call's blob, in parts of at most 1 MiB. A blob of holes takes no room in the file, and
-        would take as much as it claims in a copy: it is refused."""
-        found = self.blob(record)
-        what = f"a copy of the tensors of call {record.call}"
+        """The blob with all tensors of a call, in parts of at most 1 MiB: its own one, or a new one
+        if earlier calls have some of them. A blob of holes takes no room in the file, and would
+        take as much as it claims in a copy: it is refused."""
+        places: list[tuple[int, int]] = []
+        if record.at:
+            leaves = {
+                leaf.key: (form, leaf)
+                for tree in (record.inputs, record.outputs)
+                for leaf in (tree.facts() if tree is not None else ())
+                if leaf.key is not None and (form := stored_as(leaf)) is not None
+            }
+            yield build_header({key: form for key, (form, _) in leaves.items()})
+            for _, leaf in leaves.values():
+                there = self.place(position, record, leaf)
+                places.append((there.offset, there.size))
+        else:
+            found = self.blob(record)
+            places.append((found.start, found.size))
         if self._file.has_holes:
-            check_memory(memory_limit_of(self.disk_bytes), [((found.size,), 1)], what)
-        for offset in range(0, found.size, _PART):
-            yield self.read(found.start + offset, min(_PART, found.size - offset))
+            what = f"a copy of the tensors of call {record.call}"
+            size = sum(size for _, size in places)
+            check_memory(memory_limit_of(self.disk_bytes), [((size,), 1)], what)
+        for begin, size in places:
+            for offset in range(0, size, _PART):
+                yield self.read(begin + offset, min(_PART, size - offset))
 
     def place(self, position: int, record: GroupedRecord, leaf: Leaf) -> TensorPlace:
         """Where the bytes of a leaf are, after a look at the checksum of the blob that has them.
@@ -592,10 +640,10 @@ class Segment:
         Raises:
             TapeError: ``damaged``, ``invalid`` or ``limit``.
         """
-        found = self._same(self._reader.place(record, leaf))
-        if found.holder is not record:
-            self._check_holder(position, record.call, found.holder.call)
-        return found
+        there = record.elsewhere.get(leaf.key or "")
+        if there is not None:
+            self._check_holder(position, record.call, there[0])
+        return self._same(self._reader.place(record, leaf))
 
     def check_values(self, position: int, record: GroupedRecord) -> None:
         """Compares the blob of a call with its checksum, and those of the earlier calls that have
@@ -675,12 +723,19 @@ def no_single_call() -> UsageError:
     return UsageError(reason, advice="open the tapes themselves for this")
 
 
-def _sorted(found: Scan) -> array[int]:
-    """The positions of the calls by their numbers."""
-    positions = array("Q", range(len(found)))
-    if found.ascends:
-        return positions
-    return array("Q", sorted(positions, key=found.numbers.__getitem__))
+def _opened_file(path: str) -> TapeBytes:
+    """The bytes of a tape, decompressed if somebody compressed it.
+
+    Raises:
+        TapeError: ``not_found``, ``io`` or ``not_a_tape``; ``damaged``, ``limit`` or ``usage`` for
+            a compressed file that cannot be read; ``usage`` for a URL without the extra ``remote``.
+    """
+    if not is_url(path):
+        return TapeFile(local_path(path))
+    # A process that reads local files never imports what URLs need.
+    from calltape_analyzer.reading.remote_file import opened_url
+
+    return opened_url(path)
 
 
 def _rows_of(table: InputsTable) -> list[InputsOfCalls] | None:

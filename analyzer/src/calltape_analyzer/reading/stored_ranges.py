@@ -10,8 +10,13 @@ import time
 from typing import Any
 
 from calltape_analyzer.reading.file_descriptors import RemoteError
-from calltape_analyzer.reading.remote_access import answer_of, file_system, received_bytes
-from calltape_analyzer.reading.remote_facts import RemoteFacts, other_facts
+from calltape_analyzer.reading.remote_access import (
+    RemoteFacts,
+    answer_of,
+    file_system,
+    other_facts,
+    received_bytes,
+)
 from calltape_analyzer.reading.urls import protocol_of, shown
 from calltape_schema.errors import TapeError
 

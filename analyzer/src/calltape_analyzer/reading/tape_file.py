@@ -13,19 +13,19 @@ import os
 import re
 import stat
 import weakref
-from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import NamedTuple, Protocol, TypeVar
 
 from typing_extensions import Self
 
 from calltape_analyzer.reading.compressed import is_compressed, unpacked
 from calltape_analyzer.reading.file_descriptors import Descriptors, no_descriptor
 from calltape_analyzer.reading.urls import is_url
-from calltape_analyzer.reading.zero_checksum import crc32_after_zeros
 from calltape_schema.checksum import crc32
 from calltape_schema.errors import TapeError
 
-__all__ = ["TapeFile", "descriptors", "holds_no_call", "is_ahead"]
+__all__ = ["TapeBytes", "TapeFile", "crc32_after_zeros", "descriptors", "holds_no_call", "is_ahead"]
 
 T = TypeVar("T")
 
@@ -38,6 +38,7 @@ _HOLE = 16 * 1024 * 1024
 _FIRST_WINDOW, _LAST_WINDOW = 4 * 1024, 256 * 1024
 _TIMES_PACKED = 8
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK  # a pipe does not wait
+_ALL, _POLYNOMIAL = 0xFFFFFFFF, 0xEDB88320
 _AHEAD = re.compile(r"\.ahead-\d+\.tape\Z")
 
 
@@ -62,6 +63,62 @@ class _Version(NamedTuple):
 
     size: int
     changed_ns: int
+
+
+class TapeBytes(Protocol):
+    """What every source of a tape's bytes can do, a file on this machine or one behind a URL: bytes
+    at offsets, and an error if they are no longer those of the file that was opened.
+
+    Attributes:
+        path: as people may see it: a URL without user and query.
+        location: what opens the file again.
+        is_closed: whether it was closed.
+        size: in bytes, at the last :meth:`refresh`.
+        has_holes: whether a part of it can be zeros that nobody stored.
+    """
+
+    path: str
+    location: str
+    is_closed: bool
+    size: int
+    has_holes: bool
+
+    @property
+    def disk_bytes(self) -> int:
+        """How many of its bytes are surely there: claiming more is cheap."""
+        ...
+
+    def refresh(self) -> bool:
+        """Notes the file as it is now, and returns whether it is as before."""
+        ...
+
+    def expect_unchanged(self, head: int, *, is_sealed: bool) -> None:
+        """Notes what must stay the same: the first ``head`` bytes, or all of a sealed file."""
+        ...
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        """Up to ``size`` bytes from ``offset`` on; fewer only at the end of the file."""
+        ...
+
+    def copy(self, offset: int, size: int) -> bytearray:
+        """``size`` bytes in new memory."""
+        ...
+
+    def crc32(self, offset: int, size: int) -> int:
+        """The CRC-32 of ``size`` bytes from ``offset`` on."""
+        ...
+
+    def next_data(self, offset: int) -> int:
+        """The offset of the next byte that is stored, at or after ``offset``."""
+        ...
+
+    def close(self) -> None:
+        """Lets go of the file. A second call does nothing."""
+        ...
+
+    def changed(self, how: str) -> TapeError:
+        """A ``damaged`` error: the file is no longer what was opened."""
+        ...
 
 
 class TapeFile:
@@ -366,4 +423,33 @@ def _parts(file: int, offset: int, size: int) -> list[bytes]:
             break
         found.append(part)
         offset, size = offset + len(part), size - len(part)
+    return found
+
+
+def crc32_after_zeros(crc32: int, count: int) -> int:
+    """``zlib.crc32(bytes(count), crc32)``, in a time that grows with the logarithm of ``count``.
+    A file of a few blocks may have a hole of terabytes."""
+    register = crc32 ^ _ALL
+    for power in range(count.bit_length()):
+        if count >> power & 1:
+            register = _applied(_zeros(power), register)
+    return register ^ _ALL
+
+
+@cache
+def _zeros(power: int) -> tuple[int, ...]:
+    """What 2**power zero bytes do to a register. The map is linear, so it is given by the images of
+    the 32 bits. Each map is the one before it, applied twice; the first is that of a single zero
+    bit, at power -3."""
+    if power == -3:
+        return (_POLYNOMIAL, *(1 << bit for bit in range(31)))
+    half = _zeros(power - 1)
+    return tuple(_applied(half, image) for image in half)
+
+
+def _applied(images: Sequence[int], register: int) -> int:
+    found = 0
+    for bit, image in enumerate(images):
+        if register >> bit & 1:
+            found ^= image
     return found

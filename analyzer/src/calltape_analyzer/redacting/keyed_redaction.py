@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from calltape_analyzer.editing.accounts import counts_stay
 from calltape_analyzer.editing.edit_report import EditReport
 from calltape_analyzer.editing.numbering import numbering_of
 from calltape_analyzer.editing.rewriting import Rewriting, rewrite
@@ -198,12 +199,14 @@ class KeyedRedaction:
 
     @contextlib.contextmanager
     def _reference(self, path: str) -> Iterator[Tape]:
-        """What the new tape is compared with: the old one, without what was to be withheld."""
-        if not self._replaced.has_withheld:
+        """What the new tape is compared with: the old one; or a copy without what was to be
+        withheld; or a copy that counts no more than a copy can."""
+        withheld = self._calls if self._replaced.has_withheld else None
+        if withheld is None and counts_stay(self._tape.whole.segments):
             yield self._tape
             return
         beside = os.path.join(os.path.dirname(path), "reference.tape")
-        write_reference(self._tape, self._calls, beside)
+        write_reference(self._tape, withheld, beside)
         with open_tape(beside, classes=self._tape.class_index.by_name) as reference:
             yield reference
 

@@ -1,9 +1,10 @@
-"""A tape to compare a redacted one with, where values were to be withheld.
+"""A tape to compare a redacted one with, where values were to be withheld or counts are lost.
 
 A text of which only the length is left is an object to the analysis, and no constant: what it says
-of the tape must change. So the redacted tape must say what the tape says without these values. In
-come a tape and the plans of its redaction. Out goes a tape that lacks these values, and the values
-of tensors, which the analysis does not read.
+of the tape must change. So the redacted tape must say what the tape says without these values. And
+of calls that are on no tape, or are damaged, a copy of a tape may count less. In come a tape and
+the plans of its redaction, if it withholds values. Out goes a tape that lacks these, and then also
+the values of tensors, which the analysis does not read.
 """
 
 from __future__ import annotations
@@ -38,18 +39,20 @@ class _Counters(Revision):
         return table.changed(self._without.kind)
 
 
-def write_reference(tape: Tape, redaction: CallRedaction, path: str) -> None:
+def write_reference(tape: Tape, redaction: CallRedaction | None, path: str) -> None:
     """Writes a tape without the values that a redaction withholds.
 
     Args:
         tape: has them.
-        redaction: of this tape.
+        redaction: of this tape; None if it withholds nothing.
         path: of the new file.
 
     Raises:
         TapeError: ``io``, ``limit``.
     """
-    without = _Without(tape, redaction)
-    how = Rewriting("filter", {}, change=without, revision=_Counters(without))
+    how = Rewriting("filter", {})
+    if redaction is not None:
+        without = _Without(tape, redaction)
+        how = Rewriting("filter", {}, change=without, revision=_Counters(without))
     calls = tape.calls
     rewrite(tape, path, calls, len(calls), how)

@@ -14,8 +14,7 @@ from calltape_analyzer.comparison.reports import Report
 from calltape_analyzer.errors import InferenceError, UsageError
 from calltape_analyzer.observing.evidence import has_raised
 from calltape_analyzer.programs.programs import Programs
-from calltape_analyzer.reading.call import Call
-from calltape_analyzer.reading.missing_outputs import advice_on_outputs
+from calltape_analyzer.reading.call import Call, advice_on_outputs
 from calltape_analyzer.replaying.call_replay import CallReplay, Expect, Outcomes
 from calltape_analyzer.replaying.exceptions import was_interrupted
 from calltape_analyzer.replaying.runners import runner_of

@@ -427,14 +427,10 @@ class Survey(Shown):
         return f"<Survey of {counted(files, 'file')}, {counted(len(self.targets), 'target')}>"
 
     def _sketch(self) -> Sketch:
-        head = ("target", "files", "calls", "recordings", "damage")
-        rows = [
-            (name, one.files, one.coverage.kept, one.recordings, len(one.damage))
-            for name, one in sorted(self.targets.items())
-        ]
-        unread = counted(len(self.unreadable), "file")
-        note = f"could not be read: {unread}" if self.unreadable else None
-        return Sketch("Survey", head=head, rows=rows, note=note)
+        rows = [(name, one.files, one.coverage.kept) for name, one in self.targets.items()]
+        rows.sort(key=lambda row: -row[2])
+        note = f"{len(self.unreadable):,} files could not be read" if self.unreadable else None
+        return Sketch("Survey", head=("target", "files", "calls"), rows=rows, note=note)
 
     def add(self, one: FileSurvey) -> None:
         """Adds a file."""
@@ -455,7 +451,7 @@ class Survey(Shown):
 
         Raises:
             UsageError: there is none.
-            TapeError: ``usage`` if there are several.
+            TapeError: ``usage``, there are several.
         """
         if not self.targets:
             raise UsageError("no tape could be read")

@@ -19,8 +19,8 @@ from calltape_analyzer.inference.patterns import CallPattern
 from calltape_analyzer.observing.declarations import BatchFor, DimNames, is_batch
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.pytree.flattening import Flattener, Slot
-from calltape_analyzer.reading.missing_outputs import advice_on_outputs
-from calltape_analyzer.reading.seen_inputs import SeenInputs
+from calltape_analyzer.reading.call import advice_on_outputs
+from calltape_analyzer.reading.calls import SeenInputs
 from calltape_analyzer.text import counted
 
 if TYPE_CHECKING:

@@ -165,12 +165,12 @@ def _rewrite(source: str, changed: Sequence[Path]) -> None:
                 writer.copy(known.pop(call.number, call))
             if known:
                 raise UsageError("the tape changed while the tests ran", path=source)
-            trailer = segment.trailer
+            end = segment.trailer
             writer.seal(
-                trailer.coverage,
+                end.coverage,
                 unkept=unkept_of([segment]),
-                dumps=trailer.dumps,
-                closed_ns=trailer.closed_ns,
+                dumps=end.dumps,
+                closed_ns=end.closed_ns,
             )
 
 

@@ -1,4 +1,4 @@
-"""What the trailer of a new tape says of the calls that it has, and of those that it lacks.
+"""What the end of a new tape says of the calls that it has, and of those that it lacks.
 
 In come the files that were read, and how many calls were written. Out goes a coverage that is true
 for the new tape: what it lacks is counted, and if nobody knows how many calls there were, it says
@@ -48,7 +48,7 @@ def coverage_for(segments: Sequence[CountedFile], kept: int, unwanted: int) -> C
 
 
 def new_coverage(kept: int, dropped: Mapping[str, int], at_least: bool | None) -> Coverage:
-    """What a trailer can say.
+    """What an end can say.
 
     Raises:
         TapeError: ``limit`` if there are more calls than can be counted.
@@ -66,7 +66,7 @@ def calls_in(segments: Iterable[Segment]) -> int:
 
 
 def _folded(dropped: Mapping[str, int]) -> dict[str, int]:
-    """Reasons that a trailer can hold: the last ones together, if there are too many."""
+    """Reasons that an end can hold: the last ones together, if there are too many."""
     if len(dropped) <= _MAX_REASONS:
         return dict(dropped)
     most = sorted(dropped.items(), key=lambda item: -item[1])

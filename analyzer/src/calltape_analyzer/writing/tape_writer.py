@@ -115,17 +115,15 @@ class TapeWriter:
         """
         number = call.number if number is None else number
         call.check()
-        document = call.document()
-        if document.pop("at", None):
-            self._write(number, document, *_own_blob(call))
-        elif (blob := call.record.blob) is None:
+        document = {k: v for k, v in call.document().items() if k not in ("at", "blob")}
+        blob = call.whole_blob
+        if blob is None:
             self._write(number, document)
-        else:
-            document.pop("blob")
-            # A large one is written at once; until a small one is, its tape may be closed.
-            is_large = blob.size >= _GROUP_BYTES
-            parts = [_Streamed(call, blob.size)] if is_large else list(call.raw_blob())
-            self._write(number, document, parts, blob.crc32)
+            return
+        # A large one is written at once; until a small one is, its tape may be closed.
+        is_large = blob.size >= _GROUP_BYTES
+        parts = [_Streamed(call, blob.size)] if is_large else list(call.raw_blob())
+        self._write(number, document, parts, blob.crc32)
 
     def write(self, record: CallRecord, values: Mapping[str, Any] | None = None) -> None:
         """Writes a call that is given by its record.
@@ -306,15 +304,3 @@ def _blob(parts: Mapping[str, tuple[Stored, Any]]) -> tuple[list[Any], int]:
     for part in blob:
         checksum = crc32(part, checksum)
     return blob, checksum
-
-
-def _own_blob(call: Call) -> tuple[list[Any], int]:
-    """A blob with all tensors of a call, also those that an earlier call has for it."""
-    parts: dict[str, tuple[Stored, Any]] = {}
-    record = call.record
-    sides = [("inputs", record.inputs), ("outputs", record.outputs)]
-    for side, tree in sides:
-        for number, leaf in enumerate(tree.facts() if tree is not None else ()):
-            if leaf.key is not None and leaf.key not in parts:
-                parts[leaf.key] = stored_form(leaf), call.stored(side, number)  # type: ignore[arg-type]
-    return _blob(parts)

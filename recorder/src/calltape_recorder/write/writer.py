@@ -91,7 +91,8 @@ class Writer:
         self._ledger = ledger
         self._buffers = buffers
         self._items: deque[Call | _Task] = deque()
-        self._most_items = max(_FEWEST_ITEMS, ledger.max_bytes // _ITEM_BYTES)
+        # A batch that is being written is in memory as well.
+        self._most_items = max(_FEWEST_ITEMS, ledger.max_bytes // _ITEM_BYTES - _BATCH_CALLS)
         self._wake = Event()
         self._each_second = each_second
         self._lost = lost
