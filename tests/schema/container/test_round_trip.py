@@ -108,7 +108,7 @@ def test_a_tape_without_calls_counts_inputs() -> None:
     sink = BytesSink()
     writer = TapeWriter(sink, MANIFEST)
     writer.table = table
-    writer.seal(Coverage(seen=5, kept=3, dropped={"policy": 2}), elsewhere=True)
+    writer.seal(Coverage(seen=5, kept=3, dropped={"policy": 2}), elsewhere={})
     reader = opened(sink.data)
     assert reader.end is not None
     found = reader.end.table()
