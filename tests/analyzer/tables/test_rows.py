@@ -214,7 +214,7 @@ def test_a_sealed_tape_with_a_summary(tmp_path: Path) -> None:
     calls = [call(n, 3) for n in (2, 3, 4)]
     path = write_tape(tmp_path / "a.tape", calls, target=Model())
     with open_tape(path) as tape:
-        assert tape.source == "summary"
+        assert tape.source == "end"
         assert [row["batch_size"] for row in rows(tape)] == [2, 3, 4]
 
 

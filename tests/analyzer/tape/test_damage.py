@@ -188,8 +188,8 @@ def test_order_is_that_of_the_numbers(tmp_path: Path) -> None:
 
 
 def test_a_damaged_trailer(tape_file: Path) -> None:
-    trailer = member_list(tape_file)[-1]
-    flip(tape_file, trailer.start + 20)
+    end = member_list(tape_file)[-1]
+    flip(tape_file, end.start + 20)
     with open_tape(tape_file) as tape:
         assert len(list(tape)) == 4
         assert not tape.sealed

@@ -65,7 +65,7 @@ def _summed(parts: Iterable[Coverage]) -> Coverage:
 
 
 def _coverage(parts: Sequence[CountedFile]) -> Coverage:
-    """The coverage of one recording. If a file has no trailer, the numbers of the calls tell how
+    """The coverage of one recording. If a file has no end, the numbers of the calls tell how
     many were seen at least."""
     ahead = (_coverage_from(len(p), len(p), {}, True) for p in parts if p.is_ahead)
     found = _summed([*map(_coverage_of_place, places_of(parts)), *ahead])
@@ -126,7 +126,7 @@ def places_of(parts: Iterable[F]) -> list[list[F]]:
 
 def dumps_of(segments: Sequence[Segment]) -> tuple[Dump, ...]:
     """The dumps of flight recorders, the oldest first."""
-    every = [dump for s in segments if s.trailer is not None for dump in s.trailer.dumps]
+    every = [dump for s in segments if s.end is not None for dump in s.end.dumps]
     return tuple(sorted(every, key=lambda dump: dump.time_ns))
 
 

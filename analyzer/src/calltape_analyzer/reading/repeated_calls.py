@@ -34,7 +34,7 @@ def without_repeats(parts: Sequence[Segment], damage: Damage) -> list[Segment]:
     if len(parts) == 1:
         return list(parts)
     # A copy that was made while the recorder was writing has fewer calls, and no end.
-    preferred = sorted(parts, key=lambda part: (part.trailer is None, -_calls_in(part)))
+    preferred = sorted(parts, key=lambda part: (part.end is None, -_calls_in(part)))
     complete = [part for part in preferred if not part.is_ahead]
     ahead = [part for part in preferred if part.is_ahead]
     gone = _drop_copies(complete, damage) + _drop_copies([a for a in ahead if len(a)], damage)
@@ -93,7 +93,7 @@ def _digest(file: Segment) -> bytes:
     """Equal for files of equal calls. For files without calls: equal if the ends are."""
     made = hashlib.blake2b(repr(_extent(file)).encode())
     if not file.numbers:
-        made.update(repr(file.trailer).encode("utf-8", "surrogatepass"))
+        made.update(repr(file.end).encode("utf-8", "surrogatepass"))
     for position, number in enumerate(file.numbers):
         try:
             stated = file.stated(position)

@@ -154,7 +154,7 @@ class Segment:
             self._file.expect_unchanged(self._reader.start, is_sealed=True)
 
     @property
-    def summary(self) -> End | None:
+    def unscanned_end(self) -> End | None:
         """What the end of the file says of its calls, while that is all that is known of them; None
         once the file was scanned, or a part of its calls was chosen."""
         return self._end if self._found is None and self._order is None else None
@@ -191,7 +191,7 @@ class Segment:
         return self._found is not None
 
     @property
-    def trailer(self) -> End | None:
+    def end(self) -> End | None:
         """What the end of the file says of all calls; None if it is not sealed."""
         if self._found is None and self._end:
             return self._end
@@ -202,7 +202,7 @@ class Segment:
     def table(self) -> InputsTable | None:
         """What the end says of the inputs of all calls that were seen, kept or not; None if it does
         not."""
-        self.trailer  # noqa: B018 - a scan may show that it is forged
+        self.end  # noqa: B018 - a scan may show that it is forged
         return self._table
 
     # --- which calls there are ---------------------------------------------------------------
@@ -298,12 +298,12 @@ class Segment:
         self._ranges = None
 
     def __len__(self) -> int:
-        return len(self.order) if self.summary is None else self.summary.coverage.kept
+        return len(self.order) if self.unscanned_end is None else self.unscanned_end.coverage.kept
 
     @property
     def bounds(self) -> tuple[int, int]:
         """The lowest and the highest number of the calls in its list, of which there are some."""
-        if self.summary is not None and self.extent is not None:
+        if self.unscanned_end is not None and self.extent is not None:
             return self.extent
         if self.elsewhere:
             return 0, MAX_COUNT
@@ -324,7 +324,7 @@ class Segment:
     def span_ns(self) -> tuple[int, int] | None:
         """When the first call began and the last one ended, Unix time in nanoseconds; without an
         end, the first and the last one by number. None if nobody knows."""
-        found = self.summary
+        found = self.unscanned_end
         if found is not None:
             first, last = found.first_ns, found.last_ns
             return None if first is None or last is None else (first, last)
@@ -351,8 +351,8 @@ class Segment:
     def coverage(self) -> Coverage:
         """How many calls were seen, kept and dropped: by the end, or without one by the numbers of
         the calls that were found."""
-        if self.trailer is not None:
-            return _sound(self.trailer.coverage)
+        if self.end is not None:
+            return _sound(self.end.coverage)
         if self.is_ahead:
             return Coverage(seen=len(self), kept=len(self), at_least=True)
         segment = self.manifest.segment
@@ -368,7 +368,7 @@ class Segment:
 
     @cached_property
     def _is_ahead(self) -> bool:
-        if self.trailer is not None or len(self._scan) > 1:
+        if self.end is not None or len(self._scan) > 1:
             return False
         if not len(self._scan):
             return is_ahead(self.path)
@@ -406,7 +406,7 @@ class Segment:
         """The distinct inputs of its calls by the table of its end, in the order of their first
         calls; None if the file was scanned, or if the table does not tell them all apart. If it
         cannot be read, that is damage."""
-        if self.summary is None:
+        if self.unscanned_end is None:
             return None
         if self._rows is None:
             try:

@@ -111,7 +111,7 @@ def _read(path: str, scan: bool) -> FileSurvey:
         if table is None:
             segment.scan()
             table = _scanned(segment)
-        end, totals = segment.trailer, table.totals()
+        end, totals = segment.end, table.totals()
         return FileSurvey(
             path=segment.path,
             manifest=segment.manifest,
