@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from calltape_analyzer.surveying.survey_file import survey_to_json
 
 from benchmarks.sealed_ends import Ends
 from benchmarks.sealed_tapes import record_calls
@@ -63,17 +62,15 @@ class Fleet(NamedTuple):
 class Costs(NamedTuple):
     """What one of each costs, in bytes, seconds of a processor, requests and dollars."""
 
-    call_bytes: float = 69.0
-    value_overhead: float = 2010.0
-    index_bytes: float = 16.0
-    end_bytes: float = 5641.0
-    row_bytes: float = 32.0
-    row_seconds: float = 22e-6
-    tape_seconds: float = 0.7e-3
-    scan_seconds: float = 16e-6
-    survey_bytes: float = 550.0
-    survey_memory: float = 820.0
-    reads_per_tape: int = 4
+    call_bytes: float = 62.0
+    value_overhead: float = 1028.0
+    end_bytes: float = 3789.0
+    row_bytes: float = 14.0
+    row_seconds: float = 12e-6
+    tape_seconds: float = 0.3e-3
+    scan_seconds: float = 1e-6
+    survey_memory: float = 2700.0
+    reads_per_tape: int = 2
     part_bytes: int = 16 * 2**20
     month_per_gib: float = 0.023
     per_1000_puts: float = 0.005
@@ -128,7 +125,7 @@ def _policy(name: str, share: float | None, values: bool, fleet: Fleet, costs: C
     # Novelty keeps a call of each new structure and each new size, per process; counters have all.
     kept = fleet.calls * share if share is not None else float(fleet.servers * fleet.different)
     each = costs.call_bytes + (costs.value_overhead + fleet.value_bytes if values else 0)
-    body = kept * (each + costs.index_bytes)
+    body = kept * each
     tapes = max(spans, body / fleet.tape_bytes)
     different = min(fleet.different, kept / tapes)
     end = costs.end_bytes + different * costs.row_bytes
@@ -178,13 +175,11 @@ def costs_table(costs: Costs = COSTS) -> str:
     rows = [
         ("a call without values", f"{costs.call_bytes:.0f} bytes", _MEASURE),
         ("the same, with values, beside these", f"{costs.value_overhead:.0f} bytes", _MEASURE),
-        ("a call in the index of a trailer", f"{costs.index_bytes:.0f} bytes", "FORMAT.md"),
-        ("manifest and ends, without what follows", f"{costs.end_bytes:.0f} bytes", _MEASURE),
-        ("one of the distinct inputs, in a summary", f"{costs.row_bytes:.0f} bytes", _MEASURE),
+        ("manifest and end, without what follows", f"{costs.end_bytes:.0f} bytes", _MEASURE),
+        ("one of the distinct inputs, in the end", f"{costs.row_bytes:.0f} bytes", _MEASURE),
         ("the same, read by a survey", f"{costs.row_seconds * 1e6:.0f} µs", _MEASURE),
         ("a tape, read by a survey", f"{costs.tape_seconds * 1e3:.1f} ms", _MEASURE),
         ("a call, scanned", f"{costs.scan_seconds * 1e6:.0f} µs", _MEASURE),
-        ("a tape in the file of a survey", f"{costs.survey_bytes:.0f} bytes", _MEASURE),
         ("a tape in the memory of a survey", f"{costs.survey_memory:.0f} bytes", _SURVEYS),
         ("requests that read the end of a tape", f"{costs.reads_per_tape}", _SEALED),
         ("a part of a file that is sent to a store", _size(costs.part_bytes), parts),
@@ -230,27 +225,27 @@ def measured() -> Costs:
             max(many.seconds - few.seconds, 0.0) / rows,
         )
         record_calls(folder / "long.tape", _LONG)
+        size = (folder / "long.tape").stat().st_size
+        record_calls(folder / "short.tape", _CALLS)
+        call_bytes = (size - (folder / "short.tape").stat().st_size) / (_LONG - _CALLS)
         begin = time.process_time()
         open_tape(folder / "long.tape", scan=True).close()
         scan = time.process_time() - begin
         return COSTS._replace(
-            call_bytes=few.body / _CALLS,
-            value_overhead=_value_overhead(folder / "values.tape", few.body / _CALLS),
-            end_bytes=few.ends - _FEW * row_bytes - _CALLS * COSTS.index_bytes,
+            call_bytes=call_bytes,
+            value_overhead=_value_overhead(folder / "values.tape", call_bytes),
+            end_bytes=few.ends - _FEW * row_bytes,
             row_bytes=row_bytes,
             row_seconds=row_seconds,
             tape_seconds=max(few.seconds - _FEW * row_seconds, 0.0),
             scan_seconds=scan / _LONG,
-            survey_bytes=few.stored,
         )
 
 
 class _Measured(NamedTuple):
-    """Of one tape: bytes of its calls, of its ends, and in the file of a survey; seconds."""
+    """Of one tape: bytes without its calls, and seconds."""
 
-    body: float
     ends: float
-    stored: float
     seconds: float
 
 
@@ -260,17 +255,15 @@ def _survey_cost(folder: Path, sizes: int) -> _Measured:
     record_calls(pattern, _CALLS, sizes)
     data, body = pattern.read_bytes(), 0
     for member in members(lambda offset, size: data[offset : offset + size], len(data), print):
-        body += member.end - member.offset if member.name.startswith("calls/") else 0
-    ends, stored, seconds = Ends(pattern, keeps_records=False), [], 0.0
+        body += member.end - member.offset if member.name.startswith("records/") else 0
+    ends, seconds = Ends(pattern, keeps_records=False), 0.0
     for first in (0, _TAPES):  # the first ones warm up
         for number in range(first, first + _TAPES):
             ends.write(folder / f"{number}.tape", number)
         begin = time.process_time()
-        found = survey(sorted(folder.glob("*.tape")), jobs=1)
+        survey(sorted(folder.glob("*.tape")), processes=1)
         seconds = time.process_time() - begin
-        stored.append(len(survey_to_json(found)))
-    each = (stored[1] - stored[0]) / _TAPES
-    return _Measured(body, len(data) - body, each, seconds / (2 * _TAPES))
+    return _Measured(len(data) - body, seconds / (2 * _TAPES))
 
 
 def _value_overhead(path: Path, call_bytes: float) -> float:

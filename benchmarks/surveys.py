@@ -16,13 +16,12 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
 
-from calltape_analyzer.surveying.survey_file import write_survey
-
 from benchmarks.report import Row
 from benchmarks.rounds import measure, processor_seconds
 from benchmarks.sealed_ends import Ends
 from benchmarks.sealed_tapes import record_calls
-from calltape_analyzer import open_tape, survey
+from calltape_analyzer import TapeError, open_tape
+from calltape_analyzer.surveying.file_survey import read_file
 from calltape_analyzer.surveying.survey import Survey
 from calltape_schema.tar import END_MEMBER, members
 
@@ -83,7 +82,7 @@ def _anonymous(process: int) -> int:
 
 
 def _without_end(path: Path) -> None:
-    """Cuts a tape where its summary begins: as if its process had been killed."""
+    """Cuts a tape where its end begins: as if its process had been killed."""
     with path.open("r+b") as file:
 
         def read(offset: int, size: int) -> bytes:
@@ -196,15 +195,21 @@ def _ends(scale: float) -> Row:
             for number in range(first, first + batch):
                 ends.write(folder / f"{number}.tape", number, hosts=_HOSTS)
             before = time.process_time()
-            found = survey(folder, jobs=1, onto=found)
+            for path in sorted(folder.iterdir()):
+                one = read_file(str(path), False, None)
+                if isinstance(one, TapeError):
+                    raise one
+                found.add(one)
             costs.append(Cost(time.process_time() - before, _anonymous(os.getpid())))
             shutil.rmtree(folder)
-        (tape,) = found.tapes
-        if len(tape.files) != 10 * batch or len(tape) != 10 * batch * _CALLS_OF_END or tape.damage:
+        found.finish()
+        target = found.target()
+        calls = target.coverage.kept
+        if target.files != 10 * batch or calls != 10 * batch * _CALLS_OF_END or target.damage:
             raise RuntimeError(f"surveyed {found}")
-        path = Path(name) / "survey.json.gz"
-        write_survey(found, path)
-        stored = path.stat().st_size / (10 * batch)
+        path = Path(name) / "survey.tape"
+        found.write(path)
+        stored = path.stat().st_size
     per_end = [cost.seconds / batch for cost in costs]
     grown = (costs[-1].anonymous - costs[0].anonymous) / (9 * batch)
     return Row(
@@ -214,7 +219,7 @@ def _ends(scale: float) -> Row:
         f"{costs[-1].anonymous / 2**20:.0f} MiB",
         (
             f"the last tenth {per_end[-1] / per_end[0]:.2f} × the first",
-            f"{grown:.0f} bytes of memory and {stored:.0f} of survey.json.gz per tape",
+            f"{grown:.0f} bytes of memory per tape, and a survey of {stored / 1024:.0f} KiB",
         ),
     )
 

@@ -62,6 +62,7 @@ INTERNAL = {
     "CountedGroup.layout",
     "Call.raw_record",
     "Call.stored",
+    "Call.is_at",
     "Call.raw_blob",
     "Call.whole_blob",
     "Call.blob_damage",

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from benchmarks.scale import COSTS, FLEET, costs_table, policies, policies_table
-from calltape_analyzer.surveying.survey_file import MAX_SURVEY_BYTES
-from calltape_schema.summary import MAX_INPUTS
+
+from calltape_schema.bounds import MAX_ROWS, MAX_SOURCES
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "scale.md").read_text()
@@ -26,7 +26,7 @@ def test_the_tables_follow_from_their_inputs() -> None:
     assert novelty.kept == 10_000 * 1000
     assert shapes.tapes == sampled.tapes == novelty.tapes == 10_000 * 28
     end = COSTS.end_bytes + 1000 * COSTS.row_bytes
-    assert shapes.nbytes == pytest.approx(calls * (COSTS.call_bytes + 16) + 280_000 * end)
+    assert shapes.nbytes == pytest.approx(calls * COSTS.call_bytes + 280_000 * end)
     assert whole.nbytes > calls * 8192
     assert whole.tapes == pytest.approx(whole.nbytes / FLEET.tape_bytes, rel=0.01)
     assert shapes.month == pytest.approx(shapes.nbytes / 2**30 * COSTS.month_per_gib)
@@ -38,7 +38,6 @@ def test_the_tables_follow_from_their_inputs() -> None:
 
 
 def test_its_limits_are_those_of_the_code() -> None:
-    assert f"{MAX_SURVEY_BYTES // 2**20} MiB of JSON" in PAGE
-    assert 0.9e6 < MAX_SURVEY_BYTES / COSTS.survey_bytes < 1.1e6
-    assert f"{MAX_INPUTS:,} distinct inputs" in PAGE
+    assert f"{MAX_ROWS:,} distinct inputs" in PAGE
+    assert f"{MAX_SOURCES:,} recordings" in PAGE
     assert policies()[0].read / policies()[0].nbytes < 1e-5

@@ -4,9 +4,11 @@
 import { open } from "node:fs/promises";
 import process from "node:process";
 
-import { Float, SurrogateText } from "./src/documents.mjs";
+import { Float, SurrogateText, unpack } from "./src/documents.mjs";
 import { elementsIn } from "./src/dtypes.mjs";
 import { TapeError } from "./src/errors.mjs";
+import { tableOf } from "./src/inputs_table.mjs";
+import { leavesOf } from "./src/leaves.mjs";
 import { openTape } from "./src/tape.mjs";
 
 class DiskFile {
@@ -187,6 +189,39 @@ function stepForm({ verb, tool, version, tape, options, sources }) {
   };
 }
 
+function axisForm(axis) {
+  if (axis === null) return {};
+  const [sizes, other, max] = axis;
+  return { sizes: sizes.map((pair) => pair.map(String)), other: String(other), max: String(max) };
+}
+
+/** The table of counted inputs; undefined if the end has none that can be read. */
+async function tableForm(end) {
+  let table;
+  try {
+    table = await tableOf(end);
+  } catch (error) {
+    kindOf(error); // it is among the damage
+  }
+  if (!table) return undefined;
+  const made = {
+    rows: table.rows.map((row) => ({
+      calls: [row.seen, row.calls, row.raised].map(String),
+      first: String(row.first), last: String(row.last),
+      ...(row.calls > 0n ? { example: String(row.example) } : {}),
+      leaves: leavesOf(row.leaves).map(leafForm),
+      scalars: unpack(row.scalars).map(bare),
+      ranges: row.ranges.map((range) => range.map(String)),
+    })),
+    kinds: table.kinds.map(({ calls, dtypes, ranks, axes }) => ({
+      calls: calls.map(String), dtypes, ranks: ranks.map(String), axes: axes.map(axisForm),
+    })),
+    other: table.other.map(String),
+  };
+  for (const name of ["rows_below", "kinds_below"]) if (table[name] !== undefined) made[name] = String(table[name]);
+  return made;
+}
+
 /** What is on a tape, or how it is refused. */
 async function documentOf(source) {
   let tape;
@@ -205,6 +240,8 @@ async function documentOf(source) {
     const { seen, kept, dropped } = tape.end.coverage;
     const counts = Object.fromEntries(dropped.map(([reason, calls]) => [reason, String(calls)]));
     made.coverage = { seen: String(seen), kept: String(kept), dropped: counts };
+    if (tape.end.elsewhere) made.elsewhere = true;
+    made.table = await tableForm(tape.end);
   }
   const kinds = new Set(Array.from(tape.damage.values(), (error) => error.kind));
   made.calls = [];

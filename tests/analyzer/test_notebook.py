@@ -145,7 +145,7 @@ def test_nothing_is_scanned_for_it(tmp_path: Path) -> None:
     with open_tape(tmp_path / "t.tape") as tape:
         html(tape)
         html(tape.variants()[0])
-        assert tape.source == "summary"
+        assert tape.source == "end"
 
 
 def test_a_difference_shows_its_changes(tmp_path: Path) -> None:

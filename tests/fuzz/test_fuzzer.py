@@ -54,7 +54,7 @@ def test_what_is_slow_or_large_is_found() -> None:
     steps.begin()
     gc.collect()  # what other tests left must not go meanwhile
     with measured(steps.outcome):
-        steps.step("large", lambda: bytearray(b"x" * 60_000_000))
+        steps.step("large", lambda: bytearray(b"x" * 200_000_000))
     assert 0.5 < steps.outcome.total < 3
     steps.outcome.limited(seconds=0.4, nbytes=50_000_000)
     assert kinds(steps) == ["slow in slow", "large"]

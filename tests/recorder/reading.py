@@ -96,7 +96,7 @@ class ReadCall:
 class ReadTape:
     manifest: Manifest
     calls: list[ReadCall]
-    trailer: End | None
+    end: End | None
     damage: list[TapeError]
 
     @property
@@ -106,8 +106,8 @@ class ReadTape:
     @property
     def table(self) -> InputsTable:
         """The table of counted inputs of a sealed tape."""
-        assert self.trailer is not None
-        table = self.trailer.table()
+        assert self.end is not None
+        table = self.end.table()
         assert table is not None
         return table
 

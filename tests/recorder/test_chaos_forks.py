@@ -102,7 +102,7 @@ def test_forks_while_threads_call(
     assert stats.seen == stats.kept + sum(stats.dropped.values())
     names = [name for name in os.listdir(tmp_path) if "-p" not in name]
     own = [read(tmp_path / name) for name in names]
-    assert all(tape.trailer is not None and not tape.damage for tape in own)
+    assert all(tape.end is not None and not tape.damage for tape in own)
     numbers = [number for tape in own for number in tape.numbers]
     assert len(numbers) == len(set(numbers)) == stats.kept
     for pid in set(pids):

@@ -79,8 +79,8 @@ def check(tape: ReadTape, stats: Stats) -> None:
             assert call.record.outputs_missing == "queue_full"
         else:
             assert torch.equal(call.output(0), expected * 2)
-    assert tape.trailer is not None
-    coverage = tape.trailer.coverage
+    assert tape.end is not None
+    coverage = tape.end.coverage
     assert (coverage.seen, coverage.kept, coverage.dropped) == (
         stats.seen, stats.kept, stats.dropped,
     )  # fmt: skip
@@ -133,8 +133,8 @@ def test_a_crowd_and_policies(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     sampled = {number for number in range(THREADS * EACH) if decide(number, None)}
     assert sampled <= set(tape.numbers)
     assert counted(tape) == stats.seen
-    assert tape.trailer is not None
-    assert [dump.calls for dump in tape.trailer.dumps] == dumped
+    assert tape.end is not None
+    assert [dump.calls for dump in tape.end.dumps] == dumped
     with capsys.disabled():
         print(
             f"\n{THREADS} threads x {EACH} calls, {keep}, flight recorder: {stats.seen} seen ="

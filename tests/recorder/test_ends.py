@@ -38,9 +38,9 @@ def test_a_forked_child_has_a_tape_of_its_own(tmp_path: Path, via: Any) -> None:
     assert recorder.stats().kept == 2
     tape = read(path)
     assert tape.numbers == [0, 1]
-    assert tape.trailer is not None
+    assert tape.end is not None
     own = read(tmp_path / f"t-p{pid}.tape")
-    assert own.trailer is not None
+    assert own.end is not None
     assert own.numbers == [0, 1, 2, 3]
     assert own.manifest.tape != tape.manifest.tape
     assert own.manifest.target == tape.manifest.target
@@ -103,8 +103,8 @@ def test_the_options_hold_in_a_fork(tmp_path: Path) -> None:
     assert read(tmp_path / "t.tape").numbers == [0, 1]
     own = read(tmp_path / f"t-p{pid}.tape")
     assert own.numbers == [0, 1, 4]
-    assert own.trailer is not None
-    assert own.trailer.coverage.dropped == {"flight_recorder": 2}
+    assert own.end is not None
+    assert own.end.coverage.dropped == {"flight_recorder": 2}
     assert sorted(os.listdir(tmp_path)) == [f"t-p{pid}.tape", "t.tape"]
 
 
@@ -160,14 +160,14 @@ def test_exit_without_close_seals_the_tape(tmp_path: Path, ending: str) -> None:
     )
     tape = read(path)
     assert tape.numbers == list(range(300))
-    assert tape.trailer is not None
+    assert tape.end is not None
 
 
 @pytest.mark.integration
 def test_exit_by_an_exception_seals_the_tape(tmp_path: Path) -> None:
     path = tmp_path / "t.tape"
     child("record(model, sys.argv[1]); model(one, one); raise KeyError", str(path), code=1)
-    assert read(path).trailer is not None
+    assert read(path).end is not None
 
 
 @pytest.mark.integration
@@ -184,7 +184,7 @@ def test_os_exit_keeps_what_was_flushed(tmp_path: Path) -> None:
     )
     tape = read(path)
     assert tape.numbers == list(range(50))
-    assert tape.trailer is None
+    assert tape.end is None
 
 
 @pytest.mark.integration
@@ -229,7 +229,7 @@ def test_multiprocessing_children_have_tapes_of_their_own(tmp_path: Path, method
     for name, calls in (("parent", 2), ("0", 5), ("1", 5)):
         tape = read(tmp_path / f"{name}.tape")
         assert len(tape.calls) == calls
-        assert tape.trailer is not None
+        assert tape.end is not None
 
 
 def test_a_recorder_that_was_never_closed_is_sealed_once(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def test_flush_means_in_the_file(tmp_path: Path) -> None:
             assert recorder.flush()
             tape = read(path)
             assert len(tape.calls) == n == recorder.stats().kept
-            assert tape.trailer is None
+            assert tape.end is None
             assert recorder.stats().written_bytes == path.stat().st_size
 
 
@@ -77,8 +77,8 @@ def test_close_seals_once_and_ends_the_thread(tmp_path: Path) -> None:
         recorder.attach(model)
     assert caught.value.kind == "closed"
     tape = read(path)
-    assert tape.trailer is not None
-    assert list(tape.trailer.groups().lows) == [0]
+    assert tape.end is not None
+    assert list(tape.end.groups().lows) == [0]
 
 
 def test_detach_and_attach_again(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_a_tape_never_attached(tmp_path: Path) -> None:
         assert recorder.flush()
     tape = read(tmp_path / "t.tape")
     assert (tape.manifest.target, tape.calls) == (None, [])
-    assert tape.trailer is not None
+    assert tape.end is not None
 
 
 def test_nothing_keeps_the_host_s_tensors_or_the_model_alive(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import tracemalloc
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, ClassVar
 
 import msgpack
 import pytest
@@ -187,3 +187,18 @@ def test_no_flipped_bit_passes(payload: bytes, data: st.DataObject) -> None:
     sealed[position // 8] ^= 1 << position % 8
     with suppress(TapeError):
         assert open_envelope(bytes(sealed)) == payload
+
+
+def test_no_byte_after_a_document_is_looked_at() -> None:
+    """16 MiB of zeros are one value, and cost seconds: each was counted as another one."""
+
+    class Looked(bytes):
+        places: ClassVar[list[int]] = []
+
+        def __getitem__(self, place: Any) -> Any:
+            self.places.append(place)
+            return super().__getitem__(place)
+
+    with pytest.raises(TapeError, match="extra data"):
+        unpack(Looked(bytes(2**16)))
+    assert Looked.places == [0]

@@ -169,7 +169,7 @@ def test_a_tape_without_calls_shows_what_was_counted(tab: ViewerTab, tmp_path: P
         call = new_call(number, shape=(number % 2, 3))
         tree = call.record["inputs"]
         writer.table.add(tree["structure"], tree["leaves"], call.scalars, number)
-    writer.seal(Coverage(seen=5, kept=5), elsewhere=True)
+    writer.seal(Coverage(seen=5, kept=5), elsewhere={})
     (tmp_path / "survey.tape").write_bytes(sink.data)
     tab.size(1280)
     tab.go(FILE_PAGE)

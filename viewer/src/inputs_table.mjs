@@ -39,8 +39,9 @@ const wrong = (what) => invalid(`the table of inputs: ${what}`);
 
 /**
  * The table of an end; null if it has none. `rows` have the parts of distinct inputs (`structure`, `leaves`,
- * and `scalars`, which are packed), and of the calls with them the bigints `calls` (how many are kept),
- * `first` and `last`. `rest` is how many kept calls have no row.
+ * and `scalars`, which are packed), and of the calls with them the bigints `seen`, `calls` (how many are
+ * kept), `raised`, `first`, `last` and `example`, and the `ranges`. `rest` is how many kept calls have no
+ * row. The other fields are as in the end.
  *
  * @throws {TapeError} damaged, invalid or limit
  */
@@ -54,7 +55,7 @@ export async function tableOf({ inputs, coverage }) {
   const sum = (name, at) => [...rows.map((row) => row[name]), ...others.map((one) => one[at])].reduce((total, one) => total + BigInt(one), 0n);
   const [seen, kept] = [sum("seen", 0), sum("calls", 1)];
   if (kept !== BigInt(coverage.kept) || seen > coverage.seen) throw wrong(`it has ${kept} kept calls of ${seen}`);
-  return { rows, rest: others.reduce((total, one) => total + BigInt(one[1]), 0n) };
+  return { ...found, rows, rest: others.reduce((total, one) => total + BigInt(one[1]), 0n) };
 }
 
 function checkCounts(seen, kept, raised) {
@@ -74,8 +75,7 @@ function rowsOf({ rows, numbers, parts }) {
     checkCounts(seen, kept, raised);
     const isExample = kept === 0n ? example === MAX_UINT64 : example >= first && example <= last;
     if (seen === 0n || first > last || last > MAX_COUNT || !isExample) throw wrong("a row contradicts itself");
-    checkRanges(ranges);
-    return { ...row, seen, calls: kept, first, last };
+    return { ...row, seen, calls: kept, raised, first, last, example, ranges: rangesOf(ranges) };
   });
 }
 
@@ -88,10 +88,10 @@ function costOf({ structure, leaves, scalars }) {
   return 64 + Math.floor(structure.length / 4) + leaves.length + scalars.length + 32 * ints;
 }
 
-function checkRanges(data) {
-  if (data.length > 0 && ranges(unpack(data)).some(([, low, high]) => low > high)) {
-    throw wrong("a range without an element");
-  }
+function rangesOf(data) {
+  const found = data.length > 0 ? ranges(unpack(data)) : [];
+  if (found.some(([, low, high]) => low > high)) throw wrong("a range without an element");
+  return found;
 }
 
 function checkKinds(kinds) {

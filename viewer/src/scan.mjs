@@ -162,10 +162,20 @@ export class Scan {
       this.onDamage(damaged(`${callsAre(group)} lost, by the index of the tape`).at({ offset }));
     }
     if (this.damaged.size > 0 || this.end.elsewhere) return;
-    const table = await tableOf(this.end);
-    const counts = this.counts();
-    if (table !== null && counts !== null && !isTableOf(table, counts)) {
-      throw damaged("forged or stale table of inputs: it does not count the calls of the tape");
+    const wrong = await this.tableDamage();
+    if (wrong !== null) throw damaged(`forged or stale table of inputs: ${wrong}`);
+  }
+
+  /** What is wrong with the table of counted inputs; null if nothing is. */
+  async tableDamage() {
+    try {
+      const table = await tableOf(this.end);
+      const counts = this.counts();
+      const isTrue = table === null || counts === null || isTableOf(table, counts);
+      return isTrue ? null : "it does not count the calls of the tape";
+    } catch (error) {
+      if (!(error instanceof TapeError) || error.kind === "io") throw error;
+      return error.message;
     }
   }
 

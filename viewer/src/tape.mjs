@@ -7,7 +7,7 @@ import { Blob } from "./blob.mjs";
 import { Call } from "./call.mjs";
 import { Columns } from "./columns.mjs";
 import { endOf, indexOf } from "./endings.mjs";
-import { TapeError, damaged, overLimit } from "./errors.mjs";
+import { TapeError, damaged, invalid, overLimit } from "./errors.mjs";
 import { BLOCK, END, MANIFEST, blobName, isGroup, parseHeader } from "./framing.mjs";
 import { groupOf } from "./groups.mjs";
 import { tableOf, treeOf } from "./inputs_table.mjs";
@@ -194,7 +194,7 @@ export class Tape {
   }
 
   async blobAt(record, group) {
-    if (record.blob === undefined) throw damaged(`call ${record.call} has no blob for its tensors`);
+    if (record.blob === undefined) throw invalid(`call ${record.call} has no blob for its tensors`);
     const offset = group - Number(record.blob.back);
     const member = offset >= this.firstMember && offset < group ? await this.memberAt(offset) : null;
     const isIts = member !== null && member.name === blobName(record.call) && member.size === record.blob.size;

@@ -187,7 +187,7 @@ class _Files:
         waiting = [
             segment
             for segment in self.segments
-            if segment.summary is None or (every and not segment.elsewhere)
+            if segment.unscanned_end is None or (every and not segment.elsewhere)
         ]
         unsound: set[int] = set()
         for segment, found in zip(waiting, _scanned_segments(waiting), strict=True):

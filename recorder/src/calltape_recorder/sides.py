@@ -44,7 +44,7 @@ class QueueFull(Exception):  # noqa: N818 - a signal between two functions, not 
 
 
 class Looked(NamedTuple):
-    """A call as policies and counters see it.
+    """A call as policies and counts see it.
 
     Attributes:
         structure: of its inputs.

@@ -33,7 +33,7 @@ class Coverage(Record):
 
     Attributes:
         at_least: whether there may have been more calls than ``seen``, because a file that this
-            was counted from has no trailer, is not there, or is no tape. None for False.
+            was counted from has no end, is not there, or is no tape. None for False.
     """
 
     seen: Count = 0

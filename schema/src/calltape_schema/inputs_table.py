@@ -32,7 +32,7 @@ from calltape_schema.bounds import (
 )
 from calltape_schema.errors import TapeError
 from calltape_schema.fields import Count, Int64, Many, Record
-from calltape_schema.interning import MAX_NODES, MAX_RANK, Index, Size, decoder
+from calltape_schema.interning import MAX_NODES, MAX_RANK, Index, Interner, Size, decoder
 from calltape_schema.packing import is_array, pack, unpack
 from calltape_schema.records import Tree, decode_record
 
@@ -555,7 +555,7 @@ class _SizedLeaf(Record):
     shape: Annotated[Many[Size], Field(max_length=MAX_RANK)]
 
 
-_lengths_in = decoder(TypeAdapter(_Lengths), "structure")
+_lengths_in = Interner(decoder(TypeAdapter(_Lengths), "structure"))
 _sized_leaves_in = decoder(
     TypeAdapter(Annotated[tuple[_SizedLeaf, ...], Field(max_length=MAX_NODES)]), "leaves"
 )

@@ -210,10 +210,11 @@ _COUNTED = {0xDC: (2, 1), 0xDD: (4, 1), 0xDE: (2, 2), 0xDF: (4, 2)}
 def _count_values(data: bytes | memoryview) -> None:
     """Raises if a document has too many values, or announces more than it holds. A decoder would
     allocate memory for the announced values."""
-    position, announced, end = 0, 1, len(data)
-    while position < end:
+    position, announced, found, end = 0, 1, 0, len(data)
+    while position < end and found < announced:  # what follows the document is an error anyway
         first = data[position]
         position += 1
+        found += 1
         if 0xA0 <= first <= 0xBF:
             position += first & 0x1F
         elif first in _FIXED:

@@ -19,6 +19,7 @@ from calltape_schema.errors import TapeError
 from calltape_schema.groups import Group, GroupedRecord, group_of, member_content
 from calltape_schema.inputs_table import InputsTable
 from calltape_schema.leaves import Leaf
+from calltape_schema.packing import pack
 from calltape_schema.recent import Recent
 from calltape_schema.records import Manifest, decode_manifest
 from calltape_schema.scan import Scan, Watch
@@ -327,7 +328,8 @@ class TapeReader:
             found is None or found.size != size or found.end > group
             or found.name != blob_name(record.call)
         ):  # fmt: skip
-            raise TapeError("damaged", f"the tensors of call {record.call} are not there")
+            reason = f"the tensors of call {record.call} are not there"
+            raise TapeError("damaged", reason, member=blob_name(record.call), offset=offset)
         return found, head[BLOCK:]
 
     def _read_blob(self, record: GroupedRecord) -> _Blob:
@@ -343,7 +345,7 @@ def _manifest_of(source: Source) -> tuple[Manifest, int]:
     head = source.read_at(0, _HEAD_BYTES)
     found = parse_header(head[:BLOCK], 0)
     if found is None or found.name != MANIFEST:
-        if head.startswith(MANIFEST.encode()):
+        if head.startswith(MANIFEST.encode()) or (found is None and _begins_manifest(head)):
             raise _torn_manifest("its header is damaged" if len(head) >= BLOCK else _CUT_SHORT)
         raise TapeError("not_a_tape", "the file does not start with the manifest of a tape")
     if source.size < found.start + found.size <= BLOCK + MAX_MEMBER_BYTES:
@@ -357,6 +359,12 @@ def _manifest_of(source: Source) -> tuple[Manifest, int]:
         if error.kind == "damaged":
             raise _torn_manifest(error.reason) from None
         raise error.at(member=MANIFEST, offset=0) from None
+
+
+def _begins_manifest(head: bytes) -> bool:
+    """Whether the content of a manifest stands where it should, after a block that is no header."""
+    content = head[BLOCK : BLOCK + 32]
+    return content[:1] == b"\x92" and pack({"format": "calltape"})[1:] in content
 
 
 _CUT_SHORT = "the file ends within its manifest"

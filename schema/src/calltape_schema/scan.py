@@ -11,8 +11,9 @@ from array import array
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import cached_property
 
-from calltape_schema.end import End, Index, IndexEntry
+from calltape_schema.end import End, Index, IndexEntry, decode_end
 from calltape_schema.errors import LostCallsError, TapeError
 from calltape_schema.groups import HAS_RANGES, RAISED, check_table, member_content, opened
 from calltape_schema.inputs_table import InputsTable, u64s
@@ -24,6 +25,7 @@ __all__ = ["Scan", "Watch"]
 _ONE = struct.Struct("<QQQ")  # the table of a group of one call
 _LOW = 2**32 - 1
 _MAX_DAMAGE = 1000
+_BLOCK = 1024
 
 Watch = Callable[[Iterable[Member], int], Iterable[Member]]
 """Goes between a walk and the members that it finds, with the size of the tape: shows how far it
@@ -43,6 +45,7 @@ class Scan:
             fill the memory.
         more_damage: how much more there was.
         table: the counted inputs, if the end has them and the calls do not contradict them.
+        ascends: whether the calls are in the order of their numbers, as nearly always.
 
     Args:
         source: of the tape.
@@ -70,16 +73,22 @@ class Scan:
         self._held: TapeError | None = None  # the last damage, until a member follows it
         self._blob: int | None = None  # where blobs begin that wait for their group
         self._highest = -1
-        self._positions: dict[int, int] | None = None  # as soon as a number is not the highest
+        self._known: _Numbers | None = None  # as soon as a number is not the highest
         self._walk(source, start, watch)
+        self.ascends = self._known is None
+        self._known = None
 
     def __len__(self) -> int:
         return len(self.numbers)
 
-    @property
-    def ascends(self) -> bool:
-        """Whether the calls are in the order of their numbers, as nearly always."""
-        return self._positions is None
+    @cached_property
+    def order(self) -> array[int]:
+        """The positions of the calls in the order of their numbers. Nearly always that of the file;
+        threads may end in another order."""
+        positions = range(len(self))
+        return array(
+            "Q", positions if self.ascends else sorted(positions, key=self.numbers.__getitem__)
+        )
 
     def raised(self, at: int) -> bool:
         """Whether a call raised."""
@@ -91,10 +100,12 @@ class Scan:
 
     def position(self, number: int) -> int | None:
         """The position of a call; None if there is none of this number."""
-        if self._positions is not None:
-            return self._positions.get(number)
-        at = bisect_left(self.numbers, number)
-        return at if at < len(self) and self.numbers[at] == number else None
+        if self.ascends:
+            at = bisect_left(self.numbers, number)
+            return at if at < len(self) and self.numbers[at] == number else None
+        at = bisect_left(self.order, number, key=self.numbers.__getitem__)
+        found = self.order[at] if at < len(self) else None
+        return found if found is not None and self.numbers[found] == number else None
 
     def place(self, at: int) -> tuple[int, int]:
         """The offset of the group of a call, and the position of the call there."""
@@ -127,7 +138,7 @@ class Scan:
                     self._blob = None
                     self._add_group(found)
                 elif found.name == END_MEMBER and self._end is None:
-                    raise TapeError("damaged", "the end of the tape cannot be read, or is not last")
+                    raise self._no_end(found)
             except TapeError as error:
                 if error.kind in ("closed", "io"):
                     raise  # it says nothing about the tape
@@ -137,6 +148,18 @@ class Scan:
         else:
             self._release()
             self._end_sealed(self._end)
+
+    def _no_end(self, found: Member) -> TapeError:
+        """Why an end does not seal the tape."""
+        try:
+            tape = decode_end(member_content(self._read, found)).tape
+        except TapeError as error:
+            return TapeError("damaged", f"the end of the tape cannot be read: {error.reason}")
+        if tape != self._tape:
+            return TapeError("damaged", "the end of another tape")
+        reason = "the end of the tape is not that of the file: bytes were added, or cut off"
+        advice = "its calls are read without it; what it counts beside them is not believed"
+        return TapeError("damaged", reason, advice=advice)
 
     def _hold(self, error: TapeError) -> None:
         """Holds damage back until it is known whether a member follows: at the end of an unsealed
@@ -161,7 +184,7 @@ class Scan:
             number, key, place = _ONE.unpack(table)
             if number >= 2**63 or place & _LOW >= size:
                 check_table(table, size)
-            if number <= self._highest or self._positions is not None:
+            if number <= self._highest or self._known is not None:
                 self._expect_new(array("Q", (number,)))
             self._highest = max(self._highest, number)
             self.groups.append(group)
@@ -182,7 +205,7 @@ class Scan:
 
     def _expect_new(self, numbers: array[int]) -> None:
         """Raises if the tape has one of these calls already."""
-        if self._positions is None:
+        if self._known is None:
             before = self._highest
             for number in numbers:
                 if number <= before:
@@ -190,12 +213,12 @@ class Scan:
                 before = number
             else:
                 return
-            # To hold the places of all numbers takes longer than a walk: nearly always they ascend.
-            self._positions = {number: at for at, number in enumerate(self.numbers)}
-        new = {number: at for at, number in enumerate(numbers, len(self))}
-        if len(new) != len(numbers) or not new.keys().isdisjoint(self._positions):
+            # To hold all numbers takes longer than a walk: nearly always they ascend.
+            self._known = _Numbers(self.numbers)
+        if len({*numbers}) != len(numbers) or any(number in self._known for number in numbers):
             raise TapeError("damaged", "a call of the group has the number of another one")
-        self._positions |= new
+        for number in numbers:
+            self._known.add(number)
 
     def _compare(self, table: bytes, offset: int, index: Index) -> None:
         at = index.position(offset)
@@ -298,6 +321,7 @@ class Scan:
     def _misplaced(self, table: InputsTable, *, is_whole: bool) -> str | None:
         """Whether rows tell wrong numbers of calls, or how many of them raised."""
         lowest: dict[int, int] = {}
+        highest: dict[int, int] = {}
         raised: Counter[int] = Counter()
         for number, key, place in zip(self.numbers, self.inputs, self.places, strict=True):
             row = table.rows.get(key)
@@ -306,6 +330,7 @@ class Scan:
             if not row.first <= number <= row.last:
                 return "a call has a number that its row does not allow"
             lowest[key] = min(lowest.get(key, number), number)
+            highest[key] = max(highest.get(key, number), number)
             if place >> 32 & RAISED:
                 raised[key] += 1
         for key, number in lowest.items():
@@ -313,9 +338,41 @@ class Scan:
             unknown = row.seen - (row.kept if is_whole else 0)
             if number < (row.example or 0) or (is_whole and number != row.example):
                 return "a row names another call as the first"
+            if (
+                is_whole
+                and row.kept == row.seen
+                and (row.first, row.last) != (number, highest[key])
+            ):
+                return "a row has other calls as the first and the last"
             if not raised[key] <= row.raised <= raised[key] + unknown:
                 return "other calls raised than it says"
         return None
+
+
+class _Numbers:
+    """Numbers that come in any order, in blocks that are sorted: they take eight bytes each."""
+
+    def __init__(self, ascending: array[int]) -> None:
+        starts = range(0, max(len(ascending), 1), _BLOCK)
+        self._blocks = [ascending[at : at + _BLOCK] for at in starts]
+        self._lasts = [block[-1] for block in self._blocks if block] or [-1]
+
+    def __contains__(self, number: int) -> bool:
+        which = bisect_left(self._lasts, number)
+        if which == len(self._lasts):
+            return False
+        block = self._blocks[which]
+        return block[bisect_left(block, number)] == number
+
+    def add(self, number: int) -> None:
+        """Adds a number that is new."""
+        which = min(bisect_left(self._lasts, number), len(self._lasts) - 1)
+        block = self._blocks[which]
+        block.insert(bisect_left(block, number), number)
+        half = len(block) // 2
+        parts = [block] if half < _BLOCK else [block[:half], block[half:]]
+        self._blocks[which : which + 1] = parts
+        self._lasts[which : which + 1] = [part[-1] for part in parts]
 
 
 def _is_cut_short(error: TapeError, size: int) -> bool:

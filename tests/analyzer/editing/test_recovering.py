@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import random
+import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from calltape_analyzer import TapeError, open_tape, recover_tape
 from calltape_schema.endings import Coverage
 from tests.analyzer.editing.recordings import recorded
+from tests.analyzer.tape.changes import flip, member_list
+from tests.analyzer.tapes import refer, write_tape
 from tests.fixture_files import FIXTURES, WITH_CALLS
 
 
@@ -170,6 +174,37 @@ def test_damage_is_told_once(source: Path, tmp_path: Path) -> None:
     path.write_bytes(data)
     _, lost = mended(path, tmp_path / "b.tape")
     assert len(lost) == 1
+
+
+def test_a_member_that_is_not_there_is_told_once(source: Path, tmp_path: Path) -> None:
+    """The walk finds no member, and the call no tensors: that is one loss."""
+    path = tmp_path / "a.tape"
+    shutil.copy(source, path)
+    flip(path, source.read_bytes().index(b"blobs/00000001.safetensors") + 10)
+    _, lost = mended(path, tmp_path / "b.tape")
+    assert len(lost) == 1
+    assert "the tensors of call 1 are not there" in lost[0]
+
+
+@pytest.mark.parametrize("wrong", ["content", "header"])
+def test_calls_that_refer_to_a_damaged_one(wrong: str, tmp_path: Path) -> None:
+    """Alone each of them is lost; beside a copy that is whole, none is."""
+    x = torch.arange(900.0)
+    calls = [((x, torch.tensor(n)), {}) for n in range(4)]
+    whole = refer(write_tape(tmp_path / "whole.tape", calls))
+    broken = tmp_path / "broken.tape"
+    shutil.copy(whole, broken)
+    blob = next(one for one in member_list(whole) if one.name == "blobs/00000000.safetensors")
+    flip(broken, blob.offset + 10 if wrong == "header" else blob.start + blob.size - 3)
+    records, lost = mended(broken, tmp_path / "b.tape")
+    assert records == []
+    assert [f"call {n} has tensors of call 0" in "".join(lost) for n in (1, 2, 3)] == [True] * 3
+    assert len(lost) == 4
+    with open_tape([broken, whole]) as tape:
+        report = recover_tape(tape, tmp_path / "c.tape")
+    assert (report.calls, report.lost) == (4, ())
+    assert "call 3 is damaged in broken.tape; whole.tape has it whole" in report.notes
+    assert whole_records(tmp_path / "c.tape") == whole_records(whole)
 
 
 def test_a_torn_manifest_leaves_nothing(source: Path, tmp_path: Path) -> None:

@@ -16,8 +16,9 @@ from calltape_analyzer.cli import app
 from calltape_analyzer.cli.source_code import python_of_variants
 from calltape_analyzer.pytree.memory_limit import LEAST_BYTES
 from calltape_recorder import record
+from calltape_schema.inputs_table import InputsTable
 from tests.analyzer.reading.forged import Forged, inputs_of
-from tests.analyzer.tapes import Recorded, write_tape
+from tests.analyzer.tapes import Recorded, change_table, write_tape
 
 ESCAPE = "\x1b[31mred\u202e"
 
@@ -258,6 +259,21 @@ def test_a_set_of_one_hash(tmp_path: Path) -> None:
     with open_tape(forged(tmp_path, node, scalars=scalars)) as tape:
         (value,) = tape[0].inputs.args
         assert "more than 64 elements of one hash" in value.reason
+
+
+def test_ranges_that_lie_are_told(tmp_path: Path) -> None:
+    calls = [((torch.arange(n),), {}) for n in (3, 4)]
+    path = write_tape(tmp_path / "a.tape", calls)
+    with open_tape(path) as tape:
+        assert tape.verify() == []
+
+    def change(table: InputsTable) -> None:
+        for row in table.rows.values():
+            row.ranges = {0: (0, 1000)}
+
+    with open_tape(change_table(path, change)) as tape:
+        [error] = tape.verify()
+        assert "other ranges of integers" in error.reason
 
 
 # Errors, and text.

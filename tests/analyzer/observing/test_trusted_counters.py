@@ -1,4 +1,4 @@
-"""Counters of trailers against the calls on the tape: what contradicts them is not believed."""
+"""Counters of the end against the calls on the tape: what contradicts them is not believed."""
 
 from __future__ import annotations
 

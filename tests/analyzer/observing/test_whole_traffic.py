@@ -125,7 +125,7 @@ def test_an_equality_that_only_the_kept_calls_have(tmp_path: Path) -> None:
 
 
 def test_ranges_are_of_the_calls_that_are_counted(tmp_path: Path) -> None:
-    """A file without a trailer has calls and no counters: its sizes count as well."""
+    """A file without an end has calls and no counters: its sizes count as well."""
     one = doubled(tmp_path / "a.tape", [(2, 3), (2, 6), (2, 9)], First(2))
     other = write_tape(tmp_path / "b.tape", [((ZEROS(2, 50),), {})], target=Doubling(),
                        sealed=False, tape_id=b"b" * 16)  # fmt: skip

@@ -21,7 +21,7 @@ from calltape_schema.writer import TapeWriter
 from tests.analyzer.redacting.answers import answers, differing, programs_of, replaced_numbers
 from tests.analyzer.redacting.leaks import leaked
 from tests.analyzer.redacting.random_calls import CALLS, Model, arguments_of, written
-from tests.analyzer.tapes import new_call, reader_of
+from tests.analyzer.tapes import Recorded, new_call, reader_of, refer, write_tape
 from tests.fixture_files import WITH_CALLS
 
 
@@ -358,3 +358,34 @@ def test_a_tape_of_which_a_record_breaks_the_format(tmp_path: Path) -> None:
     with open_tape(tmp_path / "b.tape") as tape:
         (variant,) = tape.variants()
         assert variant.findings.tensors[0].range == (4000, 8903)
+
+
+@pytest.mark.parametrize("options", [{}, {"keep": ["ids"]}, {"keep": ["w"]}], ids=str)
+def test_values_of_earlier_calls_are_redacted_as_own_ones(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    """A tape on which calls refer to bytes of earlier ones: what stays is the same, and no more."""
+    secret, ids = torch.tensor([3.14159265, 2.71828182]), torch.tensor([101, 55555, 102])
+    given = [
+        Recorded(kwargs={"w": secret, "ids": ids, "x": torch.ones(n, 2)}, outputs=(secret * 2, ids))
+        for n in (2, 3, 4)
+    ]
+    made = []
+    for name in ("own", "shared"):
+        path = write_tape(tmp_path / f"{name}.tape", given)
+        if name == "shared":
+            refer(path)
+        out = tmp_path / f"{name}.redacted.tape"
+        with open_tape(path) as tape:
+            redact(tape, out, **options)
+        with open_tape(out) as tape:
+            assert tape.verify() == []
+            calls = [(repr(call.inputs), repr(call.outputs), call.record) for call in tape.calls]
+            made.append([(i, o, r.inputs, r.outputs) for i, o, r in calls])
+        kept = [one in out.read_bytes() for one in map(_bytes_of, (secret, ids, secret * 2))]
+        assert kept == ["w" in options.get("keep", ()), "ids" in options.get("keep", ()), False]
+    assert made[0] == made[1]
+
+
+def _bytes_of(value: torch.Tensor) -> bytes:
+    return bytes(value.untyped_storage().tolist())

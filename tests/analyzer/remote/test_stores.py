@@ -212,7 +212,7 @@ def test_memory(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert files_of("memory:///calltape/*/*.tape") == ["memory:///calltape/d/a.tape"]
         assert "memory:///calltape/d/a.tape" in files_of("memory://")
         with open_tape("memory://calltape/d/a.tape") as tape:
-            assert tape.source == "summary"
+            assert tape.source == "end"
             assert len(list(tape)) == 300
         monkeypatch.setattr(stored_ranges, "_TRUSTED_SECONDS", 0)
         with open_tape("memory://calltape/d/a.tape") as tape:

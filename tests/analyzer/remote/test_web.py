@@ -45,7 +45,7 @@ def refused(url: str, kind: str = "io") -> str:
 def test_a_tape_is_read_by_ranges(site: Site, data: bytes) -> None:
     site.files["/x/a.tape"] = data
     with open_tape(f"{site.address}/x/a.tape") as tape:
-        assert tape.source == "summary"
+        assert tape.source == "end"
         tape.infer_dynamic_shapes()
         assert len(site.traffic) <= 3
         assert site.traffic.nbytes < len(data) // 3

@@ -170,7 +170,7 @@ def test_what_needs_records_is_said(runs: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("calltape_analyzer.reporting.tape_parts.MAX_READ", 299)
     with open_tape(path) as tape:
         (part,) = contents_of([tape]).parts
-        assert tape.source == "summary"  # nothing made anybody scan it
+        assert tape.source == "end"  # nothing made anybody scan it
     assert any("--scan" in note for note in part.notes)
     assert part.errors[0].startswith("1 call raised, with 1 different input; the first is call 5.")
     assert part.timeline is not None

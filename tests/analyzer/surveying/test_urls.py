@@ -14,6 +14,7 @@ import torch
 from calltape_analyzer import open_tape, survey
 from calltape_analyzer.surveying.executors import Loop
 from tests.analyzer.cli.commands import run
+from tests.analyzer.remote.counted import served
 from tests.analyzer.surveying.surveyed import of, written
 from tests.analyzer.tapes import write_tape
 
@@ -70,3 +71,17 @@ def test_a_survey_behind_a_url(tmp_path: Path, memory: Any) -> None:
     with open_tape("memory://survey/s.tape") as tape:
         assert len(tape) == 3
     assert "no such file" in run("info", "memory://survey/none.tape").err
+
+
+def test_sixty_tapes_take_few_requests(tmp_path: Path) -> None:
+    paths = [tape_of_three(tmp_path / f"{n:02}.tape", tape_id=bytes([n]) * 16) for n in range(60)]
+    with served() as site:
+        links = "".join(f'<a href="{path.name}">a tape</a>' for path in paths)
+        site.files = {f"/runs/{path.name}": path.read_bytes() for path in paths}
+        site.files["/runs/"] = links.encode()
+        found = survey(f"{site.address}/runs/", executor=Loop()).target()
+        assert (found.files, found.coverage.kept) == (60, 180)
+        assert len(site.traffic) <= 130
+        site.traffic.clear()
+        survey(f"{site.address}/runs/07.tape", executor=Loop())
+        assert len(site.traffic) <= 3

@@ -18,8 +18,13 @@ from calltape_analyzer.tables.leaf_rows import LEAF_FIELDS
 from calltape_analyzer.tables.table_schema import repeated
 from calltape_analyzer.tape import Tape
 from calltape_recorder import record
+from calltape_schema.groups import planned
+from calltape_schema.inputs_table import inputs_hash
+from calltape_schema.tree import encode_structure
 from tests.analyzer.tapes import Recorded, write_tape
+from tests.schema.container.tapes import TAPE, new_call, tape
 
+TENSOR = encode_structure({"root": {"kind": "tensor", "leaf": 0}, "leaves": 1, "scalars": 0})
 SECRET = "the prompt of a user"
 
 
@@ -209,7 +214,7 @@ def test_a_sealed_tape_with_a_summary(tmp_path: Path) -> None:
     calls = [call(n, 3) for n in (2, 3, 4)]
     path = write_tape(tmp_path / "a.tape", calls, target=Model())
     with open_tape(path) as tape:
-        assert tape.source == "summary"
+        assert tape.source == "end"
         assert [row["batch_size"] for row in rows(tape)] == [2, 3, 4]
 
 
@@ -222,6 +227,42 @@ def test_damaged_records_are_left_out_and_said(made: Path) -> None:
         assert len(rows(tape)) == 4
         assert len(rows(tape, leaves=True)) > 0
         assert tape.damage
+
+
+BROKEN: dict[str, dict[str, Any]] = {
+    "inputs that are a tensor": {"inputs": {"structure": TENSOR}},
+    "ranges that are an int": {"inputs": {"ranges": 5}},
+    "ranges that are text": {"inputs": {"ranges": "abc"}},
+    "a range beyond 64 bits": {"inputs": {"ranges": [{"leaf": 0, "min": 0, "max": 2**70}]}},
+    "a range of no leaf": {"inputs": {"ranges": [{"leaf": -1, "min": 0, "max": 1}]}},
+    "a range without an element": {"inputs": {"ranges": [{"leaf": 0, "min": 1, "max": 0}]}},
+    "other scalars": {"inputs": {"scalars": [5]}},
+    "an error that is text": {"error": "x"},
+    "an error of no type": {"error": {"type": 5}},
+    "a thread that is negative": {"thread": -1},
+    "a duration that is text": {"duration_ns": "x"},
+    "a time beyond 63 bits": {"time_ns": 2**63},
+    "a reason that is an int": {"outputs_missing": 5},
+    "references that are an int": {"at": 5},
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_record_under_a_right_checksum(tmp_path: Path, name: str) -> None:
+    """Its inputs are those of calls before it, which are whole."""
+    change = dict(BROKEN[name])
+    one, two, three = (new_call(number, shape=(2,)) for number in range(3))
+    inputs = {**two.record["inputs"], **change.pop("inputs", {})}
+    key = two.inputs
+    if inputs["structure"] == TENSOR:
+        key = inputs_hash(TENSOR, inputs["leaves"], two.scalars)
+    broken = two._replace(record={**two.record, "inputs": inputs, **change}, inputs=key)
+    path = tmp_path / "a.tape"
+    path.write_bytes(tape(seals=False) + b"".join(planned(TAPE, [one, broken, three]).parts))
+    for options in ({}, {"leaves": True}):
+        with open_tape(path) as opened:
+            assert [row["number"] for row in rows(opened, **options)] == [0, 2]
+            assert [error.kind for error in opened.damage] == ["invalid"]
 
 
 def test_texts_that_utf8_does_not_have() -> None:

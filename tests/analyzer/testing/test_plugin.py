@@ -14,6 +14,7 @@ import torch
 
 from calltape_analyzer import open_tape
 from calltape_analyzer.testing import call, write_tape
+from tests.analyzer.tapes import refer
 from tests.analyzer.testing.projects import TESTS, Project
 
 pytestmark = pytest.mark.integration
@@ -223,7 +224,7 @@ def test_a_bad_tape_fails_its_test_and_no_other(project: Project) -> None:
 
 
 def test_damage_is_a_failure_beside_the_calls_that_are_whole(project: Project) -> None:
-    tape = project.folder / "tests/fixtures/house.tape"
+    tape = refer(project.folder / "tests/fixtures/house.tape")  # each call is a group there
     data = bytearray(tape.read_bytes())
     data[data.index(b"records/00000001.msgpack") + 600] ^= 0xFF
     tape.write_bytes(data)

@@ -79,6 +79,6 @@ def test_a_call_under_way_at_close_is_counted(tmp_path: Path) -> None:
     go.set()
     thread.join()
     assert recorder.stats().dropped == {"unfinished": 1}
-    trailer = read(tmp_path / "t.tape").trailer
-    assert trailer is not None
-    assert trailer.coverage.dropped == {"unfinished": 1}
+    end = read(tmp_path / "t.tape").end
+    assert end is not None
+    assert end.coverage.dropped == {"unfinished": 1}

@@ -48,7 +48,7 @@ def test_exceptions_are_the_model_s_own(tmp_path: Path, via: Via, error: BaseExc
         )  # fmt: skip
     else:
         assert call.error.type == "builtins:BaseException"
-    assert read(path).trailer is not None
+    assert read(path).end is not None
 
 
 def _raised(model: Any, error: BaseException) -> BaseException:

@@ -72,8 +72,8 @@ def test_a_full_queue_drops_the_newest_call_without_copying(
     assert stats.queued_bytes == 0
     tape = read(path)
     assert tape.numbers == [*range(10), 25]
-    assert tape.trailer is not None
-    assert tape.trailer.coverage.dropped == {"queue_full": 15}
+    assert tape.end is not None
+    assert tape.end.coverage.dropped == {"queue_full": 15}
 
 
 def test_outputs_that_do_not_fit_leave_the_inputs(tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def test_what_is_kept_spans_everything(tmp_path: Path, calls: list[Any]) -> None
     assert len(span([rows[n] for n in numbers])) == len(span(rows))
 
 
-# How often, in which call, and how far: the counters of the trailer know these of all calls.
+# How often, in which call, and how far: the end of the tape knows these of all calls.
 _COUNTS = {"calls", "first_call", "sizes", "distinct", "min", "max", "range", "warnings"}
 
 

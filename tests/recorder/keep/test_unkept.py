@@ -204,15 +204,15 @@ def test_a_file_never_counts_more_inputs_than_calls(tmp_path: Path) -> None:
         looked.count(structure(1), (torch.float32, torch.Size([5])))  # and then it is interrupted
         assert recorder.seal(20)
         first = read(tmp_path / "t.tape")
-        assert first.trailer is not None
-        assert first.trailer.coverage.seen == 2
+        assert first.end is not None
+        assert first.end.coverage.seen == 2
         assert first.table.totals().seen == 0
         pipeline.ledger.see()
         pipeline.ledger.skip()
         model(zeros(3))
     found = read(tmp_path / "t-00001.tape")
-    assert found.trailer is not None
-    assert found.trailer.coverage.seen == 2
+    assert found.end is not None
+    assert found.end.coverage.seen == 2
     assert not found.damage
 
 

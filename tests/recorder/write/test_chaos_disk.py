@@ -124,7 +124,7 @@ def check_warnings(caplog: pytest.LogCaptureFixture) -> None:
 
 def check_ends(stats: Stats, tapes: list[ReadTape]) -> None:
     """Sealed tapes tell of every call, and their tables count the kept ones and no others twice."""
-    coverage = [tape.trailer.coverage for tape in tapes if tape.trailer is not None]
+    coverage = [tape.end.coverage for tape in tapes if tape.end is not None]
     assert len(coverage) == len(tapes)
     assert sum(part.seen for part in coverage) == stats.seen
     assert sum(part.kept for part in coverage) == stats.kept
@@ -177,7 +177,7 @@ def check_run(folder: Path, stats: Stats, reason: str, *, back: bool, is_last: b
     tapes = tapes_in(folder)
     check_accounts(stats, tapes)
     assert set(stats.dropped) <= {reason, "deleted"}
-    if not is_last and all(tape.trailer is not None for tape in tapes):
+    if not is_last and all(tape.end is not None for tape in tapes):
         assert sizes_in(folder) == stats.written_bytes  # nothing lies behind the end
     if back:
         check_ends(stats, tapes)

@@ -70,7 +70,7 @@ def test_a_file_that_cannot_be_sealed_does_not_stop_the_others(
         assert not pipeline.segments._closed.unsealed
     found = [read(path) for path in tapes(tmp_path)]
     assert sorted(n for tape in found for n in tape.numbers) == list(range(7))
-    assert sum(tape.trailer is None for tape in found) == 2
+    assert sum(tape.end is None for tape in found) == 2
     assert (recorder.stats().kept, recorder.stats().dropped) == (7, {})
     assert caplog.text.count("without its end") == 1
 
@@ -85,9 +85,9 @@ def test_counters_that_fail_cost_only_themselves(
         monkeypatch.setattr(pipeline.unkept, "drain", lambda: 1 / 0)
     stats = recorder.stats()
     tape = read(tmp_path / "a.tape")
-    assert tape.trailer is not None
+    assert tape.end is not None
     assert not tape.damage
-    assert tape.trailer.coverage.seen == stats.seen == 20
+    assert tape.end.coverage.seen == stats.seen == 20
     assert tape.table.totals().seen == stats.kept > 0
     assert "could not be counted" in caplog.text
 

@@ -142,7 +142,7 @@ def test_a_logging_handler_that_raises_stops_nothing(
         logger.removeHandler(handler)
     assert (stats.kept, stats.queued, stats.dropped) == (1, 0, {"io": 1, "internal": 1})
     assert stats.queued_bytes == 0
-    assert read(path).trailer is not None
+    assert read(path).end is not None
 
 
 def test_whatever_the_writer_meets_it_goes_on(

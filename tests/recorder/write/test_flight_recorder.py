@@ -43,8 +43,8 @@ def test_the_last_calls_are_written_when_asked(tmp_path: Path) -> None:
     tape = read(tmp_path / "t.tape")
     assert [call.input(0).item() for call in tape.calls] == [7, 8, 9]
     assert tape.manifest.policy.flight_recorder is not None
-    assert tape.trailer is not None
-    assert [(d.reason, d.calls) for d in tape.trailer.dumps] == [
+    assert tape.end is not None
+    assert [(d.reason, d.calls) for d in tape.end.dumps] == [
         ("the latency alarm", 3), ("again", 0),
     ]  # fmt: skip
 
@@ -62,8 +62,8 @@ def test_a_call_that_raises_brings_those_before_it(tmp_path: Path) -> None:
     assert tape.numbers == [3, 4, 5]
     assert tape.calls[-1].record.error is not None
     assert recorder.stats().dropped == {"flight_recorder": 4}
-    assert tape.trailer is not None
-    assert tape.trailer.dumps[0].reason == "a call raised builtins:ValueError"
+    assert tape.end is not None
+    assert tape.end.dumps[0].reason == "a call raised builtins:ValueError"
 
 
 def test_what_keep_takes_is_not_held(tmp_path: Path) -> None:
@@ -100,8 +100,8 @@ def test_with_that_ends_by_an_exception_dumps(tmp_path: Path) -> None:
         interrupted()
     tape = read(tmp_path / "t.tape")
     assert tape.numbers == [0]
-    assert tape.trailer is not None
-    assert tape.trailer.dumps[0].reason == "the process died of KeyboardInterrupt"
+    assert tape.end is not None
+    assert tape.end.dumps[0].reason == "the process died of KeyboardInterrupt"
 
 
 DYING = """
@@ -127,8 +127,8 @@ def test_a_process_that_dies_of_an_exception(tmp_path: Path) -> None:
     assert done.stderr.count("RuntimeError: the server dies") == 1
     tape = read(path)
     assert tape.numbers == [3, 4]
-    assert tape.trailer is not None
-    assert tape.trailer.dumps[0].reason == "the process died of RuntimeError"
+    assert tape.end is not None
+    assert tape.end.dumps[0].reason == "the process died of RuntimeError"
 
 
 def test_many_threads_hold_and_dump(tmp_path: Path) -> None:

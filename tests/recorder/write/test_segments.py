@@ -43,7 +43,7 @@ def size_on_disk(folder: Path) -> int:
 def adds_up(stats: Stats, folder: Path) -> None:
     """Every call seen stands on a tape or among those dropped, in the files and in the stats."""
     found = [read(path) for path in tapes(folder)]
-    coverage = [tape.trailer.coverage for tape in found if tape.trailer is not None]
+    coverage = [tape.end.coverage for tape in found if tape.end is not None]
     assert len(coverage) == len(found)
     assert sum(c.seen for c in coverage) == stats.seen
     assert sum(c.kept for c in coverage) == stats.kept == sum(len(t.numbers) for t in found)
@@ -306,8 +306,8 @@ def test_sealing_while_recording(tmp_path: Path) -> None:
         assert recorder.seal(20)
         assert recorder.seal(20)  # nothing more to seal
         tape = read(tmp_path / "a.tape")
-        assert tape.trailer is not None
-        assert tape.trailer.coverage.kept == 1
+        assert tape.end is not None
+        assert tape.end.coverage.kept == 1
         model(x, x)
         model(x, x)
     assert [p.name for p in tapes(tmp_path)] == ["a-00001.tape", "a.tape"]

@@ -156,6 +156,29 @@ def test_calls_in_any_order_are_found_and_come_once() -> None:
     numbers = [4, 2, 8, 9]
     reader = opened(tape(*([new_call(number, [number])] for number in numbers), seals=False))
     assert [reader.scan().position(number) for number in numbers] == [0, 1, 2, 3]
+    assert [reader.scan().position(number) for number in (0, 3, 10)] == [None] * 3
     twice = [*numbers, 8]
     scan = opened(tape(*([new_call(number)] for number in twice), seals=False)).scan()
     assert (list(scan.numbers), [error.kind for error in scan.damage]) == (numbers, ["damaged"])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_many_calls_in_any_order(seed: int) -> None:
+    """More than a block of numbers; calls that come twice cost their group."""
+    chance = random.Random(seed)
+    numbers = chance.sample(range(20_000), 6000)
+    groups = [numbers[at : at + 7] for at in range(0, 6000, 7)]
+    again = [[chance.choice(numbers), 20_000 + at] for at in range(5)] + [[30_000, 30_000]]
+    data = tape(*([new_call(number) for number in group] for group in groups + again), seals=False)
+    scan = opened(data).scan()
+    assert list(scan.numbers) == numbers
+    assert len(scan.damage) == len(again)
+    assert [scan.position(number) for number in numbers] == list(range(6000))
+    assert scan.position(20_000) is None
+
+
+def test_calls_in_the_opposite_order() -> None:
+    numbers = range(5000, 0, -1)
+    scan = opened(tape(*([new_call(number)] for number in numbers), seals=False)).scan()
+    assert (list(scan.numbers), scan.damage, scan.ascends) == ([*numbers], [], False)
+    assert list(scan.order) == [*reversed(range(5000))]

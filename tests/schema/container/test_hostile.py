@@ -154,10 +154,10 @@ def test_a_structure_of_many_calls_is_hashed_once(monkeypatch: pytest.MonkeyPatc
         hashed.append(len(structure))
         return begun_hash(structure, leaves)
 
-    structure = pack({"leaves": 0, "scalars": 1, "pad": bytes(500_000)})
-    reader = opened(several(2000, structure))
+    structure = pack({"leaves": 0, "scalars": 1, "pad": bytes(200_000)})
+    reader = opened(several(500, structure))
     monkeypatch.setattr("calltape_schema.groups.begun_hash", counted)
-    assert reader.inputs(raises).totals().kept == 2000
+    assert reader.inputs(raises).totals().kept == 500
     assert hashed == [len(structure)]
 
 
@@ -297,6 +297,9 @@ def test_a_manifest_that_is_too_large_or_none() -> None:
         (member_header("tape.msgpack", 2**20), "damaged"),
         (member_header("other", 5) + bytes(512), "not_a_tape"),
         (b"".join(member("tape.msgpack", [b"abc"], 3)), "damaged"),
+        *((HEAD[:at] + b"?" + HEAD[at + 1 :], "damaged") for at in (0, 11, 100, 130, 150, 260)),
+        (bytes(512) + HEAD[512:], "damaged"),
+        (b"?" * 512, "not_a_tape"),
     ):
         with pytest.raises(TapeError) as raised:
             opened(data)
@@ -388,6 +391,10 @@ def test_an_end_that_is_not_at_the_end(change: Callable[[bytes], bytes]) -> None
     data = change(ended())
     reader = opened(data)
     assert reader.end is None
+    assert any(
+        "bytes were added" in str(one) or "cannot be read" in str(one) or "no member" in str(one)
+        for one in reader.scan().damage
+    )  # it is told
     assert read_all(data)[0] == [0, 1, 2]
 
 
@@ -401,6 +408,33 @@ def test_the_end_of_another_tape() -> None:
     reader = opened(data)
     assert reader.end is None
     assert [error.member for error in reader.scan().damage] == ["end.msgpack"]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda row: setattr(row, "first", 0), "as the first and the last"),
+        (lambda row: setattr(row, "last", 2**63 - 1), "as the first and the last"),
+        (lambda row: setattr(row, "example", 5), "another call as the first"),
+        (lambda row: setattr(row, "raised", 1), "other calls raised"),
+        (lambda row: setattr(row, "seen", 4), "3 kept calls of 4"),
+    ],
+)
+def test_a_row_that_names_other_calls(change: Callable[[Any], None], told: str) -> None:
+    data = tape([new_call(number) for number in (3, 5, 8)])
+    end = opened(data).end
+    table = None if end is None else end.table()
+    assert end is not None
+    assert table is not None
+    [row] = table.rows.values()
+    change(row)
+    at = data.index(b"end.msgpack")
+    made = end.model_copy(update={"inputs": deflated(table.to_bytes())})
+    content = encode_end(made, at)
+    lying = data[:at] + b"".join(member("end.msgpack", [content], len(content))) + ZEROS_AT_END
+    scan = opened(lying).scan()
+    assert [told in str(error) for error in scan.damage] == [True], scan.damage
+    assert scan.table is None
 
 
 def test_unknown_members_and_fields_are_skipped() -> None:

@@ -108,7 +108,7 @@ def test_a_tape_without_calls_counts_inputs() -> None:
     sink = BytesSink()
     writer = TapeWriter(sink, MANIFEST)
     writer.table = table
-    writer.seal(Coverage(seen=5, kept=3, dropped={"policy": 2}), elsewhere=True)
+    writer.seal(Coverage(seen=5, kept=3, dropped={"policy": 2}), elsewhere={})
     reader = opened(sink.data)
     assert reader.end is not None
     found = reader.end.table()
@@ -178,4 +178,4 @@ def test_source_is_not_touched_beyond_its_size() -> None:
     reader = TapeReader(BytesSource(data + b"later"))
     assert reader.end is None  # the zero blocks are not the last bytes
     assert len(reader.scan()) == 3
-    assert "is not last" in str(reader.scan().damage[0])
+    assert "bytes were added" in str(reader.scan().damage[0])

@@ -57,7 +57,7 @@ _DEFAULT, _MOST_CONTEXTS = "gradients, no autocast", 5
 
 _SOURCES = {
     "records": "the record of each call",
-    "summary": "what the tape says of all calls at its end (--scan compares it with the records)",
+    "end": "what the tape says of all calls at its end (--scan compares it with the records)",
 }
 _CHECKED = {
     "skipped": "not checked (--quick)",
@@ -96,7 +96,7 @@ def info(
     """What a tape has, what is wrong with it, and what it may tell.
 
     Target, calls, sizes, coverage and damage; then, with what to do, what is wrong or unwise (files
-    without a trailer, calls that are lost, sizes that never varied, values and classes that could
+    without an end, calls that are lost, sizes that never varied, values and classes that could
     not be stored), and what may tell of a person or a machine, of which no value is shown.
 
     Reads and checks every record and every tensor; but a sealed tape of many calls without tensors
@@ -154,10 +154,10 @@ def _facts(tape: Tape, quick: bool, kept: Counter[CountedKind]) -> dict[str, Any
     for part in tape.segments:
         # Of many calls, its end is as good as its records, unless there are tensors to compare with
         # checksums.
-        end = part.summary
+        end = part.unscanned_end
         has_none = end is not None and not end.tensor_bytes and end.coverage.kept >= _MANY_CALLS
         is_told = quick or has_none or part.elsewhere
-        if not (is_told and totals.add_summary(part, kept)):
+        if not (is_told and totals.add_end(part, kept)):
             _add_calls(totals, tape, part, quick, kept)
             read += 1
     target = tape.target
@@ -272,21 +272,21 @@ class Totals:
         self.tensor_bytes += record.blob.size if record.blob is not None else 0
         self._widen(record.time_ns, record.time_ns + (record.duration_ns or 0))
 
-    def add_summary(self, part: Segment, kept: Counter[CountedKind]) -> bool:
-        """Counts the calls of a file by its summary; False if it has none."""
-        summary, rows = part.summary, part.summed_inputs()
-        if summary is None or rows is None:
+    def add_end(self, part: Segment, kept: Counter[CountedKind]) -> bool:
+        """Counts the calls of a file by its end; False if that is not enough."""
+        end, rows = part.unscanned_end, part.summed_inputs()
+        if end is None or rows is None:
             return False
         for row in rows:
             self.structures.add(row.inputs.structure)
             kept[CountedKind.of(row.inputs)] += row.calls
-        self.calls += summary.coverage.kept
-        self.raised += summary.raised
-        self.tensor_bytes += summary.tensor_bytes
-        if summary.first_ns is not None and summary.last_ns is not None:
-            self._widen(summary.first_ns, summary.last_ns)
-            calls = summary.coverage.kept
-            self.days.add(host_of(part), summary.first_ns, summary.last_ns, calls)
+        self.calls += end.coverage.kept
+        self.raised += end.raised
+        self.tensor_bytes += end.tensor_bytes
+        if end.first_ns is not None and end.last_ns is not None:
+            self._widen(end.first_ns, end.last_ns)
+            calls = end.coverage.kept
+            self.days.add(host_of(part), end.first_ns, end.last_ns, calls)
         return True
 
     def _widen(self, first_ns: int, last_ns: int) -> None:
@@ -412,7 +412,7 @@ def _sealed(tape: Tape) -> str:
         f"{f'{names[part.path]} ' if len(tape.paths) > 1 else ''}"
         f"begun {time_text(part.manifest.created_ns)}"
         for part in tape.segments
-        if part.trailer is None
+        if part.end is None
     ]
     return f"no: {some_of(found, _MOST_PATHS)}, still recording, killed, or cut off{rest}"
 

@@ -130,7 +130,7 @@ def opened(
         except typer.Exit as reached:
             verdict = reached if reached.exit_code else None
         sys.stdout.flush()
-        if scan is False and tape.source == "summary" and tape.calls.are_single:
+        if scan is False and tape.source == "end" and tape.calls.are_single:
             complain(_NOT_COMPARED)
         for error in tape.damage if tells else ():
             complain(str(error))

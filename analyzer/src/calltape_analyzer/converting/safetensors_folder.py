@@ -23,7 +23,7 @@ from typing import Any
 
 from calltape_analyzer.converting.new_folder import create_file, new_folder
 from calltape_analyzer.errors import UsageError
-from calltape_analyzer.reading.regular_files import read_json, read_regular, told_of
+from calltape_analyzer.programs.regular_files import read_json, read_regular, told_of
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import some_of
 from calltape_analyzer.writing.built_calls import ABSENT, build_call

@@ -343,4 +343,7 @@ def _errors(before: TapeTraffic, now: TapeTraffic) -> Iterator[Change]:
         seen = now.raised()
         if seen is not None:
             what = f"{counted(seen.calls, 'call')} raised, and none did before"
-            yield _change(now, "error", "the model", what, seen)
+            change = _change(now, "error", "the model", what, seen)
+            if not now.tape.calls.are_single:  # other calls with these inputs may not have raised
+                change = change.model_copy(update={"first_call": None, "address": None})
+            yield change

@@ -46,8 +46,8 @@ def closing_time(segments: Sequence[Segment]) -> int:
 
 
 def _closed(segment: Segment) -> int:
-    if segment.trailer is not None:
-        return segment.trailer.closed_ns
+    if segment.end is not None:
+        return segment.end.closed_ns
     for position in reversed(segment.order):
         try:
             return segment.record(position).time_ns

@@ -98,7 +98,7 @@ def _file_symptoms(tape: Tape) -> Iterator[Symptom]:
             "counts once",
             advice="open only one of the copies",
         )
-    unsealed = [s.path for s in tape.segments if s.trailer is None and not s.is_ahead]
+    unsealed = [s.path for s in tape.segments if s.end is None and not s.is_ahead]
     if unsealed:
         rest = f", the last call of which is torn ({tape.unfinished} bytes)" * bool(tape.unfinished)
         yield Symptom(
@@ -138,8 +138,8 @@ def _lost_symptoms(tape: Tape) -> Iterator[Symptom]:
                 + some_of([f"{calls} {printable(k)}" for k, calls in reasons.items()], 8),
                 advice=advice,
             )
-    sealed = [segment.trailer for segment in tape.segments if segment.trailer is not None]
-    if any(trailer.coverage.at_least for trailer in sealed):
+    ends = [segment.end for segment in tape.segments if segment.end is not None]
+    if any(end.coverage.at_least for end in ends):
         yield Symptom(
             kind="open_end",
             level="warning",

@@ -40,8 +40,8 @@ def filter_tape(
 
     ``tape.only(calls=..., variant=...)`` chooses calls by number and by variant. Calls of one
     recording keep their numbers and its id; calls of several get new ones, which the history of the
-    new tape explains. The trailer counts what was left out; it has the traffic counters only if no
-    call was.
+    new tape explains. The end counts what was left out; inputs of calls that are on no tape it
+    counts only if no call was.
 
     Args:
         tape: the tape, or a part of one.

@@ -18,8 +18,8 @@ def recover_tape(
     """Writes all sound calls of a tape to a new, sealed tape.
 
     Each call is compared with its checksums and with the format. A damaged one is taken from
-    another file of the tape that has it too. What cannot be read is left out, counted in the
-    trailer, and named in the report (``lost``).
+    another file of the tape that has it too. What cannot be read is left out, counted in the end,
+    and named in the report (``lost``).
 
     Args:
         tape: a damaged, torn or unsealed tape, as ``open_tape`` gives it.

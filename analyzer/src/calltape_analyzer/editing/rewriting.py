@@ -175,14 +175,14 @@ class _Copied(NamedTuple):
 
     Attributes:
         highest: the highest number of a call that was written, or -1.
-        damaged: the damaged calls that were not written.
-        saved: the damaged calls that were written all the same, each with the one of another file
-            that was taken in its place.
+        damaged: the damaged calls that were not written, each with its damage.
+        saved: the damaged calls that were written all the same, each with its damage, and with the
+            one of another file that was taken in its place.
     """
 
     highest: int
-    damaged: list[Call]
-    saved: list[tuple[Call, Call]]
+    damaged: list[tuple[Call, TapeError]]
+    saved: list[tuple[Call, TapeError, Call]]
 
 
 def _copied(
@@ -193,35 +193,32 @@ def _copied(
     spares: SpareCalls | None,
 ) -> _Copied:
     """Writes the calls, but for damaged ones of which no file has a whole copy."""
-    damaged: list[Call] = []
-    saved: list[tuple[Call, Call]] = []
+    damaged: list[tuple[Call, TapeError]] = []
+    saved: list[tuple[Call, TapeError, Call]] = []
     highest = -1
     for call in calls:
         number = numbering.number_of(*call.ref)
-        if not _is_written(writer, call, number, numbering, how):
+        wrong = _written(writer, call, number, how)
+        if wrong is not None:
             others = spares.of(call) if spares is not None else ()
-            other = next(
-                (o for o in others if _is_written(writer, o, number, numbering, how)), None
-            )
+            other = next((o for o in others if _written(writer, o, number, how) is None), None)
             if other is None:
-                damaged.append(call)
+                damaged.append((call, wrong))
                 continue
-            saved.append((call, other))
+            saved.append((call, wrong, other))
         highest = max(highest, number)
     return _Copied(highest, damaged, saved)
 
 
-def _is_written(
-    writer: TapeWriter, call: Call, number: int, numbering: Numbering, how: Rewriting
-) -> bool:
-    """Writes a call. False if it is damaged; then nothing of it is written."""
+def _written(writer: TapeWriter, call: Call, number: int, how: Rewriting) -> TapeError | None:
+    """Writes a call. If it is damaged, nothing of it is written, and what is wrong comes back."""
     try:
         _write(writer, call, number, how)
     except TapeError as error:
         if not is_damage(error) or error.kind not in ("damaged", "invalid", "limit"):
             raise
-        return False
-    return True
+        return error
+    return None
 
 
 def _seal(writer: TapeWriter, tape: Tape, how: Rewriting, left_out: int, highest: int) -> None:
@@ -260,25 +257,26 @@ def _left_out_of_one(tape: Tape, left_out: int) -> dict[bytes, int]:
     return dict.fromkeys(recordings, left_out) if len(recordings) == 1 else {}
 
 
-_Place: TypeAlias = tuple[str | None, str | None]
-"""A file, and a member of it."""
-
 _Spared: TypeAlias = tuple[TapeError, Call]
 """The damage of a call in one file, and the call as another file has it."""
 
 
 def _lost(tape: Tape, copied: _Copied, spared: Sequence[_Spared]) -> Iterator[str]:
     """What is not on the new tape although nobody left it out."""
-    saved: set[_Place] = {place for call, _ in copied.saved for place in _places(call)}
-    saved |= {(error.path, error.member) for error, _ in spared}
-    told: set[_Place] = set()
+    wrong = [error for _, error, _ in copied.saved] + [error for error, _ in spared]
+    saved = {str(error) for error in wrong}
+    # Where a member is not there, a walk over the file finds no member, and does not know of which
+    # call it was.
+    places = {(error.path, error.offset) for error in wrong}
+    places |= {(error.path, error.offset) for _, error in copied.damaged}
+    told: set[str] = set()
     for error in tape.damage:
-        place = (error.path, error.member)
-        if isinstance(error, RepeatedCallsError) or place in saved:
+        is_known = error.member is None and (error.path, error.offset) in places
+        if isinstance(error, RepeatedCallsError) or is_known or str(error) in saved:
             continue
-        told.add(place)
+        told.add(str(error))
         yield str(error)
-    untold = [str(call.number) for call in copied.damaged if told.isdisjoint(_places(call))]
+    untold = [str(call.number) for call, error in copied.damaged if str(error) not in told]
     if untold:
         shown = some_of(untold, _MAX_NAMED)
         yield f"{counted(len(untold), 'call')} could not be copied: {shown}"
@@ -293,7 +291,7 @@ def _spared(tape: Tape, copied: _Copied) -> Iterator[_Spared]:
         for segment in tape.segments
         for path in (segment.path, *map(shown, segment.copies))
     }
-    lost = {call.ref for call in copied.damaged}
+    lost = {call.ref for call, _ in copied.damaged}
     for error in tape.damage:
         recording = recordings.get(error.path or "")
         found = [_at(tape, recording, number) for number in _numbers_of(error)]
@@ -323,15 +321,10 @@ def _numbers_of(error: TapeError) -> Sequence[int]:
     return [int(found)] if found and member == blob_name(int(found)) else []
 
 
-def _places(call: Call) -> list[_Place]:
-    """Where damage of the tensors of a call stands: its file and its member."""
-    return [(call.path, blob_name(call.number))]
-
-
 def _notes(tape: Tape, copied: _Copied, spared: Sequence[_Spared]) -> Iterator[str]:
     """What is to be known of calls that several files have."""
     yield from (str(error) for error in tape.damage if isinstance(error, RepeatedCallsError))
-    pairs = [(call.number, call.path, other.path) for call, other in copied.saved]
+    pairs = [(call.number, call.path, other.path) for call, _, other in copied.saved]
     pairs += [(call.number, error.path or "", call.path) for error, call in spared]
     for number, damaged, whole in pairs[:_MAX_NAMED]:
         names = _names(damaged, whole)

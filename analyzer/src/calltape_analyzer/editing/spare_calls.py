@@ -6,6 +6,7 @@ In comes a call of a tape. Out go the same calls of other files of its recording
 from __future__ import annotations
 
 import bisect
+import contextlib
 from array import array
 from collections.abc import Iterator
 
@@ -34,15 +35,16 @@ class SpareCalls:
                 segment.close()
 
     def of(self, call: Call) -> Iterator[Call]:
-        """The calls of other files with the same record, byte for byte. It has the checksum of the
-        values, so that they are the same too, or damaged."""
-        try:
-            content = call.raw_record()
-        except TapeError:  # nothing tells which other call is this one
-            return
+        """The calls of other files with the same record. It has the checksum of the values, so that
+        they are the same too, or damaged."""
         for segment in self._others(call):
             position = self._position(segment, call.number)
-            if position is not None and segment.content(position) == content:
+            if position is None:
+                continue
+            is_it = False
+            with contextlib.suppress(TapeError):  # then nothing tells
+                is_it = call.is_at(segment, position)
+            if is_it:
                 yield Call(segment, position, call.index, self._tape.class_index)
 
     def _position(self, segment: Segment, number: int) -> int | None:

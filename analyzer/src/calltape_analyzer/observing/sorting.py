@@ -119,7 +119,7 @@ class CallSorter:
         Args:
             calls: of one or more tapes.
             ranges: whether the ranges of integer tensors are those of all calls. Then every record
-                of a file without a summary is read; otherwise one of each combination of
+                of a file that was scanned is read; otherwise one of each combination of
                 structure, leaves and scalars.
 
         Raises:

@@ -52,5 +52,5 @@ def _count(segment: Segment, counted: CountedTables, damage: Damage) -> None:
 
 def _is_part(segment: Segment) -> bool:
     """Whether a tool left calls out: then the table counts the others, and not what was seen."""
-    end = segment.trailer
+    end = segment.end
     return end is not None and LEFT_OUT in end.coverage.dropped

@@ -23,11 +23,11 @@ from calltape_analyzer.programs.manifest import (
 )
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.programs import Programs
+from calltape_analyzer.programs.regular_files import digest_of
 from calltape_analyzer.programs.runtimes import runtime_of
 from calltape_analyzer.programs.torch_version import demand_torch
 from calltape_analyzer.programs.untrusted_files import demand_trust
 from calltape_analyzer.pytree.classes import Classes, ClassIndex
-from calltape_analyzer.reading.regular_files import digest_of
 
 __all__ = ["declared_programs", "folder_of_programs", "load_programs"]
 

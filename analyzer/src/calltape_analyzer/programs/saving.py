@@ -34,7 +34,7 @@ from calltape_analyzer.programs.manifest import (
     read_manifest,
 )
 from calltape_analyzer.programs.program import Program
-from calltape_analyzer.reading.regular_files import digest_of
+from calltape_analyzer.programs.regular_files import digest_of
 from calltape_analyzer.text import some_of
 from calltape_analyzer.variants.variant_findings import findings_of
 

@@ -120,6 +120,14 @@ class Call(Shown):
         """
         return self._segment.content(self._position)
 
+    def is_at(self, segment: Segment, position: int) -> bool:
+        """Whether a file has this call at a position.
+
+        Raises:
+            TapeError: one of them is damaged, so that nothing tells.
+        """
+        return self._segment.is_same(self._position, segment, position)
+
     def document(self) -> dict[str, Any]:
         """The record as plain data, with the encoded structure and leaves of its trees.
 

@@ -81,7 +81,7 @@ class Calls(Sequence[Call]):
     def _count(self) -> None:
         self._lengths = list(map(len, self._segments))
         self._ends = list(accumulate(self._lengths))
-        self._is_known = all(segment.summary is None for segment in self._segments)
+        self._is_known = all(segment.unscanned_end is None for segment in self._segments)
         self._cached_parts: dict[bytes, tuple[list[tuple[int, int]], list[int]]] | None = None
 
     def _recount(self) -> None:
@@ -95,7 +95,7 @@ class Calls(Sequence[Call]):
 
     def _scan(self, segments: Iterable[Segment]) -> None:
         """Makes the single calls of files known."""
-        unknown = [segment for segment in segments if segment.summary is not None]
+        unknown = [segment for segment in segments if segment.unscanned_end is not None]
         for segment in unknown:
             segment.scan()
         if unknown:
@@ -232,7 +232,7 @@ class Calls(Sequence[Call]):
         raise TapeError("usage", f"call {ref.number} is not on this tape")
 
     def inputs_at(self, ref: CallRef) -> Tree:
-        """The inputs of a call. Those of the first call with them are in the summary of its file,
+        """The inputs of a call. Those of the first call with them are in the table of its file,
         if it has one; else the record is read.
 
         Raises:

@@ -89,4 +89,4 @@ class Days:
 
 def unsealed_paths(segments: Iterable[Segment]) -> list[str]:
     """The files that a recorder did not close."""
-    return [segment.path for segment in segments if segment.trailer is None]
+    return [segment.path for segment in segments if segment.end is None]

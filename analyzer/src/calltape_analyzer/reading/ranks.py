@@ -81,7 +81,7 @@ def _are_of(parts: Sequence[Segment], steps: Sequence[Segment]) -> bool:
     """Whether the calls of a recording are those of another one. If one of the processes was
     killed, some of the last calls may be missing."""
     every = (*parts, *steps)
-    if all(part.trailer is not None for part in every):
+    if all(part.end is not None for part in every):
         return _inputs(parts) == _inputs(steps)
     own, others = _calls(parts), _calls(steps)
     return bool(own) and all(others.get(number) == inputs for number, inputs in own.items())

@@ -142,12 +142,12 @@ class RecordedCalls(Shown):
         return tuple(segment.path for segment in self._segments)
 
     @property
-    def source(self) -> Literal["records", "summary"]:
+    def source(self) -> Literal["records", "end"]:
         """What answers are read from: ``records`` if every file was scanned, call by call, or
-        ``summary`` while what some files say of all their calls at their end is all that was read
+        ``end`` while what some files say of all their calls at their end is all that was read
         of these. It was not compared with their records; ``open_tape(..., scan=True)`` does
         that."""
-        return "summary" if any(one.summary is not None for one in self._segments) else "records"
+        return "end" if any(one.unscanned_end is not None for one in self._segments) else "records"
 
     @property
     def nbytes(self) -> int:
@@ -173,7 +173,7 @@ class RecordedCalls(Shown):
     def sealed(self) -> bool:
         """Whether every file ends as a closed recorder leaves it. An unsealed one is as readable;
         its process was killed, or is still recording."""
-        return all(segment.trailer is not None for segment in self._segments)
+        return all(segment.end is not None for segment in self._segments)
 
     @property
     def unfinished(self) -> int:
@@ -237,8 +237,8 @@ class RecordedCalls(Shown):
         return call_at(self._calls, (s.manifest.tape for s in self._segments), address)
 
     def verify(self) -> list[TapeError]:
-        """Compares every tensor byte with its checksum and every tree with the format. A survey has
-        neither.
+        """Compares every tensor byte with its checksum, every tree with the format, and what the
+        ends say of ranges with the records. A survey has none of these.
 
         Returns:
             All damage that is known now; empty for a clean tape.
@@ -246,6 +246,8 @@ class RecordedCalls(Shown):
         if self._calls.are_single:
             for _ in whole_calls(self._calls, entries=True):
                 pass
+            for segment in self._segments:
+                segment.check_table()
         return self.damage
 
     def _leave_out_damaged(self) -> None:

@@ -13,9 +13,15 @@ from typing import Protocol, TypeVar
 
 from calltape_analyzer.reading.segment import UNSEALED, Segment
 from calltape_schema.endings import Coverage, Dump
-from calltape_schema.records import Manifest
 
-__all__ = ["coverage_of", "dumps_of", "missing_numbers", "places_of", "recordings_of"]
+__all__ = [
+    "CountedFile",
+    "coverage_of",
+    "dumps_of",
+    "missing_numbers",
+    "places_of",
+    "recordings_of",
+]
 
 _MAX_MISSING = 1000
 
@@ -26,7 +32,7 @@ class CountedFile(Protocol):
     """What is counted of a file."""
 
     @property
-    def manifest(self) -> Manifest: ...
+    def recording(self) -> bytes: ...
     @property
     def is_ahead(self) -> bool: ...
     @property
@@ -59,7 +65,7 @@ def _summed(parts: Iterable[Coverage]) -> Coverage:
 
 
 def _coverage(parts: Sequence[CountedFile]) -> Coverage:
-    """The coverage of one recording. If a file has no trailer, the numbers of the calls tell how
+    """The coverage of one recording. If a file has no end, the numbers of the calls tell how
     many were seen at least."""
     ahead = (_coverage_from(len(p), len(p), {}, True) for p in parts if p.is_ahead)
     found = _summed([*map(_coverage_of_place, places_of(parts)), *ahead])
@@ -105,7 +111,7 @@ def recordings_of(segments: Iterable[F]) -> list[list[F]]:
     """The files of each recording: those with one tape id."""
     found: dict[bytes, list[F]] = {}
     for segment in segments:
-        found.setdefault(segment.manifest.tape, []).append(segment)
+        found.setdefault(segment.recording, []).append(segment)
     return list(found.values())
 
 
@@ -120,7 +126,7 @@ def places_of(parts: Iterable[F]) -> list[list[F]]:
 
 def dumps_of(segments: Sequence[Segment]) -> tuple[Dump, ...]:
     """The dumps of flight recorders, the oldest first."""
-    every = [dump for s in segments if s.trailer is not None for dump in s.trailer.dumps]
+    every = [dump for s in segments if s.end is not None for dump in s.end.dumps]
     return tuple(sorted(every, key=lambda dump: dump.time_ns))
 
 
@@ -130,7 +136,7 @@ def missing_numbers(segments: Sequence[CountedFile]) -> dict[bytes, tuple[int, .
     numbers: dict[bytes, set[int]] = {}
     for segment in segments:
         if not segment.is_ahead:
-            numbers.setdefault(segment.manifest.tape, set()).add(segment.part)
+            numbers.setdefault(segment.recording, set()).add(segment.part)
     gaps = {tape: tuple(islice(_gaps(found), _MAX_MISSING)) for tape, found in numbers.items()}
     return {tape: found for tape, found in gaps.items() if found}
 

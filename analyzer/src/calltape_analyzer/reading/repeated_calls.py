@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from calltape_analyzer.reading.compressed import COMPRESSIONS
-from calltape_analyzer.reading.damage import Damage, RepeatedCallsError
+from calltape_analyzer.reading.damage import Damage, RepeatedCallsError, is_damage
 from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.text import some_of
 from calltape_schema.errors import TapeError
@@ -33,8 +33,8 @@ def without_repeats(parts: Sequence[Segment], damage: Damage) -> list[Segment]:
     """
     if len(parts) == 1:
         return list(parts)
-    # A copy that was made while the recorder was writing has fewer calls, and no trailer.
-    preferred = sorted(parts, key=lambda part: (part.trailer is None, -_calls_in(part)))
+    # A copy that was made while the recorder was writing has fewer calls, and no end.
+    preferred = sorted(parts, key=lambda part: (part.end is None, -_calls_in(part)))
     complete = [part for part in preferred if not part.is_ahead]
     ahead = [part for part in preferred if part.is_ahead]
     gone = _drop_copies(complete, damage) + _drop_copies([a for a in ahead if len(a)], damage)
@@ -90,13 +90,19 @@ def _calls_in(file: Segment) -> int:
 
 
 def _digest(file: Segment) -> bytes:
-    """Equal for files of equal calls. For files without calls: equal if the trailers are."""
+    """Equal for files of equal calls. For files without calls: equal if the ends are."""
     made = hashlib.blake2b(repr(_extent(file)).encode())
     if not file.numbers:
-        made.update(repr(file.trailer).encode("utf-8", "surrogatepass"))
-    for number, content in zip(file.numbers, file.contents(), strict=True):
-        made.update(f"{number} {len(content)} ".encode())
-        made.update(content)
+        made.update(repr(file.end).encode("utf-8", "surrogatepass"))
+    for position, number in enumerate(file.numbers):
+        try:
+            stated = file.stated(position)
+        except TapeError as error:
+            if not is_damage(error):
+                raise
+            stated = b""
+        made.update(f"{number} {len(stated)} ".encode())
+        made.update(stated)
     return made.digest()
 
 
@@ -156,7 +162,7 @@ def _leave_out(files: Sequence[Segment], repeated: set[int], damage: Damage) -> 
     for file in files:
         own = [(n, at) for at, n in enumerate(file.numbers) if n in repeated]
         again = [(n, at) for n, at in own if n in owners]
-        others = [n for n, at in again if file.content(at) != _content(owners[n])]
+        others = [n for n, at in again if _is_other(file, at, owners[n])]
         originals = [owners[n][0] for n, _ in again]
         if again and not others and len(again) == len(file.numbers):
             gone.append(file)
@@ -170,9 +176,15 @@ def _leave_out(files: Sequence[Segment], repeated: set[int], damage: Damage) -> 
     return gone
 
 
-def _content(owner: tuple[Segment, int]) -> bytes:
-    file, position = owner
-    return file.content(position)
+def _is_other(file: Segment, position: int, owner: tuple[Segment, int]) -> bool:
+    """Whether a call is another one than that of its number in another file. Of a damaged one,
+    nobody can tell, and its damage is told when it is read."""
+    try:
+        return not file.is_same(position, *owner)
+    except TapeError as error:
+        if not is_damage(error):
+            raise
+        return False
 
 
 def _report(

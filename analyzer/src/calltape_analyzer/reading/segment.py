@@ -154,7 +154,7 @@ class Segment:
             self._file.expect_unchanged(self._reader.start, is_sealed=True)
 
     @property
-    def summary(self) -> End | None:
+    def unscanned_end(self) -> End | None:
         """What the end of the file says of its calls, while that is all that is known of them; None
         once the file was scanned, or a part of its calls was chosen."""
         return self._end if self._found is None and self._order is None else None
@@ -168,7 +168,7 @@ class Segment:
     def sources(self) -> tuple[Source, ...]:
         """The recordings of its calls."""
         steps = self.manifest.history or ()
-        if self.elsewhere and steps:
+        if self.elsewhere and steps and steps[-1].sources:
             return tuple(steps[-1].sources)
         return (Source(tape=self.manifest.tape, parts=((self.part, self.part),)),)
 
@@ -191,7 +191,7 @@ class Segment:
         return self._found is not None
 
     @property
-    def trailer(self) -> End | None:
+    def end(self) -> End | None:
         """What the end of the file says of all calls; None if it is not sealed."""
         if self._found is None and self._end:
             return self._end
@@ -202,7 +202,7 @@ class Segment:
     def table(self) -> InputsTable | None:
         """What the end says of the inputs of all calls that were seen, kept or not; None if it does
         not."""
-        self.trailer  # noqa: B018 - a scan may show that it is forged
+        self.end  # noqa: B018 - a scan may show that it is forged
         return self._table
 
     # --- which calls there are ---------------------------------------------------------------
@@ -227,7 +227,7 @@ class Segment:
         if is_ahead(self.path) and len(found):
             self._ahead = self._raw_group(found)
         if self._order is None:
-            self._order = _sorted(found)
+            self._order = found.order
         self._table = found.table
         self._found = found  # last, because other threads ask for it
 
@@ -298,12 +298,12 @@ class Segment:
         self._ranges = None
 
     def __len__(self) -> int:
-        return len(self.order) if self.summary is None else self.summary.coverage.kept
+        return len(self.order) if self.unscanned_end is None else self.unscanned_end.coverage.kept
 
     @property
     def bounds(self) -> tuple[int, int]:
         """The lowest and the highest number of the calls in its list, of which there are some."""
-        if self.summary is not None and self.extent is not None:
+        if self.unscanned_end is not None and self.extent is not None:
             return self.extent
         if self.elsewhere:
             return 0, MAX_COUNT
@@ -324,7 +324,7 @@ class Segment:
     def span_ns(self) -> tuple[int, int] | None:
         """When the first call began and the last one ended, Unix time in nanoseconds; without an
         end, the first and the last one by number. None if nobody knows."""
-        found = self.summary
+        found = self.unscanned_end
         if found is not None:
             first, last = found.first_ns, found.last_ns
             return None if first is None or last is None else (first, last)
@@ -351,8 +351,8 @@ class Segment:
     def coverage(self) -> Coverage:
         """How many calls were seen, kept and dropped: by the end, or without one by the numbers of
         the calls that were found."""
-        if self.trailer is not None:
-            return _sound(self.trailer.coverage)
+        if self.end is not None:
+            return _sound(self.end.coverage)
         if self.is_ahead:
             return Coverage(seen=len(self), kept=len(self), at_least=True)
         segment = self.manifest.segment
@@ -360,11 +360,15 @@ class Segment:
             self._scan.numbers, 0 if segment is None else segment.first_call
         )
 
-    @cached_property
+    @property
     def is_ahead(self) -> bool:
         """Whether this is a write-ahead file: its only call was under way, or it has no call and
         the name of such a file."""
-        if self.trailer is not None or len(self._scan) > 1:
+        return self._is_ahead
+
+    @cached_property
+    def _is_ahead(self) -> bool:
+        if self.end is not None or len(self._scan) > 1:
             return False
         if not len(self._scan):
             return is_ahead(self.path)
@@ -374,6 +378,11 @@ class Segment:
             raise
         except TapeError:
             return False  # the error is raised again when the call is read
+
+    @property
+    def recording(self) -> bytes:
+        """The id that the files of its recording share."""
+        return self.manifest.tape
 
     @property
     def part(self) -> int:
@@ -397,7 +406,7 @@ class Segment:
         """The distinct inputs of its calls by the table of its end, in the order of their first
         calls; None if the file was scanned, or if the table does not tell them all apart. If it
         cannot be read, that is damage."""
-        if self.summary is None:
+        if self.unscanned_end is None:
             return None
         if self._rows is None:
             try:
@@ -444,6 +453,16 @@ class Segment:
     def ranges_at(self, position: int) -> tuple[tuple[int, int, int], ...]:
         """Leaf, smallest and largest element of all calls in its list whose inputs equal those of a
         call. Records that have ranges are decoded for it, once."""
+        found = self._all_ranges().get(self.inputs_number(position), {})
+        return tuple((leaf, low, high) for leaf, (low, high) in sorted(found.items()))
+
+    def check_table(self) -> None:
+        """Compares the ranges in the table of the end with those of the records, if all of these
+        are whole."""
+        if self._table is not None and not self.damaged:
+            self._all_ranges()
+
+    def _all_ranges(self) -> dict[int, dict[int, tuple[int, int]]]:
         if self._ranges is None:
             self._ranges = {}
             for at in self.order:
@@ -454,8 +473,7 @@ class Segment:
                         spans[leaf] = min(low, known[0]), max(high, known[1])
             if len(self._order or ()) == len(self._scan):
                 self._compare_ranges(self._ranges)
-        found = self._ranges.get(self.inputs_number(position), {})
-        return tuple((leaf, low, high) for leaf, (low, high) in sorted(found.items()))
+        return self._ranges
 
     def _compare_ranges(self, found: dict[int, dict[int, tuple[int, int]]]) -> None:
         """Compares the ranges of all calls with those of the table."""
@@ -531,16 +549,49 @@ class Segment:
         return self._same(self._reader.document(position))
 
     def content(self, position: int) -> bytes:
-        """All that the record of a call says, as bytes: equal for equal calls of any files."""
+        """All that a call says, as bytes: equal for equal calls of any files. Tensors that earlier
+        calls have for it are read for this.
+
+        Raises:
+            TapeError: the call is damaged.
+        """
         document = self.document(position)
-        blob = document.pop("blob", None)
-        if document.pop("at", None):
-            facts = self.whole_blob(position, self.record(position))
-            blob = None if facts is None else facts.model_dump()
+        if not document.pop("at", None):
+            return self.stated(position)
+        facts = self.whole_blob(position, self.record(position))
+        return self._packed(position, document, None if facts is None else facts.model_dump())
+
+    def stated(self, position: int) -> bytes:
+        """All that a call says by records and checksums alone, as bytes. Equal calls of files in
+        which the same calls have the tensors of others say the same, whether these are whole or
+        not.
+
+        Raises:
+            TapeError: the record is damaged, or that of a call that has tensors for it.
+        """
+        document = self.document(position)
+        if document.get("at"):
+            holders = [self._reader.holder(call).blob for _, call, _ in self.record(position).at]
+            facts = [None if one is None else [one.size, one.crc32] for one in holders]
+            document["at"] = [document["at"], facts]
+        return self._packed(position, document, document.get("blob"))
+
+    def _packed(self, position: int, document: dict[str, Any], blob: Any) -> bytes:
+        document.pop("blob", None)
         if blob is not None:
             document["blob"] = {name: blob.get(name) for name in ("size", "crc32")}
         # A copy has the fields in another order.
         return pack([self.number(position), sorted(document.items())])
+
+    def is_same(self, position: int, other: Segment, there: int) -> bool:
+        """Whether a call of another file is this one.
+
+        Raises:
+            TapeError: one of them is damaged, so that nothing tells.
+        """
+        if self.stated(position) == other.stated(there):
+            return True
+        return self.content(position) == other.content(there)
 
     def whole_blob(self, position: int, record: GroupedRecord) -> BlobFacts | None:
         """The facts of the blob with all tensors of a call, as :meth:`blob_parts` gives it; None
@@ -551,10 +602,6 @@ class Segment:
         for part in self.blob_parts(position, record):
             size, checksum = size + len(part), crc32(part, checksum)
         return BlobFacts(size=size, crc32=checksum)
-
-    def contents(self) -> Iterator[bytes]:
-        """These of all its calls, in the order of the file."""
-        return map(self.content, range(len(self._scan)))
 
     def blob(self, record: GroupedRecord) -> Member:
         """The member with the tensors of a call.
@@ -693,14 +740,6 @@ def _opened_file(path: str) -> TapeBytes:
     from calltape_analyzer.reading.remote_file import opened_url
 
     return opened_url(path)
-
-
-def _sorted(found: Scan) -> array[int]:
-    """The positions of the calls by their numbers."""
-    positions = array("Q", range(len(found)))
-    if found.ascends:
-        return positions
-    return array("Q", sorted(positions, key=found.numbers.__getitem__))
 
 
 def _rows_of(table: InputsTable) -> list[InputsOfCalls] | None:

@@ -57,7 +57,7 @@ class ReportedTape(CallSource, Protocol):
     @property
     def nbytes(self) -> int: ...
     @property
-    def source(self) -> Literal["records", "summary"]: ...
+    def source(self) -> Literal["records", "end"]: ...
     @property
     def selected(self) -> dict[str, Any]: ...
     def variants(self) -> list[Variant]: ...
@@ -132,7 +132,7 @@ def _facts(tape: ReportedTape, variants: Sequence[Variant]) -> Iterator[tuple[st
         keep = f"keeps {policy.keep}, " if policy.keep is not None else ""
         yield "policy", cut(f"{keep}{values}, {'outputs too' if policy.outputs else 'no outputs'}")
         yield "begun", time_text(manifest.created_ns)
-    if tape.source == "summary":
+    if tape.source == "end":
         yield "read from", "what the files say of all their calls at their ends"
 
 

@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import ClassVar, TypeAlias
+from typing import TypeAlias
 
 from calltape_analyzer.observing.traffic_counters import CountedGroup
 from calltape_analyzer.pytree.inputs import parts_of_inputs
@@ -38,7 +38,8 @@ class FileSurvey:
 
     Attributes:
         path: of the file, without what is secret in a URL.
-        manifest: of the file.
+        manifest: of the file, until it counts.
+        recording, part: the id of its recording, and its number among the files of that.
         sources: the recordings of its calls.
         sealed, elsewhere: whether it has an end, and whether it is a survey.
         is_ahead: whether its only call was under way.
@@ -54,6 +55,8 @@ class FileSurvey:
 
     path: str
     manifest: Manifest
+    recording: bytes
+    part: int
     sources: tuple[Source, ...]
     sealed: bool
     elsewhere: bool
@@ -68,15 +71,12 @@ class FileSurvey:
     table: InputsTable
     damage: tuple[TapeError, ...]
 
-    left_out: ClassVar[int] = 0
+    @property
+    def left_out(self) -> int:
+        return 0
 
     def __len__(self) -> int:
         return self.coverage.kept
-
-    @property
-    def part(self) -> int:
-        """Its number among the files of its recording."""
-        return 0 if self.manifest.segment is None else self.manifest.segment.number
 
     @property
     def last(self) -> int:
@@ -111,10 +111,12 @@ def _read(path: str, scan: bool) -> FileSurvey:
         if table is None:
             segment.scan()
             table = _scanned(segment)
-        end, totals = segment.trailer, table.totals()
+        end, totals = segment.end, table.totals()
         return FileSurvey(
             path=segment.path,
             manifest=segment.manifest,
+            recording=segment.recording,
+            part=segment.part,
             sources=segment.sources,
             sealed=end is not None,
             elsewhere=segment.elsewhere,
@@ -135,6 +137,8 @@ def _read(path: str, scan: bool) -> FileSurvey:
 
 def _with_kept(coverage: Coverage, kept: int) -> Coverage:
     """The coverage of a file of which so many calls could be read."""
+    if kept == coverage.kept:
+        return coverage
     dropped = dict(coverage.dropped)
     if kept < coverage.kept:
         dropped[DAMAGED] = dropped.get(DAMAGED, 0) + coverage.kept - kept

@@ -4,17 +4,18 @@ calls, which every verb reads."""
 from __future__ import annotations
 
 import os
+from array import array
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from hashlib import blake2b
 
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.notebook import Shown, Sketch
 from calltape_analyzer.reading.ranks import of_other_ranks, rank_key
-from calltape_analyzer.reading.recordings import coverage_of, recordings_of
+from calltape_analyzer.reading.recordings import recordings_of
 from calltape_analyzer.reading.targets import TargetsError, chosen_target, target_name
 from calltape_analyzer.surveying.file_survey import FileSurvey
 from calltape_analyzer.text import counted, some_of
-from calltape_analyzer.writing.coverage import new_coverage
+from calltape_analyzer.writing.coverage import coverage_for
 from calltape_analyzer.writing.output_file import write_file
 from calltape_schema import __version__
 from calltape_schema.endings import Coverage
@@ -29,7 +30,7 @@ from calltape_schema.history import (
     redacted_of_steps,
 )
 from calltape_schema.inputs_table import InputsTable
-from calltape_schema.records import MINOR
+from calltape_schema.records import MINOR, Manifest
 from calltape_schema.storage import BytesSink
 from calltape_schema.writer import TapeWriter
 
@@ -37,7 +38,10 @@ __all__ = ["Survey", "TargetSurvey"]
 
 _STRIDE = 2**40
 """The calls of each recording have numbers of their own in a survey, so many apart."""
+_MOST_SEEN = 2**53
+"""The calls of one file; more are a lie, with which nobody else's calls could be counted."""
 _MAX_FILES, _MAX_TEXT = 16, 1000
+_NO_TABLE, _NO_NUMBERS = InputsTable(), array("Q")
 
 
 class TargetSurvey:
@@ -63,6 +67,7 @@ class TargetSurvey:
         self._sources: dict[bytes, Source] = {}
         self._in_surveys: set[bytes] = set()
         self._next = self._seen = 0
+        self._first: Manifest | None = None
 
     @property
     def coverage(self) -> Coverage:
@@ -71,8 +76,7 @@ class TargetSurvey:
         Raises:
             TapeError: ``limit`` if they are more than can be counted.
         """
-        found = coverage_of(self._files)
-        return new_coverage(found.kept, found.dropped, found.at_least)
+        return coverage_for(self._files, sum(map(len, self._files)), 0)
 
     @property
     def files(self) -> int:
@@ -133,13 +137,13 @@ class TargetSurvey:
         whole = self._fresh(one for one in waiting if not one.is_ahead)
         for one in self._without_other_ranks(whole):
             self._try(one, told)
-        recordings = {parts[0].manifest.tape: parts for parts in recordings_of(self._files)}
+        recordings = {parts[0].recording: parts for parts in recordings_of(self._files)}
         for one in ahead:
-            files = recordings.get(one.manifest.tape, ())
+            files = recordings.get(one.recording, ())
             if not any(_has(file, one.last) for file in files):
                 self._try(one, told)
         for one in self._files:
-            one.numbers = one.numbers[:0]
+            one.numbers = _NO_NUMBERS
 
     def _try(self, one: FileSurvey, told: Callable[[TapeError], None]) -> None:
         try:
@@ -187,8 +191,8 @@ class TargetSurvey:
                     f"{source.tape.hex()[:8]}, which would count twice",
                     advice="survey the tapes themselves",
                 )
-        if self._seen + one.coverage.seen > MAX_COUNT:
-            reason = f"the tapes claim to have seen more than {MAX_COUNT} calls"
+        if one.coverage.seen > _MOST_SEEN or self._seen + one.coverage.seen > MAX_COUNT:
+            reason = f"it claims to have seen {one.coverage.seen:,} calls, which cannot be added up"
             raise TapeError("limit", reason, path=one.path)
         begins = self._begins(one)
         self._seen += one.coverage.seen
@@ -199,7 +203,19 @@ class TargetSurvey:
             self._note(source, begins[source.tape], one)
         _renumber(one.table, sorted((s.first, begins[s.tape] - s.first) for s in one.sources))
         self.table.merge(one.table)
-        one.table, one.damage = InputsTable(), ()
+        self._reduce(one)
+
+    def _reduce(self, one: FileSurvey) -> None:
+        """Drops what a file is not asked for any more: there may be a hundred thousand files."""
+        mine = one.manifest
+        if self._first is None or (mine.created_ns, mine.tape) < (
+            self._first.created_ns, self._first.tape
+        ):  # fmt: skip
+            self._first = mine
+        one.manifest = self._first
+        one.table, one.damage, one.sources = _NO_TABLE, (), ()
+        if one.sealed:
+            one.numbers = _NO_NUMBERS
 
     def _note_copy(self, one: FileSurvey, known: FileSurvey) -> None:
         self.copies.append(one.path)
@@ -227,7 +243,8 @@ class TargetSurvey:
                 at += max(-(-(end - source.first) // _STRIDE), 1) * _STRIDE
             elif end - source.first > _STRIDE:
                 at = MAX_COUNT + 1
-        if at > MAX_COUNT or min(firsts, default=0) < 0:
+        lowest = min((row.first for row in one.table.rows.values()), default=firsts[0])
+        if at > MAX_COUNT or not 0 <= firsts[0] <= lowest:
             raise TapeError("limit", "numbers of calls that a survey cannot hold", path=one.path)
         self._next = at
         return found
@@ -257,7 +274,8 @@ class TargetSurvey:
         Raises:
             TapeError: ``limit``.
         """
-        first = min((one.manifest for one in self._files), key=lambda m: (m.created_ns, m.tape))
+        first = self._first
+        assert first is not None
         coverage = self.coverage
         tape = self._id(coverage)
         sources = self._told(tape)
@@ -288,8 +306,8 @@ class TargetSurvey:
 
     def _id(self, coverage: Coverage) -> bytes:
         made = blake2b(self.name.encode("utf-8", "surrogatepass"), digest_size=16)
-        for one in sorted(self._files, key=lambda one: (one.manifest.tape, one.part)):
-            made.update(one.manifest.tape + one.part.to_bytes(8, "little"))
+        for one in sorted(self._files, key=lambda one: (one.recording, one.part)):
+            made.update(one.recording + one.part.to_bytes(8, "little"))
         made.update(coverage.kept.to_bytes(8, "little"))
         return made.digest()
 
@@ -312,7 +330,7 @@ class TargetSurvey:
 
 def _identity(one: FileSurvey) -> Hashable:
     """Equal for copies of a file, and for a file and a later state of it."""
-    return one.manifest.tape, one.part, one.last if one.is_ahead else None
+    return one.recording, one.part, one.last if one.is_ahead else None
 
 
 def _has(file: FileSurvey, number: int) -> bool:

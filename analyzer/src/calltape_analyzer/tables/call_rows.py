@@ -13,12 +13,11 @@ import pyarrow as pa
 from calltape_analyzer.observing.call_source import CallSource
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.damage import is_damage
-from calltape_analyzer.reading.segment import Segment
-from calltape_analyzer.tables.record_fields import RecordFields, record_fields
 from calltape_analyzer.tables.size_columns import CallSizes, SizeColumns
 from calltape_analyzer.tables.table_schema import REPEATED, repeated, schema_of
 from calltape_analyzer.variants.facts import VariantFacts
 from calltape_schema.errors import TapeError
+from calltape_schema.records import CallRecord
 
 __all__ = ["CALL_FIELDS", "call_table"]
 
@@ -92,14 +91,14 @@ class _Rows:
             tape, self._known = segment.manifest.tape.hex(), {}
             for position in segment.order:
                 try:
-                    fields = record_fields(segment.document(position))
-                    sizes = self._sizes_of(segment, position)
+                    record = Call(segment, position, 0, self._tape.class_index).record
+                    sizes = self._sizes_of(segment.inputs_number(position), record)
                 except TapeError as error:
                     if not is_damage(error):
                         raise
                     segment.report(segment.located(error, position), position)
                     continue
-                self._add(tape, segment.number(position), fields, sizes)
+                self._add(tape, record, sizes)
                 if len(self._numbers) >= self._most:
                     yield self._batch()
         if self._numbers:
@@ -108,29 +107,30 @@ class _Rows:
     def _start(self) -> None:
         self._tapes: list[str] = []
         self._numbers: list[int] = []
-        self._fields: list[RecordFields] = []
+        self._fields: list[tuple[int, int | None, int, str | None, int]] = []
         self._places: list[int] = []  # of each call its sizes among the distinct ones
         self._distinct: dict[int, int] = {}  # by their id; _rows keeps them
         self._rows: list[CallSizes] = []
 
-    def _sizes_of(self, segment: Segment, position: int) -> CallSizes:
-        number = segment.inputs_number(position)
+    def _sizes_of(self, number: int, record: CallRecord) -> CallSizes:
         found = self._known.get(number)
         if found is None:
-            call = Call(segment, position, 0, self._tape.class_index)
-            found = self._sizes.of(call.record.inputs)
+            found = self._sizes.of(record.inputs)
             if len(self._known) * (len(self._sizes.columns) + 1) > _MOST_KNOWN_CELLS:
                 self._known = {}
             self._known[number] = found
         return found
 
-    def _add(self, tape: str, number: int, fields: RecordFields, sizes: CallSizes) -> None:
+    def _add(self, tape: str, record: CallRecord, sizes: CallSizes) -> None:
         place = self._distinct.get(id(sizes))
         if place is None:
             place = self._distinct[id(sizes)] = len(self._rows)
             self._rows.append(sizes)
         self._tapes.append(tape)
-        self._numbers.append(number)
+        self._numbers.append(record.call)
+        error = None if record.error is None else record.error.type
+        size = 0 if record.blob is None else record.blob.size
+        fields = record.time_ns, record.duration_ns, record.thread, error, size
         self._fields.append(fields)
         self._places.append(place)
 

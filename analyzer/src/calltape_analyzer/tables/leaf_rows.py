@@ -16,8 +16,6 @@ from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.pytree.node_paths import nodes_with_paths
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.damage import is_damage
-from calltape_analyzer.reading.segment import Segment
-from calltape_analyzer.tables.record_fields import TreeFields, sides_of
 from calltape_analyzer.tables.table_schema import REPEATED, repeated, schema_of
 from calltape_schema.blob import contiguous
 from calltape_schema.errors import TapeError
@@ -83,18 +81,20 @@ class _Rows:
             tape = segment.manifest.tape.hex()
             for position in segment.order:
                 try:
+                    record = Call(segment, position, 0, self._tape.class_index).record
+                    sides = ("inputs", record.inputs), ("outputs", record.outputs)
                     found = [
-                        (name, side, self._leaves_of(segment, position, name, side))
-                        for name, side in sides_of(segment.document(position)).items()
+                        (name, tree, self._leaves_of(name, tree))
+                        for name, tree in sides
+                        if tree is not None
                     ]
                 except TapeError as error:
                     if not is_damage(error):
                         raise
                     segment.report(segment.located(error, position), position)
                     continue
-                number = segment.number(position)
-                for name, side, leaves in found:
-                    self._add(tape, number, name, leaves, side)
+                for name, tree, leaves in found:
+                    self._add(tape, record.call, name, leaves, tree)
                 if len(self._rows["number"]) >= _MOST_ROWS:
                     yield self._batch()
         if self._rows["number"]:
@@ -103,22 +103,19 @@ class _Rows:
     def _start(self) -> None:
         self._rows: dict[str, list[Any]] = {name: [] for name, _, _ in LEAF_FIELDS}
 
-    def _leaves_of(self, segment: Segment, position: int, name: str, side: TreeFields) -> _Leaves:
-        key = name == "inputs", side.structure, side.leaves
+    def _leaves_of(self, name: str, tree: Tree) -> _Leaves:
+        key = name == "inputs", tree.structure, tree.leaves
         found = self._known.get(key)
         if found is None:
-            record = Call(segment, position, 0, self._tape.class_index).record
-            tree = record.inputs if name == "inputs" else record.outputs
-            assert tree is not None
             found = _leaves(tree, self._signature if name == "inputs" else None)
-            cost = len(found.paths) + (len(side.structure) + len(side.leaves)) // 64 + 1
+            cost = len(found.paths) + (len(tree.structure) + len(tree.leaves)) // 64 + 1
             if cost > self._room:
                 self._known, self._room = {}, _MOST_KNOWN
             self._room -= cost
             self._known[key] = found
         return found
 
-    def _add(self, tape: str, number: int, name: str, leaves: _Leaves, side: TreeFields) -> None:
+    def _add(self, tape: str, number: int, name: str, leaves: _Leaves, tree: Tree) -> None:
         count, rows = len(leaves.paths), self._rows
         rows["tape"] += [tape] * count
         rows["number"] += [number] * count
@@ -131,9 +128,9 @@ class _Rows:
         rows["kept"] += leaves.kept
         low: list[int | None] = [None] * count
         high: list[int | None] = [None] * count
-        for leaf, smallest, largest in side.ranges:
-            if leaf < count:
-                low[leaf], high[leaf] = _int64(smallest), _int64(largest)
+        for span in tree.ranges:
+            if span.leaf < count:
+                low[span.leaf], high[span.leaf] = _int64(span.min), _int64(span.max)
         rows["min"] += low
         rows["max"] += high
 

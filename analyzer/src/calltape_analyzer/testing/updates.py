@@ -150,7 +150,7 @@ def _rewrite(source: str, changed: Sequence[Path]) -> None:
     """
     with open_tape(source) as old, open_tape([str(path) for path in changed]) as new:
         (segment,) = old.segments
-        if old.verify() or segment.trailer is None or segment.trailer.continues:
+        if old.verify() or segment.end is None or segment.end.continues:
             raise UsageError(
                 "it is damaged, was not closed, or is one of several files of a recording",
                 path=source,
@@ -165,12 +165,12 @@ def _rewrite(source: str, changed: Sequence[Path]) -> None:
                 writer.copy(known.pop(call.number, call))
             if known:
                 raise UsageError("the tape changed while the tests ran", path=source)
-            trailer = segment.trailer
+            end = segment.end
             writer.seal(
-                trailer.coverage,
+                end.coverage,
                 unkept=unkept_of([segment]),
-                dumps=trailer.dumps,
-                closed_ns=trailer.closed_ns,
+                dumps=end.dumps,
+                closed_ns=end.closed_ns,
             )
 
 

@@ -70,7 +70,7 @@ class CountedSizes:
         """The range over all calls, if it is wider than the range of the calls on the tape."""
         if not self.is_wider:
             return None
-        # A file without a trailer has calls, and no counters.
+        # A file without an end has calls, and no counters.
         low, high = min(self.values.min, self.kept.min), max(self.values.max, self.kept.max)
         return CountedRange(
             min=low,

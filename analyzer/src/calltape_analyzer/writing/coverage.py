@@ -1,4 +1,4 @@
-"""What the trailer of a new tape says of the calls that it has, and of those that it lacks.
+"""What the end of a new tape says of the calls that it has, and of those that it lacks.
 
 In come the files that were read, and how many calls were written. Out goes a coverage that is true
 for the new tape: what it lacks is counted, and if nobody knows how many calls there were, it says
@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
-from calltape_analyzer.reading.recordings import coverage_of
+from calltape_analyzer.reading.recordings import CountedFile, coverage_of
 from calltape_analyzer.reading.segment import UNSEALED, Segment
 from calltape_analyzer.writing.tape_writer import LEFT_OUT
 from calltape_schema.endings import Coverage
@@ -28,7 +28,7 @@ _UNSEALED = "unknown (the tape was not sealed)"
 _MAX_REASONS = 1000
 
 
-def coverage_for(segments: Sequence[Segment], kept: int, unwanted: int) -> Coverage:
+def coverage_for(segments: Sequence[CountedFile], kept: int, unwanted: int) -> Coverage:
     """How many calls were seen, and what became of those that the new tape lacks.
 
     Args:
@@ -48,7 +48,7 @@ def coverage_for(segments: Sequence[Segment], kept: int, unwanted: int) -> Cover
 
 
 def new_coverage(kept: int, dropped: Mapping[str, int], at_least: bool | None) -> Coverage:
-    """What a trailer can say.
+    """What an end can say.
 
     Raises:
         TapeError: ``limit`` if there are more calls than can be counted.
@@ -66,7 +66,7 @@ def calls_in(segments: Iterable[Segment]) -> int:
 
 
 def _folded(dropped: Mapping[str, int]) -> dict[str, int]:
-    """Reasons that a trailer can hold: the last ones together, if there are too many."""
+    """Reasons that an end can hold: the last ones together, if there are too many."""
     if len(dropped) <= _MAX_REASONS:
         return dict(dropped)
     most = sorted(dropped.items(), key=lambda item: -item[1])

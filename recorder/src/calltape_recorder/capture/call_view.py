@@ -1,4 +1,4 @@
-"""Describes a call before anything of it is copied, for policies and counters."""
+"""Describes a call before anything of it is copied, for policies and counts."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Structure:
         classes: the classes met in it, by ``module:qualname``.
         wanted: whether the bytes of its leaves are kept, see :data:`Wanted`.
         withheld: what becomes of each scalar; None if all of them are on the tape unchanged.
-        told: for each scalar on the tape, whether the counters may have its values; None if
+        told: for each scalar on the tape, whether the counts may have its values; None if
             they may have the values of all.
         core: what is left of it without the entries of dicts whose keys are data; None if there
             are none.

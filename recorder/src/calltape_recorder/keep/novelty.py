@@ -40,8 +40,8 @@ class Novelty(Keep):
     - A size breaks an equality, a sum or a multiple that held so far.
     - A size is 0 or 1, and was different in all kept calls.
     - A size or int is at least ``growth`` times the largest kept one, or at most the smallest kept
-      one divided by ``growth``. The tape's counters have the exact smallest and largest ones of all
-      calls.
+      one divided by ``growth``. The end of the tape has the exact smallest and largest ones of
+      all calls.
 
     If the constants (text, float) of a structure never repeat, the first 256 are kept. Keys of
     dicts that never come back, as the ids of requests, are neither structure nor evidence, nor is

@@ -1,0 +1,163 @@
+"""Files that lie or are broken cost their own answer only: tapes among others, and surveys."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from calltape_analyzer import TapeError, open_tape, survey
+from calltape_analyzer.reading import files
+from calltape_analyzer.surveying.executors import Loop
+from calltape_schema.endings import Coverage
+from calltape_schema.history import Source, Step
+from calltape_schema.inputs_table import InputsTable
+from calltape_schema.storage import BytesSink
+from calltape_schema.writer import TapeWriter
+from tests.analyzer.cli.commands import run
+from tests.analyzer.surveying.surveyed import fleet, of, tape_of, written
+from tests.analyzer.tapes import change_end
+from tests.fixture_files import FIXTURES
+
+
+def test_each_hostile_fixture_among_good_tapes(tmp_path: Path) -> None:
+    good = fleet(tmp_path)
+    expected = of(*good)
+    hostile = sorted(p for p in (FIXTURES / "hostile").iterdir() if p.suffix == ".tape")
+    assert len(hostile) > 20
+    found = survey([*good, *hostile], Loop())
+    mine = found.target(expected.name)
+    assert mine.to_bytes() == expected.to_bytes()
+    assert set(found.targets) > {mine.name}
+    assert found.unreadable
+    for number, target in enumerate(found.targets.values()):
+        assert all(str(error).isprintable() for error in target.damage)
+        out = tmp_path / f"{number}.s"
+        out.write_bytes(target.to_bytes())
+        with open_tape(out) as tape:
+            tape.variants()
+            assert len(tape) == target.coverage.kept
+            assert tape.counters.calls >= len(tape)
+
+
+def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
+    good = fleet(tmp_path)
+    (tmp_path / "empty.tape").write_bytes(b"")
+    (tmp_path / "text.tape").write_text("hello" * 300)
+    (tmp_path / "gone.tape").symlink_to(tmp_path / "nothing")
+    found = survey(tmp_path, Loop())
+    assert found.target().to_bytes() == of(*good).to_bytes()
+    assert [error.kind for error in found.unreadable] == ["not_a_tape", "not_found", "not_a_tape"]
+
+
+def test_calls_that_break_the_format_are_damaged(tmp_path: Path) -> None:
+    """What the survey says of the others is whole, and reads back."""
+    path = FIXTURES / "hostile"
+    for one in sorted(path.glob("*.tape")):
+        found = survey(one, Loop())
+        for target in found.targets.values():
+            assert target.table.totals().kept == target.coverage.kept
+
+
+def test_a_directory_that_cannot_be_read_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "closed").mkdir()
+    tape_of(tmp_path / "a.tape")
+    real = os.scandir
+
+    def scandir(path: str) -> Any:
+        if str(path).endswith("closed"):
+            raise PermissionError(13, "Permission denied")
+        return real(path)
+
+    monkeypatch.setattr(files.os, "scandir", scandir)
+    found = survey(tmp_path, executor=Loop())
+    assert [error.path for error in found.unreadable] == [str(tmp_path / "closed")]
+
+
+def test_a_file_that_was_compressed_meanwhile_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tape_of(tmp_path / "a.tape")
+    named = [str(path)]
+    monkeypatch.setattr("calltape_analyzer.surveying.surveying.files_of", lambda *_: named)
+    (tmp_path / "a.tape.gz").write_bytes(gzip.compress(path.read_bytes()))
+    path.unlink()  # its name was read before
+    found = survey(path, executor=Loop())
+    assert not found.unreadable
+    assert found.target().coverage.kept == 3
+
+
+def test_a_tape_that_claims_too_many_calls_costs_its_own_answer_only(tmp_path: Path) -> None:
+    good, most = fleet(tmp_path, 2), 2**63 - 1
+    for number, name in enumerate(("00", "two")):
+        path = tape_of(tmp_path / f"{name}.tape", recording=90 + number)
+        claimed = Coverage(seen=most, kept=3, dropped={"x": most - 3})
+        change_end(path, lambda end, claimed=claimed: {"coverage": claimed})
+    found = survey([*good, tmp_path / "00.tape", tmp_path / "two.tape"], Loop())
+    assert [error.kind for error in found.unreadable] == ["limit", "limit"]
+    assert found.target().to_bytes() == of(*good).to_bytes()
+
+
+def test_each_byte_of_a_survey_may_lie(tmp_path: Path) -> None:
+    """It is read, or refused with a TapeError."""
+    data = bytearray(written(tmp_path / "s.tape", *fleet(tmp_path)).read_bytes())
+    rng, out, refused = random.Random(3), tmp_path / "x.tape", 0
+    for _ in range(150):
+        changed = bytearray(data)
+        for _ in range(rng.randint(1, 3)):
+            changed[rng.randrange(len(changed))] = rng.randrange(256)
+        out.write_bytes(changed)
+        try:
+            with open_tape(out) as tape:
+                tape.variants()
+                str(tape.damage)
+        except TapeError:
+            refused += 1
+        survey(out, Loop())
+    assert 50 < refused < 150
+
+
+def forged(path: Path, sources: tuple[Source, ...], **facts: int) -> Path:
+    """A survey with these sources, and the table of another one."""
+    model = written(path.with_suffix(".s"), tape_of(path.with_suffix(".t"), 9))
+    with open_tape(model) as tape:
+        manifest, table = tape.manifest, tape.segments[0].table
+        coverage = tape.coverage
+    assert manifest.history is not None
+    (step,) = manifest.history
+    sink = BytesSink()
+    made: Step = step.model_copy(update={"sources": sources})
+    writer = TapeWriter(sink, manifest.model_copy(update={"history": (made,)}))
+    writer.table = table or InputsTable()
+    writer.seal(coverage, elsewhere=facts)
+    path.write_bytes(bytes(sink.data))
+    return path
+
+
+@pytest.mark.parametrize(
+    "sources",
+    [
+        (),
+        (Source(tape=b"a" * 16, first=2**63 - 1),),
+        (Source(tape=b"a" * 16, first=-(2**63)), Source(tape=b"b" * 16, first=2**62)),
+        tuple(Source(tape=bytes([n]) * 16, first=0) for n in range(20, 220)),
+        (Source(tape=b"a" * 16, first=5, parts=((9, 2), (3, 2**63 - 1))),),
+    ],
+    ids=["none", "high", "low", "alike", "parts"],
+)
+def test_sources_may_lie(tmp_path: Path, sources: tuple[Source, ...]) -> None:
+    path = forged(tmp_path / "f.tape", sources, first_ns=2**62, last_ns=3)
+    for verb in (["info"], ["variants"], ["explain", "x", "0"], ["survey"]):
+        ran = run(verb[0], path, *verb[1:])
+        assert "unexpected" not in ran.err
+        assert ran.code in (0, 1, 2, 3)
+    good = fleet(tmp_path)
+    found = survey([path, *good], Loop())
+    assert found.target().files + len(found.unreadable) == len(good) + 1
+    found.target().to_bytes()

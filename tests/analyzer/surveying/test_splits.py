@@ -1,0 +1,73 @@
+"""A survey of tapes says what one tape of all calls says, whoever read them and in what order."""
+
+from __future__ import annotations
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calltape_analyzer import diff, open_tape, survey
+from calltape_analyzer.surveying.executors import Loop
+from calltape_schema.records import Segment
+from tests.analyzer.reading.test_summaries import Model, calls
+from tests.analyzer.surveying.surveyed import written
+from tests.analyzer.tapes import Recorded, write_tape
+
+
+def split(made: list[Recorded], folder: Path, rng: random.Random) -> list[Path]:
+    """The calls in several files of one recording: sealed or not, with tables or without."""
+    parts: list[list[Recorded]] = [[] for _ in range(rng.randint(1, 4))]
+    for call in made:
+        rng.choice(parts).append(call)
+    return [
+        write_tape(
+            folder / f"{at}.tape", part, target=Model(), table=rng.random() < 0.7,
+            sealed=rng.random() < 0.8, segment=Segment(number=at),
+        )
+        for at, part in enumerate(parts)
+    ]  # fmt: skip
+
+
+@given(calls(), st.integers(0, 2**16))
+def test_any_split_in_any_order_on_any_executor(
+    tmp_path_factory: pytest.TempPathFactory, made: list[Recorded], seed: int
+) -> None:
+    folder, rng = tmp_path_factory.mktemp("a"), random.Random(seed)
+    paths = split(made, folder, rng)
+    plain = survey(sorted(paths), Loop()).target()
+    shuffled = rng.sample(paths, len(paths))
+    with ThreadPoolExecutor(2) as threads:
+        found = survey(shuffled, threads).target()
+    assert found.to_bytes() == plain.to_bytes()
+    whole = folder / "whole.s"
+    whole.write_bytes(plain.to_bytes())
+    cut = rng.randint(0, len(paths))
+    halves = [
+        written(folder / f"half-{at}.s", *half)
+        for at, half in enumerate((shuffled[:cut], shuffled[cut:]))
+        if half
+    ]
+    both = written(folder / "both.s", *halves)
+    with open_tape(paths) as tape:
+        for path in (whole, both):
+            with open_tape(path) as surveyed:
+                assert len(surveyed) == len(tape)
+                assert surveyed.coverage.kept == tape.coverage.kept
+                assert [v.findings.tensors for v in surveyed.variants()] == [
+                    v.findings.tensors for v in tape.variants()
+                ]
+                assert {str(s.first.ref) for s in surveyed.calls.by_inputs()} <= {
+                    str(call.ref) for call in tape.calls
+                }
+                assert not surveyed.damage
+                if all(not part.coverage.at_least for part in tape.segments):
+                    assert str(diff(tape, surveyed)) == "the traffic on both is the same"
+        with open_tape(whole) as surveyed:
+            found_there, found_here = surveyed.coverage, tape.coverage
+            assert (found_there.seen, found_there.at_least, sum(found_there.lost.values())) == (
+                found_here.seen, found_here.at_least, sum(found_here.lost.values())
+            )  # fmt: skip
