@@ -88,12 +88,12 @@ def test_mutants_have_tables(tmp_path: Path) -> None:
         data = encoded(tape)
         path.write_bytes(tabled(rng, data))
         with open_tape(path) as made:
-            if made.segments[0].summary is None:
+            if made.segments[0].unscanned_end is None:
                 found["refused" if tape.end is not None else "unsealed"] += 1
                 continue
             with contextlib.suppress(TapeError):
                 made.shape_findings()
-            is_used = made.segments[0].summary is not None
+            is_used = made.segments[0].unscanned_end is not None
             found["used" if is_used else "broken"] += 1
             found["true" if not made.verify() else "a lie"] += 1
     assert min(found[one] for one in ("used", "refused", "broken", "true", "a lie")) > 0, found

@@ -242,24 +242,31 @@ class TapeReader:
 
     def _place_of(self, number: int) -> tuple[int, int]:
         """The offset of the group of a call, and its position there. Without a scan, the index of a
-        sealed tape tells."""
+        sealed tape tells. A damaged group costs its own calls only."""
         if self._scan is None and self.end is not None and self._index is None:
             try:
                 self._index = self.end.groups()
             except TapeError:
                 self.scan()
+        trouble = TapeError("usage", f"there is no call {number}")
         if self._scan is None and self._index is not None:
             index = self._index
             for offset, low, high in zip(index.offsets, index.lows, index.highs, strict=True):
                 if low <= number <= high:
-                    numbers = self.group(offset).numbers
+                    try:
+                        numbers = self.group(offset).numbers
+                    except TapeError as error:
+                        if error.kind in ("closed", "io"):
+                            raise  # it says nothing about the tape
+                        trouble = error
+                        continue
                     if number in numbers:
                         return offset, numbers.index(number)
         else:
             at = self.scan().position(number)
             if at is not None:
                 return self.scan().place(at)
-        raise TapeError("usage", f"there is no call {number}")
+        raise trouble
 
     def _holder(self, record: GroupedRecord, key: str) -> tuple[GroupedRecord, str]:
         """The call whose blob has the bytes of a key of this call, and the key there."""

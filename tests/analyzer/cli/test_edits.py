@@ -117,7 +117,7 @@ def test_recover_says_what_was_lost(tape: Path, tmp_path: Path) -> None:
     torn.write_bytes(data[: data.index(b"blobs/00000004") + 700])
     found = run("recover", torn, "-o", tmp_path / "a.tape")
     assert found.code == 3
-    assert "of a call that was being written" in found.out
+    assert "of calls that were being written" in found.out
     assert kept(tmp_path / "a.tape") == [0, 1, 2, 3]
     torn.write_bytes(data[: data.index(b"end.msgpack")])
     found = run("recover", torn, "-o", tmp_path / "b.tape")

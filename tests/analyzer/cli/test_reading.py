@@ -67,7 +67,7 @@ def test_info_of_an_unsealed_tape(tmp_path: Path) -> None:
     code, out, err = run("info", path)
     assert (code, err) == (0, "")
     assert "no: begun 2023-11-14T22:13:20.000Z, still recording, killed, or cut off" in out
-    assert "unfinished call" in out
+    assert "unfinished calls" in out
 
 
 def test_info_of_an_empty_tape(tmp_path: Path) -> None:

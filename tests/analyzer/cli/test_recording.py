@@ -170,7 +170,7 @@ def test_info_of_files_without_counters(folder: Path) -> None:
     data = last.read_bytes()
     last.write_bytes(data[: data.rindex(b"end.msgpack")])
     head = shown(folder)["traffic"][0]
-    assert head == f"at least 4 calls in 2 kinds; no counters in {last}"
+    assert head == f"at least 4 calls in 2 kinds; {last} may have seen more"
 
 
 def test_a_policy_in_words() -> None:

@@ -123,6 +123,14 @@ def test_the_command_goes_there_and_back(tmp_path: Path) -> None:
         told = [[repr(facts_of(call)) for call in one] for one in (made, tape)]
         assert told[0] == told[1]
     assert run("convert", tmp_path / "none", "--to", "tape", "-o", back).code == 1
+    again = run("convert", tmp_path / "f", "--to", "tape", "-o", back)
+    assert again.code != 0
+    assert "or pass --force" in again.err
+    assert run("convert", tmp_path / "f", "--to", "tape", "-o", back, "--force").code == 0
+    there = run("convert", back, "--to", "safetensors", "-o", tmp_path / "f")
+    assert there.code != 0
+    assert "name another place" in there.err.lower()
+    assert "force" not in there.err
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def test_damage_and_torn_ends(tmp_path: Path) -> None:
     found = kinds(torn)
     assert found["unsealed"] == "warning"
     assert "damage" not in found
-    assert "is torn" in str(diagnosis(torn))
+    assert "of unfinished calls" in str(diagnosis(torn))
     data[data.index(b"blobs/00000001.safetensors") + 800] ^= 1
     broken = tmp_path / "broken.tape"
     broken.write_bytes(data)

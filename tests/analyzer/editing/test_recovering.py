@@ -150,7 +150,7 @@ def test_an_unsealed_tape_is_sealed(source: Path, tmp_path: Path) -> None:
     path.write_bytes(data[: data.index(b"blobs/00000004") + 700])
     records, lost = mended(path, tmp_path / "b.tape")
     assert len(records) == 4
-    assert "of a call that was being written" in lost[0]
+    assert "of calls that were being written" in lost[0]
     with open_tape(tmp_path / "b.tape") as tape:
         assert [step.verb for step in tape.manifest.history or ()] == ["recover"]
         assert tape.coverage == Coverage(seen=4, kept=4, at_least=True)

@@ -30,7 +30,7 @@ def recorded(path: Path, calls: int) -> Path:
 def test_calls_of_a_tape_with_a_summary_are_read(tmp_path: Path) -> None:
     """The file was said to have changed, because its manifest did not equal itself."""
     with open_tape(recorded(tmp_path / "a.tape", 300)) as tape:
-        assert tape.segments[0].summary is not None
+        assert tape.segments[0].unscanned_end is not None
         assert tape.calls[260].inputs.args[0].shape == (260 % 5 + 1,)
 
 

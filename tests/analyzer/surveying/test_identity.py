@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from calltape_analyzer import open_tape, survey
+from calltape_analyzer import filter_tape, open_tape, survey
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.surveying import survey as module
 from calltape_analyzer.surveying.executors import Loop
 from calltape_schema.history import MAX_PARTS, Source, joined_parts
+from calltape_schema.inputs_table import InputsTable
 from calltape_schema.records import Segment
 from tests.analyzer.cli.commands import run
 from tests.analyzer.reading.test_calls_under_way import ahead
@@ -44,6 +45,56 @@ def test_a_file_that_claims_to_be_another_one_is_told(tmp_path: Path) -> None:
     assert "it has other calls than" in str(found.damage[0])
     shutil.copy(one, other)
     assert not of(one, other).damage
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+def test_a_part_of_a_tape_does_not_count_in_its_place(tmp_path: Path, sealed: bool) -> None:
+    """What ``filter`` and ``recover`` write has the id of the recording, and fewer calls."""
+    whole = tape_of(tmp_path / "m.tape", 9, sealed=sealed)
+    with open_tape(whole) as tape:
+        filter_tape(tape.only(calls=range(2, 6)), tmp_path / "a.tape")
+        filter_tape(tape.only(calls=range(4)), tmp_path / "z.tape")
+    parts = [tmp_path / "a.tape", tmp_path / "z.tape"]
+    for paths in itertools.permutations([whole, *parts]):
+        found = of(*paths)
+        assert found.coverage.kept == 9
+        assert sorted(found.copies) == sorted(map(str, parts))
+        assert not found.damage
+        assert not found.coverage.lost
+
+
+def test_the_tensors_of_unsealed_tapes_count(tmp_path: Path) -> None:
+    sealed = tape_of(tmp_path / "a.tape", 5)
+    unsealed = tape_of(tmp_path / "b.tape", 5, recording=2, sealed=False)
+    sizes = []
+    for path in (sealed, unsealed):
+        with open_tape(written(tmp_path / f"{path.stem}-survey.tape", path)) as tape:
+            end = tape.segments[0].end
+            assert end is not None
+            sizes.append(end.tensor_bytes)
+    assert sizes[0] == sizes[1] > 0
+
+
+def test_a_row_is_moved_in_little_time_however_many_recordings_there_are() -> None:
+    """Counted, not timed: of 1,000 recordings, ten are looked at for a number."""
+
+    class Number(int):
+        asked = 0
+
+        def __lt__(self, other: int) -> bool:
+            Number.asked += 1
+            return int(self) < other
+
+        def __gt__(self, other: int) -> bool:
+            Number.asked += 1
+            return int(self) > other
+
+    table = InputsTable()
+    for n in range(50):
+        table.add(b"s%d" % n, b"l", b"\x90", n * 10)
+    module._renumber(table, [(Number(10 * n), 7) for n in range(1000)])
+    assert {row.first for row in table.rows.values()} == {n * 10 + 7 for n in range(50)}
+    assert Number.asked < 50 * 4 * 12
 
 
 def part(folder: Path, number: int, calls: int = 3) -> Path:

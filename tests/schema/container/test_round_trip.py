@@ -63,6 +63,18 @@ def test_a_call_is_found_by_the_index_without_a_scan() -> None:
         reader.record(3)
 
 
+def test_a_damaged_group_costs_its_own_calls_also_without_a_scan() -> None:
+    data = bytearray(tape([new_call(0), new_call(2)], [new_call(1)]))
+    data[data.index(b"records/00000000.msgpack") + 600] ^= 1
+    reader = opened(bytes(data))
+    assert reader.record(1).call == 1
+    for number in (0, 2):
+        with pytest.raises(TapeError) as caught:
+            reader.record(number)
+        assert caught.value.kind == "damaged"
+    assert reader._scan is None
+
+
 def test_calls_in_any_order() -> None:
     data = tape([new_call(5), new_call(3)], [new_call(4)], seals=False)
     reader = opened(data)

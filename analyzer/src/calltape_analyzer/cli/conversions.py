@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from calltape_analyzer.cli.budget import reading
-from calltape_analyzer.cli.options import FORM, Calls, OfTarget, Out, Variants
-from calltape_analyzer.cli.output import command, line
+from calltape_analyzer.cli.options import FORM, Calls, Force, OfTarget, Out, Variants
+from calltape_analyzer.cli.output import command, forced, line
 from calltape_analyzer.cli.tapes import Part, opened
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import counted, some_of
@@ -41,7 +41,7 @@ _USED: dict[Form, frozenset[str]] = {
     Form.polygraphy: _OF_A_TAPE | {"onnx"},
     Form.polygraphy_outputs: _OF_A_TAPE | {"onnx"},
     Form.safetensors: _OF_A_TAPE,
-    Form.tape: frozenset(),
+    Form.tape: frozenset({"force"}),
 }
 """The options that each form has a use for."""
 
@@ -60,6 +60,7 @@ def convert(
     target: OfTarget = None,
     calls: Calls = None,
     variant: Variants = None,
+    force: Force = False,
 ) -> None:
     """Calls in the form of another tool, or a tape of what one wrote.
 
@@ -72,15 +73,17 @@ def convert(
     calltape convert runs/llm.tape --to polygraphy --onnx llm.onnx -o in.json
     calltape convert folder --to tape -o calls.tape
     """
-    _refuse_unmeant(to, {"target": target, "calls": calls, "variant": variant, "onnx": onnx})
+    given = {"target": target, "calls": calls, "variant": variant, "onnx": onnx, "force": force}
+    _refuse_unmeant(to, given)
     if to is Form.tape:
         if len(paths) != 1:
             raise typer.BadParameter("--to tape takes one folder")
-        with reading(_files_in(paths[0])):
-            made = _from_folder(paths[0], out)
+        with reading(_files_in(paths[0])), forced():
+            made = _from_folder(paths[0], out, force)
         _end(made, out)
         return
-    with opened(paths, Part(calls, variant, target=target), runs=True) as tape:
+    part = Part(calls, variant, target=target)
+    with opened(paths, part, runs=True) as tape, forced(is_option=False):
         _end(_to(to, tape, out, onnx), out)
 
 
@@ -97,11 +100,11 @@ def _refuse_unmeant(form: Form, given: Mapping[str, object]) -> None:
             raise typer.BadParameter(f"--{name} has no use with --to {form.value}; leave it out")
 
 
-def _from_folder(path: str, out: Path) -> Written:
+def _from_folder(path: str, out: Path, force: bool) -> Written:
     from calltape_analyzer.converting.safetensors_folder import read_safetensors_folder
     from calltape_analyzer.converting.written import Written
 
-    return Written(read_safetensors_folder(path, out))
+    return Written(read_safetensors_folder(path, out, overwrite=force))
 
 
 def _to(to: Form, tape: Tape, out: Path, model: Path | None) -> Written:

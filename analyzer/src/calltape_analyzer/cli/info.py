@@ -406,7 +406,7 @@ def _recordings(tape: Tape) -> str:
 def _sealed(tape: Tape) -> str:
     if tape.sealed:
         return "yes"
-    rest = f", {size(tape.unfinished)} of an unfinished call at the end" if tape.unfinished else ""
+    rest = f", {size(tape.unfinished)} of unfinished calls at the end" if tape.unfinished else ""
     names = short_paths(tape.paths)
     found = [
         f"{f'{names[part.path]} ' if len(tape.paths) > 1 else ''}"

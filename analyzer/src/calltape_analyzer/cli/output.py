@@ -154,11 +154,12 @@ def _json_of(model: BaseModel) -> str:
 
 
 @contextmanager
-def forced() -> Iterator[None]:
+def forced(*, is_option: bool = True) -> Iterator[None]:
     """Says of a file that is there already which option replaces it."""
     try:
         yield
     except TapeError as error:
         if error.kind == "exists":
-            error.advice = "name another place, or pass --force to replace what is there"
+            force = ", or pass --force to replace what is there" if is_option else ""
+            error.advice = f"name another place{force}"
         raise

@@ -205,7 +205,7 @@ def traffic_lines(
     if counters.other_calls:
         head += f", and {counters.other_calls:,} of which only the number is known"
     if not counters.complete:
-        head += f"; no counters in {listed(sorted(counters.missing))}"
+        head += f"; {listed(sorted(counters.missing))} may have seen more"
     yield head
     groups = counters.in_order()
     shown = groups[:_MAX_GROUPS]

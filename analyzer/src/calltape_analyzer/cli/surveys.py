@@ -19,7 +19,15 @@ import typer
 
 from calltape_analyzer.cli.budget import Exceeded, limits, reading, reading_in_thread
 from calltape_analyzer.cli.options import FILES, Force, Json, OfTarget, OptionalOut, Scan
-from calltape_analyzer.cli.output import DAMAGED, command, complain, forced, line, print_json
+from calltape_analyzer.cli.output import (
+    DAMAGED,
+    FAILURE,
+    command,
+    complain,
+    forced,
+    line,
+    print_json,
+)
 from calltape_analyzer.cli.recordings import coverage_text, size
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.progress import later_bar
@@ -86,13 +94,13 @@ def survey(
                 print()
             _print(one)
         if not chosen:
-            line("no tape could be read")
+            line("no tape could be read" + (f": {out} was not written" if out is not None else ""))
     sys.stdout.flush()
     errors = [*found.unreadable, *(error for one in chosen for error in one.damage)]
     for error in errors:
         complain(str(error))
     if errors:
-        raise typer.Exit(DAMAGED)
+        raise typer.Exit(DAMAGED if chosen else FAILURE)
 
 
 def _print(one: TargetSurvey) -> None:

@@ -100,7 +100,7 @@ def _file_symptoms(tape: Tape) -> Iterator[Symptom]:
         )
     unsealed = [s.path for s in tape.segments if s.end is None and not s.is_ahead]
     if unsealed:
-        rest = f", the last call of which is torn ({tape.unfinished} bytes)" * bool(tape.unfinished)
+        rest = f", with {tape.unfinished} bytes of unfinished calls" * bool(tape.unfinished)
         yield Symptom(
             kind="unsealed",
             level="warning",

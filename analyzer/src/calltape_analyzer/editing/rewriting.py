@@ -281,7 +281,7 @@ def _lost(tape: Tape, copied: _Copied, spared: Sequence[_Spared]) -> Iterator[st
         shown = some_of(untold, _MAX_NAMED)
         yield f"{counted(len(untold), 'call')} could not be copied: {shown}"
     if tape.unfinished:
-        yield f"{tape.unfinished} bytes of a call that was being written"
+        yield f"{tape.unfinished} bytes of calls that were being written"
 
 
 def _spared(tape: Tape, copied: _Copied) -> Iterator[_Spared]:

@@ -341,6 +341,11 @@ class Segment:
         return self._file.disk_bytes
 
     @property
+    def tensor_bytes(self) -> int:
+        """The sizes of all blobs together, as its end or a scan found them."""
+        return self._scan.tensor_bytes if self.end is None else self.end.tensor_bytes
+
+    @property
     def closed(self) -> bool:
         return self._file.is_closed
 

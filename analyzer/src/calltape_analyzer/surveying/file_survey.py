@@ -127,7 +127,7 @@ def _read(path: str, scan: bool) -> FileSurvey:
             span_ns=segment.span_ns,
             raised=min(totals.raised if end is None else end.raised, totals.kept),
             nbytes=segment.size,
-            tensor_bytes=0 if end is None else end.tensor_bytes,
+            tensor_bytes=segment.tensor_bytes,
             table=table,
             damage=tuple(segment.damage.list()),
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from array import array
+from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from hashlib import blake2b
 
@@ -110,13 +111,15 @@ class TargetSurvey:
         return sorted({one.host for one in self._sources.values() if one.host is not None})
 
     def add(self, one: FileSurvey) -> None:
-        """Adds a file, or keeps it until all are there: of a file without an end another one may
-        be there that has more, and calls of a rank may be those of another one.
+        """Adds a file, or keeps it until all are there: of a file without an end, and of one that
+        was made of another, that one may be there, which has more calls; and calls of a rank may be
+        those of another one.
 
         Raises:
             UsageError, TapeError: as :meth:`finish`.
         """
-        if one.sealed and one.manifest.rank is None:
+        is_made = one.manifest.history is not None and not one.elsewhere
+        if one.sealed and one.manifest.rank is None and not is_made:
             self._count(one)
         else:
             self._waiting.append(one)
@@ -131,7 +134,7 @@ class TargetSurvey:
             UsageError: a survey has calls of a file that counts already, or the other way round:
                 nobody can tell which calls they have in common.
         """
-        waiting = sorted(self._waiting, key=lambda one: (not one.sealed, -len(one)))
+        waiting = sorted(self._waiting, key=lambda one: (-len(one), not one.sealed))
         self._waiting.clear()
         ahead = [one for one in waiting if one.is_ahead]
         whole = self._fresh(one for one in waiting if not one.is_ahead)
@@ -219,7 +222,8 @@ class TargetSurvey:
 
     def _note_copy(self, one: FileSurvey, known: FileSurvey) -> None:
         self.copies.append(one.path)
-        if one.sealed and known.sealed and one.coverage != known.coverage:
+        is_part = one.manifest.history is not None and len(one) <= len(known)
+        if one.sealed and known.sealed and one.coverage != known.coverage and not is_part:
             reason = f"it has other calls than {known.path}, and claims to be the same file"
             advice = "find out which of them was changed"
             self.damage.append(TapeError("damaged", reason, path=one.path, advice=advice))
@@ -365,14 +369,18 @@ def _renumber(table: InputsTable, firsts: Sequence[tuple[int, int]]) -> None:
             is added to the numbers from there on, ascending.
     """
 
+    lowest = [first for first, _ in firsts]
+
     def moved(number: int) -> int:
-        return number + max(firsts, key=lambda one: (one[0] <= number, one[0]))[1]
+        return number + firsts[bisect_right(lowest, number) - 1][1]
 
     for row in table.rows.values():
         row.first, row.last = moved(row.first), moved(row.last)
         row.example = None if row.example is None else moved(row.example)
         if row.last < row.first:  # recordings have another order here
             row.first, row.last = row.last, row.first
+        if row.example is not None:
+            row.example = min(max(row.example, row.first), row.last)
 
 
 def _rank(parts: Sequence[FileSurvey]) -> int:
