@@ -15,6 +15,7 @@ import torch
 
 from calltape_recorder import FlightRecorder, Novelty, Rate, Recorder, pipeline, record
 from calltape_recorder.keep.ledger import Stats
+from calltape_recorder.snapshot import large_copies
 from tests.recorder.appearance import appearance_of
 
 QUARTER = 65_536  # as many rows as Novelty remembers: each quarter ends with as many
@@ -80,6 +81,7 @@ def caches(recorder: Recorder) -> dict[str, int]:
         "novelty patterns": novelty._patterns,
         "repeats": len(mine.repeats),
         "classes": len(recorder.classes),
+        "array types": len(large_copies._array_types),
         "rows that wait": len(mine.unkept._waiting),
         "kinds": len(table.kinds),
         "axes of kinds": table._axes,
