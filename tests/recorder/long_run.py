@@ -15,6 +15,9 @@ import torch
 
 from calltape_recorder import FlightRecorder, Novelty, Rate, Recorder, pipeline, record
 from calltape_recorder.keep.ledger import Stats
+from calltape_recorder.snapshot import large_copies
+from calltape_schema import inputs_table
+from calltape_schema.inputs_table import InputsTable
 from tests.recorder.appearance import appearance_of
 
 QUARTER = 65_536  # as many rows as Novelty remembers: each quarter ends with as many
@@ -80,6 +83,8 @@ def caches(recorder: Recorder) -> dict[str, int]:
         "novelty patterns": novelty._patterns,
         "repeats": len(mine.repeats),
         "classes": len(recorder.classes),
+        "array types": len(large_copies._array_types),
+        "structures of rows": len(inputs_table._lengths_in._known),  # type: ignore[attr-defined]
         "rows that wait": len(mine.unkept._waiting),
         "kinds": len(table.kinds),
         "axes of kinds": table._axes,
@@ -96,18 +101,24 @@ def caches(recorder: Recorder) -> dict[str, int]:
 
 def held(recorder: Recorder, folder: Path) -> dict[str, Any]:
     """What the process has between two files: in the midst of one, it also has what the counters of
-    that file found so far, which is as much as chance has it."""
+    that file found so far, which is as much as chance has it. So has the table of a file that was
+    deleted just now: its axes, which have a bound, are looked at before."""
     assert recorder.seal()
+    remembered = caches(recorder)
+    unkept = recorder._handler.pipeline.unkept  # type: ignore[union-attr]
+    document = unkept.drain().to_bytes()
     gc.collect()
     pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return {
+    found = {
         "resident": pages * os.sysconf("SC_PAGE_SIZE"),
         "objects": len(gc.get_objects()),
         "blocks": sys.getallocatedblocks(),
         "descriptors": len(os.listdir("/proc/self/fd")),
         "disk": sum(path.stat().st_size for path in folder.glob("*.tape")),
-        "caches": caches(recorder),
+        "caches": remembered,
     }
+    unkept.absorb(InputsTable.from_bytes(document))
+    return found
 
 
 def main(folder: Path) -> None:

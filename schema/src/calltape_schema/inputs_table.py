@@ -183,7 +183,7 @@ class Row(Counts):
         lengths = _lengths_in(self.structure)
         leaves = _sized_leaves_in(self.leaves)
         scalars = unpack(self.scalars)
-        if not is_array(scalars) or lengths != _Lengths(leaves=len(leaves), scalars=len(scalars)):
+        if not is_array(scalars) or lengths != (len(leaves), len(scalars)):
             raise TapeError("invalid", "the structure does not fit its leaves and scalars")
         shapes = [leaf.shape for leaf in leaves]
         ints = [value if type(value) is int else None for value in scalars]
@@ -555,7 +555,17 @@ class _SizedLeaf(Record):
     shape: Annotated[Many[Size], Field(max_length=MAX_RANK)]
 
 
-_lengths_in = Interner(decoder(TypeAdapter(_Lengths), "structure"))
+_decode_lengths = decoder(TypeAdapter(_Lengths), "structure")
+
+
+def _lengths_of(structure: bytes) -> tuple[int, int]:
+    """What :class:`_Lengths` has, without the model: a recorder remembers those of its structures
+    as long as it runs."""
+    found = _decode_lengths(structure)
+    return found.leaves, found.scalars
+
+
+_lengths_in: Callable[[bytes], tuple[int, int]] = Interner(_lengths_of)
 _sized_leaves_in = decoder(
     TypeAdapter(Annotated[tuple[_SizedLeaf, ...], Field(max_length=MAX_NODES)]), "leaves"
 )

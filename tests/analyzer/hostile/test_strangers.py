@@ -28,6 +28,11 @@ class Passes(torch.nn.Module):
         return None
 
 
+class Masked(torch.nn.Module):
+    def forward(self, x: Any, mask: Any = None) -> None:
+        return None
+
+
 class Known(NamedTuple):
     a: Any
     b: Any
@@ -250,7 +255,23 @@ def test_expanded_values_of_such_dtypes(tmp_path: Path, dtype: str) -> None:
             tape[0].inputs,
         ):
             assert made.args[0].dtype == value.dtype
-            assert made.args[0].shape == (2, 3)
+            assert torch.equal(_bits(made.args[0]), _bits(value))
+
+
+def test_a_value_that_is_given_may_be_of_any_dtype(tmp_path: Path) -> None:
+    given = torch.tensor([1, 0, 1], dtype=torch.uint8).view(torch.uint1)
+    with record(model := Masked(), tmp_path / "a.tape"):
+        model(torch.ones(2))
+    with open_tape(tmp_path / "a.tape") as tape:
+        args, kwargs = tape.infer_arguments(0, value_if_missing={"mask": given})
+    (mask,) = [one for one in (*args, *kwargs.values()) if one.dtype == torch.uint1]
+    assert torch.equal(_bits(mask), _bits(given))
+    assert mask.data_ptr() != given.data_ptr()
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    """The elements as numbers that torch compares."""
+    return tensor.int_repr() if tensor.is_quantized else tensor.view(torch.uint8)
 
 
 def test_a_set_of_one_hash(tmp_path: Path) -> None:
