@@ -17,6 +17,7 @@ from calltape_schema.reader import TapeReader
 from calltape_schema.storage import BytesSource
 from calltape_schema.tar import END_MEMBER
 from tests.fixture_files import FIXTURES
+from tests.schema.container.tapes import counted, tensor
 
 HOSTILE = FIXTURES / "hostile"
 EXPECTED: dict[str, dict[str, Any]] = {
@@ -82,12 +83,12 @@ def test_the_schema_alone_raises_nothing_else(name: str) -> None:
             for tree in (record.inputs, record.outputs):
                 for leaf in () if tree is None else tree.facts():
                     if leaf.key is not None:
-                        reader.tensor(record, leaf)
+                        tensor(reader, record, leaf)
                 if tree is not None:
                     tree.spec()
         except TapeError as error:
             damage.append(error)
-    reader.inputs(damage.append)
+    counted(reader, damage.append)
     damage += reader.scan().damage
     for error in damage:
         check_message(error)

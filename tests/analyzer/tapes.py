@@ -37,6 +37,7 @@ from calltape_schema.storage import BytesSink, BytesSource
 from calltape_schema.tar import END_MEMBER, ZEROS_AT_END, member_header, members, padding
 from calltape_schema.tree import encode_structure
 from calltape_schema.writer import TapeWriter
+from tests.schema.container.tapes import tensor
 
 __all__ = [
     "TAPE_ID",
@@ -454,7 +455,7 @@ def refer(path: Path, order: Sequence[int] | None = None) -> Path:
                 stored = stored_as(leaf)
                 if leaf.key is None or stored is None or leaf.key in own:
                     continue
-                data = reader.tensor(record, leaf)
+                data = tensor(reader, record, leaf)
                 there = known.setdefault((stored, data), (number, leaf.key))
                 if there[0] == number:
                     own[leaf.key] = stored, data

@@ -19,6 +19,7 @@ from calltape_schema.inputs_table import InputsTable
 from calltape_schema.reader import TapeReader
 from calltape_schema.records import Manifest, Tree
 from calltape_schema.storage import BytesSource
+from tests.schema.container.tapes import blob_of, counted
 
 _BY_NAME = {
     "BOOL": torch.bool, "U8": torch.uint8, "I8": torch.int8, "I16": torch.int16,
@@ -132,7 +133,7 @@ def _check_table(tape: ReadTape, reader: TapeReader) -> None:
     }
     there = {
         key: (row.kept, row.first, row.last, row.ranges)
-        for key, row in reader.inputs(tape.damage.append).rows.items()
+        for key, row in counted(reader, tape.damage.append).rows.items()
     }
     assert told == there
 
@@ -141,20 +142,12 @@ def _call(reader: TapeReader, record: GroupedRecord) -> ReadCall:
     assert record.inputs.spec()
     if record.outputs is not None:
         assert record.outputs.spec()
-    earlier = {number: _blob(reader, _record(reader, number)) for _, number, _ in record.at}
+    earlier = {number: blob_of(reader, _record(reader, number)) for _, number, _ in record.at}
     assert all(number < record.call for number in earlier)
-    return ReadCall(record, _blob(reader, record), earlier)
+    return ReadCall(record, blob_of(reader, record), earlier)
 
 
 def _record(reader: TapeReader, number: int) -> GroupedRecord:
     at = reader.scan().position(number)
     assert at is not None
     return reader.record_at(at)
-
-
-def _blob(reader: TapeReader, record: GroupedRecord) -> bytes:
-    if record.blob is None:
-        return b""
-    reader.check_blob(record)
-    found = reader.blob_member(record)
-    return reader.source.read_at(found.start, found.size)

@@ -93,7 +93,10 @@ def read_tape(data):
         elif name == "end.msgpack":
             end = envelope(content)
         elif re.fullmatch(r"records/(\d{8}|[1-9]\d{8,18})\.msgpack", name):
-            for record in group(content, manifest["tape"]):
+            records = list(group(content, manifest["tape"]))
+            if len({record["call"] for record in records} - {*calls}) != len(records):
+                continue
+            for record in records:
                 facts, blob = record.get("blob"), f"blobs/{record['call']:08}.safetensors"
                 blob = blobs.get((blob, at - facts["back"]), b"") if facts else b""
                 whole = facts is None or zlib.crc32(blob) == facts["crc32"]
@@ -102,5 +105,5 @@ def read_tape(data):
                 for key, call, there in record.get("at", ()):
                     if record["tensors"] is not None and there in calls[call]["own"]:
                         record["tensors"][key] = calls[call]["own"][there]
-                calls.setdefault(record["call"], record)
+                calls[record["call"]] = record
     return manifest, calls, end

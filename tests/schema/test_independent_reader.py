@@ -12,7 +12,7 @@ from calltape_schema.reader import TapeReader
 from calltape_schema.storage import BytesSource
 from tests.fixture_files import FIXTURES
 from tests.schema import independent_reader
-from tests.schema.container.tapes import new_call, opened, tape
+from tests.schema.container.tapes import new_call, opened, tape, tensor
 
 from plain_form import leaf_form, node_form  # isort: skip
 
@@ -61,7 +61,7 @@ def test_it_agrees_with_our_decoding(path: Path) -> None:
             assert list(map(leaf_form, leaves)) == list(map(leaf_form, plain["leaves"]))
             for leaf in tree.facts():
                 if leaf.key is not None and call["tensors"] is not None:
-                    assert call["tensors"][leaf.key] == reader.tensor(record, leaf)
+                    assert call["tensors"][leaf.key] == tensor(reader, record, leaf)
 
 
 def test_tensors_begin_at_multiples_of_64() -> None:
@@ -83,7 +83,7 @@ def test_it_reads_what_our_writer_writes(level: int) -> None:
         assert found["time_ns"] == record.time_ns
         for leaf in record.inputs.facts():
             if leaf.key is not None:
-                assert found["tensors"][leaf.key] == reader.tensor(record, leaf)
+                assert found["tensors"][leaf.key] == tensor(reader, record, leaf)
     assert reader.end is not None
     table = reader.end.table()
     assert table is not None

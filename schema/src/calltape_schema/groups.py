@@ -12,14 +12,13 @@ each once), and the records one after another; they may be deflated as a whole.
 from __future__ import annotations
 
 import struct
-import sys
 import zlib
 from array import array
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from hashlib import blake2b
 from operator import lt
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -51,7 +50,7 @@ __all__ = [
     "NewCall",
     "Reference",
     "StoredBlob",
-    "check_table",
+    "columns_of",
     "group_of",
     "inflated",
     "member",
@@ -62,6 +61,9 @@ __all__ = [
 
 RAISED, HAS_RANGES, HAS_BLOB = 1, 2, 4
 """Flags in the table: the call raised, its inputs have ranges, it has a blob of its own."""
+
+Columns: TypeAlias = tuple["array[int]", "array[int]", "array[int]"]
+"""Of a table: per call its number, the hash of its inputs, and its place."""
 
 _ENTRY = struct.Struct("<QQII")
 _LEVEL = 1  # level 6 makes groups a sixteenth smaller, and takes twice as long
@@ -293,10 +295,9 @@ class Group:
         size: of the documents, inflated.
     """
 
-    def __init__(self, tape: bytes, table: bytes, stored: bytes, size: int) -> None:
-        columns = u64s(table)
+    def __init__(self, tape: bytes, columns: Columns, stored: bytes, size: int) -> None:
         self.tape = tape
-        self.numbers, self.inputs, self.places = columns[::3], columns[1::3], columns[2::3]
+        self.numbers, self.inputs, self.places = columns
         self._stored = stored
         self.size = size or len(stored)
         self._documents: bytes | None = None if size else stored
@@ -347,37 +348,20 @@ class Group:
         self._check(found, at)
         return found
 
-    def inputs_of(self, at: int) -> tuple[bytes, bytes, bytes]:
-        """Structure, leaves and packed scalars of the inputs of a call, which are not decoded.
-
-        Raises:
-            TapeError: as :meth:`record`; ``invalid`` if they have not the hash of the table.
-        """
-        tree = self._inputs(at)
-        scalars = tree.get("scalars", ())
-        found = tree["structure"], tree["leaves"], pack(scalars)
-        if not is_array(scalars) or self._hash(*found) != self.inputs[at]:
-            raise _forged()
-        return found
-
     def ranges_of(self, at: int) -> list[tuple[int, int, int]]:
         """Leaf, smallest and largest element of the ranges of the inputs of a call.
 
         Raises:
             TapeError: as :meth:`record`.
         """
-        try:
-            found = _ranges.validate_python(self._inputs(at).get("ranges", ()))
-        except ValidationError:
-            raise TapeError("invalid", "the ranges of a call break the format") from None
-        return [(one.leaf, one.min, one.max) for one in found]
-
-    def _inputs(self, at: int) -> dict[str, Any]:
         document = self.document(at)
         if "inputs" not in document:
             raise TapeError("invalid", "a record without inputs")
-        inputs: dict[str, Any] = document["inputs"]
-        return inputs
+        try:
+            found = _ranges.validate_python(document["inputs"].get("ranges", ()))
+        except ValidationError:
+            raise TapeError("invalid", "the ranges of a call break the format") from None
+        return [(one.leaf, one.min, one.max) for one in found]
 
     def _check(self, record: GroupedRecord, at: int) -> None:
         """Compares a record with what the table says of it."""
@@ -462,28 +446,28 @@ def group_of(content: bytes) -> Group:
         TapeError: ``damaged``, ``invalid`` or ``limit``.
     """
     tape, table, documents, size = opened(content)
-    check_table(table, size or len(documents))
-    return Group(tape, table, documents, size)
+    return Group(tape, columns_of(table, size or len(documents)), documents, size)
 
 
-def check_table(table: bytes, size: int) -> None:
-    """Checks a table for documents of so many bytes.
+def columns_of(table: bytes, size: int) -> Columns:
+    """The columns of a table, which are sound for documents of so many bytes.
 
     Raises:
-        TapeError: ``invalid`` or ``limit``.
+        TapeError: ``damaged``, ``invalid`` or ``limit``.
     """
-    if len(table) == _ENTRY.size:  # nearly each group of a paced recording
-        number, _, offset, _ = _ENTRY.unpack(table)
-        is_sound = offset < size and number < 2**63
+    words = u64s(table)
+    numbers, places = words[::3], words[2::3]
+    if len(numbers) == 1:  # nearly each group of a paced recording
+        is_sound = numbers[0] < 2**63 and places[0] & _LOW < size
     else:
-        words = array("I", table)
-        if sys.byteorder != "little":
-            words.byteswap()
-        offsets = words[4::6]
-        is_sound = all(map(lt, offsets, offsets[1:])) and offsets[-1] < size
-        is_sound = is_sound and max(words[1::6]) < 2**31
         if size > GROUP_BYTES:  # each of its records could ask for all of them
             reason = f"a group of several calls has {size} bytes (at most {GROUP_BYTES})"
             raise TapeError("limit", reason)
+        begins = [place & _LOW for place in places]
+        is_sound = all(map(lt, begins, begins[1:])) and begins[-1] < size
+        is_sound = is_sound and max(numbers) < 2**63
+        if is_sound and len({*numbers}) != len(numbers):
+            raise TapeError("damaged", "a call stands twice in a group")
     if not is_sound:
         raise TapeError("invalid", "the table of a group contradicts itself")
+    return numbers, words[1::3], places

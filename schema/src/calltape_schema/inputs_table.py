@@ -680,9 +680,7 @@ def _spans(data: bytes) -> Ranges:
 
 def u64s(data: bytes) -> array[int]:
     """The 64-bit ints of a column, little-endian."""
-    found = array("Q")
-    found.frombytes(data)
-    return _little(found)
+    return _little(array("Q", data))
 
 
 def _little(values: array[int]) -> array[int]:

@@ -7,17 +7,14 @@ tape. A record is decoded when somebody asks for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import count
 from typing import Any, NamedTuple
 
 from calltape_schema import blob
 from calltape_schema.bounds import MAX_MEMBER_BYTES, TAIL_BYTES
-from calltape_schema.checksum import crc32
 from calltape_schema.end import End, Index, decode_end, end_offset
 from calltape_schema.errors import TapeError
 from calltape_schema.groups import Group, GroupedRecord, group_of, member_content
-from calltape_schema.inputs_table import InputsTable
 from calltape_schema.leaves import Leaf
 from calltape_schema.packing import pack
 from calltape_schema.recent import Recent
@@ -37,7 +34,6 @@ from calltape_schema.tar import (
 __all__ = ["TapeReader", "TensorPlace"]
 
 _HEAD_BYTES, _BLOB_HEAD_BYTES = 16 * 1024, 4 * 1024
-_STEP = 1024 * 1024
 _ENTRY_COST = 300  # a tensor of a blob, as Python objects
 
 _recent = Recent()  # of all readers of a process: each of a thousand files would keep its own
@@ -77,7 +73,6 @@ class TapeReader:
         self.manifest, self.start = _manifest_of(source)
         self.end = _end_of(source, self.start, self.manifest.tape)
         self._name = next(_readers)
-        self._whole: dict[int, bool] = {}
         self._scan: Scan | None = None
         self._index: Index | None = None
 
@@ -118,48 +113,6 @@ class TapeReader:
         offset, place = self.scan().place(at)
         return self.group(offset).document(place)
 
-    def inputs(self, on_damage: Callable[[TapeError], None]) -> InputsTable:
-        """The counted inputs of all calls on the tape, by the tables of its groups. One record is
-        decoded for the inputs of many calls, and the ranges of those that have some.
-
-        Args:
-            on_damage: called with what is wrong with a record; its call is not counted.
-        """
-        scan, table = self.scan(), InputsTable()
-        for at, (number, key) in enumerate(zip(scan.numbers, scan.inputs, strict=True)):
-            row, raised = table.rows.get(key), scan.raised(at)
-            if row is not None and not scan.has_ranges(at):
-                row.count(number, kept=True, raised=raised)
-                continue
-            offset, place = scan.place(at)
-            try:
-                group = self.group(offset)
-                ranges = group.ranges_of(place)
-                if row is None:
-                    parts = group.inputs_of(place)
-                    table.add(*parts, number, raised=raised, ranges=ranges, key=key)
-                else:
-                    row.count(number, kept=True, raised=raised, ranges=ranges)
-            except TapeError as error:
-                error.reason = f"call {number} is skipped: {error.reason}"
-                on_damage(error.at(offset=offset))
-        return table
-
-    def tensor(self, record: GroupedRecord, leaf: Leaf) -> bytes:
-        """The bytes of a leaf. The checksum of their blob is compared, the first time, before
-        anything in the blob is believed.
-
-        Raises:
-            TapeError: as :meth:`place`.
-        """
-        if leaf.key is not None:
-            self.check_blob(self._holder(record, leaf.key)[0])
-        offset, size = self.place(record, leaf)
-        data = self.source.read_at(offset, size)
-        if len(data) != size:
-            raise TapeError("damaged", "the file is shorter now")
-        return data
-
     def place(self, record: GroupedRecord, leaf: Leaf) -> TensorPlace:
         """Where the bytes of a leaf are: in the blob of its call, or of the one that ``at`` names.
         The header of the blob tells, which is not compared with the checksum here.
@@ -170,7 +123,7 @@ class TapeReader:
         """
         if leaf.key is None:
             raise TapeError("no_value", f"the value is not on the tape: {leaf.missing}")
-        holder, key = self._holder(record, leaf.key)
+        holder, key = self.holder(record, leaf.key)
         if holder.blob is None:
             raise TapeError("invalid", f"call {holder.call} has no blob for its leaves")
         entries, start = self._blob(holder)
@@ -181,27 +134,6 @@ class TapeReader:
             reason = f"tensor {key[:80]!r} of call {holder.call} is not as its leaf says"
             raise TapeError("invalid", reason)
         return TensorPlace(start + entry.begin, entry.end - entry.begin)
-
-    def check_blob(self, record: GroupedRecord) -> None:
-        """Compares the blob of a call, if it has one, with its checksum. Its bytes are read the
-        first time only.
-
-        Raises:
-            TapeError: ``damaged``.
-        """
-        if record.blob is None:
-            return
-        is_whole = self._whole.get(record.call)
-        if is_whole is None:
-            found, total = self.blob_member(record), 0
-            for offset in range(found.start, found.start + found.size, _STEP):
-                size = min(_STEP, found.start + found.size - offset)
-                total = crc32(self.source.read_at(offset, size), total)
-            is_whole = total == record.blob.crc32
-            self._whole[record.call] = is_whole
-        if not is_whole:
-            reason = f"the tensors of call {record.call} do not match their checksum"
-            raise TapeError("damaged", reason)
 
     def blob_member(self, record: GroupedRecord) -> Member:
         """The member with the tensors of a call.
@@ -268,35 +200,32 @@ class TapeReader:
                 return self.scan().place(at)
         raise trouble
 
-    def _holder(self, record: GroupedRecord, key: str) -> tuple[GroupedRecord, str]:
-        """The call whose blob has the bytes of a key of this call, and the key there."""
+    def holder(self, record: GroupedRecord, key: str) -> tuple[GroupedRecord, str]:
+        """The record of the call whose blob has the bytes of a key of this call, and the key there:
+        its own one, or that of the earlier call that ``at`` names.
+
+        Raises:
+            TapeError: ``invalid``, or as :meth:`record` for the earlier call.
+        """
         found = record.elsewhere.get(key)
         if found is None:
             return record, key
         number, there = found
         if number >= record.call:
-            reason = f"call {record.call} refers to call {number}, which is no earlier one"
+            reason = f"call {record.call} has tensors of call {number}, which is no earlier one"
             raise TapeError("invalid", reason)
         try:
-            holder = self.holder(number)
+            return self._earlier(number), there
         except TapeError as error:
-            reason = f"call {record.call} refers to call {number}: {error.reason}"
+            reason = f"call {record.call} has tensors of call {number}: {error.reason}"
             if error.kind == "usage":  # there is no such call: its group may be lost
                 raise TapeError("damaged", reason) from None
             error.reason = reason
             raise
-        if holder.blob is None:
-            reason = f"call {record.call} refers to call {number}, which has no blob"
-            raise TapeError("invalid", reason)
-        return holder, there
 
-    def holder(self, number: int) -> GroupedRecord:
+    def _earlier(self, number: int) -> GroupedRecord:
         """The record of a call that has tensors for other ones. It is asked for with each of these,
-        and decoded once.
-
-        Raises:
-            TapeError: as :meth:`record`.
-        """
+        and decoded once."""
         key = self._name, "record", number
         found: GroupedRecord | None = _recent.get(key)
         if found is None:

@@ -6,7 +6,6 @@ record again costs less than millions of small objects that the garbage collecto
 
 from __future__ import annotations
 
-import struct
 from array import array
 from bisect import bisect_left
 from collections import Counter
@@ -15,15 +14,13 @@ from functools import cached_property
 
 from calltape_schema.end import End, Index, IndexEntry, decode_end
 from calltape_schema.errors import LostCallsError, TapeError
-from calltape_schema.groups import HAS_RANGES, RAISED, check_table, member_content, opened
+from calltape_schema.groups import HAS_RANGES, RAISED, columns_of, member_content, opened
 from calltape_schema.inputs_table import InputsTable, u64s
 from calltape_schema.storage import Source, Window
 from calltape_schema.tar import BLOCK, END_MEMBER, Member, is_group, members
 
 __all__ = ["Scan", "Watch"]
 
-_ONE = struct.Struct("<QQQ")  # the table of a group of one call
-_LOW = 2**32 - 1
 _MAX_DAMAGE = 1000
 _BLOCK = 1024
 
@@ -178,29 +175,12 @@ class Scan:
             raise TapeError("damaged", "a group belongs to another tape")
         if self._index is not None:
             self._compare(table, found.offset, self._index)
-        size = size or len(documents)
-        group = len(self.offsets)
-        if len(table) == _ONE.size:  # nearly each group of a paced recording
-            number, key, place = _ONE.unpack(table)
-            if number >= 2**63 or place & _LOW >= size:
-                check_table(table, size)
-            if number <= self._highest or self._known is not None:
-                self._expect_new(array("Q", (number,)))
-            self._highest = max(self._highest, number)
-            self.groups.append(group)
-            self.numbers.append(number)
-            self.inputs.append(key)
-            self.places.append(place)
-        else:
-            check_table(table, size)
-            columns = u64s(table)
-            numbers = columns[::3]
-            self._expect_new(numbers)
-            self._highest = max(self._highest, *numbers)
-            self.groups.extend([group] * len(numbers))
-            self.numbers += numbers
-            self.inputs += columns[1::3]
-            self.places += columns[2::3]
+        numbers, inputs, places = columns_of(table, size or len(documents))
+        self._expect_new(numbers)
+        self.groups.extend([len(self.offsets)] * len(numbers))
+        self.numbers += numbers
+        self.inputs += inputs
+        self.places += places
         self.offsets.append(found.offset)
 
     def _expect_new(self, numbers: array[int]) -> None:
@@ -212,10 +192,11 @@ class Scan:
                     break
                 before = number
             else:
+                self._highest = before
                 return
             # To hold all numbers takes longer than a walk: nearly always they ascend.
             self._known = _Numbers(self.numbers)
-        if len({*numbers}) != len(numbers) or any(number in self._known for number in numbers):
+        if any(number in self._known for number in numbers):
             raise TapeError("damaged", "a call of the group has the number of another one")
         for number in numbers:
             self._known.add(number)

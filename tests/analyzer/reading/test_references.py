@@ -143,6 +143,15 @@ def test_damage_of_a_tensor_costs_each_call_that_has_it(pair: tuple[Path, Path])
         assert len(tape) == 0
 
 
+def test_a_header_of_a_blob_is_not_believed_before_its_checksum(tmp_path: Path) -> None:
+    """A flipped bit is damage: it is copied again, and its sender is not asked."""
+    path = write_tape(tmp_path / "a.tape", [Recorded((torch.ones(2),), outputs=None)])
+    flip(path, path.read_bytes().index(b'"F32"') + 1)
+    with open_tape(path) as tape, pytest.raises(TapeError, match="checksum of its ten") as raised:
+        tape[0].inputs  # noqa: B018
+    assert raised.value.kind == "damaged"
+
+
 def test_damage_of_a_call_that_others_refer_to(pair: tuple[Path, Path], tmp_path: Path) -> None:
     """Its record is gone: the others cannot find their tensors."""
     group = next(one for one in member_list(pair[0]) if one.name == "records/00000002.msgpack")

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from calltape_schema.blob import Stored, build_header
 from calltape_schema.endings import Coverage
 from calltape_schema.errors import TapeError
-from calltape_schema.groups import NewCall
+from calltape_schema.groups import GroupedRecord, NewCall
 from calltape_schema.inputs_table import InputsTable, inputs_hash
-from calltape_schema.leaves import encode_leaves
+from calltape_schema.leaves import Leaf, encode_leaves
 from calltape_schema.packing import pack
 from calltape_schema.reader import TapeReader
 from calltape_schema.records import Manifest, Producer
@@ -95,6 +95,43 @@ def raises(error: TapeError) -> None:
     raise error
 
 
+def blob_of(reader: TapeReader, record: GroupedRecord) -> bytes:
+    """The blob of a call, after a look at its checksum; empty without one."""
+    if record.blob is None:
+        return b""
+    found = reader.blob_member(record)
+    content = reader.source.read_at(found.start, found.size)
+    if zlib.crc32(content) != record.blob.crc32:
+        reason = f"the tensors of call {record.call} do not match their checksum"
+        raise TapeError("damaged", reason)
+    return content
+
+
+def tensor(reader: TapeReader, record: GroupedRecord, leaf: Leaf) -> bytes:
+    """The bytes of a leaf, from a blob whose checksum holds."""
+    assert leaf.key is not None
+    blob_of(reader, reader.holder(record, leaf.key)[0])
+    return reader.source.read_at(*reader.place(record, leaf))
+
+
+def counted(reader: TapeReader, on_damage: Callable[[TapeError], None] = raises) -> InputsTable:
+    """The inputs of all calls, counted one by one."""
+    table = InputsTable()
+    for at in range(len(reader.scan())):
+        try:
+            record = reader.record_at(at)
+        except TapeError as error:
+            on_damage(error)
+            continue
+        tree = record.inputs
+        table.add(
+            tree.structure, tree.leaves, pack(tree.scalars), record.call,
+            raised=record.error is not None,
+            ranges=[(one.leaf, one.min, one.max) for one in tree.ranges],
+        )  # fmt: skip
+    return table
+
+
 def read_all(data: bytes) -> tuple[list[int], list[str]]:
     """Reads everything that a tape has, as a thorough reader would. Returns the numbers of the
     calls whose records and values are whole, and the kinds of all errors, each once.
@@ -110,13 +147,13 @@ def read_all(data: bytes) -> tuple[list[int], list[str]]:
             record = reader.record_at(at)
             for leaf in record.inputs.facts():
                 if leaf.key is not None:
-                    reader.tensor(record, leaf)
+                    tensor(reader, record, leaf)
             record.inputs.spec()
             whole.append(record.call)
         except TapeError as error:
             errors.append(error.kind)
     broken: list[TapeError] = []
-    reader.inputs(broken.append)
+    counted(reader, broken.append)
     try:
         if reader.end is not None:
             reader.end.table()

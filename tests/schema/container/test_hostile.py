@@ -24,7 +24,7 @@ from calltape_schema.records import Manifest
 from calltape_schema.storage import BytesSink
 from calltape_schema.tar import ZEROS_AT_END, member_header, parse_header
 from calltape_schema.writer import TapeWriter
-from tests.schema.container.tapes import MANIFEST, TAPE, new_call, opened, raises, read_all, tape
+from tests.schema.container.tapes import MANIFEST, TAPE, counted, new_call, opened, read_all, tape
 
 HEAD = tape(seals=False)
 
@@ -150,14 +150,14 @@ def test_a_structure_of_many_calls_is_hashed_once(monkeypatch: pytest.MonkeyPatc
     """334 KiB would have taken half an hour: 65,536 calls of a structure of 30 MiB."""
     hashed: list[int] = []
 
-    def counted(structure: bytes, leaves: int) -> Any:
+    def begun(structure: bytes, leaves: int) -> Any:
         hashed.append(len(structure))
         return begun_hash(structure, leaves)
 
     structure = pack({"leaves": 0, "scalars": 1, "pad": bytes(200_000)})
     reader = opened(several(500, structure))
-    monkeypatch.setattr("calltape_schema.groups.begun_hash", counted)
-    assert reader.inputs(raises).totals().kept == 500
+    monkeypatch.setattr("calltape_schema.groups.begun_hash", begun)
+    assert counted(reader).totals().kept == 500
     assert hashed == [len(structure)]
 
 
@@ -191,7 +191,7 @@ def test_a_range_without_an_element() -> None:
     with pytest.raises(TapeError, match="breaks the format"):
         reader.record(0)
     broken: list[TapeError] = []
-    assert reader.inputs(broken.append).totals().kept == 0
+    assert counted(reader, broken.append).totals().kept == 0
     assert [error.kind for error in broken] == ["invalid"]
 
 
@@ -373,7 +373,7 @@ def test_a_table_that_is_none(inputs: Any, kind: str) -> None:
     with pytest.raises(TapeError) as raised:
         reader.end.table()
     assert raised.value.kind == kind
-    assert reader.inputs(raises).totals().kept == 3  # the records tell
+    assert counted(reader).totals().kept == 3  # the records tell
 
 
 @pytest.mark.parametrize(
@@ -490,5 +490,5 @@ def test_a_table_that_lies() -> None:
     reader = opened(lying)
     assert reader.end is not None
     assert ["table of inputs" in str(one) for one in reader.scan().damage] == [True]
-    assert [row.seen for row in reader.inputs(raises).rows.values()] == [1, 1, 1]
+    assert [row.seen for row in counted(reader).rows.values()] == [1, 1, 1]
     assert opened(data).scan().damage == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from calltape_schema.errors import TapeError
-from tests.schema.container.tapes import new_call, opened, read_all, tape
+from tests.schema.container.tapes import new_call, opened, read_all, tape, tensor
 
 FIRST = new_call(3, [1, 2], [5, 6])
 
@@ -13,7 +13,7 @@ FIRST = new_call(3, [1, 2], [5, 6])
 def value(data: bytes, number: int, leaf: int = 0) -> bytes:
     reader = opened(data)
     record = reader.record(number)
-    return reader.tensor(record, record.inputs.facts()[leaf])
+    return tensor(reader, record, record.inputs.facts()[leaf])
 
 
 @pytest.mark.parametrize("seals", [True, False])

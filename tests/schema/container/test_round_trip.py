@@ -14,7 +14,17 @@ from calltape_schema.groups import planned
 from calltape_schema.reader import TapeReader
 from calltape_schema.storage import BytesSink, BytesSource, FileSink
 from calltape_schema.writer import TapeWriter
-from tests.schema.container.tapes import MANIFEST, TAPE, new_call, opened, raises, read_all, tape
+from tests.schema.container.tapes import (
+    MANIFEST,
+    TAPE,
+    counted,
+    new_call,
+    opened,
+    raises,
+    read_all,
+    tape,
+    tensor,
+)
 
 
 def mixed() -> bytes:
@@ -34,7 +44,7 @@ def test_records_and_values(level: int) -> None:
     assert reader.scan().damage == []
     record = reader.record(7)
     (leaf,) = record.inputs.facts()
-    assert reader.tensor(record, leaf) == b"\0\0\x40\x40"
+    assert tensor(reader, record, leaf) == b"\0\0\x40\x40"
     assert (record.tape, record.thread, record.duration_ns) == (TAPE, 7, 10)
     assert read_all(data) == ([0, 7, 9], [])
 
@@ -49,7 +59,7 @@ def test_the_end_says_what_the_records_say() -> None:
     table = end.table()
     assert table is not None
     assert table.is_exact
-    assert table.to_bytes() == reader.inputs(raises).to_bytes()
+    assert table.to_bytes() == counted(reader).to_bytes()
     (row,) = [row for row in table.rows.values() if row.ranges]
     assert row.tree().scalars == (2**70, -5)
     assert row.ranges == {0: (4, 9)}
@@ -100,6 +110,22 @@ def test_a_number_that_is_there_twice_is_damage() -> None:
     assert [error.kind for error in scan.damage] == ["damaged"]
 
 
+@pytest.mark.parametrize("numbers", [(5, 5), (4, 6, 4)])
+def test_a_number_that_is_in_a_group_twice_is_damage_however_it_is_read(
+    numbers: tuple[int, ...],
+) -> None:
+    """With a scan, and by the index alone."""
+    data = tape([new_call(1)], [new_call(number) for number in numbers])
+    assert list(opened(data).scan().numbers) == [1]
+    reader = opened(data)
+    for number in numbers:
+        with pytest.raises(TapeError, match="stands twice") as raised:
+            reader.record(number)
+        assert raised.value.kind == "damaged"
+    assert reader._scan is None
+    assert reader.record(1).call == 1
+
+
 def test_any_tar_and_any_safetensors_open_it() -> None:
     safetensors = pytest.importorskip("safetensors")
     with tarfile.open(fileobj=io.BytesIO(mixed())) as archive:
@@ -116,7 +142,7 @@ def test_any_tar_and_any_safetensors_open_it() -> None:
 
 def test_a_tape_without_calls_counts_inputs() -> None:
     """As a survey is."""
-    table = opened(mixed()).inputs(raises)
+    table = counted(opened(mixed()))
     sink = BytesSink()
     writer = TapeWriter(sink, MANIFEST)
     writer.table = table

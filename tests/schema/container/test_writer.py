@@ -15,7 +15,7 @@ from calltape_schema.errors import TapeError
 from calltape_schema.reader import TapeReader
 from calltape_schema.storage import BytesSink, BytesSource, FileSink
 from calltape_schema.writer import TapeWriter
-from tests.schema.container.tapes import MANIFEST, new_call, opened, read_all, tape
+from tests.schema.container.tapes import MANIFEST, new_call, opened, read_all, tape, tensor
 
 
 class Full(BytesSink):
@@ -188,7 +188,7 @@ def test_one_call_of_a_sealed_tape_takes_few_requests() -> None:
     reader = TapeReader(source)
     before = source.requests
     record = reader.record(155)
-    reader.tensor(record, record.inputs.facts()[0])
+    tensor(reader, record, record.inputs.facts()[0])
     assert source.requests - before <= 7
 
 

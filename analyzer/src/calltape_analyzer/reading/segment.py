@@ -576,7 +576,8 @@ class Segment:
         """
         document = self.document(position)
         if document.get("at"):
-            holders = [self._reader.holder(call).blob for _, call, _ in self.record(position).at]
+            record = self.record(position)
+            holders = [self._reader.holder(record, key)[0].blob for key in record.elsewhere]
             facts = [None if one is None else [one.size, one.crc32] for one in holders]
             document["at"] = [document["at"], facts]
         return self._packed(position, document, document.get("blob"))
@@ -649,9 +650,8 @@ class Segment:
         Raises:
             TapeError: ``damaged``, ``invalid`` or ``limit``.
         """
-        there = record.elsewhere.get(leaf.key or "")
-        if there is not None:
-            self._check_holder(position, record.call, there[0])
+        if leaf.key in record.elsewhere:
+            self._check_holder(position, record, leaf.key)
         return self._same(self._reader.place(record, leaf))
 
     def check_values(self, position: int, record: GroupedRecord) -> None:
@@ -662,22 +662,23 @@ class Segment:
             TapeError: ``damaged``, ``invalid``.
         """
         self.check_blob(position, record)
-        for number in dict.fromkeys(number for _, number, _ in record.at):
-            self._check_holder(position, record.call, number)
+        for key in {number: key for key, (number, _) in record.elsewhere.items()}.values():
+            self._check_holder(position, record, key)
 
-    def _check_holder(self, position: int, call: int, number: int) -> None:
-        """Compares the blob of an earlier call that has tensors for another one."""
-        at = self._scan.position(number)
+    def _check_holder(self, position: int, record: GroupedRecord, key: str) -> None:
+        """Compares the blob of an earlier call that has the tensor of a key with its checksum."""
         try:
-            if at is None or number >= call:
-                kind: Kind = "damaged" if number < call else "invalid"  # it may be lost
-                raise TapeError(kind, "there is no such call before it")
-            self.check_blob(at, self._reader.holder(number))
+            holder, _ = self._reader.holder(record, key)
+            at = self._scan.position(holder.call)
+            assert at is not None
+            self.check_blob(at, holder)
         except TapeError as error:
             if not is_damage(error):
                 raise
+            number, _ = record.elsewhere[key]
             why = error.reason.removeprefix(f"call {number}: ")
-            reason = f"call {call} has tensors of call {number}: {why}"
+            has = f"call {record.call} has tensors of call {number}"
+            reason = why if why.startswith(has) else f"{has}: {why}"
             found = self.located(TapeError(error.kind, reason), position)
             self.report(found, position)
             raise found from None
