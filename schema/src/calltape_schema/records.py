@@ -45,7 +45,7 @@ __all__ = [
 
 FORMAT = "calltape"
 VERSION = 1
-MINOR = 6
+MINOR = 0  # until the first release: nobody has a tape of a draft
 
 
 class Producer(Record):

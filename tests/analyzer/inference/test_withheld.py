@@ -67,7 +67,6 @@ def test_a_default_that_is_not_on_the_tape_is_no_none(tmp_path: Path) -> None:
     tape = withheld(
         tmp_path, given(zeros(2), mode="linear"), given(zeros(3), mode=None), given(zeros(4))
     )
-    # Before minor version 2 the second call could not be told from the third.
     assert len(tape.variants()) == 3
     assert tape.target is not None
     assert signature_text(tape.target) == "(x, prompt=None, mode=..., api_key=...)"
