@@ -14,9 +14,9 @@ from typing_extensions import TypedDict
 from calltape_recorder.keep.policies import Every, Keep
 from calltape_recorder.pipeline import Settings
 from calltape_recorder.write.compressed_file import check_form
+from calltape_recorder.write.disk_budget import LEAST_DISK_BYTES, Bounds
 from calltape_recorder.write.flight_recorder import FlightRecorder
 from calltape_recorder.write.permissions import OWNER_ONLY
-from calltape_recorder.write.segments import Bounds
 from calltape_schema import TapeError
 
 __all__ = ["Choices", "Options", "check_options", "check_path", "check_target"]
@@ -72,7 +72,8 @@ class Options(TypedDict, total=False):
         max_queue_bytes: the most memory for calls that are under way or wait to be written, with
             pooled buffers. A call that does not fit is counted and dropped before it is copied. A
             quarter of it may have copies that later calls share, until a call needs the room.
-        max_disk_bytes: the most bytes of all files together.
+        max_disk_bytes: the most bytes of all files together; at least 131,072 (128 KiB), as half of
+            these stay free for the end of a file.
         min_free_bytes: how much space of the disk stays free.
         when_full: what happens if one of these two is reached. ``"stop"`` drops calls until there
             is space again, ``"delete_oldest"`` deletes the oldest file of this recorder; files of
@@ -210,6 +211,12 @@ def _settings(chosen: Mapping[str, Any]) -> Settings:
         _seconds(chosen["segment_seconds"]), chosen["when_full"],
         _seconds(chosen["max_age_seconds"]),
     )  # fmt: skip
+    most = bounds.max_disk_bytes
+    if most is not None and most < LEAST_DISK_BYTES:
+        raise TapeError(
+            "usage", f"max_disk_bytes={most}: there is no room for a call and the end of its file",
+            advice=f"pass at least {LEAST_DISK_BYTES}",
+        )  # fmt: skip
     if bounds.deletes and not bounds.is_rolling:
         raise TapeError(
             "usage", "when_full='delete_oldest' needs more than one file",

@@ -15,6 +15,7 @@ from calltape_analyzer import open_tape
 from calltape_recorder import Recorder, TapeError, record
 from calltape_recorder.keep.ledger import Stats
 from calltape_recorder.write import disk_file, segments, writer
+from calltape_recorder.write.disk_budget import LEAST_DISK_BYTES
 from tests.recorder.models import Add, Identity
 from tests.recorder.reading import read
 
@@ -394,12 +395,22 @@ def test_pause_rate_and_resume(tmp_path: Path) -> None:
     adds_up(stats, tmp_path)
 
 
+def test_the_smallest_bound_has_room_for_calls(tmp_path: Path) -> None:
+    with pytest.raises(TapeError, match=r"max_disk_bytes=50000: .*Pass at least 131072"):
+        record(Add(), tmp_path / "a.tape", max_disk_bytes=50_000)
+    model = Identity()
+    with record(model, tmp_path / "a.tape", max_disk_bytes=LEAST_DISK_BYTES) as recorder:
+        call(recorder, model, 1)
+    assert recorder.stats().kept == 1
+
+
 @pytest.mark.parametrize(
     "options",
     [
         {"segment_seconds": 0}, {"max_seconds": -1}, {"segment_bytes": -1}, {"segment_bytes": 1.5},
         {"when_full": "panic"}, {"when_full": "delete_oldest"}, {"min_free_bytes": "1"},
-        {"max_disk_bytes": True}, {"write_ahead": 1}, {"keep": "all"}, {"flight_recorder": 10},
+        {"max_disk_bytes": True}, {"max_disk_bytes": 0}, {"max_disk_bytes": 128 * KIB - 1},
+        {"write_ahead": 1}, {"keep": "all"}, {"flight_recorder": 10},
         {"control": 5}, {"max_seconds": float("nan")},
     ],
     ids=str,

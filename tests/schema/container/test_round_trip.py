@@ -20,7 +20,6 @@ from tests.schema.container.tapes import (
     counted,
     new_call,
     opened,
-    raises,
     read_all,
     tape,
     tensor,

@@ -285,7 +285,7 @@ _HELP = {
     "max_calls": "stop after this many calls",
     "max_seconds": "stop after this time: 90, 10m, 24h",
     "max_queue_bytes": "the most memory that calls not yet written may use: 256MiB",
-    "max_disk_bytes": "the most bytes that one recorder may write: 20GiB",
+    "max_disk_bytes": "the most bytes that one recorder may write, at least 128KiB: 20GiB",
     "max_age_seconds": "delete files that ended so long ago: 7d",
     "min_free_bytes": "leave this many bytes of the disk free",
     "segment_bytes": "begin another file after this many bytes",

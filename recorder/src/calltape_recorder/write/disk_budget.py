@@ -8,7 +8,10 @@ from typing import Literal
 
 from calltape_recorder.threads import RLock
 
-__all__ = ["Bounds", "DiskBudget", "Refusal", "free_bytes"]
+__all__ = ["LEAST_DISK_BYTES", "Bounds", "DiskBudget", "Refusal", "free_bytes"]
+
+LEAST_DISK_BYTES = 128 * 1024
+"""A smaller bound has no room for a call: 64 KiB stay free for the end of its file."""
 
 _OLDEST_SHARE = 8  # with deletion and no size or age of a segment, the bound is so many segments
 _AHEAD_SHARE = 4  # at most this part of the bound is left free for calls under way
