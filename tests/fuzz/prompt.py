@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -76,9 +77,8 @@ def command(steps: Steps, path: Path, other: Path, words: tuple[str, ...]) -> No
         steps.untyped(shown, result.exception)
     elif result.exit_code not in (0, 1, 3, 4) and not _names_nothing(result):
         steps.found(shown, f"exit {result.exit_code} of {shown}", result.output[-500:])
-    elif "calltape: unexpected " in result.stderr:
-        kind = result.stderr.partition("calltape: unexpected ")[2].partition(":")[0]
-        steps.found(shown, f"unexpected {kind} of {shown}", result.stderr[-500:])
+    elif failed := re.search(r"unexpected \w+:", result.stderr):
+        steps.found(shown, f"{failed[0][:-1]} of {shown}", result.stderr[-500:])
     elif "--json" in words and result.exit_code in (0, 3):
         steps.step(f"JSON of {shown}", lambda: _parsed(result.stdout))
 

@@ -100,7 +100,7 @@ def _options(draw: random.Random, folder: Path) -> dict[str, Any]:
         "segment_bytes": draw.choice([None, 8192, 40_000]),
     }
     if found["segment_bytes"] and draw.random() < 0.5:
-        found.update(max_disk_bytes=draw.choice([60_000, 400_000]), when_full="delete_oldest")
+        found.update(max_disk_bytes=draw.choice([140_000, 400_000]), when_full="delete_oldest")
     return found
 
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from calltape_analyzer import diff, open_tape
+from calltape_analyzer.cli import budget
 from tests.analyzer.cli.commands import run
 from tests.analyzer.surveying.surveyed import written
 from tests.analyzer.tapes import Recorded, write_tape
@@ -95,6 +96,46 @@ def test_a_broken_survey_costs_its_own_answer_only(tmp_path: Path) -> None:
     alone = run("survey", bad)
     assert alone.code in (0, 1, 3)
     assert "unexpected" not in alone.err
+
+
+@pytest.mark.parametrize("seconds", ["0", "600"])
+def test_adding_up_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: str
+) -> None:
+    """Each file is read, and no time is left to add them up."""
+    monkeypatch.setattr(budget, "_LOOK_EVERY", 1000.0)
+    for number in range(3):
+        calls = [((torch.zeros(2, 4),), {})]
+        write_tape(tmp_path / f"{number}.tape", calls, tape_id=bytes([number]) * 16)
+    ran = run("--max-seconds", seconds, "survey", tmp_path, "-o", tmp_path / "s.out")
+    if seconds == "600":
+        assert (ran.code, ran.err) == (0, "")
+        return
+    assert ran.code == 1
+    assert "no tape could be read" in ran.out
+    assert "3 files left out: adding up takes too long" in ran.err
+    assert "--max-seconds" in ran.err
+    assert not (tmp_path / "s.out").exists()
+
+
+@pytest.mark.parametrize("name", ["nothing", "text", "cut"])
+def test_a_directory_of_which_nothing_can_be_read(tmp_path: Path, name: str) -> None:
+    tape = write_tape(tmp_path / "a.tape", [((torch.zeros(2, 4),), {})])
+    data = {"nothing": b"", "text": b"hello" * 300, "cut": tape.read_bytes()[:300]}[name]
+    for number in range(2):
+        (tmp_path / f"{number}.tape").write_bytes(data)
+    tape.unlink()
+    out = tmp_path / "s.out"
+    ran = run("survey", tmp_path, "-o", out)
+    assert (ran.code, ran.out) == (1, f"no tape could be read: {out} was not written\n")
+    assert [f"{number}.tape" in line for number, line in enumerate(ran.err.splitlines())] == [
+        True, True
+    ]  # fmt: skip
+    assert not out.exists()
+    alone = run("survey", tmp_path)
+    assert (alone.code, alone.out) == (1, "no tape could be read\n")
+    as_json = run("survey", tmp_path, "--json")
+    assert (as_json.code, json.loads(as_json.out)) == (1, [])
 
 
 @pytest.mark.parametrize("name", ["a.tape", "s.tape"])

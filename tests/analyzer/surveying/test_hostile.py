@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import os
 import random
 from pathlib import Path
@@ -12,6 +13,8 @@ import pytest
 
 from calltape_analyzer import TapeError, open_tape, survey
 from calltape_analyzer.reading import files
+from calltape_analyzer.reading.segment import Segment
+from calltape_analyzer.surveying import surveying
 from calltape_analyzer.surveying.executors import Loop
 from calltape_schema.endings import Coverage
 from calltape_schema.history import Source, Step
@@ -102,6 +105,59 @@ def test_a_tape_that_claims_too_many_calls_costs_its_own_answer_only(tmp_path: P
     found = survey([*good, tmp_path / "00.tape", tmp_path / "two.tape"], Loop())
     assert [error.kind for error in found.unreadable] == ["limit", "limit"]
     assert found.target().to_bytes() == of(*good).to_bytes()
+
+
+def test_a_fault_of_ours_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It costs the answer of its file, and is told as what it is."""
+    good = fleet(tmp_path)
+    real = Segment.sources.func  # type: ignore[attr-defined]
+
+    def sources(segment: Segment) -> Any:
+        if segment.path.endswith("3.tape"):
+            raise ZeroDivisionError("of ours")
+        return real(segment)
+
+    monkeypatch.setattr(Segment, "sources", property(sources))
+    found = survey(good, Loop())
+    (error,) = found.unreadable
+    assert (error.kind, error.path) == ("io", str(good[3]))
+    assert "unexpected ZeroDivisionError: of ours" in str(error)
+    assert "no damage of the file" in str(error)
+    assert found.target().files == len(good) - 1
+
+
+def test_no_hostile_file_makes_one(tmp_path: Path) -> None:
+    for one in sorted((FIXTURES / "hostile").glob("*.tape")):
+        for scan in (False, True):
+            told = survey(one, Loop(), scan=scan).unreadable
+            assert not any("unexpected" in str(error) for error in told), one
+
+
+def test_adding_up_stops_when_its_time_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What waits for the last file is left out as well, and each file is accounted for."""
+    ticks = itertools.count()
+    monkeypatch.setattr(surveying.time, "thread_time", lambda: float(next(ticks)))
+    unsealed = [tape_of(tmp_path / f"u{n}.tape", recording=50 + n, sealed=False) for n in range(2)]
+    paths = [*fleet(tmp_path), *unsealed]
+    left: list[int] = []
+    for seconds in range(40):
+        sizes: list[int] = []
+
+        def may_take(nbytes: int, seconds: int = seconds, sizes: list[int] = sizes) -> float:
+            sizes.append(nbytes)
+            return seconds
+
+        found = survey(paths, Loop(), may_take=may_take)
+        counts = sum(one.files for one in found.targets.values())
+        assert counts + found.left_out == len(paths)
+        assert not found.unreadable
+        assert sizes == sorted(sizes)
+        left.append(found.left_out)
+    assert left == sorted(left, reverse=True)
+    assert (left[0], left[-1]) == (len(paths), 0)
+    assert len(set(left)) > 4, "it stops between any two files"
 
 
 def test_each_byte_of_a_survey_may_lie(tmp_path: Path) -> None:

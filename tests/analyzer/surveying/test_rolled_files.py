@@ -56,7 +56,7 @@ def test_a_survey_of_all_has_their_counters(tmp_path: Path, rolled: list[Path]) 
 
 @pytest.mark.parametrize("every", [10, 1000])
 def test_files_that_were_deleted_left_their_counters(tmp_path: Path, every: int) -> None:
-    options = {"max_disk_bytes": 100_000, "when_full": "delete_oldest"}
+    options = {"max_disk_bytes": 140_000, "when_full": "delete_oldest"}
     files = recorded(tmp_path / "tapes", 3000, every, **options)
     out = written(tmp_path / "s.tape", *files)
     with open_tape(files) as opened, open_tape(out) as found:

@@ -29,6 +29,7 @@ __all__ = [
     "limits",
     "reading",
     "reading_in_thread",
+    "seconds_for",
     "spent",
 ]
 
@@ -67,6 +68,12 @@ class Limits:
 limits = Limits()
 
 
+def seconds_for(nbytes: int, effort: int = 1) -> float:
+    """How much processor time files of so many bytes are worth, or the person allows."""
+    worth = effort * max(_SECONDS, _SECONDS_PER_MEBIBYTE * nbytes / _MEBIBYTE)
+    return worth if limits.seconds is None else limits.seconds
+
+
 class _Budget:
     def __init__(
         self,
@@ -86,8 +93,7 @@ class _Budget:
 
     @property
     def seconds(self) -> float:
-        worth = self.effort * max(_SECONDS, _SECONDS_PER_MEBIBYTE * self._worth / _MEBIBYTE)
-        return worth if limits.seconds is None else limits.seconds
+        return seconds_for(self._worth, self.effort)
 
     @property
     def nbytes(self) -> int:

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 import typer
 
-from calltape_analyzer.cli.budget import Exceeded, limits, reading, reading_in_thread
+from calltape_analyzer.cli.budget import Exceeded, limits, reading, reading_in_thread, seconds_for
 from calltape_analyzer.cli.options import FILES, Force, Json, OfTarget, OptionalOut, Scan
 from calltape_analyzer.cli.output import (
     DAMAGED,
@@ -35,6 +35,7 @@ from calltape_analyzer.reading.files import files_of
 from calltape_analyzer.surveying.survey import TargetSurvey
 from calltape_analyzer.surveying.surveying import survey as make_survey
 from calltape_analyzer.text import counted, some_of, time_text
+from calltape_schema.errors import TapeError
 
 __all__ = ["survey"]
 
@@ -80,9 +81,10 @@ def survey(
         executor = stack.enter_context(_cluster(dask)) if dask is not None else None
         advance = stack.enter_context(_progress(len(names)))
         found = make_survey(
-            paths, executor, processes=jobs, progress=advance, scan=scan, guard=guard
-        )
-    if out is not None and (found.targets or not found.unreadable):
+            paths, executor, processes=jobs, progress=advance, scan=scan, guard=guard,
+            may_take=seconds_for,
+        )  # fmt: skip
+    if out is not None and (found.targets or not (found.unreadable or found.left_out)):
         with forced():
             found.write(out, target=target, overwrite=force, inputs=names)
     chosen = [found.target(target)] if target is not None else [*found.targets.values()]
@@ -97,6 +99,10 @@ def survey(
             line("no tape could be read" + (f": {out} was not written" if out is not None else ""))
     sys.stdout.flush()
     errors = [*found.unreadable, *(error for one in chosen for error in one.damage)]
+    if found.left_out:
+        left = f"{counted(found.left_out, 'file')} left out: adding up takes too long"
+        advice = "if you trust the tapes, allow more: `calltape --max-seconds 600 ...`"
+        errors.append(TapeError("limit", left, advice=advice))
     for error in errors:
         complain(str(error))
     if errors:

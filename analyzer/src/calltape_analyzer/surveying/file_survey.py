@@ -26,7 +26,7 @@ from calltape_schema.inputs_table import InputsTable, Row, inputs_hash
 from calltape_schema.packing import pack
 from calltape_schema.records import Manifest
 
-__all__ = ["FileSurvey", "Guard", "read_file"]
+__all__ = ["FileSurvey", "Guard", "failed", "read_file"]
 
 Guard: TypeAlias = Callable[[Sequence[str]], AbstractContextManager[None]]
 """Bounds the time and memory that reading some files takes, within a block."""
@@ -49,6 +49,7 @@ class FileSurvey:
         span_ns: when the first call began and the last one ended.
         raised: how many of its calls raised.
         nbytes, tensor_bytes: its size, and that of the tensors.
+        read_bytes: of the file, without holes, and without what did not come from a server.
         table: its counted inputs, until they are added to those of others.
         damage: what is wrong with it.
     """
@@ -68,6 +69,7 @@ class FileSurvey:
     raised: int
     nbytes: int
     tensor_bytes: int
+    read_bytes: int
     table: InputsTable
     damage: tuple[TapeError, ...]
 
@@ -98,8 +100,18 @@ def read_file(path: str, scan: bool, guard: Guard | None) -> FileSurvey | TapeEr
     except MemoryError:
         return TapeError("limit", "there was not enough memory to read it", path=path)
     except Exception as error:
-        text = without_secrets(str(error), path)
-        return TapeError("damaged", f"unexpected {type(error).__name__}: {text}", path=path)
+        return failed(path, error)
+
+
+def failed(path: str, error: Exception) -> TapeError:
+    """The error of a file that could not be read for a reason that says nothing about it: a fault
+    of calltape, or a worker that died of it, again and again."""
+    text = without_secrets(str(error), path)
+    return TapeError(
+        "io", f"unexpected {type(error).__name__}: {text}",
+        path=without_secrets(path, path),
+        advice="this is no damage of the file: try calltape info, and report what fails",
+    )  # fmt: skip
 
 
 def _read(path: str, scan: bool) -> FileSurvey:
@@ -128,6 +140,7 @@ def _read(path: str, scan: bool) -> FileSurvey:
             raised=min(totals.raised if end is None else end.raised, totals.kept),
             nbytes=segment.size,
             tensor_bytes=segment.tensor_bytes,
+            read_bytes=segment.disk_bytes,
             table=table,
             damage=tuple(segment.damage.list()),
         )

@@ -48,19 +48,26 @@ _NO_TABLE, _NO_NUMBERS = InputsTable(), array("Q")
 class TargetSurvey:
     """What the tapes of one target say together.
 
+    Args:
+        name: of the target.
+        is_late: whether the time for adding up is over: no other file counts then.
+
     Attributes:
         name: of the target.
         table: the counted inputs of all calls.
         copies: the paths of files that are in another one of them.
         other_ranks: the paths of files whose calls another rank of the job made too.
+        left_out: the paths of files for which there was no time.
         damage: what is wrong with some.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, is_late: Callable[[], bool]) -> None:
         self.name = name
+        self._is_late = is_late
         self.table = InputsTable()
         self.copies: list[str] = []
         self.other_ranks: list[str] = []
+        self.left_out: list[str] = []
         self.damage: list[TapeError] = []
         self._files: list[FileSurvey] = []
         self._waiting: list[FileSurvey] = []
@@ -176,16 +183,22 @@ class TargetSurvey:
         gone: set[int] = set()
         for ranks in by_size.values():
             ranks.sort(key=lambda parts: (-sum(map(len, parts)), _rank(parts)))
-            for parts in of_other_ranks(ranks, _rank, _are_of):
+            for parts in of_other_ranks(ranks, _rank, self._are_of):
                 self.other_ranks += [one.path for one in parts]
                 gone.update(map(id, parts))
         return [one for one in files if id(one) not in gone]
+
+    def _are_of(self, parts: Sequence[FileSurvey], steps: Sequence[FileSurvey]) -> bool:
+        return not self._is_late() and _are_of(parts, steps)
 
     def _count(self, one: FileSurvey) -> None:
         key = _identity(one)
         known = self._known.get(key)
         if known is not None:
             self._note_copy(one, known)
+            return
+        if self._is_late():
+            self.left_out.append(one.path)
             return
         for source in one.sources:
             if self._counts_already(source, one):
@@ -421,12 +434,18 @@ def _steps(parts: Sequence[FileSurvey]) -> dict[Hashable, tuple[int, int, int, i
 class Survey(Shown):
     """What many tapes say together; :func:`survey` makes it.
 
+    Args:
+        is_late: whether the time for adding up is over.
+
     Attributes:
         targets: by name.
         unreadable: the files that could not be read. They cost their own answer only.
+        left_out: how many files there was no time for.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, is_late: Callable[[], bool] = lambda: False) -> None:
+        self._is_late = is_late
+        self.left_out = 0
         self.targets: dict[str, TargetSurvey] = {}
         self.unreadable: list[TapeError] = []
 
@@ -443,12 +462,13 @@ class Survey(Shown):
     def add(self, one: FileSurvey) -> None:
         """Adds a file."""
         name = target_name(one.manifest.target)
-        self.targets.setdefault(name, TargetSurvey(name)).add(one)
+        self.targets.setdefault(name, TargetSurvey(name, self._is_late)).add(one)
 
     def finish(self) -> None:
         """Adds up what waited for the last file."""
         for target in self.targets.values():
             target.finish(self.unreadable.append)
+            self.left_out += len(target.left_out)
         self.targets = {name: one for name, one in self.targets.items() if one.files}
 
     def target(self, name: str | None = None) -> TargetSurvey:

@@ -5,6 +5,7 @@ In come paths. Out goes a survey, which is the same whichever executor read the 
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Executor, Future
@@ -12,7 +13,7 @@ from concurrent.futures import BrokenExecutor, Executor, Future
 from calltape_analyzer.reading.files import Paths, files_of
 from calltape_analyzer.reading.tape_file import holds_no_call
 from calltape_analyzer.surveying.executors import executor_for
-from calltape_analyzer.surveying.file_survey import FileSurvey, Guard, read_file
+from calltape_analyzer.surveying.file_survey import FileSurvey, Guard, failed, read_file
 from calltape_analyzer.surveying.survey import Survey
 from calltape_schema.errors import TapeError
 
@@ -30,6 +31,7 @@ def survey(
     progress: Progress | None = None,
     scan: bool = False,
     guard: Guard | None = None,
+    may_take: Callable[[int], float] | None = None,
 ) -> Survey:
     """What many tapes say together, by recorded target.
 
@@ -47,12 +49,15 @@ def survey(
         scan: whether every record is read, and compared with what sealed files say at their end.
         guard: makes a block, for the paths that are read in it, which bounds what that may cost:
             a function that can be pickled.
+        may_take: how many seconds of processor time the adding up of what files say may take, by
+            the size of these. Files that are left are counted in :attr:`Survey.left_out`.
 
     Raises:
         TapeError: ``not_found`` if there is no file; ``io`` if the workers of the pool died.
         UsageError: a survey and a tape, or two surveys, have a recording in common.
     """
-    found = Survey()
+    adding = _Adding(may_take)
+    found = Survey(adding.is_late)
     files = sorted(files_of(paths, found.unreadable.append))
     waiting, done = iter(files), 0
     running: deque[tuple[str, Future[FileSurvey | TapeError]]] = deque()
@@ -63,23 +68,60 @@ def survey(
                 if len(running) < most and done + len(running) < len(files):
                     continue
                 while len(running) >= most or (running and done + len(running) == len(files)):
-                    _take(found, *running.popleft())
+                    if adding.is_over:
+                        break
+                    with adding:
+                        _take(found, *running.popleft(), adding)
                     done += 1
                     if progress is not None:
                         progress(done, len(files))
-            found.finish()
+                if adding.is_over:
+                    break
+            with adding:
+                found.finish()
         except BrokenExecutor as error:
             raise _broken(error) from None
         finally:
             for _, future in running:
                 future.cancel()
+    found.left_out += len(files) - done
     return found
 
 
-def _take(found: Survey, path: str, future: Future[FileSurvey | TapeError]) -> None:
+class _Adding:
+    """A block that adds up, and how much processor time all of them may take.
+
+    Attributes:
+        nbytes: of the files.
+        is_over: whether more was taken.
+    """
+
+    def __init__(self, may_take: Callable[[int], float] | None) -> None:
+        self.nbytes = 0
+        self.is_over = False
+        self._may_take = may_take
+        self._taken = self._began = 0.0
+
+    def __enter__(self) -> None:
+        self._began = time.thread_time()
+
+    def __exit__(self, *_: object) -> None:
+        self._taken += time.thread_time() - self._began
+
+    def is_late(self) -> bool:
+        """Whether all time was taken; asked within a block."""
+        taken = self._taken + time.thread_time() - self._began
+        self.is_over = self._may_take is not None and taken > self._may_take(self.nbytes)
+        return self.is_over
+
+
+def _take(
+    found: Survey, path: str, future: Future[FileSurvey | TapeError], adding: _Adding
+) -> None:
     try:
         one = future.result()
         if not isinstance(one, TapeError):
+            adding.nbytes += one.read_bytes
             found.add(one)
             return
     except BrokenExecutor:
@@ -88,9 +130,8 @@ def _take(found: Survey, path: str, future: Future[FileSurvey | TapeError]) -> N
         if error.kind == "usage":
             raise
         one = error
-    except Exception as error:  # the worker died of it, again and again
-        reason = f"the worker that read it failed: {type(error).__name__}: {error}"
-        one = TapeError("io", reason, path=path, advice="read it by itself, with calltape info")
+    except Exception as error:
+        one = failed(path, error)
     if not holds_no_call(one.path):
         found.unreadable.append(one)
 
