@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import shutil
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from calltape_analyzer import filter_tape, open_tape, survey
+from calltape_analyzer import filter_tape, merge_tapes, open_tape, survey
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.surveying import survey as module
 from calltape_analyzer.surveying.executors import Loop
@@ -61,6 +62,36 @@ def test_a_part_of_a_tape_does_not_count_in_its_place(tmp_path: Path, sealed: bo
         assert sorted(found.copies) == sorted(map(str, parts))
         assert not found.damage
         assert not found.coverage.lost
+
+
+def test_calls_that_count_twice_are_told(tmp_path: Path) -> None:
+    """A merge is a recording of its own, and says which ones it was made of."""
+    one, two, three = (tape_of(tmp_path / f"{n}.tape", 4 + n, recording=n) for n in range(3))
+    merged = {}
+    for name, paths in {
+        "a": [one, two],
+        "b": [two, three],
+        "c": [tmp_path / "a.tape", three],
+    }.items():
+        merged[name] = str(tmp_path / f"{name}.tape")
+        with open_tape(paths) as tape:
+            merge_tapes(tape, merged[name])
+    a, b, c = (merged[name] for name in "abc")
+    for paths, told in (
+        ([one, a], [a]), ([a, b], [a, b]), ([three, a], []), ([a, c], [a, c]), ([one, c], [c]),
+        ([one, two, three], []), ([a, c, three], [a, c]), ([a], []),
+    ):  # fmt: skip
+        for order in (paths, paths[::-1]):
+            found = of(*map(Path, order))
+            assert sorted(found.made_of_others) == told
+            assert (found.copies, found.damage) == ([], [])
+    ran = run("survey", one, a)
+    assert ran.code == 0
+    (line,) = [line for line in ran.out.splitlines() if line.startswith("twice")]
+    assert "a.tape" in line
+    assert "may count twice" in ran.out
+    assert "twice" not in run("survey", three, a).out
+    assert json.loads(run("survey", one, a, "--json").out)[0]["made_of_others"] == 1
 
 
 def test_the_tensors_of_unsealed_tapes_count(tmp_path: Path) -> None:

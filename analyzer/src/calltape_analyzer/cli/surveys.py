@@ -113,11 +113,13 @@ def _print(one: TargetSurvey) -> None:
     facts = _facts(one)
     files = f"{counted(one.files, 'file')} of {counted(one.recordings, 'recording')}"
     copies = f"{len(one.copies):,}, whose calls count once: {some_of(one.copies, _MOST)}"
+    made = "made of recordings of which other files count too: calls may count twice"
     ranks = f"{counted(len(one.other_ranks), 'file')} of other ranks left out: a step counts once"
     rows = [
         ("target", one.name),
         ("files", f"{files}, {one.files - one.unsealed:,} sealed"),
         ("copies", copies if one.copies else None),
+        ("twice", f"{some_of(one.made_of_others, _MOST)}, {made}" if one.made_of_others else None),
         ("ranks", ranks if one.other_ranks else None),
         ("hosts", some_of(one.hosts, _MOST) if one.hosts else None),
         ("time", None if one.span_ns is None else " to ".join(map(time_text, one.span_ns))),
@@ -142,6 +144,7 @@ def _facts(one: TargetSurvey) -> dict[str, Any]:
         "sealed": one.files - one.unsealed,
         "copies": len(one.copies),
         "other_ranks": len(one.other_ranks),
+        "made_of_others": len(one.made_of_others),
         "hosts": one.hosts,
         "first_call": None if one.span_ns is None else time_text(one.span_ns[0]),
         "last_call_end": None if one.span_ns is None else time_text(one.span_ns[1]),

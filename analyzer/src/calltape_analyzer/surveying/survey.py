@@ -6,8 +6,10 @@ from __future__ import annotations
 import os
 from array import array
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from hashlib import blake2b
+from itertools import chain
 
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.notebook import Shown, Sketch
@@ -58,6 +60,8 @@ class TargetSurvey:
         copies: the paths of files that are in another one of them.
         other_ranks: the paths of files whose calls another rank of the job made too.
         left_out: the paths of files for which there was no time.
+        made_of_others: the paths of files that were made of recordings of which other files count
+            too, as by ``merge``: their calls may count twice.
         damage: what is wrong with some.
     """
 
@@ -68,6 +72,8 @@ class TargetSurvey:
         self.copies: list[str] = []
         self.other_ranks: list[str] = []
         self.left_out: list[str] = []
+        self.made_of_others: list[str] = []
+        self._made: list[tuple[str, set[bytes]]] = []
         self.damage: list[TapeError] = []
         self._files: list[FileSurvey] = []
         self._waiting: list[FileSurvey] = []
@@ -154,6 +160,11 @@ class TargetSurvey:
                 self._try(one, told)
         for one in self._files:
             one.numbers = _NO_NUMBERS
+        makers = Counter(chain.from_iterable(tapes for _, tapes in self._made))
+        self.made_of_others += [
+            path for path, tapes in self._made
+            if any(tape in self._sources or makers[tape] > 1 for tape in tapes)
+        ]  # fmt: skip
 
     def _try(self, one: FileSurvey, told: Callable[[TapeError], None]) -> None:
         try:
@@ -215,6 +226,9 @@ class TargetSurvey:
         self._known[key] = one
         self.damage += one.damage
         self._files.append(one)
+        if not one.elsewhere and one.manifest.history:
+            read = {source.tape for step in one.manifest.history for source in step.sources}
+            self._made.append((one.path, read - {one.recording}))
         for source in one.sources:
             self._note(source, begins[source.tape], one)
         _renumber(one.table, sorted((s.first, begins[s.tape] - s.first) for s in one.sources))
