@@ -2,8 +2,10 @@
 
 A Python block whose first line is a comment with a file's name is that file. The other Python
 blocks are one program. In a block of the console, lines that begin with ``$`` are commands, and the
-lines below one are of what it prints. A block of text below a Python block is of what that prints.
-``…`` at the end of such a line stands for the rest of it.
+lines below one, if there are some, are all that it prints, byte for byte. A block of text below a
+Python block is a part of what that prints, in its order, byte for byte. There is one exception,
+which a reader sees: ``…`` stands for the rest of its line, such as a time, or, if it is alone on a
+line, for any lines.
 """
 
 from __future__ import annotations
@@ -12,7 +14,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -26,10 +27,10 @@ _FILE = re.compile(r"# ([\w.]+\.py)\n")
 
 @dataclass(frozen=True)
 class Command:
-    """A command, and lines of what it prints."""
+    """A command, and what it prints; empty if the page does not show it."""
 
     text: str
-    prints: tuple[str, ...]
+    prints: str
 
 
 class Page:
@@ -39,7 +40,7 @@ class Page:
         files: by their names.
         program: the other Python blocks, in their order.
         commands: of the console.
-        prints: lines that the program prints.
+        prints: what the program prints, in blocks.
         said: what was written to stderr when the page was followed, per command.
     """
 
@@ -53,10 +54,9 @@ class Page:
         pairs = pairwise(blocks)
         self.said: list[str] = []
         self.prints = [
-            line
+            text
             for (before, _), (language, text) in pairs
             if (before, language) == ("python", "text")
-            for line in text.splitlines()
         ]
 
     def follow(self, folder: Path, python: Path = Path(sys.executable)) -> list[str]:
@@ -74,11 +74,12 @@ class Page:
         if self.program:
             (folder / "of_this_page.py").write_text(self.program, encoding="utf-8")
             printed.append(self._run(folder, "python of_this_page.py", python))
-            _expect(self.prints, printed[-1])
+            _expect("…\n".join(["", *self.prints, ""]), printed[-1])
         for command in self.commands:
             if not command.text.startswith("make "):
                 printed.append(self._run(folder, command.text, python))
-                _expect(command.prints, printed[-1])
+                if command.prints:
+                    _expect(command.prints, printed[-1])
         return printed
 
     def _run(self, folder: Path, command: str, python: Path) -> str:
@@ -99,12 +100,15 @@ class Page:
 
 def _commands(console: str) -> list[Command]:
     found = re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", console, re.MULTILINE)
-    return [Command(text, tuple(filter(None, prints.splitlines()))) for text, prints in found]
+    return [Command(text, prints) for text, prints in found]
 
 
-def _expect(lines: Sequence[str], printed: str) -> None:
-    there = [line.strip() for line in printed.splitlines()]
-    for line in map(str.strip, lines):
-        start = line.removesuffix("…")
-        found = [one for one in there if one == line or (start != line and one.startswith(start))]
-        assert found, f"{line!r} is not in\n{printed}"
+def _expect(shown: str, printed: str) -> None:
+    """What a page shows is what was printed; see the head of this file."""
+    parts = [
+        r"(?:.*\n)*?" if line == "…\n"
+        else re.escape(line[:-2]) + r".*\n" if line.endswith("…\n")
+        else re.escape(line)
+        for line in shown.splitlines(keepends=True)
+    ]  # fmt: skip
+    assert re.fullmatch("".join(parts), printed), f"the page shows\n{shown}\nprinted was\n{printed}"

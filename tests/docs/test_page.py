@@ -47,12 +47,20 @@ def test_blocks(tmp_path: Path) -> None:
     found = page(tmp_path, TEXT)
     assert set(found.files) == {"one.py"}
     assert found.program.count("print") == 2
-    assert found.commands == [Command("python one.py", ("from a file",)), Command("true", ())]
-    assert found.prints == ["from the page", "12.5 s…"]
+    assert found.commands == [Command("python one.py", "from a file\n"), Command("true", "")]
+    assert found.prints == ["from the page\n12.5 s…\n"]
 
 
 def test_a_page_that_is_true(tmp_path: Path) -> None:
     page(tmp_path, TEXT).follow(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "shown", ["one\ntwo\nthree", "…\nthree", "one\n…", "…", "one\n…\nthree", "o…\n…"]
+)
+def test_what_is_left_out_is_marked(tmp_path: Path, shown: str) -> None:
+    text = f"```console\n$ printf 'one\\ntwo\\nthree\\n'\n{shown}\n```\n"
+    page(tmp_path, text).follow(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -63,6 +71,11 @@ def test_a_page_that_is_true(tmp_path: Path) -> None:
         ("$ true", "$ true\nnothing prints this"),
         ("12.5 s…", "12.6 s…"),
         ("12.5 s…", "12.5 s"),
+        ('print("from a file")', 'print("from a file", "more")'),
+        ('print("from a file")', 'print("from a file\\n")'),
+        ('print("from a file")', 'print("more\\nfrom a file")'),
+        ("from the page\n12.5 s…", "12.5 s…\nfrom the page"),
+        ("from the page\n12.5", "from the page\n\n12.5"),
     ],
 )
 def test_a_page_that_is_wrong(tmp_path: Path, right: str, wrong: str) -> None:
