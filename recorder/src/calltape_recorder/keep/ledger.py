@@ -135,7 +135,7 @@ class Ledger:
         self.accepted = 0
         self.kept = 0
         self.bytes = 0
-        self._held = 0  # of copies that later calls may share
+        self.held = 0  # bytes of copies that later calls may share
         self._dropped: dict[str, int] = {}
         self._outputs_lost: dict[str, int] = {}
         self._account: Counter[str] = Counter()  # of the current segment; "" counts kept calls
@@ -206,7 +206,7 @@ class Ledger:
         """Reserves ``nbytes`` within the bound for a call; False if not so many are left."""
         with self.lock:
             total = self.bytes + nbytes
-            if total + self._held > self.max_bytes or self._is_closed:
+            if total + self.held > self.max_bytes or self._is_closed:
                 return False
             self.bytes, call.nbytes = total, call.nbytes + nbytes  # no interrupt comes between
             return True
@@ -215,15 +215,15 @@ class Ledger:
         """Reserves ``nbytes`` for a copy that later calls may share; False if not so many are
         left."""
         with self.lock:
-            if self.bytes + self._held + nbytes > self.max_bytes or self._is_closed:
+            if self.bytes + self.held + nbytes > self.max_bytes or self._is_closed:
                 return False
-            self._held += nbytes
+            self.held += nbytes
             return True
 
     def let_go(self, nbytes: int) -> None:
         """Frees what such a copy reserved."""
         with self.lock:
-            self._held -= nbytes
+            self.held -= nbytes
 
     def drop(self, reason: str) -> None:
         """Counts a call that was seen and will not be on the tape."""
