@@ -250,7 +250,8 @@ def test_all_memory_comes_back() -> None:
         assert ledger.held <= 16 << 20
         assert buffers._bytes <= 64 << 20
     assert earlier.clear()
-    assert ledger.held == 0 and not earlier._known
+    assert ledger.held == 0
+    assert not earlier._known
     idle = sum(buffer.size for held in buffers._idle.values() for buffer in held)
     assert idle == buffers._bytes  # every buffer came back
     buffers.clear()
