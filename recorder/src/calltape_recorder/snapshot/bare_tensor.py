@@ -63,6 +63,8 @@ shape_of: Callable[[Any], torch.Size] = _Base.shape.__get__
 
 # This is no public interface of torch. Without it, each tensor is asked.
 _dispatch_keys: Any = getattr(torch._C, "_dispatch_keys", None)
+if not hasattr(getattr(torch._C, "DispatchKeySet", None), "raw_repr"):
+    _dispatch_keys = None
 
 
 def keys_of(t: Any) -> Hashable:
