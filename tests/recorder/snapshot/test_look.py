@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
