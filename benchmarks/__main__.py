@@ -14,6 +14,7 @@ from benchmarks import (
     call_cost,
     container,
     copies,
+    cpu_total,
     device_cost,
     export_memory,
     imports,
@@ -28,6 +29,7 @@ from benchmarks import (
 from benchmarks.report import Row, table
 
 _BENCHMARKS = {
+    "cpu_total": cpu_total.rows,
     "call_cost": call_cost.rows,
     "bytes_per_step": bytes_per_step.rows,
     "throughput": throughput.rows,

@@ -28,6 +28,8 @@ pytestmark = pytest.mark.chaos
 
 KIB = 1024
 DISK = 2048 * KIB
+LARGEST_FILE = 500 * KIB  # of one call that is larger than a file should be
+ENDS = 128 * KIB  # what is kept free for the end of the current file, and the one after it
 AT_ONCE = 2
 
 ACKNOWLEDGED, INSIDE, LEAVING = range(3)
@@ -259,7 +261,8 @@ def check_deletion(tapes: list[ReadTape], folder: Path, tags: set[int]) -> int:
     size = sum(path.stat().st_size for path in folder.glob("*.tape"))
     assert size <= DISK
     if oldest:
-        assert size > DISK // 2
+        # The file of a large call may have made room for another one, which is not there yet.
+        assert size > DISK - 2 * LARGEST_FILE - ENDS
     return oldest
 
 

@@ -55,6 +55,10 @@ def test_accounts_are_collected(tmp_path: Path, caplog: pytest.LogCaptureFixture
             model(x, x)
         first.flush()
         found = collected.collect()
+        spent = found["calltape.time"]
+        assert set(spent) == {(name, where) for name in names for where in ("calls", "thread")}
+        assert spent[names[0], "calls"] == first.stats().in_calls_ns > 0
+        assert spent[names[1], "calls"] == 0
         assert found["calltape.calls.seen"] == {(names[0],): 5, (names[1],): 0}
         assert found["calltape.calls.kept"] == {(names[0],): 2, (names[1],): 0}
         assert found["calltape.calls.dropped"] == {(names[0], "max_calls"): 3}

@@ -57,13 +57,13 @@ class QueuedCall:
 
     ``home`` is the pipeline that records the call. ``held`` tells whether the call is for the
     flight recorder only, ``is_evidence`` whether it is kept because none before was like it.
-    ``ahead_file`` is the file that its inputs were written to before the model ran. ``chunks`` is
-    what a generator yielded so far.
+    ``cost_ns`` is what the recorder added to it. ``ahead_file`` is the file that its inputs were
+    written to before the model ran. ``chunks`` is what a generator yielded so far.
     """
 
     __slots__ = (
-        "ahead_file", "chunks", "duration_ns", "error", "held", "home", "inputs", "is_accounted",
-        "is_evidence", "nbytes", "number", "outputs", "outputs_missing", "started",
+        "ahead_file", "chunks", "cost_ns", "duration_ns", "error", "held", "home", "inputs",
+        "is_accounted", "is_evidence", "nbytes", "number", "outputs", "outputs_missing", "started",
         "thread", "time_ns",
     )  # fmt: skip
 
@@ -78,6 +78,7 @@ class QueuedCall:
         self.outputs_missing: str | None = None
         self.error: tuple[str, str] | None = None
         self.nbytes = 0
+        self.cost_ns = 0
         self.is_accounted = False
         self.is_evidence = False
         self.home: Home | None = None

@@ -43,10 +43,12 @@ from calltape_schema.privacy import length_of_text
 
 __all__ = ["CallHandler"]
 
+_MEASURED = 17  # of so many calls that are not recorded, one is measured; no batch is of that size
 _MAX_MESSAGE = 64 * 1024
 _SHORT_MESSAGE = 500
 
 _Tensor = torch.Tensor
+_now = time.perf_counter_ns
 _function_modes = torch._C._len_torch_function_stack
 
 
@@ -108,6 +110,7 @@ class CallHandler:
         number = ledger.see()
         if number is None:
             return None
+        begun = _now()
         call: Call | None = None
         try:
             first, end = admission.passes_over[0]
@@ -137,9 +140,15 @@ class CallHandler:
             raise
         if call is None:
             ledger.skip()
-            return None
-        pipeline = call.home = admission.pipeline
-        return self._begun(pipeline, call, args, kwargs, kept, repeat)
+        else:
+            pipeline = call.home = admission.pipeline
+            if self._begun(pipeline, call, args, kwargs, kept, repeat):
+                call.started = _now()
+                call.cost_ns = call.started - begun
+                return call
+        if not number % _MEASURED:
+            ledger.spend(_MEASURED * (_now() - begun))
+        return None
 
     def _renewed(self) -> Admission[Pipeline] | None:
         if not self.active:
@@ -166,7 +175,8 @@ class CallHandler:
     def _begun(
         self, pipeline: Pipeline, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any],
         kept: int | None, repeat: Repeat | None,
-    ) -> Call | None:  # fmt: skip
+    ) -> bool:  # fmt: skip
+        """Copies the inputs; False if the call is not recorded, which is counted."""
         try:
             if repeat is not None and kept:
                 leaves = [*args, *kwargs.values()]
@@ -177,29 +187,29 @@ class CallHandler:
                     call.inputs = side
             elif is_tracing():
                 pipeline.drop(call, "tracing")
-                return None
+                return False
             elif not self._inputs(pipeline, call, args, kwargs, kept, repeat):
                 call.is_accounted = True
                 pipeline.ledger.skip()
-                return None
+                return False
             if pipeline.write_ahead is not None:
                 pipeline.write_ahead.write(call)
         except QueueFull:
             pipeline.drop(call, "queue_full")
-            return None
+            return False
         except BaseException as error:
             if is_interrupt(error):
                 pipeline.drop(call, "interrupted")
                 raise
             self.fault(error)
             pipeline.drop(call, "internal")
-            return None
-        call.started = time.perf_counter_ns()
-        return call
+            return False
+        return True
 
     def finish(self, call: Call, result: Any) -> None:
         """Copies what the model returned, and hands the call over."""
-        call.duration_ns = time.perf_counter_ns() - call.started
+        ended = _now()
+        call.duration_ns = ended - call.started
         pipeline = self._home(call)
         if pipeline is None:
             return
@@ -230,6 +240,7 @@ class CallHandler:
                 self.fault(error)
                 call.outputs_missing = "internal"
                 _release_chunks(pipeline, call)
+        call.cost_ns += _now() - ended
         pipeline.hand_over(call)
 
     def chunk(self, call: Call, value: Any) -> None:
@@ -237,6 +248,7 @@ class CallHandler:
         pipeline, chunks = self._home(call), call.chunks
         if chunks is None or not chunks.next() or pipeline is None or not self._outputs:
             return
+        begun = _now()
         try:
             # What is withheld of the chunks is decided later, when they are one list.
             captured = capture_chunk(value)
@@ -248,11 +260,12 @@ class CallHandler:
                 raise
             self.fault(error)
             chunks.reason = "internal"
+        call.cost_ns += _now() - begun
 
     def fail(self, call: Call, error: BaseException | None) -> None:
         """Notes the exception that ended the call, and hands the call over. ``error`` is None if it
         is unknown: hooks do not see an exception that is not an ``Exception``."""
-        call.duration_ns = time.perf_counter_ns() - call.started
+        call.duration_ns = _now() - call.started
         pipeline = self._home(call)
         if pipeline is None:
             return

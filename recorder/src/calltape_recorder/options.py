@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import sys
 import weakref
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
@@ -69,6 +70,10 @@ class Options(TypedDict, total=False):
             write.
         max_calls: stop recording after this many calls.
         max_seconds: stop recording after this time.
+        max_share: keep what recording costs below this share of the time of the calls, such as
+            0.01, by recording fewer calls. The others are only counted, as dropped for this reason.
+            The cost is what :class:`~calltape_recorder.keep.ledger.Stats` has of it: time in the
+            host's calls, and processor time of the recorder's thread.
         max_queue_bytes: the most memory for calls that are under way or wait to be written, with
             pooled buffers. A call that does not fit is counted and dropped before it is copied. A
             quarter of it may have copies that later calls share, until a call needs the room.
@@ -109,6 +114,7 @@ class Options(TypedDict, total=False):
     write_ahead: bool
     max_calls: int | None
     max_seconds: float | None
+    max_share: float | None
     max_queue_bytes: int
     max_disk_bytes: int | None
     min_free_bytes: int | None
@@ -126,7 +132,8 @@ class Options(TypedDict, total=False):
 _DEFAULTS: dict[str, Any] = {
     "overwrite": False, "outputs": True, "values": "all", "keep": Every(),
     "flight_recorder": None, "write_ahead": False, "max_calls": None, "max_seconds": None,
-    "max_queue_bytes": 256 * 1024 * 1024, "max_disk_bytes": None, "min_free_bytes": None,
+    "max_share": None, "max_queue_bytes": 256 * 1024 * 1024, "max_disk_bytes": None,
+    "min_free_bytes": None,
     "when_full": "stop", "max_age_seconds": None, "segment_bytes": None, "segment_seconds": None,
     "compress": None, "file_mode": OWNER_ONLY, "control": None,
     "via": "hook", "method": "forward",
@@ -170,10 +177,11 @@ def check_options(options: Mapping[str, Any]) -> Choices:
             raise TapeError("usage", f"{name}={chosen[name]!r}", advice="pass True or False")
     for name in _COUNTS:
         _check_count(name, chosen[name])
-    for name in ("max_seconds", "segment_seconds", "max_age_seconds"):
-        value = chosen[name]
-        if value is not None and not (type(value) in (int, float) and 0 < value < float("inf")):
-            raise TapeError("usage", f"{name}={value!r}", advice="pass a positive number")
+    for name in ("max_seconds", "segment_seconds", "max_age_seconds", "max_share"):
+        value, most = chosen[name], 1 if name == "max_share" else sys.float_info.max
+        if value is not None and not (type(value) in (int, float) and 0 < value <= most):
+            advice = "pass a number above 0" + (", and at most 1" if most == 1 else "")
+            raise TapeError("usage", f"{name}={value!r}", advice=advice)
     for name, kind in (("keep", Keep), ("flight_recorder", FlightRecorder)):
         if not isinstance(chosen[name], kind) and not (name != "keep" and chosen[name] is None):
             advice = f"pass a {kind.__name__} of calltape_recorder"
@@ -208,8 +216,8 @@ def _check_count(name: str, value: Any) -> None:
 def _settings(chosen: Mapping[str, Any]) -> Settings:
     bounds = Bounds(
         chosen["max_disk_bytes"], chosen["min_free_bytes"], chosen["segment_bytes"],
-        _seconds(chosen["segment_seconds"]), chosen["when_full"],
-        _seconds(chosen["max_age_seconds"]),
+        _float(chosen["segment_seconds"]), chosen["when_full"],
+        _float(chosen["max_age_seconds"]),
     )  # fmt: skip
     most = bounds.max_disk_bytes
     if most is not None and most < LEAST_DISK_BYTES:
@@ -224,13 +232,13 @@ def _settings(chosen: Mapping[str, Any]) -> Settings:
         )  # fmt: skip
     return Settings(
         chosen["outputs"], _values(chosen["values"]), chosen["keep"], chosen["flight_recorder"],
-        chosen["write_ahead"], chosen["max_calls"], _seconds(chosen["max_seconds"]),
-        chosen["max_queue_bytes"], bounds, chosen["file_mode"],
+        chosen["write_ahead"], chosen["max_calls"], _float(chosen["max_seconds"]),
+        _float(chosen["max_share"]), chosen["max_queue_bytes"], bounds, chosen["file_mode"],
         chosen["compress"],
     )  # fmt: skip
 
 
-def _seconds(value: float | None) -> float | None:
+def _float(value: float | None) -> float | None:
     return None if value is None else float(value)
 
 

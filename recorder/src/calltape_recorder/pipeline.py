@@ -70,6 +70,7 @@ class Settings:
     write_ahead: bool
     max_calls: int | None
     max_seconds: float | None
+    max_share: float | None
     max_queue_bytes: int
     bounds: Bounds
     file_mode: int = OWNER_ONLY
@@ -87,6 +88,7 @@ class Settings:
             keep=None if isinstance(self.keep, Every) else str(self.keep)[:4096],
             flight_recorder=held,
             write_ahead=self.write_ahead, max_calls=self.max_calls, max_seconds=self.max_seconds,
+            max_share=self.max_share,
             max_queue_bytes=self.max_queue_bytes, max_disk_bytes=bounds.max_disk_bytes,
             min_free_bytes=bounds.min_free_bytes, segment_bytes=bounds.most_in_segment,
             segment_seconds=bounds.segment_seconds,
@@ -139,7 +141,9 @@ class Pipeline:
         self._each_second_more = each_second
         flight = settings.flight_recorder
         held = 0 if flight is None else flight.bytes
-        self.ledger = Ledger(settings.max_queue_bytes + held, settings.max_calls)
+        self.ledger = Ledger(
+            settings.max_queue_bytes + held, settings.max_calls, settings.max_share
+        )
         self.buffers = HostMemory(settings.max_queue_bytes + held)
         self.earlier_copies = EarlierCopies(self.buffers, self.ledger)
         self.repeats = Repeats()

@@ -8,6 +8,8 @@ It needs OpenTelemetry: ``pip install calltape-recorder[otel]``.
 ``calltape.calls.dropped`` counter  calls that are not, by ``reason``
 ``calltape.queue.bytes``   gauge    memory of calls that are not written yet
 ``calltape.tape.bytes``    counter  bytes written to the tape
+``calltape.time``          counter  nanoseconds that recording took, by ``where``: ``calls``
+                                    (the host's) or ``thread`` (the recorder's own)
 =========================  =======  ============================================
 
 All metrics have the attribute ``calltape.tape``, the name of the tape's file.
@@ -103,6 +105,7 @@ class _Instruments:
         counter("calltape.calls.dropped", [self._each(_dropped)], count, "calls not on the tape")
         gauge("calltape.queue.bytes", [self._each(_queue)], size, "memory of calls to be written")
         counter("calltape.tape.bytes", [self._each(_tape)], size, "bytes written to the tape")
+        counter("calltape.time", [self._each(_time)], "ns", "what recording took")
 
     def renew(self) -> None:
         """Makes a new lock in a fork: a thread that the fork does not have may hold the old one."""
@@ -150,6 +153,11 @@ def _queue(stats: Stats) -> Iterator[tuple[int, dict[str, str]]]:
 
 def _tape(stats: Stats) -> Iterator[tuple[int, dict[str, str]]]:
     yield stats.written_bytes, {}
+
+
+def _time(stats: Stats) -> Iterator[tuple[int, dict[str, str]]]:
+    yield stats.in_calls_ns, {"where": "calls"}
+    yield stats.in_thread_ns, {"where": "thread"}
 
 
 _of_meter: weakref.WeakKeyDictionary[Any, _Instruments] = weakref.WeakKeyDictionary()

@@ -40,7 +40,10 @@ _ADVICE = {
     "io": "the disk failed",
     "file_removed": "somebody removed the files while they were written",
 }
-_WANTED = ("policy", "paused", "max_calls", "max_seconds", "flight_recorder", "deleted", "expired")
+_WANTED = (
+    "policy", "paused", "max_calls", "max_seconds", "max_share", "flight_recorder", "deleted",
+    "expired",
+)  # fmt: skip
 
 
 def why_empty(name: str, via: str, seen: int, kept: int, dropped: Mapping[str, int]) -> str | None:

@@ -16,6 +16,7 @@ UNWANTED = frozenset(
         "paused",
         "max_calls",
         "max_seconds",
+        "max_share",
         "flight_recorder",
         "tracing",
         "deleted",

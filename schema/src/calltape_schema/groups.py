@@ -68,6 +68,7 @@ Columns: TypeAlias = tuple["array[int]", "array[int]", "array[int]"]
 _ENTRY = struct.Struct("<QQII")
 _LEVEL = 1  # level 6 makes groups a sixteenth smaller, and takes twice as long
 _ZEROS = bytes(BLOCK)
+_SMALL_BYTES = 16 * 1024  # of a blob: to join it takes less than to write its parts
 
 Reference = tuple[Short, Count, Short]
 """A key in the leaves of a call, the number of an earlier call, and the key in the blob of that."""
@@ -190,7 +191,8 @@ def planned(tape: bytes, calls: Sequence[NewCall], level: int = _LEVEL) -> Appen
     parts: list[Any] = []
     for call, size in zip(calls, sizes, strict=True):
         if size:
-            parts += member(blob_name(call.number), call.blob, size)
+            blob = member(blob_name(call.number), call.blob, size)
+            parts += blob if size > _SMALL_BYTES else (b"".join(blob),)
     parts += member(group_name(numbers[0]), [content], len(content))
     size = blobs + BLOCK + len(content) + padding(len(content))
     return Append(calls, parts, size, [(blobs, numbers)], sum(sizes))

@@ -133,6 +133,7 @@ class Policy(Record):
     write_ahead: bool = False
     max_calls: Count | None = None
     max_seconds: Seconds | None = None
+    max_share: Annotated[float, Field(gt=0, le=1)] | None = None
     max_queue_bytes: Count | None = None
     max_disk_bytes: Count | None = None
     min_free_bytes: Count | None = None

@@ -77,7 +77,8 @@ def test_the_environment_says_every_option() -> None:
         tape=/tapes/; target=serve:model; keep=novelty() | rate(0.01); values=*:all,past.*:none;
         segment_bytes=1GiB; segment_seconds=1h; max_disk_bytes=20GiB; when_full=delete_oldest;
         control=/tapes/control.json; flight_recorder=calls=7,bytes=1MiB; write_ahead=true;
-        outputs=no; max_calls=5; max_seconds=10m; max_queue_bytes=64MiB; min_free_bytes=2GB;
+        outputs=no; max_calls=5; max_seconds=10m; max_share=1%; max_queue_bytes=64MiB;
+        min_free_bytes=2GB;
         via=method; method=generate; wait=1h
     """
     options = parse_options(split(text))
@@ -87,6 +88,7 @@ def test_the_environment_says_every_option() -> None:
         "segment_seconds": 3600, "max_disk_bytes": 20 << 30, "when_full": "delete_oldest",
         "control": "/tapes/control.json", "flight_recorder": FlightRecorder(7, 1 << 20),
         "write_ahead": True, "outputs": False, "max_calls": 5, "max_seconds": 600,
+        "max_share": 0.01,
         "max_queue_bytes": 64 << 20, "min_free_bytes": 2 * 10**9, "via": "method",
         "method": "generate",
     }  # fmt: skip

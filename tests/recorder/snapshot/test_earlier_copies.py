@@ -86,7 +86,7 @@ def test_what_was_changed_in_place_is_written_again(tmp_path: Path, nbytes: int)
         assert torch.equal(calls[n].output(0), after)
     assert [bool(call.record.at) for call in calls] == [n > 0 for n in range(9)]
     # Each state of the tensor is on the tape once.
-    assert 4 * nbytes <= path.stat().st_size < 4 * nbytes + 16 * KIB
+    assert 4 * nbytes <= path.stat().st_size < 4 * nbytes + 32 * KIB
 
 
 def test_the_same_memory_in_another_form_is_no_reference(tmp_path: Path) -> None:
@@ -247,10 +247,11 @@ def test_all_memory_comes_back() -> None:
             pieces = copy_leaves(leaves, look, buffers, found)
             earlier.keep(leaves, look, pieces, found)
             release(pieces, buffers)
-        assert ledger._held <= 16 << 20
+        assert ledger.held <= 16 << 20
         assert buffers._bytes <= 64 << 20
     assert earlier.clear()
-    assert ledger._held == earlier._bytes == 0
+    assert ledger.held == 0
+    assert not earlier._known
     idle = sum(buffer.size for held in buffers._idle.values() for buffer in held)
     assert idle == buffers._bytes  # every buffer came back
     buffers.clear()

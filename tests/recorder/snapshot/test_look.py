@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from pathlib import Path
 
+import pytest
 import torch
 
 from calltape_recorder import record
-from calltape_recorder.snapshot.facts import Alias
+from calltape_recorder.snapshot import bare_tensor, look
+from calltape_recorder.snapshot.facts import Alias, facts_of
 from calltape_recorder.snapshot.look import look_at
 from tests.recorder.models import Identity
 from tests.recorder.reading import read
@@ -45,6 +48,66 @@ def test_inference_tensors_below_autograd(tmp_path: Path) -> None:
         below(inference)
     calls = read(tmp_path / "t.tape").calls
     assert [call.record.inputs.facts()[0].inference for call in calls] == [False] * 4 + [True]
+
+
+def kinds_of_tensors() -> list[torch.Tensor]:
+    """Tensors of one shape that differ in one trait each."""
+    plain = torch.rand(1, 3)
+    with torch.inference_mode():
+        inference = torch.rand(1, 3)
+    return [
+        plain, inference, plain.double(), plain.clone().requires_grad_(), plain.to("meta"),
+        torch._neg_view(plain), torch.rand(1, 3, dtype=torch.complex64).conj(),
+        torch.rand(1, 3, dtype=torch.complex64).conj().imag, torch.rand(3, 1).T,
+        plain.expand(1, 3), torch.rand(1, 6)[:, ::2], plain.long(), torch.nn.Parameter(plain),
+        plain.to_sparse(), torch.quantize_per_tensor(plain, 0.1, 0, torch.qint8),
+        torch._efficientzerotensor((1, 3)), torch.func.functionalize(lambda x: x)(plain),
+    ]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("has_keys", [True, False])
+def test_the_facts_that_equal_tensors_share_are_their_own(
+    has_keys: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not has_keys:
+        monkeypatch.setattr(bare_tensor, "_dispatch_keys", None)
+    monkeypatch.setattr(look, "_plain", {})
+    for _ in range(3):  # what one of them left behind is not taken for another
+        for one in kinds_of_tensors():
+            (fact,) = look_at([one], True).facts
+            read = facts_of(one)
+            assert fact._replace(missing=None) == read._replace(missing=None)
+            assert fact.missing in (read.missing, "it has no memory")
+    assert look_at([torch.rand(1, 3)], True).facts[0] is look_at([torch.rand(1, 3)], True).facts[0]
+
+
+def test_the_facts_of_a_wrapper_are_not_kept_for_a_tensor() -> None:
+    refused: list[bool] = []
+
+    def seen(x: torch.Tensor) -> torch.Tensor:
+        try:
+            look_at([x], True)
+        except NotImplementedError:  # it has no storage; the recorder counts such calls as traced
+            refused.append(True)
+        return x
+
+    for _ in range(2):
+        torch.func.vmap(seen)(torch.rand(2, 1, 3))
+        (fact,) = look_at([torch.rand(1, 3)], True).facts
+        assert fact == facts_of(torch.rand(1, 3))
+    assert refused == [True, True]
+
+
+def test_few_objects_wait_with_a_call() -> None:
+    """Python's collector goes through all that a call leaves behind until it is written."""
+    leaves = [torch.rand(1, 3 + n % 4) for n in range(64)]
+    held = [look_at(leaves, True).facts for _ in range(2)]
+    gc.collect()
+    before = len(gc.get_objects())
+    held += [look_at(leaves, True).facts for _ in range(100)]
+    assert len(gc.get_objects()) - before < 2 * 100
+    assert len(held) == 102
 
 
 def test_only_wanted_leaves_have_bytes_and_integers_of_middle_size_for_their_range() -> None:

@@ -58,7 +58,15 @@ def adds_up(stats: Stats, folder: Path) -> None:
         assert tape.table.totals().kept == len(tape.numbers)
     counted = sum(tape.table.totals().seen for tape in found)
     # Nothing is known of the inputs of calls that are only counted, or ended with the recording.
-    unknown = ("paused", "max_calls", "max_seconds", "tracing", "interrupted", "unfinished")
+    unknown = (
+        "paused",
+        "max_calls",
+        "max_seconds",
+        "max_share",
+        "tracing",
+        "interrupted",
+        "unfinished",
+    )
     assert stats.seen - sum(dropped.get(reason, 0) for reason in unknown) <= counted <= stats.seen
 
 
@@ -412,6 +420,7 @@ def test_the_smallest_bound_has_room_for_calls(tmp_path: Path) -> None:
         {"max_disk_bytes": True}, {"max_disk_bytes": 0}, {"max_disk_bytes": 128 * KIB - 1},
         {"write_ahead": 1}, {"keep": "all"}, {"flight_recorder": 10},
         {"control": 5}, {"max_seconds": float("nan")},
+        {"max_share": 0}, {"max_share": 1.5}, {"max_share": "1%"},
     ],
     ids=str,
 )  # fmt: skip

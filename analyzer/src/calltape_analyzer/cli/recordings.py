@@ -70,6 +70,8 @@ def _bounds(policy: Policy) -> Iterator[str]:
         yield f"at most {counted(policy.max_calls, 'call')}"
     if policy.max_seconds is not None:
         yield f"for at most {policy.max_seconds:g} s"
+    if policy.max_share is not None:
+        yield f"as many as cost {100 * policy.max_share:g}% of the time of the calls"
     if policy.segment_bytes is not None:
         yield f"a new file after {size(policy.segment_bytes)}"
     if policy.segment_seconds is not None:

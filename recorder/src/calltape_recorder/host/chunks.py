@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from calltape_recorder.capture.structures import Structures, Wanted
@@ -46,7 +46,7 @@ class Chunks:
         self._sides: list[Side] = []
         self._tokens: list[Any] = []
         self._text = 0
-        self._unused: list[Any] = []
+        self._unused: Sequence[Any] = ()
 
     @property
     def pieces(self) -> list[Any]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from calltape_recorder.counting import Count, value_of
+from calltape_recorder.keep.share import Share
 from calltape_recorder.threads import RLock
 from calltape_schema.endings import UNWANTED, Coverage
 
@@ -24,9 +25,9 @@ class Stats:
         seen: calls of the recorded method so far.
         kept: calls that are whole in a file; each of them survives the death of the process.
         dropped: calls that are not on the tape, by reason: ``policy`` (not to be kept),
-            ``paused``, ``max_calls``, ``max_seconds``, ``tracing`` (not a call of the model but of
-            something that traces it), ``queue_full`` (no memory left within the bound),
-            ``flight_recorder`` (held for a while, and in no dump), ``max_disk_bytes``,
+            ``paused``, ``max_calls``, ``max_seconds``, ``max_share``, ``tracing`` (not a call of
+            the model but of something that traces it), ``queue_full`` (no memory left within the
+            bound), ``flight_recorder`` (held for a while, and in no dump), ``max_disk_bytes``,
             ``disk_full`` (no room on the disk, or the floor of free space is reached), ``deleted``
             (with an old segment, as ``when_full="delete_oldest"`` asks for), ``expired``
             (``max_age_seconds``),
@@ -54,6 +55,9 @@ class Stats:
         last_error: what went wrong last, as it was logged; None if nothing did.
         last_error_ns: when that was, Unix time in nanoseconds.
         compressed: files that were compressed.
+        in_calls_ns: what the recorder added to the host's calls, in nanoseconds of wall time. Of
+            calls that are not recorded, every 17th is measured.
+        in_thread_ns: processor time of the recorder's own thread, in nanoseconds.
         copies: copies (deep ones and pickles) that were made of what is recorded. Nobody sees the
             calls of a copy.
         uncompressed: complete files that stay as they are although ``compress`` was asked for,
@@ -80,12 +84,14 @@ class Stats:
     compressed: int = 0
     uncompressed: int = 0
     copies: int = 0
+    in_calls_ns: int = 0
+    in_thread_ns: int = 0
 
     @property
     def unwanted(self) -> dict[str, int]:
         """The dropped calls that were not to be kept, because of ``policy`` or of other options
-        (``paused``, ``max_calls``, ``max_seconds``, ``flight_recorder``, ``tracing``, ``deleted``,
-        ``expired``)."""
+        (``paused``, ``max_calls``, ``max_seconds``, ``max_share``, ``flight_recorder``,
+        ``tracing``, ``deleted``, ``expired``)."""
         return {reason: calls for reason, calls in self.dropped.items() if reason in UNWANTED}
 
     @property
@@ -94,15 +100,17 @@ class Stats:
         return {reason: calls for reason, calls in self.dropped.items() if reason not in UNWANTED}
 
 
-_UNLOCKED = ("policy", "paused", "max_calls", "max_seconds")
+_UNLOCKED = ("policy", "paused", "max_calls", "max_seconds", "max_share")
 """If a recorder counts such a reason at all, it does so for most calls, so it takes no lock."""
 
 
 class Accounted(Protocol):
-    """What the accounts know of a call: the bytes that it reserved, whether it was counted as kept
-    or dropped, and why outputs are missing."""
+    """What the accounts know of a call: the bytes that it reserved, what it cost the host, how long
+    it took, whether it was counted as kept or dropped, and why outputs are missing."""
 
     nbytes: int
+    cost_ns: int
+    duration_ns: int | None
     is_accounted: bool
     outputs_missing: str | None
 
@@ -119,12 +127,17 @@ class Ledger:
     Attributes:
         see: gives the number of a call that begins; None if the call is only counted.
         skip: counts a call that the policy does not keep.
+        in_calls_ns, in_thread_ns: see :class:`Stats`.
     """
 
-    def __init__(self, max_bytes: int, max_calls: int | None) -> None:
+    def __init__(
+        self, max_bytes: int, max_calls: int | None = None, max_share: float | None = None
+    ) -> None:
         self.lock = RLock()
         self.max_bytes = max_bytes
         self._max_calls = max_calls
+        self._share = None if max_share is None else Share(max_share)
+        self.in_calls_ns = self.in_thread_ns = 0
         self._stopped: str | None = None
         self._paused = False
         self._is_closed = False
@@ -135,7 +148,7 @@ class Ledger:
         self.accepted = 0
         self.kept = 0
         self.bytes = 0
-        self._held = 0  # of copies that later calls may share
+        self.held = 0  # bytes of copies that later calls may share
         self._dropped: dict[str, int] = {}
         self._outputs_lost: dict[str, int] = {}
         self._account: Counter[str] = Counter()  # of the current segment; "" counts kept calls
@@ -176,21 +189,24 @@ class Ledger:
             self._limit()
 
     def _limit(self) -> None:
-        limits = (self._max_calls, self._stopped, self._paused or None)
+        limits = (self._max_calls, self._stopped, self._paused or None, self._share)
         if self._is_closed:  # a call that is seen only now is in no file
             self.see = _nothing
             return
-        self.see = self._numbers.__next__ if limits == (None, None, None) else self._admit
+        self.see = self._numbers.__next__ if limits == (None,) * 4 else self._admit
 
     def _admit(self) -> int | None:
         number = next(self._numbers)
         reason = "paused" if self._paused else self._stopped
         if reason is None:
             with self.lock:
-                if self.accepted != self._max_calls:
+                if self.accepted == self._max_calls:
+                    reason = "max_calls"
+                elif self._share and not self._share.affords(self.in_calls_ns + self.in_thread_ns):
+                    reason = "max_share"
+                else:
                     self.accepted += 1
                     return number
-            reason = "max_calls"
         if not self._is_closed:
             next(self._skipped[reason])
         return None
@@ -206,7 +222,7 @@ class Ledger:
         """Reserves ``nbytes`` within the bound for a call; False if not so many are left."""
         with self.lock:
             total = self.bytes + nbytes
-            if total + self._held > self.max_bytes or self._is_closed:
+            if total + self.held > self.max_bytes or self._is_closed:
                 return False
             self.bytes, call.nbytes = total, call.nbytes + nbytes  # no interrupt comes between
             return True
@@ -215,15 +231,20 @@ class Ledger:
         """Reserves ``nbytes`` for a copy that later calls may share; False if not so many are
         left."""
         with self.lock:
-            if self.bytes + self._held + nbytes > self.max_bytes or self._is_closed:
+            if self.bytes + self.held + nbytes > self.max_bytes or self._is_closed:
                 return False
-            self._held += nbytes
+            self.held += nbytes
             return True
 
     def let_go(self, nbytes: int) -> None:
         """Frees what such a copy reserved."""
         with self.lock:
-            self._held -= nbytes
+            self.held -= nbytes
+
+    def spend(self, nanoseconds: int) -> None:
+        """Counts what calls cost the host that are not recorded."""
+        with self.lock:
+            self.in_calls_ns += nanoseconds
 
     def drop(self, reason: str) -> None:
         """Counts a call that was seen and will not be on the tape."""
@@ -240,6 +261,9 @@ class Ledger:
                 return
             call.is_accounted = True
             self.bytes -= call.nbytes
+            self.in_calls_ns += call.cost_ns
+            if self._share is not None and call.duration_ns is not None:
+                self._share.note(call.duration_ns)
             if reason is None:
                 self.kept += 1
                 self._account[""] += 1
@@ -297,6 +321,7 @@ class Ledger:
             return Stats(
                 seen, self.kept, dropped, dict(self._outputs_lost), queued, self.bytes,
                 written_bytes, segments, self._paused, state,
+                in_calls_ns=self.in_calls_ns, in_thread_ns=self.in_thread_ns,
             )  # fmt: skip
 
     def _all_dropped(self) -> dict[str, int]:

@@ -284,6 +284,7 @@ _HELP = {
     "write_ahead": "write the inputs to a file before the model runs: true or false",
     "max_calls": "stop after this many calls",
     "max_seconds": "stop after this time: 90, 10m, 24h",
+    "max_share": "the most of the time of the calls that recording may cost: 1%",
     "max_queue_bytes": "the most memory that calls not yet written may use: 256MiB",
     "max_disk_bytes": "the most bytes that one recorder may write, at least 128KiB: 20GiB",
     "max_age_seconds": "delete files that ended so long ago: 7d",

@@ -209,6 +209,15 @@ def _mode(value: object) -> int:
     return int(value.removeprefix("0o"), 8)
 
 
+def _share(value: object) -> float:
+    """Reads a share of time: ``0.01`` or ``1%``."""
+    text = value.strip() if isinstance(value, str) else ""
+    try:
+        return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        _refuse(f"{value!r:.100}", "write a share such as 0.01 or 1%")
+
+
 OPTIONS: dict[str, Callable[[object], Any]] = {
     "keep": _keep,
     "values": _values,
@@ -217,6 +226,7 @@ OPTIONS: dict[str, Callable[[object], Any]] = {
     "write_ahead": _truth,
     "max_calls": _whole,
     "max_seconds": parse_duration,
+    "max_share": _share,
     "max_queue_bytes": parse_size,
     "max_disk_bytes": parse_size,
     "max_age_seconds": parse_duration,

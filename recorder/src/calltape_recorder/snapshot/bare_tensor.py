@@ -7,7 +7,7 @@ The class of a tensor may have a property named ``shape``, and any tensor an att
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ __all__ = [
     "is_inference",
     "is_neg",
     "is_nested",
+    "keys_of",
     "layout_of",
     "numel",
     "q_scale",
@@ -58,3 +59,21 @@ is_nested: Callable[[Any], bool] = _Base.is_nested.__get__
 layout_of: Callable[[Any], torch.layout] = _Base.layout.__get__
 requires_grad: Callable[[Any], bool] = _Base.requires_grad.__get__
 shape_of: Callable[[Any], torch.Size] = _Base.shape.__get__
+
+
+# This is no public interface of torch. Without it, each tensor is asked.
+_dispatch_keys: Any = getattr(torch._C, "_dispatch_keys", None)
+if not hasattr(getattr(torch._C, "DispatchKeySet", None), "raw_repr"):
+    _dispatch_keys = None
+
+
+def keys_of(t: Any) -> Hashable:
+    """Equal for tensors of the plain class whose bytes are read in the same way: of one type of
+    device and layout, made in inference mode or not, with the sign as it is or not.
+
+    ``is_neg`` and ``is_inference`` give the interpreter lock away, and beside a busy writer that
+    takes longer than all other questions together. The dispatch keys tell both, and do not.
+    """
+    if _dispatch_keys is None:
+        return layout_of(t), device_of(t).type, is_inference(t), is_neg(t)
+    return _dispatch_keys(t).raw_repr()  # type: ignore[no-any-return]

@@ -226,7 +226,7 @@ _UNCOPYABLE = frozenset(
 _EXPERIMENTAL = frozenset(dtype for dtype in DTYPES if dtype.is_complex and dtype.itemsize == 4)
 
 
-def release(pieces: list[Any], buffers: Buffers) -> None:
+def release(pieces: Iterable[Any], buffers: Buffers) -> None:
     """Gives the pooled buffers of these pieces back; their data may not be read afterwards."""
     for piece in pieces:
         if type(piece) is not Piece:

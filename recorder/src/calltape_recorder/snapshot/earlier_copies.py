@@ -72,6 +72,7 @@ class Room(Protocol):
     """Memory in bytes, of which copies hold a part."""
 
     max_bytes: int
+    held: int
 
     def hold(self, nbytes: int) -> bool:
         """Reserves memory; False if there is not so much left."""
@@ -96,7 +97,6 @@ class EarlierCopies:
         self._room = room
         self._known: dict[int, Earlier] = {}  # the oldest first
         self._most_bytes = room.max_bytes // _SHARE if _compare is not None else 0
-        self._bytes = 0
 
     def find(self, leaves: Sequence[Any], look: Look) -> list[Earlier | None] | None:
         """Per leaf the copy of the same bytes that was made before, or None; None if there is none
@@ -157,11 +157,11 @@ class EarlierCopies:
     def clear(self) -> bool:
         """Forgets all copies; False if there were none."""
         with self.lock:
-            if not self._known:
-                return False
+            were_there = bool(self._known)
             while self._known:
                 self._drop(next(iter(self._known)))
-            return True
+            self._room.let_go(self._room.held)  # an interrupt may have come between two steps
+            return were_there
 
     def _taken(self, address: int) -> Earlier | None:
         with self.lock:
@@ -176,18 +176,16 @@ class EarlierCopies:
                 self._drop(address)
             if made.size > self._most_bytes:
                 return
-            while self._bytes + made.size > self._most_bytes or len(self._known) >= _MOST:
+            while self._room.held + made.size > self._most_bytes or len(self._known) >= _MOST:
                 self._drop(next(iter(self._known)))
             if not self._room.hold(made.size):
                 return
-            self._bytes += made.size
             self._known[address] = made
             if made.buffer is not None:
                 self._buffers.share(made.buffer)
 
     def _drop(self, address: int) -> None:
         known = self._known.pop(address)
-        self._bytes -= known.size
         self._room.let_go(known.size)
         if known.buffer is not None:
             self._buffers.give_back(known.buffer)

@@ -18,6 +18,7 @@ from calltape_recorder.snapshot.bare_tensor import (
     is_contiguous,
     is_inference,
     is_neg,
+    keys_of,
     numel,
     storage_offset,
     stride,
@@ -83,38 +84,31 @@ def look_at(leaves: list[Any], wanted: Wanted) -> Look:
     sizes: list[int] = []
     storages: list[int] = []
     any_cuda = False
-    for leaf in leaves:
+    fact: Facts | None
+    for index, leaf in enumerate(leaves):
+        kept = wanted if isinstance(wanted, bool) else wanted[index]
         try:
+            fact = None
             # The plain case takes as few reads as possible. A leaf without contiguous memory of its
             # own raises at a read.
-            if (
-                type(leaf) is _Tensor
-                and (dtype := leaf.dtype) in SIMPLE
-                and ((is_cpu := leaf.is_cpu) or leaf.is_cuda)
-                and is_contiguous(leaf)
-                and not is_neg(leaf)
-            ):
-                memory = untyped_storage(leaf)
-                size = leaf.nbytes
-                storage = memory._cdata
-                flags = REQUIRES_GRAD if leaf.requires_grad else 0
-                if is_inference(leaf):
-                    flags |= INFERENCE
-                any_cuda = any_cuda or not is_cpu
-                device, direct = (_cpu, "cpu") if is_cpu else (leaf.device, "cuda")
-                fact = _make(Facts, (
-                    dtype, leaf.shape, device, flags, None, direct, None, (), None, None, None,
-                ))  # fmt: skip
-                if memory.nbytes() < storage_offset(leaf) * leaf.itemsize + size:
-                    fact = fact._replace(missing="its storage was freed")
-                    size = 0
-                elif size and not data_ptr(leaf):
-                    fact = fact._replace(missing="it has no memory")
-                    size = 0
+            if type(leaf) is _Tensor and is_contiguous(leaf):
+                traits = leaf.dtype, leaf.shape, keys_of(leaf), leaf.requires_grad
+                fact = _plain.get(traits) or _plain_facts(leaf, traits)
+            if fact is None:
+                fact, storage, size = _careful(leaf, kept)
             else:
-                fact, storage, size = _careful(leaf)
+                memory = untyped_storage(leaf)
+                storage = memory._cdata
+                any_cuda = any_cuda or fact.direct == "cuda"
+                size = leaf.nbytes
+                if not (kept or _has_range(fact, size)):
+                    size = 0
+                elif memory.nbytes() < storage_offset(leaf) * leaf.itemsize + size:
+                    fact, size = fact._replace(missing="its storage was freed"), 0
+                elif size and not data_ptr(leaf):
+                    fact, size = fact._replace(missing="it has no memory"), 0
         except Exception:
-            fact, storage, size = _careful(leaf)
+            fact, storage, size = _careful(leaf, kept)
         facts.append(fact)
         sizes.append(size)
         storages.append(storage)
@@ -122,18 +116,37 @@ def look_at(leaves: list[Any], wanted: Wanted) -> Look:
         for index, fact in enumerate(facts):
             if fact.direct == "cuda" and fact.missing is None:
                 facts[index], sizes[index] = fact._replace(missing=_CAPTURED), 0
-    if wanted is not True:
-        _without_values(facts, sizes, wanted)
     if len(set(storages)) == len(storages):
         return _make(Look, (tuple(facts), None, None, sizes))
     return _aliased(leaves, facts, sizes, storages, wanted)
 
 
-def _without_values(facts: list[Facts], sizes: list[int], wanted: Wanted) -> None:
-    for index, size in enumerate(sizes):
-        kept = wanted if isinstance(wanted, bool) else wanted[index]
-        if size and not kept and not _has_range(facts[index], size):
-            sizes[index] = 0
+_MOST_PLAIN = 4096
+_plain: dict[tuple[Any, ...], Facts] = {}
+"""Facts of plain tensors by what was read of them. Equal leaves have one object. So a call that
+waits to be written adds few objects to those that Python's garbage collector goes through: with one
+for each leaf, the collector took half of the time of a recorded decode step."""
+
+
+def _plain_facts(leaf: Any, traits: tuple[Any, ...]) -> Facts | None:
+    """The facts of a contiguous tensor of the plain class; None if it is no plain tensor."""
+    dtype, shape, keys, requires_grad = traits
+    is_cuda = leaf.is_cuda
+    if dtype not in SIMPLE or not (is_cuda or leaf.is_cpu) or is_neg(leaf):
+        return None
+    flags = (REQUIRES_GRAD if requires_grad else 0) | (INFERENCE if is_inference(leaf) else 0)
+    device = leaf.device if is_cuda else _cpu
+    if is_cuda:  # of several devices, each has its own facts
+        traits = (*traits, device)
+        known = _plain.get(traits)
+        if known is not None:
+            return known
+    if keys_of(leaf) != keys:  # another thread gave the tensor other memory meanwhile
+        return None
+    if len(_plain) >= _MOST_PLAIN:
+        _plain.clear()
+    made = _plain[traits] = Facts(dtype, shape, device, flags, None, device.type)
+    return made
 
 
 def _has_range(fact: Facts, size: int) -> bool:
@@ -143,8 +156,13 @@ def _has_range(fact: Facts, size: int) -> bool:
     return FEWEST_RANGED * known.itemsize <= size <= RANGE_BYTES
 
 
-def _careful(leaf: Any) -> tuple[Facts, int, int]:
+def _careful(leaf: Any, kept: bool) -> tuple[Facts, int, int]:
     """Facts, storage and size of a leaf that may be anything."""
+    fact, storage, size = _read_carefully(leaf)
+    return fact, storage, size if kept or _has_range(fact, size) else 0
+
+
+def _read_carefully(leaf: Any) -> tuple[Facts, int, int]:
     fact = facts_of(leaf)
     if fact.missing is not None:
         return fact, id(leaf), 0

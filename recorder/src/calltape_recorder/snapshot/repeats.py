@@ -17,7 +17,7 @@ from calltape_recorder.capture.contexts import ORDINARY, Context, context_now
 from calltape_recorder.capture.structures import Structure
 from calltape_recorder.counting import Count, value_of
 from calltape_recorder.remembered import MOST_PARTS, Remembered
-from calltape_recorder.snapshot.bare_tensor import is_inference, storage_offset, untyped_storage
+from calltape_recorder.snapshot.bare_tensor import keys_of, storage_offset, untyped_storage
 from calltape_recorder.snapshot.facts import INFERENCE
 from calltape_recorder.snapshot.look import Look
 from calltape_recorder.snapshot.side import Shared
@@ -56,7 +56,7 @@ class Repeat(Shared):
         "_check",
         "_context",
         "_copied",
-        "_inference",
+        "_keys",
         "_names",
         "_on_cuda",
         "_positional",
@@ -80,11 +80,12 @@ class Repeat(Shared):
         self._positional = -1
         self._names: tuple[str, ...] = ()
         self._context: Context = ORDINARY
-        self._inference = tuple([bool(fact.flags & INFERENCE) for fact in facts])
+        self._keys = [keys_of(leaf) for leaf in leaves]
         # Guards that see the dispatch keys of autograd recognize inference tensors, unless these
         # leaves are inference tensors. If the guards cannot tell, each leaf is asked. Many leaves
         # are asked too: to walk them takes long, and each question lets other threads run.
-        self._asks = any(self._inference) or _is_below_autograd() or len(facts) > _MANY
+        is_any_inference = any(fact.flags & INFERENCE for fact in facts)
+        self._asks = is_any_inference or _is_below_autograd() or len(facts) > _MANY
         self._copied = tuple(look.sizes) if any(look.sizes) else None
         self._on_cuda = any(fact.direct == "cuda" for fact in facts)
 
@@ -134,7 +135,7 @@ class Repeat(Shared):
             and not leaf.is_nested
             and self._check(leaf)
             and not leaf.__dict__
-            and (not self._asks or is_inference(leaf) is self._inference[0])
+            and (not self._asks or keys_of(leaf) == self._keys[0])
         )
 
     def has_memory_of(self, leaves: Sequence[Any]) -> bool:
@@ -142,8 +143,8 @@ class Repeat(Shared):
         bytes to be copied, and is of the same inference mode. False while a CUDA graph is captured,
         because nothing can be copied then."""
         if self._asks:
-            for leaf, expected in zip(leaves, self._inference, strict=True):
-                if is_inference(leaf) is not expected:
+            for leaf, expected in zip(leaves, self._keys, strict=True):
+                if keys_of(leaf) != expected:
                     return False
         sizes = self._copied
         # This is the most frequent case if only shapes are kept.

@@ -62,7 +62,7 @@ class Side:
         facts: tuple[Facts, ...],
         same: tuple[int, ...] | None,
         storages: tuple[Alias | None, ...] | None,
-        pieces: list[Any],
+        pieces: Sequence[Any],
         wanted: Wanted = True,
         repeat: Shared | None = None,
         origins: Sequence[Origin | None] | None = None,
@@ -74,5 +74,6 @@ class Side:
         self.facts = facts
         self.same = same
         self.storages = storages
-        self.pieces = pieces
+        # A tuple of bytes is nothing to Python's garbage collector, however many calls wait.
+        self.pieces = tuple(pieces)
         self.wanted = wanted

@@ -24,6 +24,7 @@ __all__ = ["Encoder", "forget"]
 _MAX_LEAVES_KNOWN = 2048
 _MAX_HEADERS_KNOWN = 512
 _NO_SCALARS = pack([])
+_SMALL_BYTES = 16 * 1024  # of a call: to join them takes less than a checksum and a write for each
 
 
 SharedKeys: TypeAlias = tuple[str | None, ...] | None
@@ -72,6 +73,8 @@ class Encoder:
         if not stored:
             return NewCall(call.number, record, key, scalars=scalars)
         blob = [self._header(known, stored), *joined(stored.values())]
+        if call.nbytes <= _SMALL_BYTES:
+            blob = [b"".join(blob)]
         checksum = 0
         for part in blob:
             checksum = crc32(part, checksum)

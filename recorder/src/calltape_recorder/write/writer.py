@@ -191,6 +191,7 @@ class Writer:
         empty = 0
         while True:
             self._turns += 1
+            self._ledger.in_thread_ns = time.thread_time_ns()
             self.is_full = len(self._items) >= self._most_items
             self._act_each_second()
             if self._items:

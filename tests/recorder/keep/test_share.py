@@ -1,0 +1,108 @@
+"""The recorder tells what it costs, and keeps that under a share of the time of the calls."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from calltape_analyzer import open_tape
+from calltape_recorder import First, FlightRecorder, record
+from calltape_recorder.keep.share import Share
+from tests.recorder.accounts import adds_up
+from tests.recorder.models import Add
+
+MS = 1_000_000
+
+
+def recorded(share: Share, calls: int, *, took: int, cost: int) -> list[bool]:
+    """Which of these calls are recorded, if each takes so long, and to record one costs so much."""
+    spent, found = 0, []
+    for _ in range(calls):
+        found.append(share.affords(spent))
+        if found[-1]:
+            spent += cost
+            share.note(took)
+    return found
+
+
+@pytest.mark.parametrize(("most", "cost"), [(0.01, MS), (0.01, MS // 20), (0.5, 20 * MS), (1, MS)])
+def test_the_cost_stays_below_the_share(most: float, cost: int) -> None:
+    took, calls = 10 * MS, 20_000
+    found = recorded(Share(most), calls, took=took, cost=cost)
+    assert found[0]
+    wanted = min(most * took / cost, 1) * calls
+    assert wanted - 2 <= sum(found) <= wanted + 2 + most * 1000 * MS / cost
+    last = found[calls // 2 :]  # it goes on through the whole recording
+    assert abs(sum(last) - wanted / 2) <= 2 + most * 1000 * MS / cost
+
+
+def test_one_long_call_earns_little() -> None:
+    share = Share(0.01)
+    share.note(60_000 * MS)  # the first call compiles the model
+    for _ in range(2):
+        share.note(MS)
+    assert share.affords(0)
+    assert sum(recorded(share, 1000, took=MS, cost=MS)) <= 1000 * 0.01 + 12
+
+
+def test_what_is_saved_up_is_bounded() -> None:
+    share = Share(0.01)
+    share.note(10 * MS)
+    for _ in range(100_000):  # cheap calls for a long time
+        share.affords(0)
+    assert share.affords(9 * MS)
+    assert not share.affords(12 * MS)
+
+
+class Clock:
+    """Nanoseconds that pass with each look at them."""
+
+    def __init__(self, step: int) -> None:
+        self.now, self.step = 0, step
+
+    def __call__(self) -> int:
+        self.now += self.step
+        return self.now
+
+
+def test_the_accounts_have_the_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("calltape_recorder.handler._now", Clock(1000))
+    model, x = Add(), torch.ones(3)
+    with record(model, tmp_path / "t.tape", keep=First(2)) as recorder:
+        for _ in range(2 + 2 * 17):
+            model(x, x)
+        assert recorder.flush()
+    stats = recorder.stats()
+    assert adds_up(stats)
+    # Two looks at the clock before the model, two after it. Of the others, each 17th is measured.
+    assert stats.in_calls_ns == 2 * 2 * 1000 + 2 * 17 * 1000
+    assert stats.in_thread_ns > 0
+
+
+@pytest.mark.parametrize("options", [{}, {"flight_recorder": FlightRecorder()}, {"max_calls": 20}])
+def test_calls_beyond_the_share_are_only_counted(
+    tmp_path: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("calltape_recorder.handler._now", Clock(1000))
+    model, x = Add(), torch.ones(3)
+    with record(model, tmp_path / "t.tape", max_share=1e-6, **options) as recorder:
+        for _ in range(50):
+            model(x, x)
+            recorder.flush()
+    stats = recorder.stats()
+    assert adds_up(stats)
+    assert (stats.seen, stats.kept) == (50, 1)
+    assert stats.dropped == stats.unwanted == {"max_share": 49}
+    with open_tape(tmp_path / "t.tape") as tape:
+        assert tape.coverage.unwanted == {"max_share": 49}
+        assert tape.manifests[0].policy.max_share == 1e-6
+
+
+def test_all_calls_are_recorded_until_one_has_ended() -> None:
+    share = Share(1e-9)
+    assert all(share.affords(MS) for _ in range(5))
+    share.note(MS)
+    assert not share.affords(MS)
