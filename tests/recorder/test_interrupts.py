@@ -65,7 +65,8 @@ def interrupted_in(name: str, run: Any) -> int:
         "Writer.put", "UnkeptCounter.count", "Repeat.has_memory_of", "Repeat.is_like_single",
         "looked", "Looked.count_unkept", "CallHandler._count", "CallHandler._copy_inputs",
         "CallHandler._outputs_of", "Admission.follow.<locals>.by_number", "_Sparse.gap",
-            "EarlierCopies.find", "EarlierCopies.keep", "EarlierCopies._add",
+        "EarlierCopies.find", "EarlierCopies.keep", "EarlierCopies._add", "EarlierCopies._drop",
+        "Ledger.let_go", "Ledger.hold",
     ],
 )  # fmt: skip
 def test_an_interrupt_at_any_line_leaks_nothing(name: str, tmp_path: Path) -> None:
@@ -93,6 +94,7 @@ INTERRUPTED: list[dict[str, Any]] = [
 def interrupted_within(name: str, path: Path, options: dict[str, Any]) -> int:
     model, x, small = Identity(), torch.ones(40_000), torch.ones(3)
     with record(model, path, **options) as recorder:
+        model(x)  # it is remembered
         for _ in range(30):  # small calls are repeats
             model(small)
         if name == "HookPair.matching":  # a hook of the host's that comes after ours
@@ -100,6 +102,7 @@ def interrupted_within(name: str, path: Path, options: dict[str, Any]) -> int:
 
         def run() -> None:
             recorder.set_rate(None)  # what is known ahead of a sample is forgotten
+            x.add_(1)  # what is remembered of it is dropped
             model(x)
             model(small)
 
@@ -111,13 +114,18 @@ def interrupted_within(name: str, path: Path, options: dict[str, Any]) -> int:
         assert stats.queued_bytes == 0
         assert stats.queued <= 20  # of one that was not counted yet nothing is held
         pipeline: Any = recorder._handler.pipeline
-        pool = pipeline.buffers
-        pipeline.earlier_copies.clear()
-        assert pipeline.ledger.held == 0
+        pool, earlier = pipeline.buffers, pipeline.earlier_copies._known
+        internal = stats.dropped.get("internal", 0)
         pool._count_lost()
-        assert pool._bytes == sum(size * len(idle) for size, idle in pool._idle.items())
+        in_use = sum(
+            {id(one.buffer): one.buffer.size for one in earlier.values() if one.buffer}.values()
+        )
+        assert pool._bytes == in_use + sum(size * len(idle) for size, idle in pool._idle.items())
         run()
         recorder.flush()
+        assert recorder.stats().dropped.get("internal", 0) == internal
+        pipeline.earlier_copies.clear()
+        assert pipeline.ledger.held == 0
     final = recorder.stats()
     assert final.queued == 0
     assert adds_up(recorder.stats())

@@ -146,7 +146,7 @@ class CallHandler:
                 call.started = _now()
                 call.cost_ns = call.started - begun
                 return call
-        if not number % _MEASURED:
+        if number % _MEASURED == 1:  # not the first call, which costs more than any other
             ledger.spend(_MEASURED * (_now() - begun))
         return None
 
@@ -265,7 +265,8 @@ class CallHandler:
     def fail(self, call: Call, error: BaseException | None) -> None:
         """Notes the exception that ended the call, and hands the call over. ``error`` is None if it
         is unknown: hooks do not see an exception that is not an ``Exception``."""
-        call.duration_ns = _now() - call.started
+        ended = _now()
+        call.duration_ns = ended - call.started
         pipeline = self._home(call)
         if pipeline is None:
             return
@@ -282,6 +283,7 @@ class CallHandler:
         if call.chunks is not None:
             call.outputs_missing = call.chunks.raised()
             _release_chunks(pipeline, call)
+        call.cost_ns += _now() - ended
         pipeline.hand_over(call)
 
     def abandon(self, call: Call) -> None:

@@ -73,10 +73,13 @@ class Options(TypedDict, total=False):
         max_share: keep what recording costs below this share of the time of the calls, such as
             0.01, by recording fewer calls. The others are only counted, as dropped for this reason.
             The cost is what :class:`~calltape_recorder.keep.ledger.Stats` has of it: time in the
-            host's calls, and processor time of the recorder's thread.
+            host's calls, and processor time of the recorder's thread. Only calls that are recorded
+            tell how long a call takes: where ``keep`` takes none, or the long ones, this is no
+            bound.
         max_queue_bytes: the most memory for calls that are under way or wait to be written, with
             pooled buffers. A call that does not fit is counted and dropped before it is copied. A
-            quarter of it may have copies that later calls share, until a call needs the room.
+            quarter of it (and of what a flight recorder may hold) may have copies that later calls
+            share, until a call needs the room.
         max_disk_bytes: the most bytes of all files together; at least 131,072 (128 KiB), as half of
             these stay free for the end of a file.
         min_free_bytes: how much space of the disk stays free.

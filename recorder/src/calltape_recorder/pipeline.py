@@ -279,6 +279,7 @@ class Pipeline:
         elif call.error is not None:
             held_calls.dump(f"a call raised {call.error[0]}", call)
         elif call.held:
+            self.ledger.note(call)
             held_calls.hold(call)
         else:
             self.writer.put(call)

@@ -148,16 +148,15 @@ def _large(
     pipeline: Pipeline, call: Call, leaves: list[Any], look: Look, nbytes: int
 ) -> tuple[list[Any], list[Origin | None]]:
     """Copies of leaves, and where their bytes are on the tape. What an earlier call has is not
-    copied again.
+    copied again. Its bytes count for this call too, which may be the last to hold them.
 
     Raises:
         QueueFull: the bytes do not fit into the memory that the queue may use.
     """
     earlier = pipeline.earlier_copies
-    found = earlier.find(leaves, look)
-    shared = 0 if found is None else sum([one.size for one in found if one is not None])
-    if nbytes > shared and not pipeline.ledger.reserve(call, nbytes - shared):
+    if not pipeline.ledger.reserve(call, nbytes):
         _make_room(pipeline, call, nbytes)
+    found = earlier.find(leaves, look)
     pieces = copy_leaves(leaves, look, pipeline.buffers, found)
     return pieces, earlier.keep(leaves, look, pieces, found)
 
@@ -168,5 +167,6 @@ def _make_room(pipeline: Pipeline, call: Call, nbytes: int) -> None:
     Raises:
         QueueFull: that is not enough.
     """
-    if not pipeline.earlier_copies.clear() or not pipeline.ledger.reserve(call, nbytes):
+    pipeline.earlier_copies.clear()
+    if not pipeline.ledger.reserve(call, nbytes):
         raise QueueFull

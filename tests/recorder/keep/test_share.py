@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from calltape_analyzer import open_tape
-from calltape_recorder import First, FlightRecorder, record
+from calltape_recorder import First, FlightRecorder, Rate, record
 from calltape_recorder.keep.share import Share
 from tests.recorder.accounts import adds_up
 from tests.recorder.models import Add
@@ -99,6 +99,20 @@ def test_calls_beyond_the_share_are_only_counted(
     with open_tape(tmp_path / "t.tape") as tape:
         assert tape.coverage.unwanted == {"max_share": 49}
         assert tape.manifests[0].policy.max_share == 1e-6
+
+
+def test_calls_that_are_held_cost_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("calltape_recorder.handler._now", Clock(1000))
+    model, x = Add(), torch.ones(3)
+    options: dict[str, Any] = {"keep": Rate(0), "flight_recorder": FlightRecorder()}
+    with record(model, tmp_path / "t.tape", max_share=1e-6, **options) as recorder:
+        for _ in range(50):
+            model(x, x)
+            recorder.flush()
+        assert recorder.stats().in_calls_ns == 2 * 1000
+    stats = recorder.stats()
+    assert adds_up(stats)
+    assert stats.dropped == {"max_share": 49, "flight_recorder": 1}
 
 
 def test_all_calls_are_recorded_until_one_has_ended() -> None:

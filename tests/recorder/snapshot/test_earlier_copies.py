@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from calltape_analyzer import open_tape
-from calltape_recorder import FlightRecorder, Rate, record
+from calltape_recorder import FlightRecorder, Rate, When, record
 from calltape_recorder.keep.ledger import Ledger
 from calltape_recorder.snapshot.buffers import Buffers
 from calltape_recorder.snapshot.copies import copy_leaves, release
@@ -162,13 +162,17 @@ def test_a_call_that_is_not_written_is_not_referred_to(
         assert all(torch.equal(call.output(0), x) for call in tape.calls)
 
 
-def test_values_that_are_withheld_are_not_referred_to(tmp_path: Path) -> None:
-    model, x = Cache(), rows(4, 8 * KIB)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int32])  # of ints the range is kept
+def test_values_that_are_withheld_are_not_referred_to(tmp_path: Path, dtype: Any) -> None:
+    model, x = Cache(), (1000 * rows(4, 8 * KIB)).to(dtype)
     with record(model, tmp_path / "a.tape", values={"*": "none", "outputs": "all"}):
         for _ in range(3):
             model(x)
     for call in read(tmp_path / "a.tape").calls:
         assert call.record.inputs.facts()[0].missing == "policy"
+        (fact,) = call.record.outputs.facts()
+        assert fact.key is not None
+        assert fact.key.startswith("outputs")
         assert torch.equal(call.output(0), x)
 
 
@@ -190,6 +194,28 @@ def test_a_flight_recorder_drops_what_others_refer_to(tmp_path: Path) -> None:
         assert torch.equal(call.input(0), x)
         assert before is not None
         assert torch.equal(call.input(1), before)
+        assert torch.equal(call.output(0), torch.cat([before, x]))
+
+
+def test_calls_that_are_held_count_what_they_share(tmp_path: Path) -> None:
+    """Every other call is kept; those between have the same tensor, and are held."""
+    model, bound = Change(), 1 << 20
+    options: dict[str, Any] = {
+        "keep": When(lambda args, kwargs: args[1] == 0), "max_queue_bytes": bound,
+        "flight_recorder": FlightRecorder(calls=1000, bytes=bound),
+    }  # fmt: skip
+    with record(model, tmp_path / "a.tape", outputs=False, **options) as recorder:
+        for n in range(20):
+            x = torch.full((64 * KIB,), float(n))  # 256 KiB
+            for again in range(2):
+                model(x, again)
+                assert recorder.flush()
+        pipeline: Any = recorder._handler.pipeline
+        assert recorder.stats().queued_bytes <= bound
+        assert pipeline.buffers._bytes <= 2 * bound
+    stats = recorder.stats()
+    assert adds_up(stats)
+    assert (stats.kept, stats.dropped) == (20, {"flight_recorder": 20})
 
 
 def test_calls_have_room_before_what_is_remembered(tmp_path: Path) -> None:
@@ -249,7 +275,7 @@ def test_all_memory_comes_back() -> None:
             release(pieces, buffers)
         assert ledger.held <= 16 << 20
         assert buffers._bytes <= 64 << 20
-    assert earlier.clear()
+    earlier.clear()
     assert ledger.held == 0
     assert not earlier._known
     idle = sum(buffer.size for held in buffers._idle.values() for buffer in held)

@@ -101,7 +101,8 @@ class Stats:
 
 
 _UNLOCKED = ("policy", "paused", "max_calls", "max_seconds", "max_share")
-"""If a recorder counts such a reason at all, it does so for most calls, so it takes no lock."""
+"""If a recorder counts such a reason at all, it does so for most calls, so the counter takes no
+lock."""
 
 
 class Accounted(Protocol):
@@ -246,6 +247,16 @@ class Ledger:
         with self.lock:
             self.in_calls_ns += nanoseconds
 
+    def note(self, call: Accounted) -> None:
+        """Counts what a call cost and how long it took, before it is known what becomes of it."""
+        with self.lock:
+            self._note(call)
+
+    def _note(self, call: Accounted) -> None:
+        if call.cost_ns and call.duration_ns is not None and self._share is not None:
+            self._share.note(call.duration_ns)
+        self.in_calls_ns, call.cost_ns = self.in_calls_ns + call.cost_ns, 0
+
     def drop(self, reason: str) -> None:
         """Counts a call that was seen and will not be on the tape."""
         with self.lock:
@@ -261,9 +272,7 @@ class Ledger:
                 return
             call.is_accounted = True
             self.bytes -= call.nbytes
-            self.in_calls_ns += call.cost_ns
-            if self._share is not None and call.duration_ns is not None:
-                self._share.note(call.duration_ns)
+            self._note(call)
             if reason is None:
                 self.kept += 1
                 self._account[""] += 1

@@ -25,13 +25,13 @@ _WIPEONFORK = 18  # Linux's number, for which Python has no name
 
 
 class Buffer:
-    """``size`` writable bytes at ``address``, which nobody else uses.
+    """``size`` writable bytes at ``address``, for one copy that may have several users.
 
     Attributes:
-        pieces: the tensors that the last copy was made with. They are freed when the buffer is
-            given back, which the writer's thread does: torch gives the interpreter lock away for
-            each tensor that it frees, and gets it back from a busy thread after 5 ms. Measured,
-            freeing the 512 tensors of 64 MiB took 100 ms beside such a thread.
+        pieces: the tensors that the last copy was made with. They are freed when the call that was
+            copied is released, which the writer's thread does: torch gives the interpreter lock
+            away for each tensor that it frees, and gets it back from a busy thread after 5 ms.
+            Measured, freeing the 512 tensors of 64 MiB took 100 ms beside such a thread.
         users: how many will give it back.
     """
 
@@ -131,7 +131,6 @@ class Buffers:
         """Makes a buffer available again when its last user gives it back, or frees it if there are
         too many."""
         gone: list[Buffer] = []
-        buffer.pieces = None
         with self.lock:
             buffer.users -= 1
             if buffer.users > 0:

@@ -147,6 +147,7 @@ def _pooled(
             owner = None
             begin += size
     except BaseException:
+        buffer.pieces = None
         buffers.give_back(buffer)
         raise
 
@@ -232,6 +233,7 @@ def release(pieces: Iterable[Any], buffers: Buffers) -> None:
         if type(piece) is not Piece:
             continue
         if type(piece.owner) is Buffer:
+            piece.owner.pieces = None
             buffers.give_back(piece.owner)
         elif type(piece.owner) is Landing:
             piece.owner.release()

@@ -154,14 +154,12 @@ class EarlierCopies:
             self._add(data_ptr(leaf), Earlier(size, fact.dtype, fact.shape, piece, owner, origin))
         return origins
 
-    def clear(self) -> bool:
-        """Forgets all copies; False if there were none."""
+    def clear(self) -> None:
+        """Forgets all copies."""
         with self.lock:
-            were_there = bool(self._known)
             while self._known:
-                self._drop(next(iter(self._known)))
+                self._drop_one()
             self._room.let_go(self._room.held)  # an interrupt may have come between two steps
-            return were_there
 
     def _taken(self, address: int) -> Earlier | None:
         with self.lock:
@@ -177,15 +175,23 @@ class EarlierCopies:
             if made.size > self._most_bytes:
                 return
             while self._room.held + made.size > self._most_bytes or len(self._known) >= _MOST:
-                self._drop(next(iter(self._known)))
+                if not self._known:
+                    self.clear()
+                    break
+                self._drop_one()
             if not self._room.hold(made.size):
                 return
             self._known[address] = made
             if made.buffer is not None:
                 self._buffers.share(made.buffer)
 
+    def _drop_one(self) -> None:
+        self._drop(next(iter(self._known), 0))
+
     def _drop(self, address: int) -> None:
-        known = self._known.pop(address)
+        known = self._known.pop(address, None)
+        if known is None:  # a signal handler dropped it
+            return
         self._room.let_go(known.size)
         if known.buffer is not None:
             self._buffers.give_back(known.buffer)

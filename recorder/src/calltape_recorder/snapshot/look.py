@@ -131,16 +131,18 @@ for each leaf, the collector took half of the time of a recorded decode step."""
 def _plain_facts(leaf: Any, traits: tuple[Any, ...]) -> Facts | None:
     """The facts of a contiguous tensor of the plain class; None if it is no plain tensor."""
     dtype, shape, keys, requires_grad = traits
-    is_cuda = leaf.is_cuda
-    if dtype not in SIMPLE or not (is_cuda or leaf.is_cpu) or is_neg(leaf):
-        return None
-    flags = (REQUIRES_GRAD if requires_grad else 0) | (INFERENCE if is_inference(leaf) else 0)
-    device = leaf.device if is_cuda else _cpu
-    if is_cuda:  # of several devices, each has its own facts
+    device = _cpu
+    if leaf.is_cuda:  # of several devices, each has its own facts
+        device = leaf.device
         traits = (*traits, device)
         known = _plain.get(traits)
         if known is not None:
             return known
+    elif not leaf.is_cpu:
+        return None
+    if dtype not in SIMPLE or is_neg(leaf):
+        return None
+    flags = (REQUIRES_GRAD if requires_grad else 0) | (INFERENCE if is_inference(leaf) else 0)
     if keys_of(leaf) != keys:  # another thread gave the tensor other memory meanwhile
         return None
     if len(_plain) >= _MOST_PLAIN:

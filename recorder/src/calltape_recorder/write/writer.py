@@ -275,7 +275,9 @@ class Writer:
         try:
             self._segments.append(encoded, evidence, file)
         except OtherFile:
-            self._write(*self._anew(calls))
+            calls, encoded = self._anew(calls)
+            if calls:
+                self._write(calls, encoded)
             return
         except Refusal as refusal:
             self._refuse(calls, str(refusal))
