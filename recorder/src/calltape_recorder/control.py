@@ -23,7 +23,7 @@ from typing import Annotated, Any, Protocol
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from calltape_recorder.log import say
-from calltape_recorder.write.permissions import foreign_hand
+from calltape_recorder.write.disk_file import foreign_hand
 from calltape_schema import TapeError
 
 __all__ = ["ControlFile", "Controlled"]

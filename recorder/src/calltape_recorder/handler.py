@@ -20,7 +20,6 @@ from calltape_recorder.capture.structures import Structure
 from calltape_recorder.capture.walk import Capture, capture_output
 from calltape_recorder.host.chunks import capture_chunk
 from calltape_recorder.host.compilers import dispatch_modes, is_tracing
-from calltape_recorder.interrupts import is_interrupt
 from calltape_recorder.keep.admission import Admission
 from calltape_recorder.keep.policies import EVIDENCE
 from calltape_recorder.pipeline import Pipeline
@@ -37,7 +36,7 @@ from calltape_recorder.sides import (
 from calltape_recorder.snapshot.copies import release
 from calltape_recorder.snapshot.repeats import Repeat
 from calltape_recorder.snapshot.side import Side
-from calltape_recorder.threads import get_ident
+from calltape_recorder.threads import get_ident, is_interrupt
 from calltape_schema.plain_classes import name_of
 from calltape_schema.privacy import length_of_text
 

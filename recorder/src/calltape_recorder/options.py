@@ -14,10 +14,10 @@ from typing_extensions import TypedDict
 
 from calltape_recorder.keep.policies import Every, Keep
 from calltape_recorder.pipeline import Settings
-from calltape_recorder.write.compressed_file import check_form
 from calltape_recorder.write.disk_budget import LEAST_DISK_BYTES, Bounds
+from calltape_recorder.write.disk_file import OWNER_ONLY
 from calltape_recorder.write.flight_recorder import FlightRecorder
-from calltape_recorder.write.permissions import OWNER_ONLY
+from calltape_recorder.write.tape_file import check_form
 from calltape_schema import TapeError
 
 __all__ = ["Choices", "Options", "check_options", "check_path", "check_target"]

@@ -16,25 +16,23 @@ from dataclasses import dataclass, replace
 
 from calltape_recorder.call import Call
 from calltape_recorder.capture.call_view import CallView
-from calltape_recorder.capture.module_names import ModuleNames
-from calltape_recorder.capture.pattern_words import strange_patterns, unmatched_words
+from calltape_recorder.capture.keys import ModuleNames
 from calltape_recorder.capture.structures import Structure, Structures
-from calltape_recorder.capture.withholding import Withholding
+from calltape_recorder.capture.withholding import Withholding, strange_patterns, unmatched_words
 from calltape_recorder.host.target import describe_producer, rank_now
 from calltape_recorder.keep.admission import Admission, Answer
 from calltape_recorder.keep.ledger import Ledger, State, Stats
 from calltape_recorder.keep.policies import Every, Keep, Rate, start_over
 from calltape_recorder.keep.unkept import UnkeptCounter
-from calltape_recorder.locks import HasLock
 from calltape_recorder.snapshot.copies import release
+from calltape_recorder.snapshot.device_copies import HostMemory
 from calltape_recorder.snapshot.earlier_copies import EarlierCopies
-from calltape_recorder.snapshot.pinned import HostMemory
 from calltape_recorder.snapshot.repeats import Repeats
-from calltape_recorder.write.account_news import AccountNews
+from calltape_recorder.threads import HasLock
+from calltape_recorder.write.disk_file import OWNER_ONLY
 from calltape_recorder.write.encoding import Encoder
 from calltape_recorder.write.flight_recorder import FlightRecorder, HeldCalls
-from calltape_recorder.write.notices import BEGINNING, Notices
-from calltape_recorder.write.permissions import OWNER_ONLY
+from calltape_recorder.write.notices import BEGINNING, AccountNews, Notices
 from calltape_recorder.write.segments import Bounds, Segments
 from calltape_recorder.write.write_ahead import WriteAhead
 from calltape_recorder.write.writer import Writer

@@ -15,10 +15,9 @@ from typing import Any
 
 from typing_extensions import Self, Unpack
 
-from calltape_recorder.capture.module_names import ModuleNames
+from calltape_recorder.capture.keys import ModuleNames
 from calltape_recorder.capture.structures import Structure
 from calltape_recorder.control import ControlFile
-from calltape_recorder.counting import value_of
 from calltape_recorder.functions import owner_of
 from calltape_recorder.handler import CallHandler
 from calltape_recorder.host import lifecycle
@@ -32,7 +31,7 @@ from calltape_recorder.keep.policies import Rate
 from calltape_recorder.log import say, say_kept
 from calltape_recorder.options import Options, check_options, check_path, check_target
 from calltape_recorder.pipeline import Pipeline, child_path, free_path
-from calltape_recorder.threads import RLock
+from calltape_recorder.threads import RLock, value_of
 from calltape_schema import TapeError
 from calltape_schema.empty_tapes import why_empty
 from calltape_schema.plain_classes import name_of

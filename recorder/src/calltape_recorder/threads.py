@@ -10,16 +10,32 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import dis
+import inspect
+import itertools
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType, TracebackType
+from typing import Any, Protocol
 
 __all__ = [
-    "Event", "Local", "RLock", "get_ident", "is_apart", "sleep", "start_thread", "wait_for",
-]  # fmt: skip
+    "Count",
+    "Event",
+    "HasLock",
+    "Local",
+    "RLock",
+    "get_ident",
+    "is_apart",
+    "is_interrupt",
+    "lent",
+    "sleep",
+    "start_thread",
+    "value_of",
+    "wait_for",
+]
 
 _TURN_SECONDS = 0.005  # how long other greenlets run before a greenlet looks again
 
@@ -129,3 +145,96 @@ def wait_for(event: Event, seconds: float) -> bool:
         except Exception:  # this greenlet is the one that runs all others: it cannot let them
             return event.wait(left)
     return event.is_set()
+
+
+# Locks that the thread of a signal handler may already hold.
+#
+# A signal handler of the host may flush or close a recorder. The call that it interrupted may
+# hold a lock of the recorder, and goes on only when the handler has returned. The handler waits
+# for the writer's thread, and the writer waits for the lock: all three would wait for ever. So
+# whoever waits for the writer releases the locks that its own thread holds, and takes them again
+# afterwards.
+
+
+class HasLock(Protocol):
+    """An object that threads of the host and the writer's thread change.
+
+    Attributes:
+        lock: a reentrant lock (:data:`calltape_recorder.threads.RLock`), which nobody holds for
+            more than a few steps.
+    """
+
+    lock: Any
+
+
+@contextlib.contextmanager
+def lent(owners: Sequence[HasLock]) -> Iterator[None]:
+    """Releases the locks of these owners that this thread holds, until the block ends."""
+    # threading.Condition uses the same methods of a lock. They tell whether this thread holds it,
+    # release it completely, however often it was taken, and take it again as often.
+    held = [owner.lock for owner in owners if owner.lock._is_owned()]
+    states = [lock._release_save() for lock in held]
+    try:
+        yield
+    finally:
+        for lock, state in zip(held, states, strict=True):
+            lock._acquire_restore(state)
+
+
+# Tells an exception that was sent to the host from one that the code of an argument raised.
+#
+# Ctrl-C, a signal handler or another thread may raise at any step, also while the recorder runs
+# in a call of the host. Such an exception is meant for the host and must reach it. But the code
+# of an argument may raise a ``KeyboardInterrupt`` or ``SystemExit`` too, because the recorder
+# looked at it. Without a recorder nobody had run that code, so the host must not see it.
+
+_RAISE = frozenset(dis.opmap[name] for name in ("RAISE_VARARGS", "RERAISE"))
+_traceback_of: Any = BaseException.__dict__["__traceback__"].__get__
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Whether an exception that came up in the recorder was sent to the host."""
+    kind = type(error)
+    if issubclass(kind, Exception):
+        return False
+    last: TracebackType | None = _traceback_of(error)
+    if last is None:
+        return True
+    # The first frame is the caller's, which has not ended. To read its variables would tie it to
+    # the exception that it has caught.
+    while last.tb_next is not None:
+        last = last.tb_next
+        if _is_sent_for(last.tb_frame):
+            return True
+    # SystemExit comes from sys.exit(), which is no statement. Nobody sends it to a thread.
+    if issubclass(kind, SystemExit):
+        return False
+    # The interpreter raises between any two steps, code of Python by a statement.
+    return last.tb_frame.f_code.co_code[last.tb_lasti] not in _RAISE
+
+
+def _is_sent_for(frame: FrameType) -> bool:
+    """Whether this is a signal handler, or a function that traces: Python calls it between two
+    steps of another frame, and passes that frame to it."""
+    before, code = frame.f_back, frame.f_code
+    if before is None:
+        return False
+    count = code.co_argcount + code.co_kwonlyargcount
+    count += bool(code.co_flags & inspect.CO_VARARGS)
+    held = frame.f_locals
+    passed = [held.get(name) for name in code.co_varnames[:count]]
+    return any(
+        value is before or (type(value) is tuple and any(part is before for part in value))
+        for value in passed
+    )
+
+
+# Counters that every call raises, in any thread, without a lock.
+
+Count = itertools.count
+"""A counter. ``next`` of it is one step under the interpreter lock, so it needs no other lock."""
+
+
+def value_of(counter: itertools.count[int]) -> int:
+    """How far a counter has counted. It is read from its text, because ``next`` would count."""
+    return int(repr(counter)[len("count(") : -1])

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from calltape_recorder import record
-from calltape_recorder.host.outside_state import outside_state
+from calltape_recorder.host.target import outside_state
 from tests.recorder.host import engine
 from tests.recorder.reading import read
 

@@ -10,7 +10,7 @@ import torch
 
 from calltape_analyzer import open_tape
 from calltape_recorder import First, FlightRecorder, Rate, record
-from calltape_recorder.keep.share import Share
+from calltape_recorder.keep.ledger import Share
 from tests.recorder.accounts import adds_up
 from tests.recorder.models import Add
 

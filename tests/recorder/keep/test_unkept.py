@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 from calltape_recorder import First, Rate, Recorder, record
 from calltape_recorder.capture.structures import Structure
-from calltape_recorder.counting import value_of
 from calltape_recorder.keep import unkept
 from calltape_recorder.keep.unkept import UnkeptCounter
 from calltape_recorder.snapshot import repeats
 from calltape_recorder.snapshot.repeats import Repeats
+from calltape_recorder.threads import value_of
 from calltape_schema.inputs_table import Axis, InputsTable, Kind
 from calltape_schema.leaves import decode_leaves, encode_leaves
 from calltape_schema.tree import decode_structure, encode_structure

@@ -18,8 +18,8 @@ from calltape_recorder.snapshot import copies as copying
 from calltape_recorder.snapshot import large_copies
 from calltape_recorder.snapshot.buffers import Buffers
 from calltape_recorder.snapshot.copies import copy_leaves, data_of, joined, release
+from calltape_recorder.snapshot.device_copies import HostMemory
 from calltape_recorder.snapshot.look import look_at
-from calltape_recorder.snapshot.pinned import HostMemory
 
 MIB = 1 << 20
 

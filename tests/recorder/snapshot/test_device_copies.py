@@ -14,11 +14,10 @@ import pytest
 import torch
 
 from calltape_recorder import record
-from calltape_recorder.snapshot import cuda_driver, device_copies
+from calltape_recorder.snapshot import device_copies
 from calltape_recorder.snapshot.buffers import Buffers
 from calltape_recorder.snapshot.copies import wait_for_copies
-from calltape_recorder.snapshot.device_copies import copy_out
-from calltape_recorder.snapshot.pinned import Copies, HostMemory, Landing
+from calltape_recorder.snapshot.device_copies import Copies, HostMemory, Landing, copy_out
 from tests.recorder.models import Add, Identity
 from tests.recorder.reading import read
 
@@ -89,7 +88,7 @@ def enqueued(monkeypatch: pytest.MonkeyPatch, *, driver: bool) -> list[str]:
 
     monkeypatch.setattr(device_copies, "_cuda", fake)
     monkeypatch.setattr(device_copies, "_streams", {})
-    monkeypatch.setattr(cuda_driver, "copier", lambda: copy if driver else None)
+    monkeypatch.setattr(device_copies, "copier", lambda: copy if driver else None)
     empty = torch.empty
     monkeypatch.setattr(torch, "empty", lambda *a, pin_memory, **k: empty(*a, **k))
     tensors: list[Any] = []

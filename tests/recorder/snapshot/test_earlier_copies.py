@@ -16,9 +16,9 @@ from calltape_recorder import FlightRecorder, Rate, When, record
 from calltape_recorder.keep.ledger import Ledger
 from calltape_recorder.snapshot.buffers import Buffers
 from calltape_recorder.snapshot.copies import copy_leaves, release
+from calltape_recorder.snapshot.device_copies import HostMemory
 from calltape_recorder.snapshot.earlier_copies import EarlierCopies
 from calltape_recorder.snapshot.look import look_at
-from calltape_recorder.snapshot.pinned import HostMemory
 from calltape_recorder.write import disk_file
 from tests.recorder.accounts import adds_up
 from tests.recorder.reading import read

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from calltape_recorder import record
-from calltape_recorder.snapshot import bare_tensor, look
+from calltape_recorder.snapshot import facts, look
 from calltape_recorder.snapshot.facts import Alias, facts_of
 from calltape_recorder.snapshot.look import look_at
 from tests.recorder.models import Identity
@@ -71,7 +71,7 @@ def test_the_facts_that_equal_tensors_share_are_their_own(
     has_keys: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not has_keys:
-        monkeypatch.setattr(bare_tensor, "_dispatch_keys", None)
+        monkeypatch.setattr(facts, "_dispatch_keys", None)
     monkeypatch.setattr(look, "_plain", {})
     for _ in range(3):  # what one of them left behind is not taken for another
         for one in kinds_of_tensors():

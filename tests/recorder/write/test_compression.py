@@ -19,7 +19,7 @@ import torch
 from calltape_analyzer import open_tape
 from calltape_recorder import Recorder, TapeError, record
 from calltape_recorder.launch.settings import parse_options
-from calltape_recorder.write import compressed_file, compression
+from calltape_recorder.write import compression, tape_file
 from calltape_recorder.write.segments import Segments
 from calltape_recorder.write.tape_file import TapeFile
 
@@ -320,7 +320,7 @@ def test_options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def missing(name: str) -> Any:
         raise ImportError(name)
 
-    monkeypatch.setattr(compressed_file.importlib, "import_module", missing)
+    monkeypatch.setattr(tape_file.importlib, "import_module", missing)
     with pytest.raises(TapeError, match="Zstandard") as caught:
         Recorder(tmp_path / "a.tape", compress="zstd")
     assert "calltape-recorder[zstd]" in str(caught.value)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import torch
+
+from calltape_schema.data_keys import KeySets
 from calltape_schema.plain_classes import name_of
 from calltape_schema.tree import (
     MAX_ALIKE,
@@ -14,7 +18,18 @@ from calltape_schema.tree import (
     fits_as_key,
 )
 
-__all__ = ["MODULE", "ModuleKey", "key_token", "names_fit", "why_unfit"]
+__all__ = [
+    "MODULE",
+    "Core",
+    "DataKeys",
+    "End",
+    "ModuleKey",
+    "ModuleNames",
+    "PlacedDict",
+    "key_token",
+    "names_fit",
+    "why_unfit",
+]
 
 MODULE = "module"
 """The kind of the token of a key that is a module."""
@@ -76,3 +91,145 @@ def key_token(key: Any) -> Any:
     if type(key) is ModuleKey:
         return (MODULE, None, key.name)
     return key if type(key) is str else (type(key).__name__, repr(key), key)
+
+
+# The names of modules within the recorded model. A dict may have modules as keys (a Whisper's
+# cache of keys and values), and a tape has the name of the module in place of such a key.
+
+_MAX_SEARCHES = 16  # in a model that gets new parts again and again, most are found in the end
+
+
+class ModuleNames:
+    """Names of the parts of one model. It does not keep the model alive."""
+
+    def __init__(self) -> None:
+        self._root: Any = None
+        self._names: dict[int, tuple[Any, str]] = {}
+        self._searches = 0
+
+    def set_root(self, model: Any) -> None:
+        """Makes this the recorded model. Nothing has a name in an object that is no module."""
+        self._names, self._searches = {}, 0
+        self._root = weakref.ref(model) if isinstance(model, torch.nn.Module) else None
+
+    def of(self, module: torch.nn.Module) -> str | None:
+        """The name of a part; None if the recorded model does not have it."""
+        reference, name = self._names.get(id(module), (None, None))
+        if reference is not None and reference() is module:
+            return name
+        if self._searches >= _MAX_SEARCHES:
+            return None
+        self._searches += 1
+        root = None if self._root is None else self._root()
+        if root is None:
+            return None
+        try:
+            # The method of torch's own class, because one of the host could do anything.
+            found = list(torch.nn.Module.named_modules(root))
+        except RuntimeError:  # another thread adds a part meanwhile
+            return None
+        self._names = {id(part): (weakref.ref(part), name) for name, part in found}
+        _, name = self._names.get(id(module), (None, None))
+        return name
+
+
+# Dicts whose keys are data: what is left of a structure without their entries.
+#
+# Policies look at what is left. Otherwise each call with the ids of its requests as keys would be
+# like none before. The tape has the structures as they are.
+
+_MAX_PLACES = 256
+
+
+class End(NamedTuple):
+    """A place in a structure: behind so many tokens, leaves and scalars."""
+
+    tokens: int
+    leaves: int
+    scalars: int
+
+
+class PlacedDict(NamedTuple):
+    """A dict in the arguments of a call.
+
+    Attributes:
+        path: where it is.
+        token: of the dict: its kind, the tokens of its keys, and its class.
+        ends: where its first entry begins, and where each entry ends.
+    """
+
+    path: str
+    token: tuple[Any, ...]
+    ends: tuple[End, ...]
+
+
+class Core(NamedTuple):
+    """A structure without the entries whose keys are data.
+
+    Attributes:
+        likeness: equal for structures that differ in such entries only.
+        leaves, scalars: the numbers of those that are left.
+    """
+
+    likeness: int
+    leaves: tuple[int, ...]
+    scalars: tuple[int, ...]
+
+
+class DataKeys:
+    """Learns from the structures of calls which keys are data. It keeps hashes of keys only."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, KeySets] = {}
+        self._lasting: dict[str, frozenset[Any]] = {}
+
+    def core_of(
+        self, tokens: tuple[Any, ...], dicts: Sequence[PlacedDict], end: End
+    ) -> Core | None:
+        """What is left of a structure that was not met before; None if all of it is.
+
+        Args:
+            tokens: of the structure.
+            dicts: in it.
+            end: of the structure.
+        """
+        left = dict(enumerate(tokens))
+        leaves, scalars = set(range(end.leaves)), set(range(end.scalars))
+        is_whole = True
+        for found in sorted(dicts, key=lambda one: one.ends[0]):
+            place = found.ends[0].tokens - 1
+            if place not in left:
+                continue  # it stands at a key that is data
+            hashes = tuple(map(hash, found.token[1]))
+            lasting = self._lasting_at(found.path, hashes)
+            if lasting is None:
+                continue
+            is_whole = False
+            names = tuple(
+                n for n, one in zip(found.token[1], hashes, strict=True) if one in lasting
+            )
+            left[place] = ("data keys", names, found.token[2])
+            for key, begin, behind in zip(hashes, found.ends, found.ends[1:], strict=False):
+                if key not in lasting:
+                    for token in range(begin.tokens, behind.tokens):
+                        del left[token]
+                    leaves.difference_update(range(begin.leaves, behind.leaves))
+                    scalars.difference_update(range(begin.scalars, behind.scalars))
+        if is_whole:
+            return None
+        return Core(hash(tuple(left.values())), tuple(sorted(leaves)), tuple(sorted(scalars)))
+
+    def _lasting_at(self, path: str, hashes: tuple[int, ...]) -> frozenset[Any] | None:
+        known = self._lasting.get(path)
+        if known is not None:
+            return known
+        seen = self._seen.get(path)
+        if seen is None:
+            if len(self._seen) >= _MAX_PLACES:
+                return None
+            seen = self._seen[path] = KeySets()
+        lasting = seen.lasting() if seen.add(hashes) else None
+        if lasting is not None:
+            self._lasting[path] = lasting
+            self._seen[path] = KeySets()  # forgets what is not asked for any more
+        return lasting

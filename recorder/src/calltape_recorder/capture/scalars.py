@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from calltape_recorder.capture.module_names import ModuleNames
+from calltape_recorder.capture.keys import ModuleNames
 from calltape_schema.attributes import dict_of, is_in_its_module, names_beside, names_on_tensor
 from calltape_schema.packing import MAX_STRING_BYTES
 from calltape_schema.plain_classes import has_own_hash, module_of, mro_of, name_of, qualname_of

@@ -6,11 +6,9 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 from calltape_recorder.capture.contexts import context_document
-from calltape_recorder.capture.data_keys import Core, DataKeys, End, PlacedDict
-from calltape_recorder.capture.data_lists import data_lists
-from calltape_recorder.capture.keys import MODULE
+from calltape_recorder.capture.keys import MODULE, Core, DataKeys, End, PlacedDict
 from calltape_recorder.capture.known_classes import type_name
-from calltape_recorder.capture.withholding import Degree, Withholding, is_name
+from calltape_recorder.capture.withholding import Degree, Withholding, data_lists, is_name
 from calltape_recorder.remembered import Remembered
 from calltape_recorder.threads import RLock
 from calltape_schema.cache_classes import is_cache

@@ -22,10 +22,8 @@ import torch
 from torch.utils._pytree import SUPPORTED_NODES
 
 from calltape_recorder.capture.contexts import Context, context_now
-from calltape_recorder.capture.keys import ModuleKey, key_token, names_fit, why_unfit
+from calltape_recorder.capture.keys import ModuleKey, ModuleNames, key_token, names_fit, why_unfit
 from calltape_recorder.capture.known_classes import fields_of, is_named_tuple, is_record
-from calltape_recorder.capture.module_names import ModuleNames
-from calltape_recorder.capture.nested_tensors import jagged
 from calltape_recorder.capture.scalars import (
     Visitor,
     Walk,
@@ -49,7 +47,7 @@ from calltape_recorder.capture.scalars import (
     tensor,
     text,
 )
-from calltape_recorder.interrupts import is_interrupt
+from calltape_recorder.threads import is_interrupt
 from calltape_schema.attributes import (
     MAX_NESTED,
     MAX_VALUES,
@@ -61,7 +59,7 @@ from calltape_schema.attributes import (
 from calltape_schema.cache_classes import is_cache
 from calltape_schema.containers import held_by, is_wrapped
 from calltape_schema.interning import MAX_DEPTH, MAX_NODES
-from calltape_schema.nested_tensors import is_jagged_class
+from calltape_schema.nested_tensors import is_jagged_class, jagged_parts
 from calltape_schema.plain_classes import (
     class_attribute,
     has_own_hash,
@@ -70,7 +68,40 @@ from calltape_schema.plain_classes import (
 )
 from calltape_schema.tree import MAX_KEY_CHARACTERS
 
-__all__ = ["Capture", "capture_inputs", "capture_output"]
+__all__ = ["Capture", "capture_inputs", "capture_output", "jagged"]
+
+# Notes nested tensors as objects whose parts are plain tensors.
+#
+# Those in the jagged layout have a class of their own, by which a walk finds them. Those in the
+# strided layout, which torch no longer develops, look like plain tensors that have no shape:
+# neither shape nor bytes are on the tape.
+
+
+def jagged(walk: Walk, value: Any) -> None:
+    """Notes a nested tensor in the jagged layout. If its parts are not those that we know, it is
+    noted as a tensor, of which the tape will have neither bytes nor shape."""
+    parts = None if walk.context else _jagged_parts(value, of_input=walk.nested is None)
+    if parts is None or len(walk.tokens) + len(walk.scalars) + len(parts) > walk.limit:
+        tensor(walk, value)
+        return
+    walk.tokens.append(("nested", tuple(parts)))
+    for part in parts.values():
+        if type(part) is bool:
+            boolean(walk, part)
+        elif type(part) is int:
+            integer(walk, part)
+        else:
+            tensor(walk, part)
+
+
+def _jagged_parts(value: Any, *, of_input: bool) -> dict[str, Any] | None:
+    try:
+        # Neither a mode of the host nor the class itself sees what is read.
+        with torch._C.DisableTorchFunction():
+            return jagged_parts(value, of_input=of_input)
+    except Exception:  # another torch may have it otherwise
+        return None
+
 
 # These are below the limits of the format: the root and the context of a custom node need some.
 _MAX_DEPTH = MAX_DEPTH - 8

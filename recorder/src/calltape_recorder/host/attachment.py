@@ -11,9 +11,9 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable
 
-from calltape_recorder.counting import Count
 from calltape_recorder.host.compilers import assumed_constant, is_full_graph, one_graph
 from calltape_recorder.host.listener import Listener
+from calltape_recorder.threads import Count
 
 __all__ = ["Attachment", "vanishing"]
 

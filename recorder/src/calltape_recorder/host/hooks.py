@@ -21,8 +21,7 @@ from calltape_recorder.host.attachment import Attachment, vanishing
 from calltape_recorder.host.compilers import breaks_graph, off, skip_frame
 from calltape_recorder.host.listener import Listener
 from calltape_recorder.host.streams import KINDS, note_unfinished
-from calltape_recorder.interrupts import is_interrupt
-from calltape_recorder.threads import Local, get_ident
+from calltape_recorder.threads import Local, get_ident, is_interrupt
 
 __all__ = ["HookPair", "Running"]
 

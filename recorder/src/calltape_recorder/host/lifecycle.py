@@ -13,7 +13,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Protocol
 
-from calltape_recorder.counting import Count, value_of
+from calltape_recorder.threads import Count, value_of
 
 __all__ = ["forks", "know", "known", "unwatch", "watch", "watch_exceptions"]
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from calltape_recorder.call import Call
 from calltape_recorder.host.compilers import off, skip_frame
-from calltape_recorder.interrupts import is_interrupt
+from calltape_recorder.threads import is_interrupt
 
 __all__ = ["Listener", "begun", "tell"]
 

@@ -43,7 +43,7 @@ from calltape_recorder.launch.startup.calltape_variable import seconds, split
 from calltape_recorder.log import say
 from calltape_recorder.recorder import Recorder, record
 from calltape_recorder.threads import RLock
-from calltape_recorder.write.permissions import OWNER_ONLY, make_folders
+from calltape_recorder.write.disk_file import OWNER_ONLY, make_folders
 from calltape_schema import TapeError
 
 __all__ = ["STARTUP", "attach", "main", "prepare"]

@@ -12,10 +12,11 @@ import mmap
 import sys
 from collections import deque
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from calltape_recorder.threads import RLock
 
-__all__ = ["Buffer", "Buffers"]
+__all__ = ["Buffer", "Buffers", "Piece"]
 
 _SMALLEST = 1 << 16
 _LARGE = 1 << 20
@@ -181,3 +182,21 @@ class Buffers:
 def _let_go(gone: list[Buffer]) -> None:
     while gone:
         gone.pop().empty()
+
+
+# The copied bytes of one leaf, and who owns their memory.
+
+
+class Piece(NamedTuple):
+    """The bytes of one leaf, and the owner of their memory: our own tensor, a pooled buffer, or
+    pinned memory.
+
+    If several leaves share a buffer, only the first piece has it as its owner, so that it is given
+    back once. Pinned memory is the owner of all its pieces. ``whole`` is all of the memory, and the
+    leaf's bytes begin at ``begin`` in it.
+    """
+
+    data: memoryview
+    owner: Any
+    whole: memoryview | None = None
+    begin: int = 0

@@ -12,16 +12,17 @@ from typing import Any
 
 import torch
 
-from calltape_recorder.snapshot.bare_tensor import (
+from calltape_recorder.snapshot.buffers import Buffer, Buffers, Piece
+from calltape_recorder.snapshot.device_copies import HostMemory, Landing, copy_out
+from calltape_recorder.snapshot.earlier_copies import Earlier
+from calltape_recorder.snapshot.facts import (
+    DTYPES,
+    Facts,
     as_subclass,
     data_ptr,
     detach,
     untyped_storage,
 )
-from calltape_recorder.snapshot.buffers import Buffer, Buffers
-from calltape_recorder.snapshot.device_copies import copy_out
-from calltape_recorder.snapshot.earlier_copies import Earlier
-from calltape_recorder.snapshot.facts import DTYPES, Facts
 from calltape_recorder.snapshot.large_copies import (
     array_type,
     copy_all,
@@ -30,8 +31,6 @@ from calltape_recorder.snapshot.large_copies import (
     unseen,
 )
 from calltape_recorder.snapshot.look import Look
-from calltape_recorder.snapshot.piece import Piece
-from calltape_recorder.snapshot.pinned import HostMemory, Landing
 
 __all__ = ["copy_leaves", "data_of", "joined", "release", "wait_for_copies"]
 

@@ -8,20 +8,272 @@ overwrite its tensors at once. The writer's thread waits until the bytes are in 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+import ctypes
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 
-from calltape_recorder.snapshot import cuda_driver
-from calltape_recorder.snapshot.buffers import Buffers
+from calltape_recorder.snapshot.buffers import Buffer, Buffers, Piece
 from calltape_recorder.snapshot.large_copies import memory_at
-from calltape_recorder.snapshot.piece import Piece
-from calltape_recorder.snapshot.pinned import Copies, Landing
 
-__all__ = ["Source", "copy_out"]
+__all__ = [
+    "Copies",
+    "HostMemory",
+    "Landing",
+    "PinnedBuffer",
+    "Source",
+    "copier",
+    "copy_out",
+    "pin",
+    "relaxed",
+    "unpin",
+]
+
+# The functions of CUDA's driver and runtime that torch has no operator for.
+#
+# An operator of torch takes about four times as long as the driver's function, and a copy takes
+# three operators for each tensor. On ROCm there is no such library, and torch's operators copy.
 
 _cuda: Any = torch.cuda  # it has no types
+_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
+_PORTABLE = 1  # cudaHostRegisterPortable: pinned memory for all devices
+_library: Any = None
+
+Copier = Callable[[int, int, int, int], int]
+"""Enqueues a copy to host memory: address there, address on the device, bytes, stream. The result
+is 0, or the number of an error."""
+
+
+def copier() -> Copier | None:
+    """The driver's asynchronous copy to the host; None if there is no such driver."""
+    driver = _driver()
+    return None if driver is None else driver.cuMemcpyDtoHAsync_v2
+
+
+def pin(address: int, size: int) -> None:
+    """Makes host memory readable by devices, so that copies to it need not be waited for.
+
+    Raises:
+        OSError: the system does not pin so much memory.
+    """
+    with relaxed():
+        code = int(_cuda.cudart().cudaHostRegister(address, size, _PORTABLE))
+    if code:
+        raise OSError(f"CUDA error {code}: {size} bytes of host memory cannot be pinned")
+
+
+def unpin(address: int) -> None:
+    """Undoes :func:`pin`."""
+    with relaxed():
+        _cuda.cudart().cudaHostUnregister(address)
+
+
+@contextlib.contextmanager
+def relaxed() -> Iterator[None]:
+    """Lets this thread wait for events and ask for memory while another one captures a CUDA graph.
+    Otherwise either would make the capture fail."""
+    before = _exchange_mode(_RELAXED)
+    try:
+        yield
+    finally:
+        if before is not None:
+            _exchange_mode(before)
+
+
+def _exchange_mode(mode: int) -> int | None:
+    driver = _driver()
+    if driver is None:
+        return None
+    value = ctypes.c_int(mode)
+    driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(value))
+    return value.value
+
+
+def _driver() -> Any:
+    global _library
+    if _library is None:
+        name = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+        try:
+            library = ctypes.CDLL(name)
+            library.cuMemcpyDtoHAsync_v2.argtypes = (
+                ctypes.c_void_p, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p,
+            )  # fmt: skip
+            _library = library
+        except (OSError, AttributeError):
+            _library = False
+    return _library or None
+
+
+# Pinned host memory that devices copy to, and that comes back when their copies are done.
+#
+# Torch has a pool of such memory too. It rounds sizes up to powers of two and never frees, so
+# caches that grow would leave every size they had in it. So small copies use torch's pool, and
+# large ones use a pool of ours, which is bounded.
+
+_SMALL = 64 * 1024
+_unfinished: deque[tuple[Copies, Any, Buffers]] = deque()
+
+
+class Copies:
+    """Copies that may not be done yet."""
+
+    __slots__ = ("_events", "_failure")
+
+    def __init__(self, events: list[Any]) -> None:
+        self._events = events
+        self._failure: str | None = None
+
+    def add(self, event: Any) -> None:
+        """An event that comes after some of these copies."""
+        self._events.append(event)
+
+    def are_done(self) -> bool:
+        """Whether all bytes are in host memory, without waiting for them."""
+        if self._events:
+            with relaxed():
+                if not all(event.query() for event in self._events):
+                    return False
+            self._events = []
+        return True
+
+    def wait(self) -> None:
+        """Returns when all bytes are in host memory.
+
+        Raises:
+            RuntimeError: the device failed. Every later call raises it again.
+        """
+        if self._failure is not None:  # the exception itself would keep its frames alive
+            raise RuntimeError(self._failure)
+        if not self._events:
+            return
+        try:
+            with relaxed():
+                for event in self._events:
+                    event.synchronize()  # it gives the interpreter lock away
+        except Exception as error:
+            self._failure = str(error)
+            raise
+        self._events = []
+
+
+class PinnedBuffer(Buffer):
+    """A buffer that devices copy to.
+
+    Raises:
+        OSError: the system does not pin so much memory.
+    """
+
+    __slots__ = ("_pinned",)
+
+    def __init__(self, size: int) -> None:
+        self._pinned = False
+        super().__init__(size)
+        pin(self.address, self.size)
+        self._pinned = True
+
+    def __del__(self) -> None:
+        self._unpin()
+        super().__del__()
+
+    def empty(self) -> None:
+        self._unpin()
+        super().empty()
+
+    def _unpin(self) -> None:
+        if self._pinned:
+            self._pinned = False
+            unpin(self.address)
+
+
+class HostMemory(Buffers):
+    """A pool of host memory with a pool of pinned memory beside it, each of at most ``max_bytes``.
+
+    Attributes:
+        pinned: the pool of pinned memory.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        super().__init__(max_bytes)
+        self.pinned = Buffers(max_bytes, PinnedBuffer)
+
+    def clear(self) -> None:
+        super().clear()
+        self.pinned.clear()
+
+
+class Landing:
+    """Host memory for copies from devices. It goes back to its pool when the copies are done and
+    :meth:`release` was called, or nobody refers to it any more.
+
+    Attributes:
+        view: its bytes.
+        copies: the copies to it.
+    """
+
+    __slots__ = ("_memory", "_pool", "copies", "view")
+
+    _memory: Any  # a Buffer, a tensor, or None once it was given back
+
+    def __init__(self, memory: Any, view: memoryview, copies: Copies, pool: Buffers) -> None:
+        self._memory, self._pool = memory, pool
+        self.view, self.copies = view, copies
+
+    @classmethod
+    def of_size(cls, size: int, copies: Copies, pool: Buffers) -> Landing:
+        """Memory of so many bytes.
+
+        Raises:
+            OSError, RuntimeError: there is no pinned memory.
+        """
+        _sweep()
+        if size > _SMALL:
+            buffer = pool.acquire(size)
+            return cls(buffer, buffer.view[:size], copies, pool)
+        memory = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+        return cls(memory, memory_at(memory.data_ptr(), size), copies, pool)
+
+    @property
+    def address(self) -> int:
+        memory = self._memory
+        return int(memory.address if isinstance(memory, Buffer) else memory.data_ptr())
+
+    def release(self) -> None:
+        """Gives the memory back. Its bytes may not be read afterwards."""
+        memory, self._memory = self._memory, None
+        if memory is None:
+            return
+        with contextlib.suppress(Exception):  # a device that failed writes no more
+            if not self.copies.are_done():
+                _unfinished.append((self.copies, memory, self._pool))
+                return
+        _give_back(memory, self._pool)
+
+    __del__ = release
+
+
+def _sweep() -> None:
+    """Gives back what was released before its copies were done."""
+    for _ in range(len(_unfinished)):
+        try:
+            copies, memory, pool = _unfinished.popleft()
+        except IndexError:  # another thread took it
+            return
+        with contextlib.suppress(Exception):
+            if not copies.are_done():
+                _unfinished.append((copies, memory, pool))
+                continue
+        _give_back(memory, pool)
+
+
+def _give_back(memory: Any, pool: Buffers) -> None:
+    if isinstance(memory, Buffer):
+        pool.give_back(memory)
+
+
+# it has no types
 _streams: dict[int, Any] = {}
 
 Source = tuple[int, int]
@@ -58,7 +310,7 @@ def copy_out(
             for place in places:  # the host may free this tensor before the copy is done
                 tensors[place].record_stream(ours)
             copies = Copies([])
-            if cuda_driver.copier() is not None:
+            if copier() is not None:
                 lying = {place: sources[place] for place in places if sources[place] is not None}
                 pieces |= _as_they_lie(lying, device, ours, copies, pool)
             others = [place for place in places if place not in pieces]
@@ -78,7 +330,7 @@ def _as_they_lie(
 ) -> dict[int, Piece]:
     """Copies bytes that lie side by side afterwards. One function of the driver copies a tensor:
     the operators would take longer than all else that is done for a small call."""
-    copy = cuda_driver.copier()
+    copy = copier()
     if not sources or copy is None:
         return {}
     landing = Landing.of_size(sum(size for _, size in sources.values()), copies, pool)

@@ -11,11 +11,10 @@ import ctypes
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
-from calltape_recorder.snapshot.bare_tensor import data_ptr, untyped_storage
-from calltape_recorder.snapshot.buffers import Buffer, Buffers
+from calltape_recorder.snapshot.buffers import Buffer, Buffers, Piece
+from calltape_recorder.snapshot.facts import data_ptr, untyped_storage
 from calltape_recorder.snapshot.large_copies import array_type, source_of
 from calltape_recorder.snapshot.look import Look
-from calltape_recorder.snapshot.piece import Piece
 from calltape_recorder.threads import RLock
 
 __all__ = ["FEWEST_BYTES", "Earlier", "EarlierCopies", "Origin"]

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from calltape_recorder.snapshot.bare_tensor import storage_offset
 from calltape_recorder.snapshot.buffers import Buffer
+from calltape_recorder.snapshot.facts import storage_offset
 
 __all__ = ["array_type", "copy_all", "memory_at", "source_of", "unseen"]
 

@@ -13,17 +13,6 @@ import torch
 
 from calltape_recorder.capture.structures import Wanted
 from calltape_recorder.capture.withholding import FEWEST_RANGED
-from calltape_recorder.snapshot.bare_tensor import (
-    data_ptr,
-    is_contiguous,
-    is_inference,
-    is_neg,
-    keys_of,
-    numel,
-    storage_offset,
-    stride,
-    untyped_storage,
-)
 from calltape_recorder.snapshot.facts import (
     CONJ,
     DTYPES,
@@ -33,9 +22,18 @@ from calltape_recorder.snapshot.facts import (
     SIMPLE,
     Alias,
     Facts,
+    data_ptr,
     facts_of,
+    is_contiguous,
+    is_inference,
+    is_neg,
     is_plain,
+    keys_of,
+    numel,
+    storage_offset,
     stored_bytes,
+    stride,
+    untyped_storage,
 )
 
 __all__ = ["RANGE_BYTES", "Look", "look_at"]

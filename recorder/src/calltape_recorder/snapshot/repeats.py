@@ -15,13 +15,11 @@ import torch
 from calltape_recorder.capture.call_view import Row
 from calltape_recorder.capture.contexts import ORDINARY, Context, context_now
 from calltape_recorder.capture.structures import Structure
-from calltape_recorder.counting import Count, value_of
 from calltape_recorder.remembered import MOST_PARTS, Remembered
-from calltape_recorder.snapshot.bare_tensor import keys_of, storage_offset, untyped_storage
-from calltape_recorder.snapshot.facts import INFERENCE
+from calltape_recorder.snapshot.facts import INFERENCE, keys_of, storage_offset, untyped_storage
 from calltape_recorder.snapshot.look import Look
 from calltape_recorder.snapshot.side import Shared
-from calltape_recorder.threads import RLock
+from calltape_recorder.threads import Count, RLock, value_of
 
 __all__ = ["Repeat", "Repeats"]
 

@@ -16,9 +16,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from calltape_recorder.write.compressed_file import SUFFIXES, CompressedFile, compressor
-from calltape_recorder.write.permissions import OWNER_ONLY, set_mode
-from calltape_recorder.write.tape_file import TapeFile
+from calltape_recorder.write.disk_file import OWNER_ONLY, set_mode
+from calltape_recorder.write.tape_file import SUFFIXES, CompressedFile, TapeFile, compressor
 from calltape_schema import TapeError
 
 __all__ = ["Compression"]

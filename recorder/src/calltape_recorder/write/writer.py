@@ -10,10 +10,9 @@ from collections.abc import Callable
 
 from calltape_recorder.call import Call, QueuedCall
 from calltape_recorder.keep.ledger import Ledger
-from calltape_recorder.locks import HasLock, lent
 from calltape_recorder.snapshot.buffers import Buffers
 from calltape_recorder.snapshot.copies import release
-from calltape_recorder.threads import Event, get_ident, sleep, start_thread, wait_for
+from calltape_recorder.threads import Event, HasLock, get_ident, lent, sleep, start_thread, wait_for
 from calltape_recorder.write.encoding import Encoder, forget
 from calltape_recorder.write.notices import Notices
 from calltape_recorder.write.segments import OtherFile, Refusal, Segments
