@@ -25,7 +25,7 @@ from calltape_analyzer.tape import Tape
 from calltape_analyzer.variant import Variant
 from calltape_schema.errors import TapeError
 
-__all__ = ["Answers", "Comparison", "difference"]
+__all__ = ["Answers", "Comparison", "apart", "difference"]
 
 _QUOTED = re.compile(r"(?<![^= {])'[^']*'(?:: [-+\w.]+)?")
 _QUOTED_NUMBER = re.compile(r"(?<![^ (])((?:<key \d+>|[^ =])+)=[-+(]?[\w.+-]+\)?")
@@ -326,6 +326,17 @@ def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> str | Non
     """The first question that two tapes answer differently; None if there is none."""
     names = dict.fromkeys((*before, *after))
     return next((name for name in names if before.get(name) != after.get(name)), None)
+
+
+def apart(before: Any, after: Any) -> Any:
+    """The parts in which two answers differ, which are as deep as they go."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        pairs = {name: (before.get(name), after.get(name)) for name in (*before, *after)}
+    elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        pairs = dict(enumerate(zip(before, after, strict=True)))
+    else:
+        return before, after
+    return {name: apart(one, other) for name, (one, other) in pairs.items() if one != other}
 
 
 def _without_traffic(warnings: Sequence[str]) -> list[str]:

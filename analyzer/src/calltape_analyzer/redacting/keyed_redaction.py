@@ -18,7 +18,7 @@ from calltape_analyzer.editing.rewriting import Rewriting, rewrite
 from calltape_analyzer.errors import RedactionError
 from calltape_analyzer.observing.switches import looks_like_name
 from calltape_analyzer.opening import open_tape
-from calltape_analyzer.redacting.answers import Answers, Comparison, difference
+from calltape_analyzer.redacting.answers import Answers, Comparison, apart, difference
 from calltape_analyzer.redacting.byte_search import found_in
 from calltape_analyzer.redacting.call_redaction import CallRedaction
 from calltape_analyzer.redacting.element_ranges import ElementRanges
@@ -66,8 +66,8 @@ class DifferentAnswerError(RedactionError):
     """The analysis says something else of the new tape.
 
     Attributes:
-        difference: the question and both answers, without pseudonyms. Where other keys give the
-            same ones, it is no chance.
+        difference: the question, and where both answers differ. Where other keys give the same, it
+            is no chance.
     """
 
     def __init__(self, reason: str, difference: tuple[Any, ...], *, advice: str) -> None:
@@ -153,7 +153,7 @@ class KeyedRedaction:
                 question = comparison.in_words(found)
                 raise DifferentAnswerError(
                     f"the analysis would say something else of the new tape ({question})",
-                    (found, before.get(found), after.get(found)),
+                    (found, apart(before.get(found), after.get(found))),
                     advice=self._advice(),
                 )
             return [*self._notes(comparison.old_variants)]
