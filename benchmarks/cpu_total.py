@@ -62,15 +62,15 @@ def rows(scale: float) -> Iterator[Row]:
                 f" (+{costs[other].all_threads:.1f} µs)"
                 for other in against
             ]
+            own = f", of it +{ours.own:.1f} in the host's thread"
             if work == "8 threads":
-                ratios.append(
-                    f"longest call {ours.longest:.1f} ms (bare {costs[_BARE].longest:.1f})"
-                )
+                bare = costs[_BARE].longest
+                ratios.append(f"longest call {ours.longest:.1f} ms (bare {bare:.1f})")
+                own = ""
             yield Row(
                 f"processor time of a call, all threads: {work}, {name}",
-                f"+{ours.all_threads:.1f} µs, of it +{ours.own:.1f} in the host's thread",
-                tuple(ratios),
-            )
+                f"+{ours.all_threads:.1f} µs{own}", tuple(ratios),
+            )  # fmt: skip
 
 
 def _costs(work: str, names: list[str], rounds: int) -> dict[str, Cost]:
