@@ -359,7 +359,7 @@ class Tape(RecordedCalls, ProgramSource, Reported):
         from calltape_analyzer.observing.evidence import counters_of_evidence
         from calltape_analyzer.variants.counters_by_variant import counted_calls
 
-        made = self._soundly(lambda: sorter.observations(self._calls, ranges=True))
+        made = self._soundly(lambda: sorter.observations(self._calls))
         counters = counters_of_evidence(self.counters, self._calls, made.left_out)
         made.set_counted_calls(counted_calls(counters, sorter.signature, sorter.renamed))
         return made

@@ -42,7 +42,7 @@ from calltape_schema.privacy import length_of_text
 
 __all__ = ["CallHandler"]
 
-_MEASURED = 17  # of so many calls that are not recorded, one is measured; no batch is of that size
+_MEASURED = 17  # of so many calls that are not recorded, one is measured: a prime, for any rhythm
 _MAX_MESSAGE = 64 * 1024
 _SHORT_MESSAGE = 500
 

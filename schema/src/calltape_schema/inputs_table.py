@@ -100,7 +100,7 @@ class Row(Counts):
         scalars: the packed array of their scalars.
         first, last: the lowest and the highest number of these calls.
         example: the lowest number of those that were kept; None if none was.
-        ranges: per integer leaf its smallest and largest element in the kept calls.
+        ranges: per integer leaf its smallest and largest element in the kept calls that returned.
     """
 
     __slots__ = ("example", "first", "last", "leaves", "ranges", "scalars", "structure")
@@ -136,7 +136,7 @@ class Row(Counts):
             self.kept += 1
             if self.example is None or number < self.example:
                 self.example = number
-            if ranges:
+            if ranges and not raised:  # what made a call raise is no range that the model takes
                 self.widen(ranges)
 
     def widen(self, ranges: Ranges) -> None:

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -71,3 +72,24 @@ def test_any_split_in_any_order_on_any_executor(
             assert (found_there.seen, found_there.at_least, sum(found_there.lost.values())) == (
                 found_here.seen, found_here.at_least, sum(found_here.lost.values())
             )  # fmt: skip
+
+
+@pytest.mark.parametrize("table", [True, False])
+@pytest.mark.parametrize("sealed", [True, False])
+def test_elements_of_calls_that_raised_are_in_no_range(
+    tmp_path: Path, table: bool, sealed: bool
+) -> None:
+    """A token that made an embedding raise is none that the model takes."""
+    error = ("builtins:IndexError", "index out of range")
+    made = [
+        Recorded(args=(torch.tensor([[value]]),), number=number, error=error if value > 9 else None)
+        for number, value in enumerate((1, 50, 3, 60))
+    ]
+    path = write_tape(tmp_path / "a.tape", made, target=Model(), table=table, sealed=sealed)
+    paths = [path, written(tmp_path / "s.tape", path)]
+    for tape in map(open_tape, paths):
+        with tape:
+            (variant,) = tape.variants()
+            assert [found.range for found in variant.findings.tensors] == [(1, 3)]
+    with open_tape(path) as tape, open_tape(paths[1]) as surveyed:
+        assert str(diff(surveyed, tape)) == "the traffic on both is the same"

@@ -113,14 +113,11 @@ class CallSorter:
         signature = self.signature.with_varying(names)
         return type(self)(signature, self.renamed, self.model, self.asked, self.laid_out)
 
-    def observations(self, calls: Calls, *, ranges: bool = False) -> Observations:
+    def observations(self, calls: Calls) -> Observations:
         """What was seen in the calls.
 
         Args:
             calls: of one or more tapes.
-            ranges: whether the ranges of integer tensors are those of all calls. Then every record
-                of a file that was scanned is read; otherwise one of each combination of
-                structure, leaves and scalars.
 
         Raises:
             TapeError: a call's record breaks the format.

@@ -139,8 +139,8 @@ class Calls(Sequence[Call]):
     def by_inputs(self) -> Iterator[SeenInputs]:
         """The distinct inputs, with how many calls have them; per file in the order of the first
         call that does, with the ranges of all these calls. Most records are not decoded, and of a
-        file with a table none is read. Calls that raised are counted apart from calls that did not.
-        Equal inputs come once per file.
+        file with a table none is read. Calls that raised are counted apart from calls that did not,
+        and have no ranges. Equal inputs come once per file.
 
         Raises:
             TapeError: a call's record breaks the format.
@@ -175,19 +175,21 @@ class Calls(Sequence[Call]):
         return not any(segment.elsewhere for segment in self._segments)
 
     def inputs_seen(self) -> Iterator[tuple[Tree, int, CallRef]]:
-        """The inputs of each call, the number 1, and the call. If no single call is at hand, equal
-        inputs come together, with the ranges of all calls that have them, the number of these, and
-        the first one.
+        """The inputs of each call that returned, the number 1, and the call. If no single call is
+        at hand, equal inputs come together, with the ranges of all calls that have them, the number
+        of these, and the first one.
 
         Raises:
             TapeError: a call's record breaks the format.
         """
         if not self.are_single:
             for seen in self.by_inputs():
-                yield seen.inputs, seen.calls, seen.first.ref
+                if not seen.raised:
+                    yield seen.inputs, seen.calls, seen.first.ref
             return
         for call in self:
-            yield call.record.inputs, 1, call.ref
+            if call.record.error is None:
+                yield call.record.inputs, 1, call.ref
 
     def by_recording(self) -> list[Iterator[Call]]:
         """The calls of each recording, in the order of their numbers; every call comes once."""

@@ -456,8 +456,8 @@ class Segment:
         return self._scan.inputs[position] << 1 | self._scan.raised(position)
 
     def ranges_at(self, position: int) -> tuple[tuple[int, int, int], ...]:
-        """Leaf, smallest and largest element of all calls in its list whose inputs equal those of a
-        call. Records that have ranges are decoded for it, once."""
+        """Leaf, smallest and largest element of all calls in its list that returned and whose
+        inputs equal those of a call. Records that have ranges are decoded for it, once."""
         found = self._all_ranges().get(self.inputs_number(position), {})
         return tuple((leaf, low, high) for leaf, (low, high) in sorted(found.items()))
 
@@ -471,7 +471,7 @@ class Segment:
         if self._ranges is None:
             self._ranges = {}
             for at in self.order:
-                if self._scan.has_ranges(at):
+                if self._scan.has_ranges(at) and not self._scan.raised(at):
                     spans = self._ranges.setdefault(self.inputs_number(at), {})
                     for leaf, low, high in self._ranges_of(at):
                         known = spans.get(leaf, (low, high))

@@ -292,14 +292,12 @@ class Ledger:
             self.in_calls_ns += nanoseconds
 
     def note(self, call: Accounted) -> None:
-        """Counts what a call cost and how long it took, before it is known what becomes of it."""
+        """Counts what a call cost and how long it took, once. A call that is held is counted before
+        it is known what becomes of it."""
         with self.lock:
-            self._note(call)
-
-    def _note(self, call: Accounted) -> None:
-        if call.cost_ns and call.duration_ns is not None and self._share is not None:
-            self._share.note(call.duration_ns)
-        self.in_calls_ns, call.cost_ns = self.in_calls_ns + call.cost_ns, 0
+            if call.cost_ns and call.duration_ns is not None and self._share is not None:
+                self._share.note(call.duration_ns)
+            self.in_calls_ns, call.cost_ns = self.in_calls_ns + call.cost_ns, 0
 
     def drop(self, reason: str) -> None:
         """Counts a call that was seen and will not be on the tape."""
@@ -316,7 +314,7 @@ class Ledger:
                 return
             call.is_accounted = True
             self.bytes -= call.nbytes
-            self._note(call)
+            self.note(call)
             if reason is None:
                 self.kept += 1
                 self._account[""] += 1
