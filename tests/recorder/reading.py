@@ -12,14 +12,14 @@ from typing import Any
 import torch
 
 from calltape_schema import TapeError
-from calltape_schema.blob import header_size, parse_header, stored_as
+from calltape_schema.blob import stored_as
 from calltape_schema.end import End
 from calltape_schema.groups import GroupedRecord
 from calltape_schema.inputs_table import InputsTable
 from calltape_schema.reader import TapeReader
 from calltape_schema.records import Manifest, Tree
 from calltape_schema.storage import BytesSource
-from tests.schema.container.tapes import blob_of, counted
+from tests.schema.container.tapes import blob_of, counted, tensor
 
 _BY_NAME = {
     "BOOL": torch.bool, "U8": torch.uint8, "I8": torch.int8, "I16": torch.int16,
@@ -33,11 +33,11 @@ _BY_NAME = {
 
 @dataclass
 class ReadCall:
-    """A call. ``earlier`` has the blobs of the calls whose bytes it refers to."""
+    """A call. ``blob`` is its own one."""
 
     record: GroupedRecord
     blob: bytes
-    earlier: dict[int, bytes]
+    reader: TapeReader
 
     @property
     def args(self) -> tuple[Any, ...]:
@@ -57,16 +57,9 @@ class ReadCall:
         """The blob's entry of a leaf, as it is stored."""
         facts = tree.facts()[leaf]
         assert facts.key is not None, facts.missing
-        blob, key = self.blob, facts.key
-        if key in self.record.elsewhere:
-            number, key = self.record.elsewhere[key]
-            blob = self.earlier[number]
-        start = header_size(blob[:8], len(blob))
-        entry = parse_header(blob, len(blob))[key]
-        expected = stored_as(facts)
-        assert expected is not None
-        assert (entry.dtype, entry.shape) == (expected.dtype, expected.shape)
-        data = bytearray(blob[start + entry.begin : start + entry.end])
+        entry = stored_as(facts)
+        assert entry is not None
+        data = bytearray(tensor(self.reader, self.record, facts))
         if not data:
             return torch.empty(entry.shape, dtype=_BY_NAME[entry.dtype])
         return torch.frombuffer(data, dtype=_BY_NAME[entry.dtype]).reshape(entry.shape)
@@ -142,12 +135,5 @@ def _call(reader: TapeReader, record: GroupedRecord) -> ReadCall:
     assert record.inputs.spec()
     if record.outputs is not None:
         assert record.outputs.spec()
-    earlier = {number: blob_of(reader, _record(reader, number)) for _, number, _ in record.at}
-    assert all(number < record.call for number in earlier)
-    return ReadCall(record, blob_of(reader, record), earlier)
-
-
-def _record(reader: TapeReader, number: int) -> GroupedRecord:
-    at = reader.scan().position(number)
-    assert at is not None
-    return reader.record_at(at)
+    assert all(number < record.call for number, _, _ in record.elsewhere.values())
+    return ReadCall(record, blob_of(reader, record), reader)

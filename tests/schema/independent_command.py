@@ -12,7 +12,7 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1] / "fixtures")]
 
 from elements import elements  # noqa: E402
-from independent_reader import read_tape, table_of, unpack  # noqa: E402
+from independent_reader import read_tape, unpack  # noqa: E402
 from plain_form import history_form, table_form, target_form, text, tree_form  # noqa: E402
 
 
@@ -30,7 +30,7 @@ def document(data: bytes) -> dict:
         made["coverage"] = {"seen": str(counted["seen"]), "kept": str(counted["kept"])}
         made["coverage"]["dropped"] = dropped
         made |= {"elsewhere": True} if end.get("elsewhere") else {}
-        table = table_of(end)
+        table = end["table"]
         made |= {} if table is None else {"table": table_form(table, unpack)}
     made["calls"] = [call_form(calls[number]) for number in sorted(calls)]
     made["leaves_out"] = ["damage"]
@@ -58,7 +58,7 @@ def call_form(call: dict) -> dict:
 def value(leaf: dict, tensors: dict | None) -> dict:
     if "key" not in leaf or tensors is None:
         return {}
-    data = tensors[leaf["key"]]
+    _, data = tensors[leaf["key"]]
     return {"bytes": data.hex(), "elements": elements(leaf["dtype"], data)}
 
 

@@ -2,7 +2,9 @@
 nothing of calltape. It shows that the page suffices."""
 
 import json
+import math
 import re
+import struct
 import zlib
 
 import msgpack
@@ -12,8 +14,7 @@ def members(data):
     """(name, offset of the header, content) of every regular member; other blocks are skipped."""
     at = 0
     while at + 512 <= len(data):
-        block = data[at : at + 512]
-        size = size_of(block)
+        size = size_of(block := data[at : at + 512])
         if size is None or at + 512 + size > len(data):
             at += 512
             continue
@@ -28,15 +29,14 @@ def size_of(block):
     total = sum(block) - sum(block[148:156]) + 8 * 32
     if block[257:262] != b"ustar" or not checksum.isdigit() or int(checksum, 8) != total:
         return None
-    if block[124] == 0x80:
-        return int.from_bytes(block[125:136], "big")
-    return int(block[124:136].rstrip(b"\0 "), 8)
+    wide = int.from_bytes(block[125:136], "big")
+    return wide if block[124] == 0x80 else int(block[124:136].rstrip(b"\0 "), 8)
 
 
 def extension(code, data):
-    if code == 1:
-        return int.from_bytes(data, "big", signed=True)
-    return data.decode("utf-8", "surrogatepass")
+    return (
+        int.from_bytes(data, "big", signed=1) if code == 1 else data.decode("utf8", "surrogatepass")
+    )
 
 
 def unpack(data):
@@ -44,7 +44,6 @@ def unpack(data):
 
 
 def envelope(content):
-    """The document in an envelope."""
     checksum, payload, *_ = unpack(content)
     return unpack(payload) if zlib.crc32(payload) == checksum else None
 
@@ -52,46 +51,48 @@ def envelope(content):
 def group(content, tape):
     """The records of a group, with structures and leaves decoded."""
     own, sum_of_table, table, sum_of_documents, documents, size, *_ = unpack(content)
-    sums = zlib.crc32(table), zlib.crc32(documents)
-    if own != tape or sums != (sum_of_table, sum_of_documents):
+    if (own, sum_of_table, sum_of_documents) != (tape, zlib.crc32(table), zlib.crc32(documents)):
         return
     documents = zlib.decompress(documents) if size else documents
-    calls = [table[at : at + 24] for at in range(0, len(table), 24)]
-    begins = [int.from_bytes(call[16:20], "little") for call in calls]
+    numbers, _, begins, _ = zip(*struct.iter_unpack("<QQII", table), strict=True)
     parts = unpack(documents[: begins[0]])
-    for call, begin, end in zip(calls, begins, [*begins[1:], None], strict=True):
+    for number, begin, end in zip(numbers, begins, [*begins[1:], None], strict=True):
         record = unpack(documents[begin:end])
         for tree in filter(None, (record["inputs"], record.get("outputs"))):
             tree |= {name: unpack(parts[tree[name]]) for name in ("structure", "leaves")}
-        yield record | {"call": int.from_bytes(call[:8], "little")}
+        yield record | {"call": number}
 
 
 def tensors(blob):
-    """The bytes of the tensors of a safetensors file, by key."""
+    """The tensors of a safetensors file by key: sizes and bytes."""
     start = 8 + int.from_bytes(blob[:8], "little")
     header = json.loads(blob[8:start])
-    return {
-        key: blob[start + one["data_offsets"][0] : start + one["data_offsets"][1]]
-        for key, one in header.items()
-        if key != "__metadata__"
+    header.pop("__metadata__", None)
+    places = {
+        key: [start + offset for offset in one["data_offsets"]] for key, one in header.items()
     }
+    return {key: (header[key]["shape"], blob[slice(*place)]) for key, place in places.items()}
 
 
-def table_of(end):
-    """The document of the table of counted inputs, or None."""
-    return unpack(zlib.decompress(end["inputs"]["data"])) if "inputs" in end else None
+def grown(first, then, axis):
+    """Two tensors, one after the other along an axis."""
+    rows, data = math.prod(first[0][:axis]), b""
+    for row in range(rows):
+        for _, part in (first, then):
+            data += part[len(part) * row // rows : len(part) * (row + 1) // rows]
+    return [*first[0][:axis], first[0][axis] + then[0][axis], *first[0][axis + 1 :]], data
 
 
 def read_tape(data):
-    """(manifest, calls by number, end or None). The "tensors" of a call are the bytes of its blob
-    by key, those of earlier calls included; None if the checksum of the blob does not hold."""
+    """(manifest, calls by number, end or None). A call has "tensors", or None for damaged ones."""
     manifest, end, calls, blobs = None, None, {}, {}
     for name, at, content in members(data):
         blobs[name, at] = content
         if name == "tape.msgpack" and manifest is None:
             manifest = envelope(content)
-        elif name == "end.msgpack":
-            end = envelope(content)
+        elif name == "end.msgpack" and (end := envelope(content)):
+            table = end.get("inputs")
+            end["table"] = unpack(zlib.decompress(table["data"])) if table else None
         elif re.fullmatch(r"records/(\d{8}|[1-9]\d{8,18})\.msgpack", name):
             records = list(group(content, manifest["tape"]))
             if len({record["call"] for record in records} - {*calls}) != len(records):
@@ -100,10 +101,10 @@ def read_tape(data):
                 facts, blob = record.get("blob"), f"blobs/{record['call']:08}.safetensors"
                 blob = blobs.get((blob, at - facts["back"]), b"") if facts else b""
                 whole = facts is None or zlib.crc32(blob) == facts["crc32"]
-                own = tensors(blob) if facts and whole else {}
-                record |= {"own": own, "tensors": dict(own) if whole else None}
-                for key, call, there in record.get("at", ()):
-                    if record["tensors"] is not None and there in calls[call]["own"]:
-                        record["tensors"][key] = calls[call]["own"][there]
+                found = record["tensors"] = (tensors(blob) if facts else {}) if whole else None
+                for key, call, there, *axis in record.get("at", ()) if whole else ():
+                    earlier = (calls[call]["tensors"] or {}).get(there)
+                    if earlier is not None:
+                        found[key] = grown(earlier, found[key], *axis) if axis else earlier
                 calls[record["call"]] = record
     return manifest, calls, end

@@ -11,6 +11,7 @@ export const MAX_GROUP_TIMES = 128;
 export const MAX_INDEX_BYTES = 32 * 1024 * 1024;
 export const MAX_TABLE_BYTES = 64 * 1024 * 1024;
 export const MAX_REFERENCES = 50_000;
+export const MAX_TAKEN = 64;
 export const MAX_NODES = 50_000;
 export const MAX_DEPTH = 64;
 export const MAX_NESTING = 2 * MAX_DEPTH + 2;

@@ -6,7 +6,7 @@ import {
   anyText, array, count, int, int64, optional, record, text, tuple, typeName, uint64, withDefault,
 } from "./fields.mjs";
 import { leavesOf } from "./leaves.mjs";
-import { MAX_NODES, MAX_REFERENCES, MAX_TEXT } from "./limits.mjs";
+import { MAX_NODES, MAX_RANK, MAX_REFERENCES, MAX_TEXT } from "./limits.mjs";
 import { remembering } from "./nesting.mjs";
 import { structureOf } from "./structure.mjs";
 
@@ -39,6 +39,11 @@ const tree = record({
   ranges: withDefault(array(record({ leaf: int(0, MAX_NODES - 1), min: int64, max: int64 }), MAX_NODES), []),
 });
 
+const taken = [text(), count, text()];
+const whole = tuple(...taken);
+const first = tuple(...taken, int(0, MAX_RANK));
+const reference = (value) => (value?.length === 4 ? first : whole)(value);
+
 const call = record({
   time_ns: count,
   duration_ns: optional(count),
@@ -48,7 +53,7 @@ const call = record({
   outputs_missing: optional(text()),
   error: optional(record({ type: typeName, message: anyText(MAX_TEXT) })),
   blob: optional(record({ size: count, crc32: int(0, 0xffffffff), back: count })),
-  at: withDefault(array(tuple(text(), count, text()), MAX_REFERENCES), []),
+  at: withDefault(array(reference, MAX_REFERENCES), []),
 });
 
 /**

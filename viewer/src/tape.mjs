@@ -11,7 +11,7 @@ import { TapeError, damaged, invalid, overLimit } from "./errors.mjs";
 import { BLOCK, END, MANIFEST, blobName, isGroup, parseHeader } from "./framing.mjs";
 import { groupOf } from "./groups.mjs";
 import { tableOf, treeOf } from "./inputs_table.mjs";
-import { MAX_GROUP_CALLS } from "./limits.mjs";
+import { MAX_GROUP_CALLS, MAX_TAKEN } from "./limits.mjs";
 import { manifestOf } from "./manifest.mjs";
 import { areEqual } from "./nesting.mjs";
 import { Remembered } from "./remembered.mjs";
@@ -20,7 +20,7 @@ import { Window, exactly } from "./windows.mjs";
 
 const MOST_DAMAGE = 10_000;
 const MOST_GROUPS = 4; // in memory
-const MOST_BLOBS = 16;
+const MOST_HOLDERS = 2 * MAX_TAKEN; // calls that have tensors for others, and blobs
 
 /**
  * Opens a tape: reads its manifest and its end, and nothing else.
@@ -62,7 +62,8 @@ export class Tape {
     this.unfinished = 0;
     this.window = new Window(source);
     this.groups = new Remembered(MOST_GROUPS, (offset) => this.readGroup(offset));
-    this.blobs = new Remembered(MOST_BLOBS, (number) => this.findBlob(number));
+    this.blobs = new Remembered(MOST_HOLDERS);
+    this.holders = new Remembered(MOST_HOLDERS, (number) => this.findHolder(number));
   }
 
   get isSealed() {
@@ -179,18 +180,17 @@ export class Tape {
     return this.blobs.get(record.call, () => this.blobAt(record, group));
   }
 
-  /** The blob of the call of a number. */
-  blobOfNumber(number) {
-    return this.blobs.get(number);
+  /** The call of a number, which has tensors for another one. */
+  callOfNumber(number) {
+    return this.holders.get(number);
   }
 
-  async findBlob(number) {
+  async findHolder(number) {
     const position = this.columns.position(number);
     const { error } = this.broken.get(number) ?? {};
     if (error !== undefined) throw new TapeError(error.kind, `call ${number}, which has the bytes: ${error.message}`);
     if (position === undefined) throw damaged(`there is no call ${number}, which has the bytes`);
-    const offset = this.columns.offsets[position];
-    return this.blobAt(await this.record(this.columns.number(position), offset), offset);
+    return this.call(position);
   }
 
   async blobAt(record, group) {

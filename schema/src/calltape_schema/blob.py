@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from calltape_schema.bounds import MAX_HEADER_BRACKETS, MAX_HEADER_BYTES
@@ -28,6 +28,7 @@ __all__ = [
     "build_header",
     "contiguous",
     "header_size",
+    "joined",
     "parse_header",
     "stored_as",
 ]
@@ -103,6 +104,29 @@ def contiguous(dtype: str, shape: tuple[int, ...]) -> Stored | None:
     name, trailing = known
     whole = (*shape, *trailing)
     return Stored(name, whole, math.prod(whole) * _DTYPE_BITS[name] // 8)
+
+
+def joined(parts: Sequence[Any], rows: int) -> bytearray:
+    """The bytes of tensors one after another along an axis.
+
+    Args:
+        parts: the bytes of each.
+        rows: the product of the sizes before the axis.
+    """
+    size = sum(map(len, parts))
+    whole, width, begin = bytearray(size), size // max(rows, 1), 0
+    for part in parts:
+        own = len(part) // max(rows, 1)
+        # So few steps as possible: a row may be of one byte, and there may be millions.
+        if rows <= own:
+            for row in range(rows):
+                at = row * width + begin
+                whole[at : at + own] = part[row * own : (row + 1) * own]
+        else:
+            for at in range(own):
+                whole[begin + at :: width] = part[at::own]
+        begin += own
+    return whole
 
 
 def build_header(entries: Mapping[str, Stored]) -> bytes:

@@ -29,6 +29,7 @@ from calltape_schema.bounds import (
     MAX_GROUP_CALLS,
     MAX_INFLATION,
     MAX_MEMBER_BYTES,
+    MAX_RANK,
     MAX_REFERENCES,
 )
 from calltape_schema.checksum import crc32
@@ -70,8 +71,10 @@ _LEVEL = 1  # level 6 makes groups a sixteenth smaller, and takes twice as long
 _ZEROS = bytes(BLOCK)
 _SMALL_BYTES = 16 * 1024  # of a blob: to join it takes less than to write its parts
 
-Reference = tuple[Short, Count, Short]
-"""A key in the leaves of a call, the number of an earlier call, and the key in the blob of that."""
+Axis: TypeAlias = Annotated[int, Field(ge=0, le=MAX_RANK)]
+Reference = tuple[Short, Count, Short] | tuple[Short, Count, Short, Axis]
+"""A key in the leaves of a call, the number of an earlier call, and the key of that. With an axis,
+what the own blob has for the key follows along it."""
 
 
 class StoredBlob(BlobFacts):
@@ -82,17 +85,17 @@ class StoredBlob(BlobFacts):
 
 
 class GroupedRecord(CallRecord):
-    """The record of a call as it stands in a group. ``at`` names the tensors of which the bytes are
-    in the blob of an earlier call."""
+    """The record of a call as it stands in a group. ``at`` names the tensors of which an earlier
+    call has the bytes, or the first of them."""
 
     blob: StoredBlob | None = None  # pyright: ignore[reportIncompatibleVariableOverride]
     at: Annotated[Many[Reference], Field(max_length=MAX_REFERENCES)] = ()
 
     @cached_property
-    def elsewhere(self) -> dict[str, tuple[int, str]]:
-        """Per key of which the bytes are in the blob of an earlier call, this call and the key
-        there."""
-        return {own: (call, there) for own, call, there in reversed(self.at)}
+    def elsewhere(self) -> dict[str, tuple[int, str, int | None]]:
+        """Per key of which an earlier call has the bytes, this call, the key there, and the axis
+        along which the own bytes follow; None if there are none."""
+        return {one[0]: (one[1], one[2], (*one, None)[3]) for one in reversed(self.at)}
 
 
 _records: TypeAdapter[GroupedRecord] = TypeAdapter(GroupedRecord)

@@ -7,11 +7,12 @@ tape. A record is decoded when somebody asks for it.
 
 from __future__ import annotations
 
+import math
 from itertools import count
 from typing import Any, NamedTuple
 
 from calltape_schema import blob
-from calltape_schema.bounds import MAX_MEMBER_BYTES, TAIL_BYTES
+from calltape_schema.bounds import MAX_MEMBER_BYTES, MAX_TAKEN, TAIL_BYTES
 from calltape_schema.end import End, Index, decode_end, end_offset
 from calltape_schema.errors import TapeError
 from calltape_schema.groups import Group, GroupedRecord, group_of, member_content
@@ -31,7 +32,7 @@ from calltape_schema.tar import (
     parse_header,
 )
 
-__all__ = ["TapeReader", "TensorPlace"]
+__all__ = ["Extent", "TapeReader", "TensorPlace"]
 
 _HEAD_BYTES, _BLOB_HEAD_BYTES = 16 * 1024, 4 * 1024
 _ENTRY_COST = 300  # a tensor of a blob, as Python objects
@@ -40,11 +41,28 @@ _recent = Recent()  # of all readers of a process: each of a thousand files woul
 _readers = count()
 
 
-class TensorPlace(NamedTuple):
-    """Where the bytes of a tensor are in the file, and how many."""
+class Extent(NamedTuple):
+    """A part of the file."""
 
     offset: int
     size: int
+
+
+class TensorPlace(NamedTuple):
+    """Where the bytes of a tensor are.
+
+    Attributes:
+        parts: of the tensor, one after another along an axis. Nearly all tensors have one.
+        rows: the product of the sizes before this axis; 1 for a tensor of one part.
+    """
+
+    parts: tuple[Extent, ...]
+    rows: int
+
+    @property
+    def size(self) -> int:
+        """How many bytes these are."""
+        return sum(part.size for part in self.parts)
 
 
 class _Blob(NamedTuple):
@@ -114,8 +132,8 @@ class TapeReader:
         return self.group(offset).document(place)
 
     def place(self, record: GroupedRecord, leaf: Leaf) -> TensorPlace:
-        """Where the bytes of a leaf are: in the blob of its call, or of the one that ``at`` names.
-        The header of the blob tells, which is not compared with the checksum here.
+        """Where the bytes of a leaf are: in the blob of its call, or of those that ``at`` names.
+        The headers of the blobs tell, which are not compared with the checksums here.
 
         Raises:
             TapeError: ``no_value`` if they are not on the tape; ``damaged``, ``invalid`` or
@@ -123,17 +141,26 @@ class TapeReader:
         """
         if leaf.key is None:
             raise TapeError("no_value", f"the value is not on the tape: {leaf.missing}")
-        holder, key = self.holder(record, leaf.key)
+        holders, axis = self.holders(record, leaf.key)
+        wanted = blob.stored_as(leaf)
+        found = [self._entry(holder, key) for holder, key in holders]
+        if wanted is None or any(one.dtype != wanted.dtype for one, _ in found) or (
+            not _make_up([one.shape for one, _ in found], axis, wanted.shape)
+        ):  # fmt: skip
+            reason = f"tensor {leaf.key[:80]!r} of call {record.call} is not as its leaf says"
+            raise TapeError("invalid", reason)
+        parts = tuple(Extent(start + one.begin, one.end - one.begin) for one, start in found)
+        return TensorPlace(parts, math.prod(wanted.shape[: axis or 0]))
+
+    def _entry(self, holder: GroupedRecord, key: str) -> tuple[blob.Entry, int]:
+        """The entry of a key in the blob of a call, and where the data of this blob begin."""
         if holder.blob is None:
             raise TapeError("invalid", f"call {holder.call} has no blob for its leaves")
         entries, start = self._blob(holder)
-        entry, wanted = entries.get(key), blob.stored_as(leaf)
-        if entry is None:
-            raise TapeError("invalid", f"the blob of call {holder.call} has no tensor {key[:80]!r}")
-        if wanted is None or (entry.dtype, entry.shape) != (wanted.dtype, wanted.shape):
-            reason = f"tensor {key[:80]!r} of call {holder.call} is not as its leaf says"
+        if key not in entries:
+            reason = f"the blob of call {holder.call} has no tensor {key[:80]!r}"
             raise TapeError("invalid", reason)
-        return TensorPlace(start + entry.begin, entry.end - entry.begin)
+        return entries[key], start
 
     def blob_member(self, record: GroupedRecord) -> Member:
         """The member with the tensors of a call.
@@ -200,28 +227,44 @@ class TapeReader:
                 return self.scan().place(at)
         raise trouble
 
-    def holder(self, record: GroupedRecord, key: str) -> tuple[GroupedRecord, str]:
-        """The record of the call whose blob has the bytes of a key of this call, and the key there:
-        its own one, or that of the earlier call that ``at`` names.
+    def holders(
+        self, record: GroupedRecord, key: str
+    ) -> tuple[list[tuple[GroupedRecord, str]], int | None]:
+        """The calls whose blobs have the bytes of a key of this call, with the key there: its own
+        record, or those of the earlier calls that ``at`` names. What they have follows along an
+        axis, the oldest first; None if there is one of them.
 
         Raises:
-            TapeError: ``invalid``, or as :meth:`record` for the earlier call.
+            TapeError: ``invalid`` or ``limit``, or as :meth:`record` for an earlier call.
         """
-        found = record.elsewhere.get(key)
-        if found is None:
-            return record, key
-        number, there = found
-        if number >= record.call:
-            reason = f"call {record.call} has tensors of call {number}, which is no earlier one"
-            raise TapeError("invalid", reason)
-        try:
-            return self._earlier(number), there
-        except TapeError as error:
-            reason = f"call {record.call} has tensors of call {number}: {error.reason}"
-            if error.kind == "usage":  # there is no such call: its group may be lost
-                raise TapeError("damaged", reason) from None
-            error.reason = reason
-            raise
+        found: list[tuple[GroupedRecord, str]] = []
+        along: int | None = None
+        call = record.call
+        for _ in range(MAX_TAKEN + 1):
+            reference = record.elsewhere.get(key)
+            if reference is None:
+                found.append((record, key))
+                return found[::-1], along
+            number, there, axis = reference
+            if number >= record.call:
+                reason = f"call {record.call} has tensors of call {number}, which is no earlier one"
+                raise TapeError("invalid", reason)
+            if axis is not None:
+                if axis != along and found:
+                    raise TapeError("invalid", f"a tensor of call {call} grew along two axes")
+                found.append((record, key))
+                along = axis
+            try:
+                record, key = self._earlier(number), there
+            except TapeError as error:
+                reason = f"call {call} has tensors of call {number}: {error.reason}"
+                if error.kind == "usage":  # there is no such call: its group may be lost
+                    raise TapeError("damaged", reason) from None
+                error.reason = reason
+                raise
+        raise TapeError(
+            "limit", f"a tensor of call {call} is taken from more than {MAX_TAKEN} calls"
+        )
 
     def _earlier(self, number: int) -> GroupedRecord:
         """The record of a call that has tensors for other ones. It is asked for with each of these,
@@ -274,6 +317,19 @@ class TapeReader:
         if length > len(head):
             head += self.source.read_at(found.start + len(head), length - len(head))
         return _Blob(blob.parse_header(head[:length], found.size), found.start + length)
+
+
+def _make_up(shapes: list[tuple[int, ...]], axis: int | None, whole: tuple[int, ...]) -> bool:
+    """Whether tensors of these shapes, one after another along an axis, have this shape. Without an
+    axis there is one."""
+    if axis is None:
+        return shapes == [whole]
+    if axis >= len(whole):
+        return False
+    others = {(*shape[:axis], *shape[axis + 1 :]) for shape in shapes}
+    lengths = [shape[axis] for shape in shapes if len(shape) == len(whole)]
+    is_one_form = others == {(*whole[:axis], *whole[axis + 1 :])}
+    return is_one_form and sum(lengths) == whole[axis]
 
 
 def _manifest_of(source: Source) -> tuple[Manifest, int]:

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from calltape_schema.blob import Stored, build_header
+from calltape_schema.blob import Stored, build_header, joined
 from calltape_schema.endings import Coverage
 from calltape_schema.errors import TapeError
 from calltape_schema.groups import GroupedRecord, NewCall
@@ -40,14 +40,14 @@ def structure(leaves: int, scalars: int = 0, kind: str = "int") -> bytes:
 
 def new_call(
     number: int, *values: Sequence[float], scalars: Sequence[int] = (), shape: Sequence[int] = (),
-    at: Iterable[tuple[str, int, str]] = (), ranges: Iterable[tuple[int, int, int]] = (),
+    at: Sequence[tuple[Any, ...]] = (), ranges: Iterable[tuple[int, int, int]] = (),
     **record: Any,
 ) -> NewCall:  # fmt: skip
     """A call with float32 tensors ``x0``, ``x1``, ... of these values; without values it is one
     tensor of this shape whose bytes are not kept."""
     documents: list[dict[str, Any]] = []
     header, data = {}, bytearray()
-    elsewhere = {key for key, _, _ in at}
+    elsewhere = {one[0] for one in at}
     for index, elements in enumerate(values):
         key = f"x{index}"
         documents.append({"dtype": "float32", "shape": [len(elements)], "key": key})
@@ -110,8 +110,10 @@ def blob_of(reader: TapeReader, record: GroupedRecord) -> bytes:
 def tensor(reader: TapeReader, record: GroupedRecord, leaf: Leaf) -> bytes:
     """The bytes of a leaf, from a blob whose checksum holds."""
     assert leaf.key is not None
-    blob_of(reader, reader.holder(record, leaf.key)[0])
-    return reader.source.read_at(*reader.place(record, leaf))
+    for holder, _ in reader.holders(record, leaf.key)[0]:
+        blob_of(reader, holder)
+    place = reader.place(record, leaf)
+    return bytes(joined([reader.source.read_at(*part) for part in place.parts], place.rows))
 
 
 def counted(reader: TapeReader, on_damage: Callable[[TapeError], None] = raises) -> InputsTable:

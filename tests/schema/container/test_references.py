@@ -2,12 +2,38 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 
+from calltape_schema.blob import Stored, build_header, joined
 from calltape_schema.errors import TapeError
+from calltape_schema.groups import NewCall
+from calltape_schema.inputs_table import inputs_hash
+from calltape_schema.leaves import encode_leaves
 from tests.schema.container.tapes import new_call, opened, read_all, tape, tensor
 
 FIRST = new_call(3, [1, 2], [5, 6])
+
+
+def grown(
+    number: int, columns: int, own: int, rows: int = 2, at: Sequence[Any] = (), **changes: Any
+) -> NewCall:
+    """A call with a tensor of which the blob has the last columns: element (i, j) is 10 i + j."""
+    every = [10 * row + column for row in range(rows) for column in range(columns - own, columns)]
+    stored = Stored("F32", changes.get("shape", (rows, own)), 4 * len(every))
+    blob = [build_header({"x0": stored}), struct.pack(f"<{len(every)}f", *every)]
+    call = new_call(number, [0.0], at=at)
+    leaves = encode_leaves([{"dtype": "float32", "shape": [rows, columns], "key": "x0"}])
+    tree = call.record["inputs"] | {"leaves": leaves}
+    key = inputs_hash(tree["structure"], leaves, b"\x90")
+    return call._replace(
+        record=call.record | {"inputs": tree}, inputs=key, blob=blob,
+        crc32=zlib.crc32(b"".join(blob)),
+    )  # fmt: skip
 
 
 def value(data: bytes, number: int, leaf: int = 0) -> bytes:
@@ -42,6 +68,36 @@ def test_equal_inputs_have_one_row_wherever_their_bytes_are() -> None:
     assert [row.seen for row in table.rows.values()] == [2]
 
 
+WIDE = grown(3, 4, 4)
+
+
+def test_a_value_that_grew() -> None:
+    """The first columns are those of the call before, however many calls they come from."""
+    calls = [WIDE, *(grown(n, n + 1, 1, at=[("x0", n - 1, "x0", 1)]) for n in range(4, 60))]
+    calls.append(grown(60, 60, 0, at=[("x0", 59, "x0", 1)]))  # a tail of nothing
+    calls.append(grown(61, 62, 2, at=[("x0", 60, "x0", 1)]))
+    data = tape(calls[:2], calls[2:])
+    for number in (3, 4, 30, 60, 61):
+        columns = number + 1 - (number == 60)
+        every = [10 * row + column for row in range(2) for column in range(columns)]
+        assert value(data, number) == struct.pack(f"<{len(every)}f", *every)
+    assert len(data) < 61 * 2048
+
+
+def test_a_reference_to_a_value_that_grew() -> None:
+    later = grown(4, 5, 1, at=[("x0", 3, "x0", 1)])
+    same = grown(5, 5, 0, at=[("x0", 4, "x0")])._replace(blob=[], crc32=0)
+    assert value(tape([WIDE, later], [same]), 5) == value(tape([WIDE, later]), 4)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 1000])
+def test_rows_are_joined(rows: int) -> None:
+    parts = [bytes(range(rows % 251, rows % 251 + 3)) * rows, b"", b"x" * rows]
+    made = joined(parts, rows)
+    assert made == b"".join(parts[0][3 * at : 3 * at + 3] + b"x" for at in range(rows))
+    assert joined([b"", b""], rows) == joined([b""], 0) == b""
+
+
 HOSTILE = {
     "a later call": ([FIRST, new_call(2, [1, 2], at=[("x0", 3, "x0")])], 2, "no earlier one"),
     "itself": ([new_call(2, [1, 2], at=[("x0", 2, "x0")])], 2, "no earlier one"),
@@ -51,13 +107,32 @@ HOSTILE = {
     "a call without bytes": (
         [new_call(3, shape=(1,)), new_call(4, [1, 2], at=[("x0", 3, "x0")])], 4, "no blob",
     ),
-    "two steps": (
-        [FIRST, new_call(4, [1, 2], at=[("x0", 3, "x0")]),
-         new_call(5, [1, 2], at=[("x0", 4, "x0")])], 5, "no blob",
+    "too many steps": (
+        [FIRST, *(new_call(n, [1, 2], at=[("x0", n - 1, "x0")]) for n in range(4, 69))], 68,
+        "more than 64 calls",
     ),
-    "two steps with a blob": (
-        [FIRST, new_call(4, [1, 2], [7], at=[("x0", 3, "x0")]),
-         new_call(5, [1, 2], at=[("x0", 4, "x0")])], 5, "no tensor",
+    "a tail that is not there": (
+        [FIRST, new_call(4, [1, 2, 3], at=[("x0", 3, "x0", 0)])], 4, "no blob",
+    ),
+    "an axis that is not there": (
+        [WIDE, grown(4, 5, 1, at=[("x0", 3, "x0", 2)])], 4, "not as its leaf says",
+    ),
+    "an axis below none": ([WIDE, grown(4, 5, 1, at=[("x0", 3, "x0", -1)])], 4, "format"),
+    "an axis that is no int": ([WIDE, grown(4, 5, 1, at=[("x0", 3, "x0", True)])], 4, "format"),
+    "another axis": ([WIDE, grown(4, 5, 1, at=[("x0", 3, "x0", 0)])], 4, "not as its leaf says"),
+    "a tail that is too long": (
+        [WIDE, grown(4, 5, 2, at=[("x0", 3, "x0", 1)])], 4, "not as its leaf says",
+    ),
+    "a tail of all": ([WIDE, grown(4, 5, 5, at=[("x0", 3, "x0", 1)])], 4, "not as its leaf says"),
+    "a tail of another shape": (
+        [WIDE, grown(4, 5, 1, at=[("x0", 3, "x0", 1)], shape=(2,))], 4, "not as its leaf says",
+    ),
+    "a tail of more rows": (
+        [WIDE, grown(4, 5, 1, rows=3, at=[("x0", 3, "x0", 1)])], 4, "not as its leaf says",
+    ),
+    "two axes": (
+        [WIDE, grown(4, 5, 1, at=[("x0", 3, "x0", 1)]),
+         grown(5, 6, 1, at=[("x0", 4, "x0", 0)])], 5, "along two axes",
     ),
 }  # fmt: skip
 

@@ -425,9 +425,9 @@ class Call(Shown):
     def _bytes(self, leaf: Leaf) -> bytearray:
         record = self._grouped
         self._segment.check_blob(self._position, record)
-        start, size = self._segment.place(self._position, record, leaf)
-        check_memory(memory_limit_of(self.tape_bytes), [((size,), 1)], leaf.key or "")
-        return self._segment.copy(start, size)
+        place = self._segment.place(self._position, record, leaf)
+        check_memory(memory_limit_of(self.tape_bytes), [((place.size,), 1)], leaf.key or "")
+        return self._segment.bytes_of(place)
 
 
 def advice_on_outputs(missing: Iterable[str | None]) -> str:

@@ -23,7 +23,7 @@ from calltape_analyzer.reading.damage import Damage, is_damage
 from calltape_analyzer.reading.file_descriptors import DescriptorError
 from calltape_analyzer.reading.tape_file import TapeBytes, TapeFile, is_ahead
 from calltape_analyzer.reading.urls import is_url, local_path
-from calltape_schema.blob import build_header, stored_as
+from calltape_schema.blob import build_header, joined, stored_as
 from calltape_schema.checksum import crc32
 from calltape_schema.end import End
 from calltape_schema.endings import Coverage
@@ -34,7 +34,7 @@ from calltape_schema.history import Source
 from calltape_schema.inputs_table import InputsTable
 from calltape_schema.leaves import Leaf
 from calltape_schema.packing import pack
-from calltape_schema.reader import TapeReader, TensorPlace
+from calltape_schema.reader import Extent, TapeReader, TensorPlace
 from calltape_schema.records import BlobFacts, Manifest, Tree, encode_manifest
 from calltape_schema.scan import Scan
 from calltape_schema.tar import END_MEMBER, Member, group_name
@@ -577,8 +577,8 @@ class Segment:
         document = self.document(position)
         if document.get("at"):
             record = self.record(position)
-            holders = [self._reader.holder(record, key)[0].blob for key in record.elsewhere]
-            facts = [None if one is None else [one.size, one.crc32] for one in holders]
+            blobs = [holder.blob for holder in self._holders(record, record.elsewhere)]
+            facts = [None if one is None else [one.size, one.crc32] for one in blobs]
             document["at"] = [document["at"], facts]
         return self._packed(position, document, document.get("blob"))
 
@@ -618,10 +618,11 @@ class Segment:
         return self._same(self._reader.blob_member(record))
 
     def blob_parts(self, position: int, record: GroupedRecord) -> Iterator[bytes]:
-        """The blob with all tensors of a call, in parts of at most 1 MiB: its own one, or a new one
-        if earlier calls have some of them. A blob of holes takes no room in the file, and would
-        take as much as it claims in a copy: it is refused."""
-        places: list[tuple[int, int]] = []
+        """The blob with all tensors of a call: its own one, or a new one if earlier calls have some
+        of them. The parts have at most 1 MiB, or are a tensor that several calls have parts of. A
+        blob of holes takes no room in the file, and would take as much as it claims in a copy: it
+        is refused."""
+        places: list[TensorPlace] = []
         if record.at:
             leaves = {
                 leaf.key: (form, leaf)
@@ -630,19 +631,26 @@ class Segment:
                 if leaf.key is not None and (form := stored_as(leaf)) is not None
             }
             yield build_header({key: form for key, (form, _) in leaves.items()})
-            for _, leaf in leaves.values():
-                there = self.place(position, record, leaf)
-                places.append((there.offset, there.size))
+            places += [self.place(position, record, leaf) for _, leaf in leaves.values()]
         else:
             found = self.blob(record)
-            places.append((found.start, found.size))
+            places.append(TensorPlace((Extent(found.start, found.size),), 1))
         if self._file.has_holes:
             what = f"a copy of the tensors of call {record.call}"
-            size = sum(size for _, size in places)
+            size = sum(place.size for place in places)
             check_memory(memory_limit_of(self.disk_bytes), [((size,), 1)], what)
-        for begin, size in places:
-            for offset in range(0, size, _PART):
-                yield self.read(begin + offset, min(_PART, size - offset))
+        for place in places:
+            if len(place.parts) > 1:
+                yield bytes(self.bytes_of(place))
+                continue
+            for begin, size in place.parts:
+                for offset in range(0, size, _PART):
+                    yield self.read(begin + offset, min(_PART, size - offset))
+
+    def bytes_of(self, place: TensorPlace) -> bytearray:
+        """The bytes of a tensor in new memory."""
+        parts = [self.copy(*part) for part in place.parts]
+        return parts[0] if len(parts) == 1 else joined(parts, place.rows)
 
     def place(self, position: int, record: GroupedRecord, leaf: Leaf) -> TensorPlace:
         """Where the bytes of a leaf are, after a look at the checksum of the blob that has them.
@@ -651,7 +659,7 @@ class Segment:
             TapeError: ``damaged``, ``invalid`` or ``limit``.
         """
         if leaf.key in record.elsewhere:
-            self._check_holder(position, record, leaf.key)
+            self._check_holders(position, record, [leaf.key])
         return self._same(self._reader.place(record, leaf))
 
     def check_values(self, position: int, record: GroupedRecord) -> None:
@@ -662,23 +670,32 @@ class Segment:
             TapeError: ``damaged``, ``invalid``.
         """
         self.check_blob(position, record)
-        for key in {number: key for key, (number, _) in record.elsewhere.items()}.values():
-            self._check_holder(position, record, key)
+        self._check_holders(position, record, record.elsewhere)
 
-    def _check_holder(self, position: int, record: GroupedRecord, key: str) -> None:
-        """Compares the blob of an earlier call that has the tensor of a key with its checksum."""
+    def _holders(self, record: GroupedRecord, keys: Iterable[str]) -> list[GroupedRecord]:
+        """The calls whose blobs have the tensors of a call for these keys, each once."""
+        found = {
+            holder.call: holder
+            for key in keys
+            for holder, _ in self._reader.holders(record, key)[0]
+        }
+        return list(found.values())
+
+    def _check_holders(self, position: int, record: GroupedRecord, keys: Iterable[str]) -> None:
+        """Compares the blobs of the calls that have tensors for these keys with their checksums."""
+        number = 0
         try:
-            holder, _ = self._reader.holder(record, key)
-            at = self._scan.position(holder.call)
-            assert at is not None
-            self.check_blob(at, holder)
+            for holder in self._holders(record, keys):
+                number = holder.call
+                at = self._scan.position(number)
+                assert at is not None
+                self.check_blob(at, holder)
         except TapeError as error:
             if not is_damage(error):
                 raise
-            number, _ = record.elsewhere[key]
             why = error.reason.removeprefix(f"call {number}: ")
-            has = f"call {record.call} has tensors of call {number}"
-            reason = why if why.startswith(has) else f"{has}: {why}"
+            has = f"call {record.call} has tensors of call "
+            reason = why if why.startswith(has) else f"{has}{number}: {why}"
             found = self.located(TapeError(error.kind, reason), position)
             self.report(found, position)
             raise found from None
