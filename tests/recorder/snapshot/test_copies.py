@@ -16,8 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from calltape_recorder.snapshot import copies as copying
 from calltape_recorder.snapshot import large_copies
-from calltape_recorder.snapshot.buffers import Buffers
-from calltape_recorder.snapshot.copies import copy_leaves, data_of, joined, release
+from calltape_recorder.snapshot.buffers import Buffers, data_of
+from calltape_recorder.snapshot.copies import copy_leaves, joined, release
 from calltape_recorder.snapshot.device_copies import HostMemory
 from calltape_recorder.snapshot.look import look_at
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from calltape_recorder.threads import RLock
 
-__all__ = ["Buffer", "Buffers", "Piece"]
+__all__ = ["Buffer", "Buffers", "Piece", "data_of"]
 
 _SMALLEST = 1 << 16
 _LARGE = 1 << 20
@@ -200,3 +200,10 @@ class Piece(NamedTuple):
     owner: Any
     whole: memoryview | None = None
     begin: int = 0
+
+
+def data_of(piece: Any) -> Any:
+    """The bytes of the copy of a leaf; empty if there is none."""
+    if type(piece) is bytearray:
+        return piece
+    return b"" if piece is None else piece.data

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from calltape_recorder.snapshot.buffers import Buffer, Buffers, Piece
+from calltape_recorder.snapshot.buffers import Buffer, Buffers, Piece, data_of
 from calltape_recorder.snapshot.device_copies import HostMemory, Landing, copy_out
 from calltape_recorder.snapshot.earlier_copies import Earlier
 from calltape_recorder.snapshot.facts import (
@@ -32,7 +32,7 @@ from calltape_recorder.snapshot.large_copies import (
 )
 from calltape_recorder.snapshot.look import Look
 
-__all__ = ["copy_leaves", "data_of", "joined", "release", "wait_for_copies"]
+__all__ = ["copy_leaves", "joined", "release", "wait_for_copies"]
 
 # A copy of at most so many bytes gets memory of its own. The larger copies of one side share a
 # pooled buffer.
@@ -95,13 +95,6 @@ def wait_for_copies(pieces: Iterable[Any]) -> None:
     for piece in pieces:
         if type(piece) is Piece and type(piece.owner) is Landing:
             piece.owner.copies.wait()
-
-
-def data_of(piece: Any) -> Any:
-    """The bytes of one leaf as :func:`copy_leaves` gave them; empty if it copied none."""
-    if type(piece) is bytearray:
-        return piece
-    return b"" if piece is None else piece.data
 
 
 def joined(pieces: Iterable[Any]) -> list[Any]:

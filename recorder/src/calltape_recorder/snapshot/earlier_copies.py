@@ -1,8 +1,10 @@
 """Finds tensors whose bytes an earlier call has, so that they are neither copied nor written again.
 
-The cache that one decode step returns is what the next one gets. In come the leaves of one side of
-a call; out go the copies that were made of them before. Where a tensor lies says only where to
-look: its bytes are compared, because a kernel may have written to it without any trace.
+The cache that one decode step returns is what the next one gets, and the beginning of what that one
+returns. In come the leaves of one side of a call; out go the copies that were made of them before,
+or, of a tensor that grew, of its first part. Where a tensor lies, or with which bytes it begins,
+says only where to look: all bytes are compared, because a kernel may have written to it without any
+trace.
 """
 
 from __future__ import annotations
@@ -11,9 +13,10 @@ import ctypes
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
-from calltape_recorder.snapshot.buffers import Buffer, Buffers, Piece
-from calltape_recorder.snapshot.facts import data_ptr, untyped_storage
-from calltape_recorder.snapshot.large_copies import array_type, source_of
+from calltape_recorder.snapshot.buffers import Buffer, Buffers, Piece, data_of
+from calltape_recorder.snapshot.facts import Facts, data_ptr, untyped_storage
+from calltape_recorder.snapshot.grown_copies import Grown, are_equal, can_compare, grown
+from calltape_recorder.snapshot.large_copies import source_of
 from calltape_recorder.snapshot.look import Look
 from calltape_recorder.threads import RLock
 
@@ -25,7 +28,7 @@ FEWEST_BYTES = 4096
 _SHARE = 4
 """Copies are remembered in at most this part of the memory of the queue."""
 _MOST = 4096
-_STEP = 1024 * 1024  # bytes compared at once, since the interpreter lock is held meanwhile
+_START = 64  # bytes
 
 
 class Origin:
@@ -33,15 +36,23 @@ class Origin:
 
     Attributes:
         file: which file has them; None if none has.
-        call, key: the call whose blob has them, and their name there.
+        call, key: the call that has them, and their name there.
+        first: where the first part of a tensor that grew is, or None.
+        taken: how many earlier calls have parts of them.
     """
 
-    __slots__ = ("call", "file", "key")
+    __slots__ = ("call", "file", "first", "key", "taken")
 
-    def __init__(self) -> None:
+    def __init__(self, first: Origin | None = None) -> None:
         self.file: int | None = None
         self.call = 0
         self.key = ""
+        self.first = first
+        self.taken = 0
+
+    def is_before(self, call: int, file: int | None) -> bool:
+        """Whether an earlier call of this file has them."""
+        return file is not None and self.file == file and self.call < call
 
 
 class Earlier(NamedTuple):
@@ -53,6 +64,7 @@ class Earlier(NamedTuple):
         piece: the copy.
         buffer: the pooled buffer that the copy lies in, or None.
         origin: where the bytes are on the tape.
+        start: with what it begins: see :func:`_start_of`.
     """
 
     size: int
@@ -61,6 +73,12 @@ class Earlier(NamedTuple):
     piece: Any
     buffer: Buffer | None
     origin: Origin
+    start: tuple[Any, ...]
+
+    @property
+    def held(self) -> int:
+        """How many bytes of memory it holds."""
+        return len(self.piece.place.memory) if type(self.piece) is Grown else self.size
 
     def shared(self) -> Any:
         """The copy as a piece of another side, which gives the buffer back for itself."""
@@ -95,7 +113,8 @@ class EarlierCopies:
         self._buffers = buffers
         self._room = room
         self._known: dict[int, Earlier] = {}  # the oldest first
-        self._most_bytes = room.max_bytes // _SHARE if _compare is not None else 0
+        self._starts: dict[tuple[Any, ...], int] = {}  # the last address of each
+        self._most_bytes = room.max_bytes // _SHARE if can_compare() else 0
 
     def find(self, leaves: Sequence[Any], look: Look) -> list[Earlier | None] | None:
         """Per leaf the copy of the same bytes that was made before, or None; None if there is none
@@ -107,19 +126,13 @@ class EarlierCopies:
         for at, (leaf, fact, size) in enumerate(zip(leaves, look.facts, look.sizes, strict=True)):
             if size < FEWEST_BYTES or fact.direct != "cpu":
                 continue
-            if data_ptr(leaf) not in self._known:
-                continue
             # We hold the storage while its bytes are compared: another thread may give the tensor
             # other memory.
             memory = untyped_storage(leaf)
             address, _ = source_of(leaf, memory, size)
-            known = self._taken(address)
-            if known is None:
-                continue
-            if known[:3] == (size, fact.dtype, fact.shape) and _are_equal(known.piece, address):
+            known = self._equal(address, fact, size) or self._grown(address, fact, size)
+            if known is not None:
                 found[at], are_there = known, True
-            elif known.buffer is not None:
-                self._buffers.give_back(known.buffer)
         return found if are_there else None
 
     def keep(
@@ -150,7 +163,9 @@ class EarlierCopies:
                 continue
             owner = buffer if type(piece) is Piece else None
             origin = origins[at] = Origin()
-            self._add(data_ptr(leaf), Earlier(size, fact.dtype, fact.shape, piece, owner, origin))
+            start = _start_of(fact, data_of(piece)[:_START])
+            made = Earlier(size, fact.dtype, fact.shape, piece, owner, origin, start)
+            self._add(data_ptr(leaf), made)
         return origins
 
     def clear(self) -> None:
@@ -159,6 +174,40 @@ class EarlierCopies:
             while self._known:
                 self._drop_one()
             self._room.let_go(self._room.held)  # an interrupt may have come between two steps
+
+    def _equal(self, address: int, fact: Facts, size: int) -> Earlier | None:
+        """The copy that was made at this address, if the bytes there are the same."""
+        known = self._taken(address)
+        if known is None:
+            return None
+        if known[:3] == (size, fact.dtype, fact.shape) and are_equal(known.piece, address):
+            return known
+        if known.buffer is not None:
+            self._buffers.give_back(known.buffer)
+        return None
+
+    def _grown(self, address: int, fact: Facts, size: int) -> Earlier | None:
+        """A copy of a tensor that grew, if the copy of its first part is known. It takes the place
+        of that one."""
+        start = _start_of(fact, ctypes.string_at(address, _START))
+        before = self._starts.get(start)
+        known = None if before is None else self._taken(before)
+        if before is None or known is None:
+            return None
+        try:
+            copy = grown(known.piece, known.shape, address, fact.shape, size)
+        finally:
+            if known.buffer is not None:
+                self._buffers.give_back(known.buffer)
+        if copy is None:
+            return None
+        origin = Origin(known.origin)
+        made = Earlier(size, fact.dtype, fact.shape, copy, None, origin, start)
+        with self.lock:
+            if self._known.get(before) is known:
+                self._drop(before)
+            self._add(address, made)
+        return made
 
     def _taken(self, address: int) -> Earlier | None:
         with self.lock:
@@ -171,16 +220,18 @@ class EarlierCopies:
         with self.lock:
             if address in self._known:
                 self._drop(address)
-            if made.size > self._most_bytes:
+            held = made.held
+            if held > self._most_bytes:
                 return
-            while self._room.held + made.size > self._most_bytes or len(self._known) >= _MOST:
+            while self._room.held + held > self._most_bytes or len(self._known) >= _MOST:
                 if not self._known:
                     self.clear()
                     break
                 self._drop_one()
-            if not self._room.hold(made.size):
+            if not self._room.hold(held):
                 return
             self._known[address] = made
+            self._starts[made.start] = address
             if made.buffer is not None:
                 self._buffers.share(made.buffer)
 
@@ -191,33 +242,14 @@ class EarlierCopies:
         known = self._known.pop(address, None)
         if known is None:  # a signal handler dropped it
             return
-        self._room.let_go(known.size)
+        if self._starts.get(known.start) == address:
+            self._starts.pop(known.start, None)
+        self._room.let_go(known.held)
         if known.buffer is not None:
             self._buffers.give_back(known.buffer)
 
 
-def _comparison() -> Any:
-    """``memcmp`` of the C library, called under the interpreter lock; None if it is not found."""
-    try:
-        found = ctypes.pythonapi.memcmp
-    except AttributeError:
-        return None
-    found.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
-    found.restype = ctypes.c_int
-    return found
-
-
-_compare = _comparison()
-
-
-def _are_equal(piece: Any, address: int) -> bool:
-    """Whether the memory at this address has the bytes of a copy. The lock is not given away within
-    a step: beside a busy thread it would take 5 ms to come back."""
-    if type(piece) is bytearray:
-        return bool(piece == array_type(len(piece)).from_address(address))
-    data = piece.data
-    own = ctypes.addressof(ctypes.c_char.from_buffer(data))
-    return all(
-        _compare(own + begin, address + begin, min(_STEP, len(data) - begin)) == 0
-        for begin in range(0, len(data), _STEP)
-    )
+def _start_of(fact: Facts, first: Any) -> tuple[Any, ...]:
+    """What a tensor that grew has in common with its first part, besides all bytes of that: dtype,
+    rank, and the first bytes. It says where to look."""
+    return fact.dtype, len(fact.shape), bytes(first)

@@ -9,8 +9,10 @@ import torch
 from calltape_recorder.call import Call
 from calltape_recorder.capture.withholding import FEWEST_RANGED
 from calltape_recorder.remembered import Remembered
-from calltape_recorder.snapshot.copies import data_of, joined, wait_for_copies
+from calltape_recorder.snapshot.buffers import data_of
+from calltape_recorder.snapshot.copies import joined, wait_for_copies
 from calltape_recorder.snapshot.facts import DTYPES, Facts, is_plain, leaf_document
+from calltape_recorder.snapshot.grown_copies import Grown
 from calltape_recorder.snapshot.look import RANGE_BYTES
 from calltape_recorder.snapshot.side import EncodedLeaves, Side
 from calltape_schema.blob import Stored, build_header, contiguous, stored_as
@@ -74,6 +76,9 @@ def has_many(data: Any, dtype: torch.dtype, least: int) -> bool:
 _MAX_LEAVES_KNOWN = 2048
 _MAX_HEADERS_KNOWN = 512
 _NO_SCALARS = pack([])
+_MOST_TAILS = 32
+"""Then a tensor that grows is written as a whole again: a reader that wants it reads all its parts,
+and one of them may be damaged. So it takes a part of a thirty-second more."""
 _SMALL_BYTES = 16 * 1024  # of a call: to join them takes less than a checksum and a write for each
 
 
@@ -117,12 +122,12 @@ class Encoder:
         if inputs.scalars:
             scalars = pack(record["inputs"]["scalars"])
             key = inputs_hash(inputs.structure.encoded, known[0].encoded, scalars)
-        stored, at = _placed(call.number, sides, known, file)
+        stored, tails, at = _placed(call.number, sides, known, file)
         if at:
-            record["at"] = at
+            record["at"] = list(at.values())
         if not stored:
             return NewCall(call.number, record, key, scalars=scalars)
-        blob = [self._header(known, stored), *joined(stored.values())]
+        blob = [self._header(known, stored, tails), *joined(stored.values())]
         if call.nbytes <= _SMALL_BYTES:
             blob = [b"".join(blob)]
         checksum = 0
@@ -178,11 +183,14 @@ class Encoder:
         inputs = inputs_hash(side.structure.encoded, encoded, _NO_SCALARS)
         return EncodedLeaves(encoded, header, tuple(keys.values()), tuple(ranged), inputs)
 
-    def _header(self, known: list[EncodedLeaves], stored: dict[str, Any]) -> bytes:
-        key = tuple(leaves.encoded for leaves in known), tuple(stored)
+    def _header(
+        self, known: list[EncodedLeaves], stored: dict[str, Any], tails: dict[str, Stored]
+    ) -> bytes:
+        key = tuple(leaves.encoded for leaves in known), tuple(stored), tuple(tails.items())
         header = self._headers.get(key)
         if header is None:
             entries = {name: entry for leaves in known for name, entry in leaves.header.items()}
+            entries |= tails
             header = build_header({name: entries[name] for name in stored})
             self._headers.keep(key, header)
         return header
@@ -220,22 +228,41 @@ def _shared_keys(inputs: Side, outputs: Side) -> SharedKeys:
 
 def _placed(
     call: int, sides: list[Side], known: list[EncodedLeaves], file: int | None
-) -> tuple[dict[str, Any], list[tuple[str, int, str]]]:
-    """Per key the copy that goes into the blob, and the references to blobs of earlier calls."""
+) -> tuple[dict[str, Any], dict[str, Stored], dict[str, Any]]:
+    """Per key the bytes that go into the blob; the entries of those that are the tails of tensors;
+    and the references to tensors of earlier calls."""
     stored: dict[str, Any] = {}
-    at: dict[str, tuple[str, int, str]] = {}
+    tails: dict[str, Stored] = {}
+    at: dict[str, Any] = {}
     for side, leaves in zip(sides, known, strict=True):
-        for leaf, key in zip(leaves.stored, leaves.header, strict=True):
+        for leaf, (key, entry) in zip(leaves.stored, leaves.header.items(), strict=True):
             origin = None if side.origins is None or file is None else side.origins[leaf]
             if key in stored or key in at:
                 continue
-            if origin is not None and origin.file == file and origin.call < call:
+            if origin is not None and origin.is_before(call, file):
                 at[key] = key, origin.call, origin.key
                 continue
-            stored[key] = side.pieces[leaf]
-            if origin is not None and file is not None:
-                origin.file, origin.call, origin.key = file, call, key
-    return stored, list(at.values())
+            piece = side.pieces[leaf]
+            stored[key] = piece
+            if origin is None or file is None:
+                continue
+            first = origin.first
+            origin.file, origin.call, origin.key, origin.taken = file, call, key, 0
+            if type(piece) is Grown and first is not None and first.is_before(call, file):
+                if first.taken >= _MOST_TAILS:
+                    continue
+                at[key] = key, first.call, first.key, piece.axis
+                stored[key] = bytearray(piece.tail)
+                tails[key] = _tail(entry, piece)
+                origin.taken = first.taken + 1
+    return stored, tails, at
+
+
+def _tail(entry: Stored, piece: Grown) -> Stored:
+    """The entry of the tail of a tensor."""
+    shape, axis = entry.shape, piece.axis
+    nbytes = entry.nbytes // shape[axis] * piece.length
+    return Stored(entry.dtype, (*shape[:axis], piece.length, *shape[axis + 1 :]), nbytes)
 
 
 def forget(call: Call) -> None:

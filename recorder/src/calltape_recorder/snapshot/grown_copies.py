@@ -1,0 +1,168 @@
+"""Copies of tensors that grow along an axis, as the cache of a decoder does.
+
+The cache of one step is the first part of the cache of the next one, in each row (each element of
+the axes before the one that grows). In come the copy of the first part and the address of a tensor;
+out goes a copy of the tensor that shares memory with the other one, so that only what is new was
+copied.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+__all__ = ["Grown", "are_equal", "axis_of_growth", "can_compare", "grown"]
+
+_STEP = 1024 * 1024  # bytes compared or copied at once: the interpreter lock is held meanwhile
+_MOST_ROWS = 1024  # each is compared and copied by itself
+_SPARE = 32  # so many times as it grew now, a tensor may grow before it is copied as a whole again
+
+
+class Rows:
+    """Memory for rows that become longer. What was written is never changed.
+
+    Attributes:
+        memory: of all rows.
+        address: of the first row.
+        width: from one row to the next, in bytes.
+        free: has the length of the rows, if more can be written behind it. Whoever takes it out
+            writes there: that is one step, also where a signal handler comes between two.
+    """
+
+    __slots__ = ("_export", "address", "free", "memory", "width")
+
+    def __init__(self, count: int, width: int) -> None:
+        self.memory = memoryview(bytearray(count * width))
+        # The memory cannot be moved while the export exists, so the address stays valid.
+        self._export = ctypes.c_char.from_buffer(self.memory)
+        self.address = ctypes.addressof(self._export)
+        self.width = width
+        self.free: dict[int, bool] = {}
+
+
+class Grown(NamedTuple):
+    """The copy of a tensor that grew.
+
+    Attributes:
+        place: has its rows, which may be longer there.
+        rows: how many rows there are.
+        row: how many bytes of each it has.
+        first: how many of these an earlier copy has.
+        axis: along which it grew.
+        length: how much it grew along this axis.
+    """
+
+    place: Rows
+    rows: int
+    row: int
+    first: int
+    axis: int
+    length: int
+
+    @property
+    def data(self) -> bytes:
+        """All its bytes."""
+        return self._between(0)
+
+    @property
+    def tail(self) -> bytes:
+        """The bytes that no earlier copy has."""
+        return self._between(self.first)
+
+    def _between(self, begin: int) -> bytes:
+        memory, width = self.place.memory, self.place.width
+        starts = range(0, self.rows * width, width)
+        return b"".join([memory[at + begin : at + self.row] for at in starts])
+
+
+def axis_of_growth(before: tuple[int, ...], now: tuple[int, ...]) -> int | None:
+    """The axis along which a tensor of one shape becomes one of the other; None if it does not."""
+    if len(before) != len(now):
+        return None
+    axes = [axis for axis, size in enumerate(before) if size != now[axis]]
+    if len(axes) != 1:
+        return None
+    (axis,) = axes
+    has_few_rows = math.prod(now[:axis]) <= _MOST_ROWS
+    return axis if has_few_rows and 0 < before[axis] < now[axis] else None
+
+
+def grown(
+    piece: Any, before: tuple[int, ...], address: int, now: tuple[int, ...], size: int
+) -> Grown | None:
+    """A copy of the bytes at this address, if they begin with those of an earlier copy.
+
+    Args:
+        piece, before: the earlier copy, and its shape.
+        address: of a contiguous tensor. The caller keeps its memory.
+        now, size: its shape, and its size in bytes.
+    """
+    axis = axis_of_growth(before, now)
+    if axis is None:
+        return None
+    count = math.prod(now[:axis])
+    row = size // count
+    first = row // now[axis] * before[axis]
+    if not _begin_equal(piece, address, count, row, first):
+        return None
+    place, begin = (piece.place, first) if type(piece) is Grown else (None, 0)
+    if place is None or row > place.width or place.free.pop(first, None) is None:
+        place, begin = Rows(count, row + min(_SPARE * (row - first), row)), 0
+    for at in range(count):
+        _copy(place.address + at * place.width + begin, address + at * row + begin, row - begin)
+    place.free[row] = True
+    return Grown(place, count, row, first, axis, now[axis] - before[axis])
+
+
+def are_equal(piece: Any, address: int) -> bool:
+    """Whether the memory at this address has the bytes of a copy. The lock is not given away within
+    a step: beside a busy thread it would take 5 ms to come back."""
+    if type(piece) is Grown:
+        return _begin_equal(piece, address, piece.rows, piece.row, piece.row)
+    data = piece if type(piece) is bytearray else piece.data
+    return _begin_equal(piece, address, 1, len(data), len(data))
+
+
+def _begin_equal(piece: Any, address: int, count: int, row: int, first: int) -> bool:
+    """Whether the rows at this address begin with the rows of a copy, which have so many bytes."""
+    if type(piece) is Grown:
+        own, width = piece.place.address, piece.place.width
+    else:
+        data = piece if type(piece) is bytearray else piece.data
+        own, width = ctypes.addressof(ctypes.c_char.from_buffer(data)), first
+    return all(
+        _compare(own + at * width + begin, address + at * row + begin, size) == 0
+        for at in range(count)
+        for begin, size in _steps(first)
+    )
+
+
+def _copy(target: int, source: int, size: int) -> None:
+    for begin, part in _steps(size):
+        _move(target + begin, source + begin, part)
+
+
+def _steps(size: int) -> Iterator[tuple[int, int]]:
+    return ((begin, min(_STEP, size - begin)) for begin in range(0, size, _STEP))
+
+
+def _function(name: str, result: Any) -> Any:
+    """A function of the C library, called under the interpreter lock; None if it is not found."""
+    try:
+        found = getattr(ctypes.pythonapi, name)
+    except AttributeError:
+        return None
+    found.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+    found.restype = result
+    return found
+
+
+_compare = _function("memcmp", ctypes.c_int)
+_move = _function("memcpy", ctypes.c_void_p)
+
+
+def can_compare() -> bool:
+    """Whether bytes can be compared on this system."""
+    return _compare is not None and _move is not None

@@ -1,0 +1,214 @@
+"""Of a cache that grows only the tail is written, and each value is right."""
+
+from __future__ import annotations
+
+import copy
+import random
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calltape_analyzer import filter_tape, open_tape
+from calltape_recorder import record
+from calltape_recorder.snapshot.grown_copies import axis_of_growth
+from tests.recorder.reading import read
+
+KIB = 1024
+
+
+class Decoder(torch.nn.Module):
+    """Each step adds its tokens to the cache, of shape [batch, heads, tokens, elements]."""
+
+    def forward(self, x: torch.Tensor, cache: Any = None, axis: int = 2) -> Any:
+        return x if cache is None else torch.cat([cache, x], dim=axis)
+
+
+def tokens(count: int, heads: int = 4, width: int = 64) -> torch.Tensor:
+    return torch.rand(2, heads, count, width)
+
+
+def generated(path: Path, steps: int, prompt: int = 20, **options: Any) -> list[list[Any]]:
+    """Records a generation; gives copies of what each call got and returned."""
+    model, seen = Decoder(), []
+    with record(model, path, **options), torch.inference_mode():
+        cache = model(tokens(prompt))
+        for _ in range(steps):
+            x = tokens(1)
+            seen.append([x.clone(), cache.clone()])
+            cache = model(x, cache)
+            seen[-1].append(cache.clone())
+    return seen
+
+
+def has_all(path: Path, seen: list[list[Any]], first: int = 1) -> None:
+    """The values of these calls are on the tape, by both readers."""
+    calls = {call.record.call: call for call in read(path).calls}
+    with open_tape(path) as tape:
+        assert tape.verify() == []
+        for number, (x, before, after) in enumerate(seen, first):
+            call, other = calls[number], tape.calls[number]
+            assert torch.equal(call.input(0), x)
+            assert torch.equal(call.input(1), before)
+            assert torch.equal(call.output(0), after)
+            assert torch.equal(other.inputs.args[1], before)
+            assert torch.equal(other.outputs, after)
+
+
+def test_a_generation_costs_what_its_tokens_cost(tmp_path: Path) -> None:
+    path = tmp_path / "a.tape"
+    seen = generated(path, 200)
+    has_all(path, seen)
+    each = seen[0][0].nbytes
+    whole = sum(after.nbytes for _, _, after in seen)
+    # The token is written as an argument and in the cache.
+    assert path.stat().st_size < 0.1 * whole
+    assert path.stat().st_size < 200 * (2 * each + 3 * KIB) + whole / 25
+
+
+def test_tails_are_written_as_a_whole_again(tmp_path: Path) -> None:
+    path = tmp_path / "a.tape"
+    generated(path, 100)
+    tails = [any(len(one) == 4 for one in call.record.at) for call in read(path).calls]
+    whole = [number for number, is_tail in enumerate(tails) if not is_tail]
+    assert whole == [0, 33, 66, 99]
+
+
+def test_every_file_has_its_own(tmp_path: Path) -> None:
+    model, seen = Decoder(), []
+    with record(model, tmp_path / "a.tape", segment_bytes=300 * KIB) as recorder:
+        cache = model(tokens(20))
+        for _ in range(60):
+            x = tokens(1)
+            before = cache.clone()
+            cache = model(x, cache)
+            seen.append((before, cache.clone()))
+            recorder.flush()
+    paths = sorted(tmp_path.glob("*.tape"))
+    assert len(paths) > 2
+    found = {call.record.call: call for path in paths for call in read(path).calls}
+    for number, (before, after) in enumerate(seen, 1):
+        call = found[number]
+        assert torch.equal(call.input(1), before)
+        assert torch.equal(call.output(0), after)
+
+
+def test_what_changed_in_its_first_part_is_written_as_a_whole(tmp_path: Path) -> None:
+    path, model, seen = tmp_path / "a.tape", Decoder(), []
+    with record(model, path), torch.inference_mode():
+        cache = model(tokens(20))
+        for at in range(20):
+            cache.numpy()[at % 2, at % 4, at % 20, at] = -1  # no version counts it
+            x = tokens(1)
+            seen.append([x, cache.clone()])
+            cache = model(x, cache)
+            seen[-1].append(cache.clone())
+    has_all(path, seen)
+
+
+def test_branches_of_one_prefix(tmp_path: Path) -> None:
+    path, model, seen = tmp_path / "a.tape", Decoder(), []
+    with record(model, path):
+        prefix = model(tokens(20))
+        branches = [prefix, prefix.clone(), copy.deepcopy(prefix)]
+        for _ in range(10):
+            for at, cache in enumerate(branches):
+                x = tokens(1 + at)
+                seen.append((x, cache.clone(), torch.cat([cache, x], dim=2)))
+                branches[at] = model(x, cache)
+    has_all(path, [list(one) for one in seen])
+
+
+def test_threads(tmp_path: Path) -> None:
+    """Threads that go on from one cache."""
+    path, model, seen = tmp_path / "a.tape", Decoder(), {}
+    prefix = tokens(20)
+
+    def generate(name: int) -> None:
+        cache = prefix
+        for step in range(20):
+            cache = model(torch.full((2, 4, 1, 64), float(name)), cache)
+            seen[name, step] = cache.clone()
+
+    with record(model, path):
+        threads = [threading.Thread(target=generate, args=(name,)) for name in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    with open_tape(path) as tape:
+        assert tape.verify() == []
+        for call in tape:
+            name, step = int(call.inputs.args[0][0, 0, 0, 0]), call.inputs.args[1].shape[2] - 20
+            assert torch.equal(call.outputs, seen[name, step])
+
+
+@given(st.integers(0, 2**32))
+def test_any_growth(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
+    chance, model, seen = random.Random(seed), Decoder(), []
+    path = tmp_path_factory.mktemp("a") / "a.tape"
+    with record(model, path) as recorder:
+        caches = [model(tokens(chance.randint(8, 20)))]
+        for _ in range(30):
+            cache = chance.choice(caches[-3:])
+            axis = chance.choice((0, 1, 2, 2, 2, 2))
+            shape = list(cache.shape)
+            shape[axis] = chance.randint(1, 3)
+            x = torch.rand(shape)
+            if chance.random() < 0.1:
+                cache.view(-1)[chance.randrange(cache.numel())] = 7.0
+            seen.append([x, cache.clone()])
+            caches.append(model(x, cache, axis))
+            seen[-1].append(caches[-1].clone())
+            if chance.random() < 0.2:
+                recorder.flush()
+    has_all(path, seen)
+
+
+def test_a_part_that_is_damaged_costs_what_is_made_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "a.tape"
+    seen = generated(path, 40)
+    data = bytearray(path.read_bytes())
+    at = data.index(seen[9][0].numpy().tobytes()[:64])  # the token of call 10, as its argument
+    data[at] ^= 1
+    path.write_bytes(data)
+    with open_tape(path) as tape:
+        assert len(tape) == 41
+        damaged = [number for number in range(41) if not _is_whole(tape, number)]
+        assert damaged == list(range(10, 34))  # the next one that is written as a whole is call 33
+        assert any("call 10" in str(error) for error in tape.damage)
+
+
+def _is_whole(tape: Any, number: int) -> bool:
+    try:
+        tape.calls[number].check()
+    except Exception:
+        return False
+    return True
+
+
+def test_tools_write_whole_tensors(tmp_path: Path) -> None:
+    seen = generated(tmp_path / "a.tape", 12)
+    with open_tape(tmp_path / "a.tape") as tape:
+        filter_tape(tape.only(calls="5:9"), tmp_path / "b.tape")
+    with open_tape(tmp_path / "b.tape", verify=True) as tape:
+        assert tape.damage == []
+        for call, (_, before, after) in zip(tape, seen[4:8], strict=True):
+            assert torch.equal(call.inputs.args[1], before)
+            assert torch.equal(call.outputs, after)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "axis"),
+    [
+        ((2, 3), (2, 4), 1), ((2, 3), (3, 3), 0), ((2, 3), (2, 3), None), ((2, 3), (3, 4), None),
+        ((2, 3), (2, 2), None), ((2, 0), (2, 1), None), ((2,), (2, 1), None), ((), (), None),
+        ((1, 2000, 3), (1, 2000, 4), None), ((1, 2000, 3), (1, 2001, 3), 1),
+    ],
+)  # fmt: skip
+def test_axis(before: tuple[int, ...], now: tuple[int, ...], axis: int | None) -> None:
+    assert axis_of_growth(before, now) == axis
