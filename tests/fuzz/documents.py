@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import tests.fixture_files  # noqa: F401 - makes the writer of fixtures/ importable
-from calltape_schema.blob import ALIGNMENT, build_header, contiguous, parse_header
+from calltape_schema.blob import ALIGNMENT, Stored, build_header, contiguous, parse_header
 from calltape_schema.packing import open_envelope, pack, unpack
 from calltape_schema.tar import END_MEMBER, MANIFEST, blob_name, group_name, is_group
 from tests.fuzz.framing import Grouped, Listed, enveloped, joined, split
@@ -28,11 +28,13 @@ _MOST_BYTES = 64 * 1024
 @dataclass
 class CallDocument:
     """One call: its record with its number, in which the documents inside are decoded; the bytes by
-    key; and in which group it stands. Neighbours with one number are in one group."""
+    key; in which group it stands; and the entries of the tensors of which the blob has the tails.
+    Neighbours with one number are in one group."""
 
     record: dict[str, Any]
     data: dict[str, bytes] = field(default_factory=dict)
     group: int = 0
+    tails: dict[str, Stored] = field(default_factory=dict)
 
 
 @dataclass
@@ -92,12 +94,18 @@ def _calls(group: Grouped, blobs: dict[str, bytes], at: int) -> Iterator[CallDoc
         for side in ("inputs", "outputs"):
             for part in ("structure", "leaves") if side in record else ():
                 record[side][part] = plain(unpack(parts[record[side][part]]))
-        blob, data = blobs.get(blob_name(number), b""), {}
+        blob, data, tails = blobs.get(blob_name(number), b""), {}, {}
         if "blob" in record and blob:
             start = 8 + int.from_bytes(blob[:8], "little")
             entries = parse_header(blob[:start], len(blob))
             data = {key: blob[start + e.begin : start + e.end] for key, e in entries.items()}
-        yield CallDocument(record, data, at)
+            grew = {one[0] for one in record.get("at", ()) if len(one) == 4}
+            tails = {
+                key: Stored(e.dtype, e.shape, e.end - e.begin)
+                for key, e in entries.items()
+                if key in grew
+            }
+        yield CallDocument(record, data, at, tails)
 
 
 def encoded(tape: TapeDocument, *, fits: bool = True) -> bytes:
@@ -195,7 +203,7 @@ def _blob(call: CallDocument, fits: bool) -> bytes:
         key = leaf.get("key")
         if not isinstance(key, str) or not key or key in entries:
             continue
-        stored = _stored(leaf)
+        stored = call.tails.get(key) or stored_form(leaf)
         given = call.data.get(key, b"")
         if stored is None or stored.nbytes > _MOST_BYTES or (not fits and not given):
             continue
@@ -217,7 +225,8 @@ def _leaves(call: CallDocument) -> list[dict[str, Any]]:
     return found
 
 
-def _stored(leaf: dict[str, Any]) -> Any:
+def stored_form(leaf: dict[str, Any]) -> Any:
+    """The entry of a leaf in a blob; None for one that has none."""
     dtype, shape, expanded = leaf.get("dtype"), leaf.get("shape"), leaf.get("expanded") or []
     if not isinstance(dtype, str) or not isinstance(shape, list) or not isinstance(expanded, list):
         return None

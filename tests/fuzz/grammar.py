@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tests.fuzz.documents import TapeDocument
+from tests.fuzz.documents import TapeDocument, stored_form
 from tests.fuzz.places import Places, nodes_of, sites_of
 from tests.fuzz.values import (
     BYTES,
@@ -265,8 +265,15 @@ class _Mutating(Places):
         number = rng.choice((other.record.get("call", 0), other.record.get("call", 0), *INTS))
         if rng.random() < 0.2:
             there = rng.choice(TEXTS)
-        call.record.setdefault("at", []).append([key, number, there])
+        made, shape = [key, number, there], leaf.get("shape")
         call.data.pop(key, None)
+        if rng.random() < 0.5 and isinstance(shape, list):
+            axis = rng.randrange(len(shape) + 1)
+            made.append(axis if rng.random() < 0.9 else self.any_value())
+            own = [1 if at == axis else size for at, size in enumerate(shape)]
+            if (stored := stored_form({**leaf, "shape": own})) is not None:
+                call.tails[key] = stored
+        call.record.setdefault("at", []).append(made)
 
     def grouping(self) -> None:
         """Calls stand in other groups."""

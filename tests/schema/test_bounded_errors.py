@@ -43,7 +43,7 @@ def _models() -> dict[str, Any]:
         for name, value in vars(module).items():
             if isinstance(value, TypeAdapter):
                 found[f"{module.__name__}.{name}"] = value.core_schema
-            elif isinstance(value, type) and issubclass(value, BaseModel):
+            elif isinstance(value, type(BaseModel)):
                 found[f"{value.__module__}.{name}"] = value.__pydantic_core_schema__
     return found
 

@@ -32,7 +32,7 @@ MODELS = {
     value: None
     for module in (tree, leaves, records, endings, groups, end, inputs_table)
     for value in vars(module).values()
-    if isinstance(value, type) and issubclass(value, BaseModel)
+    if isinstance(value, type(BaseModel))
     if value not in (BaseModel, Record) and value.__module__ != "calltape_schema.traffic"
 }
 IN_THE_TABLE = {("CallRecord", "call"), ("GroupedRecord", "call")}

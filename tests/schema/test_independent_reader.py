@@ -33,7 +33,7 @@ def test_it_is_small_and_imports_nothing_of_ours() -> None:
         name.name for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Import)
         for name in node.names
     }  # fmt: skip
-    assert imported == {"json", "re", "zlib", "msgpack"}
+    assert imported == {"json", "math", "msgpack", "re", "struct", "zlib"}
     assert "from " not in {line[:5] for line in source.splitlines()}
 
 

@@ -177,7 +177,7 @@ class EarlierCopies:
 
     def _equal(self, address: int, fact: Facts, size: int) -> Earlier | None:
         """The copy that was made at this address, if the bytes there are the same."""
-        known = self._taken(address)
+        known = self._taken(address) if address in self._known else None
         if known is None:
             return None
         if known[:3] == (size, fact.dtype, fact.shape) and are_equal(known.piece, address):
@@ -205,6 +205,13 @@ class EarlierCopies:
         made = Earlier(size, fact.dtype, fact.shape, copy, None, origin, start)
         with self.lock:
             if self._known.get(before) is known:
+                is_grown = type(known.piece) is Grown
+                if is_grown and made.held == known.held and address not in self._known:
+                    # It holds as much memory from now on.
+                    self._known.pop(before, None)
+                    self._known[address] = made
+                    self._starts[start] = address
+                    return made
                 self._drop(before)
             self._add(address, made)
         return made

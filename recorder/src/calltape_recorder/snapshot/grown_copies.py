@@ -110,8 +110,15 @@ def grown(
     place, begin = (piece.place, first) if type(piece) is Grown else (None, 0)
     if place is None or row > place.width or place.free.pop(first, None) is None:
         place, begin = Rows(count, row + min(_SPARE * (row - first), row)), 0
-    for at in range(count):
-        _copy(place.address + at * place.width + begin, address + at * row + begin, row - begin)
+    target, source, new = place.address + begin, address + begin, row - begin
+    for _ in range(count):
+        if new <= _STEP:
+            _move(target, source, new)
+        else:
+            for at, part in _steps(new):
+                _move(target + at, source + at, part)
+        target += place.width
+        source += row
     place.free[row] = True
     return Grown(place, count, row, first, axis, now[axis] - before[axis])
 
@@ -132,20 +139,22 @@ def _begin_equal(piece: Any, address: int, count: int, row: int, first: int) -> 
     else:
         data = piece if type(piece) is bytearray else piece.data
         own, width = ctypes.addressof(ctypes.c_char.from_buffer(data)), first
-    return all(
-        _compare(own + at * width + begin, address + at * row + begin, size) == 0
-        for at in range(count)
-        for begin, size in _steps(first)
-    )
+    for _ in range(count):
+        if not _equal(own, address, first):
+            return False
+        own += width
+        address += row
+    return True
 
 
-def _copy(target: int, source: int, size: int) -> None:
-    for begin, part in _steps(size):
-        _move(target + begin, source + begin, part)
+def _equal(one: int, other: int, size: int) -> bool:
+    if size <= _STEP:  # a generator takes longer than this
+        return bool(_compare(one, other, size) == 0)
+    return all(_compare(one + at, other + at, part) == 0 for at, part in _steps(size))
 
 
 def _steps(size: int) -> Iterator[tuple[int, int]]:
-    return ((begin, min(_STEP, size - begin)) for begin in range(0, size, _STEP))
+    return ((at, min(_STEP, size - at)) for at in range(0, size, _STEP))
 
 
 def _function(name: str, result: Any) -> Any:
