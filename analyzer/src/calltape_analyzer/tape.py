@@ -366,7 +366,8 @@ class Tape(RecordedCalls, ProgramSource, Reported):
 
     def variants(self) -> list[Variant]:
         """The calls, split into the programs that can serve them, in the order of their first
-        call. Calls that raised are left out, unless all did. Reads no tensor bytes.
+        call. Calls that raised are left out, unless all did; only in the order of a survey, which
+        does not know which of equal calls came first, they count. Reads no tensor bytes.
 
         What tells two variants apart are structure, constants, dtypes and ranks (rule 2 of
         docs/decisions/0012), a cache whose sliding window is full (rule 7), bools, texts and floats

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -58,9 +59,12 @@ def test_any_split_in_any_order_on_any_executor(
             with open_tape(path) as surveyed:
                 assert len(surveyed) == len(tape)
                 assert surveyed.coverage.kept == tape.coverage.kept
-                assert [v.findings.tensors for v in surveyed.variants()] == [
-                    v.findings.tensors for v in tape.variants()
-                ]
+                # A call that raised may be the first one of equal calls, so the order may differ.
+                found, expected = (
+                    Counter(repr(v.findings.tensors) for v in one.variants())
+                    for one in (surveyed, tape)
+                )
+                assert found == expected
                 assert {str(s.first.ref) for s in surveyed.calls.by_inputs()} <= {
                     str(call.ref) for call in tape.calls
                 }
