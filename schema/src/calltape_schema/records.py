@@ -215,14 +215,14 @@ class Tree(Record):
             TapeError: ``invalid`` or ``limit``.
         """
         spec = decode_structure(self.structure)
-        if "_fits" not in self.__dict__:  # thousands of calls may share a tree
+        if "_fits" not in vars(self):  # thousands of calls may share a tree
             self._check(spec)
-            self.__dict__["_fits"] = True
+            vars(self)["_fits"] = True
         return spec
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         made = super().model_copy(update=update, deep=deep)
-        made.__dict__.pop("_fits", None)
+        vars(made).pop("_fits", None)
         return made
 
     def _check(self, spec: Structure) -> None:
