@@ -106,10 +106,6 @@ def _scan(path: str) -> None:
     assert not TapeReader(_source(path)).scan().damage
 
 
-def _count(path: str) -> None:
-    TapeReader(_source(path)).inputs(print)
-
-
 def _end(path: str) -> None:
     end = TapeReader(_source(path)).end
     assert end is not None
@@ -121,7 +117,7 @@ def _end(path: str) -> None:
 
 
 _ASKED: dict[str, Callable[[str], None]] = {
-    "hop": _hop, "scan": _scan, "count": _count, "end": _end
+    "hop": _hop, "scan": _scan, "end": _end
 }  # fmt: skip
 
 
@@ -169,7 +165,7 @@ def _row(folder: Path, count: int, batch: int, nbytes: int) -> Row:
     calls = _calls(count // 5 if nbytes else count, nbytes)
     _written(torn, calls, batch, seals=False)
     seconds = _written(sealed, calls, batch, seals=True)
-    hop, scan, found = (_asked(name, torn)[0] for name in ("hop", "scan", "count"))
+    hop, scan = (_asked(name, torn)[0] for name in ("hop", "scan"))
     end, memory = _asked("end", sealed)
     size = os.path.getsize(sealed) / len(calls)
     blobs = f", blobs of {nbytes} bytes" if nbytes else ""
@@ -178,7 +174,6 @@ def _row(folder: Path, count: int, batch: int, nbytes: int) -> Row:
         f"{size:.1f} bytes and {1e6 * seconds / len(calls):.2f} µs to write per call",
         (
             f"scan {scan:.3f} s, {scan / hop:.1f} × the bare hop ({hop:.3f} s)",
-            f"its inputs counted {found:.3f} s",
             f"from the end {end:.3f} s, {memory:.0f} MiB",
         ),
     )

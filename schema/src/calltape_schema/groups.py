@@ -38,7 +38,8 @@ from calltape_schema.fields import Count, Many, Short
 from calltape_schema.inputs_table import begun_hash, u64s
 from calltape_schema.interning import MAX_NODES
 from calltape_schema.packing import is_array, is_map, pack, unpack, unpack_plain
-from calltape_schema.records import BlobFacts, CallRecord, Range, decode_record
+from calltape_schema.recent import Recent
+from calltape_schema.records import BlobFacts, CallRecord, Range, Tree, decode_record
 from calltape_schema.tar import BLOCK, Member, blob_name, group_name, member_header, padding
 
 __all__ = [
@@ -349,8 +350,10 @@ class Group:
         """
         document = self.document(at)
         document["tape"], document["call"] = self.tape, self.numbers[at]
+        key = self._share(document, "inputs")
+        self._share(document, "outputs")
         found = decode_record(_records, document, "call record")
-        self._check(found, at)
+        self._check(found, at, key)
         return found
 
     def ranges_of(self, at: int) -> list[tuple[int, int, int]]:
@@ -368,15 +371,17 @@ class Group:
             raise TapeError("invalid", "the ranges of a call break the format") from None
         return [(one.leaf, one.min, one.max) for one in found]
 
-    def _check(self, record: GroupedRecord, at: int) -> None:
-        """Compares a record with what the table says of it."""
+    def _check(self, record: GroupedRecord, at: int, key: int | None) -> None:
+        """Compares a record with what the table says of it. ``key`` is the hash of its inputs, if
+        that is known."""
         tree = record.inputs
         flags = (
             (RAISED if record.error is not None else 0)
             | (HAS_RANGES if tree.ranges else 0)
             | (HAS_BLOB if record.blob is not None else 0)
         )
-        key = self._hash(tree.structure, tree.leaves, pack(tree.scalars))
+        if key is None:
+            key = self._hash(tree.structure, tree.leaves, pack(tree.scalars))
         if (key, flags) != (self.inputs[at], self.places[at] >> 32 & _KNOWN_FLAGS):
             raise _forged()
 
@@ -391,12 +396,26 @@ class Group:
         made.update(scalars)
         return int.from_bytes(made.digest(), "little")
 
+    def _share(self, document: dict[str, Any], side: str) -> int | None:
+        """Puts the tree that calls which are alike share into a document, if it has no scalars.
+        Gives the hash of inputs that are so."""
+        tree = document.get(side)
+        if tree is None or len(tree) > len(_TREE):
+            return None
+        key = tree["structure"], tree["leaves"]
+        found: tuple[Tree, int] | None = _trees.get(key)
+        if found is None:
+            found = Tree(**tree), self._hash(*key, _NO_SCALARS)
+            _trees.keep(key, found, sum(map(len, key)))
+        document[side] = found[0]
+        return found[1]
+
     def _tree(self, tree: Any) -> dict[str, Any]:
         if not is_map(tree):
             raise TapeError("invalid", "a tree is not a map")
         parts = self._shared()
         found: dict[str, Any] = tree  # decoded for this call
-        for name in ("structure", "leaves"):
+        for name in _TREE:
             at = tree.get(name)
             if type(at) is not int or not 0 <= at < len(parts):
                 raise TapeError("invalid", f"the {name} of a tree are no part of the group")
@@ -413,6 +432,9 @@ class Group:
         return self._parts
 
 
+_TREE = ("structure", "leaves")
+_NO_SCALARS = pack(())
+_trees = Recent(4 * 1024 * 1024)
 _LOW = 2**32 - 1
 _KNOWN_FLAGS = RAISED | HAS_RANGES | HAS_BLOB
 

@@ -25,12 +25,14 @@ class Recent:
 
     def get(self, key: Hashable) -> Any:
         """What was kept for a key; None if it was forgotten, or never there."""
-        with self._lock:
-            found = self._known.get(key)
-            if found is None:
-                return None
+        found = self._known.get(key)
+        if found is None:
+            return None
+        try:
             self._known.move_to_end(key)
+        except KeyError:  # another thread made room just now
             return found[0]
+        return found[0]
 
     def keep(self, key: Hashable, value: Any, size: int) -> None:
         """Keeps a value that takes about ``size`` bytes. The one that was kept last stays, however

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError, field_validator, model_validator
@@ -214,6 +215,17 @@ class Tree(Record):
             TapeError: ``invalid`` or ``limit``.
         """
         spec = decode_structure(self.structure)
+        if "_fits" not in vars(self):  # thousands of calls may share a tree
+            self._check(spec)
+            vars(self)["_fits"] = True
+        return spec
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        made = super().model_copy(update=update, deep=deep)
+        vars(made).pop("_fits", None)
+        return made
+
+    def _check(self, spec: Structure) -> None:
         if spec.leaves != len(self.facts()) or spec.scalars != len(self.scalars):
             raise TapeError("invalid", "the structure does not fit its leaves and scalars")
         for index, python_type in spec.scalar_types():
@@ -221,7 +233,6 @@ class Tree(Record):
                 found = type(self.scalars[index]).__name__
                 reason = f"scalar {index} is a {found}, but the structure has another type there"
                 raise TapeError("invalid", reason)
-        return spec
 
     def facts(self) -> tuple[Leaf, ...]:
         """The decoded leaves."""

@@ -71,6 +71,19 @@ def test_in_a_process_of_its_own_too(bucket: Bucket, many_calls: Path) -> None:
     assert ran.stdout == run("variants", str(many_calls))[1]
 
 
+def test_many_sealed_tapes_take_two_requests_each(bucket: Bucket, tmp_path: Path) -> None:
+    tapes = (
+        write_tape(tmp_path / "x.tape", CALLS[:20], tape_id=bytes([n]) * 16) for n in range(60)
+    )
+    files = {f"{bucket.name}/runs/{n}.tape": tape.read_bytes() for n, tape in enumerate(tapes)}
+    bucket.system.pipe(files)
+    bucket.traffic.clear()
+    with open_tape(f"{bucket.url}/runs") as tape:
+        assert tape.infer_dynamic_shapes()
+        assert len(tape) == 60 * 20
+    assert 60 < len(bucket.traffic) <= 130
+
+
 COMMANDS = [
     ("info",), ("info", "--json"), ("info", "--quick"), ("ls",), ("show", "3"),
     ("variants", "--scan"), ("variants",), ("explain", "input"),

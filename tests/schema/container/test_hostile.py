@@ -135,6 +135,16 @@ def test_flags_that_lie(flags: int) -> None:
         opened(data).record(7)
 
 
+def test_a_hash_that_lies_about_a_known_tree() -> None:
+    """The record is whole elsewhere, and its tree is remembered."""
+    good = with_members(("records/00000007.msgpack", content_of(DOCUMENT)))
+    assert opened(good).record(7) == opened(good).record(7)
+    table = entry(7, DOCUMENT.inputs ^ 1, BEGINS, 0)
+    data = with_members(("records/00000007.msgpack", content_of(DOCUMENT, table=table)))
+    with pytest.raises(TapeError, match="not as the table"):
+        opened(data).record(7)
+
+
 def several(count: int, structure: bytes) -> bytes:
     """A tape of one group whose calls share a structure, and have other scalars each."""
     leaves, calls = encode_leaves([]), []

@@ -143,7 +143,7 @@ def _texts(tape: Tape, record: CallRecord, known: Recent) -> _Texts:
 
 
 def _rendered(tape: Tape, record: CallRecord, *, brief: bool = False) -> _Texts:
-    result = f"{result_of(record, brief=brief)}{_under(record)}"
+    result = printable(f"{result_of(record, brief=brief)}{_under(record)}")
     return _Texts(render_inputs(record.inputs, inputs_of(tape, record), brief=brief), result)
 
 
@@ -154,7 +154,7 @@ class _Texts(NamedTuple):
     result: str
 
     def __str__(self) -> str:
-        return f"{self.inputs}{_ARROW}{printable(self.result)}"
+        return f"{self.inputs}{_ARROW}{self.result}"
 
     def fitted(self, width: int, *, raised: bool) -> str:
         """Both, shortened to a width: the arguments first, but something of the result is seen.
@@ -163,14 +163,13 @@ class _Texts(NamedTuple):
             raised: whether the result is an exception, whose class says more than the arguments.
         """
         room = max(width, _LEAST_TEXT) - len(_ARROW)
-        result = printable(self.result)
-        share = min(cells_of(result), room // 2 if raised else room // 3)
+        share = min(cells_of(self.result), room // 2 if raised else room // 3)
         inputs = _cut(self.inputs, room - share)
         if not raised and _SHAPE not in inputs:
             longer = _cut(self.inputs, room - min(share, _LEAST_RESULT))
             inputs = longer if _SHAPE in longer else inputs
-        left = room - cells_of(inputs)
-        return f"{inputs}{_ARROW}{shortened(result, left) if raised else _cut(result, left)}"
+        left, cut = room - cells_of(inputs), shortened if raised else _cut
+        return f"{inputs}{_ARROW}{cut(self.result, left)}"
 
 
 def _cut(text: str, width: int) -> str:

@@ -60,7 +60,7 @@ def parts_of_inputs(root: Node) -> tuple[SequenceNode, DictNode] | None:
     args, kwargs = root.children
     if not isinstance(args, SequenceNode) or args.kind != "tuple":
         return None
-    if not isinstance(kwargs, DictNode) or not all(type(key) is str for key in kwargs.keys):
+    if not isinstance(kwargs, DictNode) or not {*map(type, kwargs.keys)} <= {str}:
         return None
     plain = root.type is None and args.type is None and kwargs.type is None
     return (args, kwargs) if plain else None
