@@ -101,10 +101,8 @@ REFERENCES = {
     "a key that is not there": [FIRST, new_call(3, [1, 2], at=[("x0", 0, "y")])],
     "another shape": [FIRST, new_call(3, [1], at=[("x0", 0, "x0")])],
     "a call without bytes": [new_call(0, shape=(1,)), new_call(3, [1, 2], at=[("x0", 0, "x0")])],
-    "two steps": [
-        FIRST, new_call(1, [1, 2], [7], at=[("x0", 0, "x0")]),
-        new_call(3, [1, 2], at=[("x0", 1, "x0")]),
-    ],
+    "a tail that is not there": [FIRST, new_call(3, [1, 2, 3], at=[("x0", 0, "x0", 0)])],
+    "an axis that is not there": [FIRST, new_call(3, [1, 2, 3], at=[("x0", 0, "x0", 1)])],
 }  # fmt: skip
 
 
