@@ -15,7 +15,7 @@ import torch
 
 from calltape_recorder import First, Recorder, Stats, TapeError, record
 from calltape_recorder.control import ControlFile
-from calltape_recorder.write.flight_recorder import FlightRecorder
+from calltape_recorder.keep.policies import FlightRecorder
 from tests.recorder.models import Add
 from tests.recorder.processes import in_a_fork
 

@@ -16,15 +16,15 @@ from calltape_recorder.keep.novelty import Novelty
 from calltape_recorder.keep.policies import (
     Every,
     First,
+    FlightRecorder,
     Keep,
     PerSecond,
     PerStructure,
     Rate,
     When,
 )
-from calltape_recorder.options import Options
+from calltape_recorder.options import Keywords, Options
 from calltape_recorder.recorder import Recorder, record
-from calltape_recorder.write.flight_recorder import FlightRecorder
 from calltape_schema.errors import TapeError
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "First",
     "FlightRecorder",
     "Keep",
+    "Keywords",
     "Novelty",
     "Options",
     "PerSecond",

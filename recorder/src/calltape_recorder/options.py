@@ -1,33 +1,73 @@
-"""Checks the options of a recorder and what it is attached to, before a file is created."""
+"""The options of a recorder: the one table of them.
+
+The keywords of :func:`~calltape_recorder.record`, the settings of ``calltape-record`` and
+``CALLTAPE``, their help, and the policy of the manifest are made from it.
+"""
 
 from __future__ import annotations
 
+import ast
 import difflib
+import inspect
+import itertools
 import os
-import sys
-import weakref
-from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple, cast
 
-import torch
-from typing_extensions import TypedDict
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from typing_extensions import Self, TypedDict
 
-from calltape_recorder.keep.policies import Every, Keep
-from calltape_recorder.pipeline import Settings
-from calltape_recorder.write.disk_budget import LEAST_DISK_BYTES, Bounds
-from calltape_recorder.write.disk_file import OWNER_ONLY
-from calltape_recorder.write.flight_recorder import FlightRecorder
-from calltape_recorder.write.tape_file import check_form
+from calltape_recorder.bounds import (
+    LEAST_DISK_BYTES,
+    MAX_COUNT,
+    MAX_KEEP_CHARACTERS,
+    MAX_PATTERN_CHARACTERS,
+    MAX_PATTERNS,
+    OLDEST_SHARE,
+    OWNER_ONLY,
+)
+from calltape_recorder.keep.policies import Every, FlightRecorder, Keep
+from calltape_recorder.option_texts import (
+    parse_compression,
+    parse_count,
+    parse_duration,
+    parse_flight_recorder,
+    parse_keep,
+    parse_mode,
+    parse_path,
+    parse_share,
+    parse_size,
+    parse_text,
+    parse_truth,
+    parse_values,
+    parse_word,
+)
 from calltape_schema import TapeError
+from calltape_schema.records import FlightPolicy, Policy
 
-__all__ = ["Choices", "Options", "check_options", "check_path", "check_target"]
-
-_MOST = 2**63 - 1  # the largest integer of a manifest
-_MAX_PATTERNS = 1000
-_MAX_PATTERN = 1000
+__all__ = ["Keywords", "Options", "absolute_path", "check_options", "help_of", "parse_options"]
 
 
-def check_path(path: Any) -> str:
+class _Spelling(NamedTuple):
+    """How people write the values of an option.
+
+    Attributes:
+        advice: what to pass in code, for somebody who passed something else.
+        text: how the text of a value looks, for the help.
+        parse: reads this text. None if the option is for code only.
+    """
+
+    advice: str
+    text: str = ""
+    parse: Callable[[object], Any] | None = None
+
+
+def _one_of(*words: str) -> _Spelling:
+    advice = f"pass {' or '.join(map(repr, words))}"
+    return _Spelling(advice, " or ".join(words), parse_word(*words))
+
+
+def absolute_path(path: Any) -> str:
     """The path as absolute text.
 
     Raises:
@@ -50,64 +90,245 @@ def check_path(path: Any) -> str:
         return text
 
 
-class Options(TypedDict, total=False):
-    """The options of a recorder. Sizes are in bytes, times in seconds; None means no bound.
+_TRUTH = _Spelling("pass True or False", "true or false", parse_truth)
+_COUNT = _Spelling("pass an int, 0 or more", "such as 10000", parse_count)
+_SIZE = _Spelling(_COUNT.advice, "such as 256MiB", parse_size)
+_TIME = _Spelling("pass a number above 0", "such as 90, 10m, 24h or 7d", parse_duration)
+_WHOLE: dict[str, Any] = {"ge": 0, "le": MAX_COUNT}
+_ABOVE_0: dict[str, Any] = {"gt": 0, "allow_inf_nan": False}
 
-    Attributes:
-        overwrite: replace an existing file. Otherwise the recorder refuses to start.
-        outputs: record what the model returns as well, not only what it is given.
-        values: ``"all"`` keeps the bytes of every tensor, text and number. ``"none"`` keeps the
-            shapes of tensors and the length of texts. A dict chooses by leaf path, and the last
-            pattern that matches decides: ``{"*": "all", "cache.*": "none"}``. A pattern
-            is one of :mod:`fnmatch`. It also matches everything below its path. Paths of outputs
-            begin with ``outputs``. A pattern without wildcards withholds numbers as well.
-            docs/privacy.md has a table of all this.
-        keep: which calls are kept (:mod:`calltape_recorder.keep.policies`); all by default.
-        flight_recorder: holds calls in memory that ``keep`` does not keep. They are written when a
-            call raises, on :meth:`Recorder.dump`, or when an exception ends the process.
-        write_ahead: writes the inputs of each call to a file before the model runs. If the process
-            crashes, the inputs of the call that was running are left. Each call waits for this
-            write.
-        max_calls: stop recording after this many calls.
-        max_seconds: stop recording after this time.
-        max_share: keep what recording costs below this share of the time of the calls, such as
-            0.01, by recording fewer calls. The others are only counted, as dropped for this reason.
-            The cost is what :class:`~calltape_recorder.keep.ledger.Stats` has of it: time in the
-            host's calls, and processor time of the recorder's thread. Only calls that are recorded
-            tell how long a call takes: where ``keep`` takes none, or the long ones, this is no
-            bound.
-        max_queue_bytes: the most memory for calls that are under way or wait to be written, with
-            pooled buffers. A call that does not fit is counted and dropped before it is copied. A
-            quarter of it (and of what a flight recorder may hold) may have copies that later calls
-            share, until a call needs the room.
-        max_disk_bytes: the most bytes of all files together; at least 131,072 (128 KiB), as half of
-            these stay free for the end of a file.
-        min_free_bytes: how much space of the disk stays free.
-        when_full: what happens if one of these two is reached. ``"stop"`` drops calls until there
-            is space again, ``"delete_oldest"`` deletes the oldest file of this recorder; files of
-            samples before those with calls that were like none before.
-        max_age_seconds: delete sealed files of this recorder that ended so long ago. Their calls
-            count as ``expired``. If ``segment_seconds`` is not given, it is an eighth of this. So a
-            call is deleted at most ``max_age_seconds + segment_seconds`` after it was recorded.
-            What an earlier process wrote is never deleted.
-        segment_bytes, segment_seconds: go on in another file (``<name>-00001.tape`` and so on) when
-            a file has this size or age.
-        compress: ``"zstd"`` (needs the extra ``zstd``) or ``"gz"`` compresses each file when it is
-            complete, in the background, and adds ``.zst`` or ``.gz`` to its name. The file that is
-            being written is never compressed. :meth:`Recorder.close` waits up to 10 s for it; a
-            file that is not compressed by then, or would hardly shrink, stays as it is.
-        file_mode: the permissions of the files. The umask does not change them. By default only the
-            owner has access (0o600). New directories can be searched by everybody who may read the
-            files.
-        control: a file that is read about once a second, to pause, resume, seal and dump from
-            outside (:mod:`calltape_recorder.control`). It is refused if others may write it.
-        via: ``"hook"`` records the calls that go through ``module(...)``. ``"method"`` replaces the
-            method on the instance, and sees direct calls of it as well. Hooks do not see a
-            ``BaseException`` that is not an ``Exception``, such as ``KeyboardInterrupt``. If it
-            does not leave the ``with`` block, its type and message are unknown, and the tape has
-            ``BaseException``.
-        method: the name of the method. Any name but ``forward`` implies ``via="method"``.
-    """
+
+def _option(default: Any, spelling: _Spelling, **bounds: Any) -> Any:
+    """A field. The bounds are arguments of :func:`pydantic.Field`."""
+    return Field(default, json_schema_extra={_SPELLED: cast("Any", spelling)}, **bounds)
+
+
+_SPELLED = "spelling"
+
+
+class Options(BaseModel):
+    """The options of a recorder. Sizes are in bytes, times in seconds; None means no bound."""
+
+    model_config = ConfigDict(
+        frozen=True, strict=True, extra="forbid",
+        arbitrary_types_allowed=True,
+    )  # fmt: skip
+
+    overwrite: bool = _option(False, _TRUTH._replace(parse=None))
+    """Replace an existing file. Otherwise the recorder refuses to start."""
+
+    outputs: bool = _option(True, _TRUTH)
+    """Record what the model returns as well, not only what it is given."""
+
+    values: Literal["all", "none"] | Mapping[str, Literal["all", "none"]] = _option(
+        "all",
+        _Spelling(
+            "pass 'all', 'none', or a dict from leaf paths to one of these, with at most"
+            f" {MAX_PATTERNS} patterns of {MAX_PATTERN_CHARACTERS} characters",
+            "all, none, or *:all,cache.*:none", parse_values,
+        ),
+    )  # fmt: skip
+    """Which values are kept, by leaf path. ``"all"`` keeps the bytes of every tensor, text and
+    number. ``"none"`` keeps the shapes of tensors and the length of texts. A dict chooses by leaf
+    path, and the last pattern that matches decides: ``{"*": "all", "cache.*": "none"}``. A pattern
+    is one of :mod:`fnmatch`. It also matches everything below its path. Paths of outputs begin with
+    ``outputs``. A pattern without wildcards withholds numbers as well. docs/privacy.md has a table
+    of all this."""
+
+    keep: Keep = _option(
+        Every(),
+        _Spelling(
+            "pass a Keep of calltape_recorder",
+            'such as "novelty() | rate(0.01, seed=7) & per_second(5)"', parse_keep,
+        ),
+    )  # fmt: skip
+    """Which calls are kept. By default all are. The policies are in
+    :mod:`calltape_recorder.keep.policies`."""
+
+    flight_recorder: FlightRecorder | None = _option(
+        None,
+        _Spelling(
+            "pass a FlightRecorder of calltape_recorder", "true, or calls=100,bytes=64MiB",
+            parse_flight_recorder,
+        ),
+    )  # fmt: skip
+    """Hold the last calls in memory that ``keep`` does not keep. They are written when a call
+    raises, on :meth:`Recorder.dump`, or when an exception ends the process."""
+
+    write_ahead: bool = _option(False, _TRUTH)
+    """Write the inputs of each call to a file before the model runs. If the process crashes, the
+    inputs of the call that was running are left. Each call waits for this write."""
+
+    max_calls: int | None = _option(None, _COUNT, **_WHOLE)
+    """Stop recording after this many calls."""
+
+    max_seconds: float | None = _option(None, _TIME, **_ABOVE_0)
+    """Stop recording after this time."""
+
+    max_share: float | None = _option(
+        None, _Spelling(f"{_TIME.advice}, and at most 1", "such as 1%", parse_share), gt=0, le=1
+    )
+    """Keep what recording costs below this share of the time of the calls, by recording fewer. The
+    others are only counted, as dropped for this reason. The cost is what
+    :class:`~calltape_recorder.keep.ledger.Stats` has of it: time in the host's calls, and processor
+    time of the recorder's thread. Only calls that are recorded tell how long a call takes: where
+    ``keep`` takes none, or the long ones, this is no bound."""
+
+    max_queue_bytes: int = _option(256 * 1024 * 1024, _SIZE, **_WHOLE)
+    """The most memory for calls that are under way or wait to be written, with pooled buffers. A
+    call that does not fit is counted and dropped before it is copied. A quarter of it (and of what
+    a flight recorder may hold) may have copies that later calls share, until a call needs the
+    room."""
+
+    max_disk_bytes: int | None = _option(None, _SIZE, **_WHOLE)
+    """The most bytes of all files together, at least 128 KiB. Half of these 131,072 bytes stay free
+    for the end of a file."""
+
+    min_free_bytes: int | None = _option(None, _SIZE, **_WHOLE)
+    """How much space of the disk stays free."""
+
+    when_full: Literal["stop", "delete_oldest"] = _option("stop", _one_of("stop", "delete_oldest"))
+    """What happens if a bound of the disk is reached. ``"stop"`` drops calls until there is space
+    again, ``"delete_oldest"`` deletes the oldest file of this recorder; files of samples before
+    those with calls that were like none before."""
+
+    max_age_seconds: float | None = _option(None, _TIME, **_ABOVE_0)
+    """Delete sealed files of this recorder that ended so long ago. Their calls count as
+    ``expired``. If ``segment_seconds`` is not given, it is an eighth of this. So a call is deleted
+    at most ``max_age_seconds + segment_seconds`` after it was recorded. What an earlier process
+    wrote is never deleted."""
+
+    segment_bytes: int | None = _option(None, _SIZE, **_WHOLE)
+    """Go on in another file (``<name>-00001.tape`` and so on) when a file has this size."""
+
+    segment_seconds: float | None = _option(None, _TIME, **_ABOVE_0)
+    """Go on in another file when a file has this age."""
+
+    compress: Literal["zstd", "gz"] | None = _option(
+        None, _Spelling("pass 'zstd', 'gz' or None", "zstd, gz or none", parse_compression)
+    )
+    """Compress each file when it is complete. This happens in the background, and adds ``.zst``
+    (``"zstd"``, which needs the extra ``zstd``) or ``.gz`` (``"gz"``) to the name of the file. The
+    file that is being written is never compressed. :meth:`Recorder.close` waits up to 10 s for it;
+    a file that is not compressed by then, or would hardly shrink, stays as it is."""
+
+    file_mode: int = _option(
+        OWNER_ONLY,
+        _Spelling(
+            "pass permissions that let the owner read and write, such as 0o640",
+            "such as 640; 600 by default", parse_mode,
+        ),
+        ge=OWNER_ONLY, le=0o777,
+    )  # fmt: skip
+    """The permissions of the files. The umask does not change them. By default only the owner has
+    access (0o600). New directories can be searched by everybody who may read the files."""
+
+    control: str | os.PathLike[str] | None = _option(
+        None, _Spelling("pass a path", "a path", parse_path)
+    )
+    """A file that is read about once a second, to pause, resume, seal and dump from outside. It is
+    refused if others may write it. :mod:`calltape_recorder.control` says what is in it."""
+
+    via: Literal["hook", "method"] = _option("hook", _one_of("hook", "method"))
+    """What sees the calls. ``"hook"`` records the calls that go through ``module(...)``.
+    ``"method"`` replaces the method on the instance, and sees direct calls of it as well. Hooks do
+    not see a ``BaseException`` that is not an ``Exception``, such as ``KeyboardInterrupt``. If it
+    does not leave the ``with`` block, its type and message are unknown, and the tape has
+    ``BaseException``."""
+
+    method: str = _option(
+        "forward", _Spelling("name one of the object's methods", "a name", parse_text), min_length=1
+    )
+    """The name of the method that is recorded. Any name but ``forward`` implies
+    ``via="method"``."""
+
+    @field_validator("values")
+    @classmethod
+    def _has_few_patterns(cls, values: Any) -> Any:
+        patterns = () if isinstance(values, str) else values
+        if len(patterns) > MAX_PATTERNS or any(len(p) > MAX_PATTERN_CHARACTERS for p in patterns):
+            raise ValueError
+        return values
+
+    @field_validator("max_disk_bytes")
+    @classmethod
+    def _has_room(cls, most: int | None) -> int | None:
+        if most is not None and most < LEAST_DISK_BYTES:
+            reason = f"max_disk_bytes={most}: there is no room for a call and the end of its file"
+            raise TapeError("usage", reason, advice=f"pass at least {LEAST_DISK_BYTES}")
+        return most
+
+    @field_validator("file_mode")
+    @classmethod
+    def _lets_the_owner(cls, mode: int) -> int:
+        if mode & OWNER_ONLY != OWNER_ONLY:
+            raise ValueError
+        return mode
+
+    @field_validator("control", mode="before")
+    @classmethod
+    def _is_absolute(cls, path: Any) -> str | None:
+        return None if path is None else absolute_path(path)
+
+    @model_validator(mode="after")
+    def _may_delete(self) -> Self:
+        if self.deletes and not self.is_rolling:
+            raise TapeError(
+                "usage", "when_full='delete_oldest' needs more than one file",
+                advice="pass max_disk_bytes, segment_bytes or segment_seconds",
+            )  # fmt: skip
+        return self
+
+    @property
+    def patterns(self) -> tuple[tuple[str, str], ...]:
+        """The patterns of ``values``, and what they keep."""
+        values = self.values
+        return (("*", values),) if isinstance(values, str) else tuple(values.items())
+
+    @property
+    def deletes(self) -> bool:
+        """Whether old files make room for new ones."""
+        return self.when_full == "delete_oldest"
+
+    @property
+    def most_in_segment(self) -> int | None:
+        """Bytes at which the next file begins."""
+        if self.segment_bytes is None and self.deletes and self.max_disk_bytes is not None:
+            return max(self.max_disk_bytes // OLDEST_SHARE, 1)
+        return self.segment_bytes
+
+    @property
+    def most_seconds_in_segment(self) -> float | None:
+        """Seconds after which the next file begins."""
+        if self.segment_seconds is None and self.max_age_seconds is not None:
+            return self.max_age_seconds / OLDEST_SHARE
+        return self.segment_seconds
+
+    @property
+    def is_rolling(self) -> bool:
+        """Whether there may be several files."""
+        return self.most_in_segment is not None or self.most_seconds_in_segment is not None
+
+    def policy(self) -> Policy:
+        """The options as the manifest notes them."""
+        shared = Policy.model_fields.keys() & type(self).model_fields.keys()
+        flight, patterns = self.flight_recorder, self.patterns
+        is_plain = len(patterns) == 1 and patterns[0][0] == "*"
+        return Policy(**{
+            **{name: getattr(self, name) for name in shared},
+            "values": "all" if any(kept == "all" for _, kept in patterns) else "none",
+            "leaf_values": () if is_plain else patterns,
+            "keep": None if isinstance(self.keep, Every) else str(self.keep)[:MAX_KEEP_CHARACTERS],
+            "flight_recorder": flight and FlightPolicy(calls=flight.calls, bytes=flight.bytes),
+            "segment_bytes": self.most_in_segment,
+            "when_full": self.when_full if self.max_disk_bytes is not None else None,
+        })  # fmt: skip
+
+
+class Keywords(TypedDict, total=False):
+    """The keywords of a recorder, for type checkers: those of :class:`Options`, which says what
+    they mean. (``Unpack`` takes no model, and a checker runs no code that would make this of it. A
+    test compares the two.)"""
 
     overwrite: bool
     outputs: bool
@@ -132,170 +353,69 @@ class Options(TypedDict, total=False):
     method: str
 
 
-_DEFAULTS: dict[str, Any] = {
-    "overwrite": False, "outputs": True, "values": "all", "keep": Every(),
-    "flight_recorder": None, "write_ahead": False, "max_calls": None, "max_seconds": None,
-    "max_share": None, "max_queue_bytes": 256 * 1024 * 1024, "max_disk_bytes": None,
-    "min_free_bytes": None,
-    "when_full": "stop", "max_age_seconds": None, "segment_bytes": None, "segment_seconds": None,
-    "compress": None, "file_mode": OWNER_ONLY, "control": None,
-    "via": "hook", "method": "forward",
-}  # fmt: skip
+_SPELLINGS: dict[str, _Spelling] = {
+    name: cast("Any", field.json_schema_extra)[_SPELLED]
+    for name, field in Options.model_fields.items()
+}
 
 
-class Choices(NamedTuple):
-    """Options that were checked.
-
-    Attributes:
-        settings: the options that the pipeline needs.
-        overwrite, control, via, method: see :class:`Options`.
-    """
-
-    settings: Settings
-    overwrite: bool
-    control: str | None
-    via: Literal["hook", "method"]
-    method: str
-
-
-def check_options(options: Mapping[str, Any]) -> Choices:
+def check_options(given: Mapping[str, Any]) -> Options:
     """Checks the keyword arguments of a recorder, and fills in the others.
 
     Raises:
         TapeError: ``usage`` if an option has a wrong value.
         TypeError: an option does not exist, as with any function.
     """
-    for name in options:
-        if name not in _DEFAULTS:
-            near = difflib.get_close_matches(name, _DEFAULTS, 1)
+    for name in given:
+        if name not in _SPELLINGS:
+            near = difflib.get_close_matches(name, _SPELLINGS, 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise TypeError(f"a recorder has no option {name!r}{hint}")
-    chosen = {**_DEFAULTS, **options}
-    for name, choices in (("via", ("hook", "method")), ("when_full", ("stop", "delete_oldest"))):
-        if chosen[name] not in choices:
-            advice = f"pass {choices[0]!r} or {choices[1]!r}"
-            raise TapeError("usage", f"{name}={chosen[name]!r}", advice=advice)
-    for name in ("overwrite", "outputs", "write_ahead"):
-        if not isinstance(chosen[name], bool):
-            raise TapeError("usage", f"{name}={chosen[name]!r}", advice="pass True or False")
-    for name in _COUNTS:
-        _check_count(name, chosen[name])
-    for name in ("max_seconds", "segment_seconds", "max_age_seconds", "max_share"):
-        value, most = chosen[name], 1 if name == "max_share" else sys.float_info.max
-        if value is not None and not (type(value) in (int, float) and 0 < value <= most):
-            advice = "pass a number above 0" + (", and at most 1" if most == 1 else "")
-            raise TapeError("usage", f"{name}={value!r}", advice=advice)
-    for name, kind in (("keep", Keep), ("flight_recorder", FlightRecorder)):
-        if not isinstance(chosen[name], kind) and not (name != "keep" and chosen[name] is None):
-            advice = f"pass a {kind.__name__} of calltape_recorder"
-            raise TapeError("usage", f"{name}={chosen[name]!r}", advice=advice)
-    check_form(chosen["compress"])
-    mode = chosen["file_mode"]
-    if type(mode) is not int or mode & ~0o777 or mode & OWNER_ONLY != OWNER_ONLY:
-        advice = "pass permissions that let the owner read and write, such as 0o640"
-        raise TapeError("usage", f"file_mode={mode!r:.100}", advice=advice)
-    method = chosen["method"]
-    if not isinstance(method, str) or not method:
-        raise TapeError("usage", f"method={method!r}", advice="name one of the object's methods")
-    control = chosen["control"]
-    return Choices(
-        _settings(chosen), chosen["overwrite"], None if control is None else check_path(control),
-        chosen["via"] if method == "forward" else "method", method,
-    )  # fmt: skip
+    try:
+        options = Options.model_validate(dict(given))
+    except ValidationError as error:
+        name = str(error.errors(include_url=False, include_input=False)[0]["loc"][0])
+        reason = f"{name}={given[name]!r:.100}"
+        raise TapeError("usage", reason, advice=_SPELLINGS[name].advice) from None
+    return options if options.method == "forward" else options.model_copy(update={"via": "method"})
 
 
-_COUNTS = (
-    "max_calls", "max_queue_bytes", "max_disk_bytes", "min_free_bytes", "segment_bytes",
-)  # fmt: skip
-
-
-def _check_count(name: str, value: Any) -> None:
-    if value is None and name != "max_queue_bytes":
-        return
-    if type(value) is not int or not 0 <= value <= _MOST:
-        raise TapeError("usage", f"{name}={value!r}", advice="pass an int, 0 or more")
-
-
-def _settings(chosen: Mapping[str, Any]) -> Settings:
-    bounds = Bounds(
-        chosen["max_disk_bytes"], chosen["min_free_bytes"], chosen["segment_bytes"],
-        _float(chosen["segment_seconds"]), chosen["when_full"],
-        _float(chosen["max_age_seconds"]),
-    )  # fmt: skip
-    most = bounds.max_disk_bytes
-    if most is not None and most < LEAST_DISK_BYTES:
-        raise TapeError(
-            "usage", f"max_disk_bytes={most}: there is no room for a call and the end of its file",
-            advice=f"pass at least {LEAST_DISK_BYTES}",
-        )  # fmt: skip
-    if bounds.deletes and not bounds.is_rolling:
-        raise TapeError(
-            "usage", "when_full='delete_oldest' needs more than one file",
-            advice="pass max_disk_bytes, segment_bytes or segment_seconds",
-        )  # fmt: skip
-    return Settings(
-        chosen["outputs"], _values(chosen["values"]), chosen["keep"], chosen["flight_recorder"],
-        chosen["write_ahead"], chosen["max_calls"], _float(chosen["max_seconds"]),
-        _float(chosen["max_share"]), chosen["max_queue_bytes"], bounds, chosen["file_mode"],
-        chosen["compress"],
-    )  # fmt: skip
-
-
-def _float(value: float | None) -> float | None:
-    return None if value is None else float(value)
-
-
-def _values(values: Any) -> tuple[tuple[str, str], ...]:
-    pairs = tuple(values.items()) if isinstance(values, Mapping) else (("*", values),)
-    for pattern, kept in pairs:
-        if type(pattern) is not str or len(pattern) > _MAX_PATTERN or kept not in ("all", "none"):
-            advice = "pass 'all', 'none', or a dict from leaf paths to one of these"
-            raise TapeError("usage", f"values={values!r}", advice=advice)
-    if len(pairs) > _MAX_PATTERNS:
-        advice = f"at most {_MAX_PATTERNS}"
-        raise TapeError("usage", f"values has {len(pairs)} patterns", advice=advice)
-    return pairs
-
-
-def check_target(
-    target: Any, method: str, via: Literal["hook", "method"], path: str | None = None
-) -> None:
-    """Checks that this method of this object can be recorded.
+def parse_options(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The keyword arguments of a recorder, from settings whose values are text or come from JSON.
 
     Raises:
-        TapeError: ``usage`` if it cannot.
+        TapeError: ``usage`` if a setting is unknown or wrong. The error names the key.
     """
-    name = type(target).__name__
-    if isinstance(target, type):
-        raise TapeError(
-            "usage", f"{target.__name__} is a class", path=path,
-            advice="pass the instance whose calls are to be recorded",
-        )  # fmt: skip
-    if via == "hook" and not isinstance(target, torch.nn.Module):
-        raise TapeError(
-            "usage", f"only modules have hooks, a {name} has none", path=path,
-            advice='pass via="method" for other objects',
-        )  # fmt: skip
-    try:
-        found = callable(getattr(target, method, None))
-    except Exception:  # the host's own __getattr__
-        found = False
-    if not found:
-        raise TapeError(
-            "usage", f"a {name} has no method {method!r}", path=path,
-            advice="name one of its methods",
-        )  # fmt: skip
-    if via == "method" and not _takes_attributes(target):
-        raise TapeError(
-            "usage", f"the methods of a {name} cannot be replaced: it has __slots__ or is built in",
-            path=path, advice="record the object that calls it, or wrap it in a class of your own",
-        )  # fmt: skip
+    options: dict[str, Any] = {}
+    parsers = {name: spelling.parse for name, spelling in _SPELLINGS.items() if spelling.parse}
+    for key, value in settings.items():
+        if key not in parsers:
+            advice = f"there are {', '.join(parsers)}"
+            raise TapeError("usage", f"no option {key[:100]!r}", advice=advice)
+        try:
+            options[key] = parsers[key](value)
+        except TapeError as error:
+            begins = "" if error.reason.startswith(f"{key}=") else f"{key}: "
+            raise TapeError("usage", begins + error.reason, advice=error.advice) from None
+    return options
 
 
-def _takes_attributes(target: Any) -> bool:
-    try:
-        vars(target)
-        weakref.ref(target)
-    except TypeError:
-        return False
-    return True
+def help_of() -> dict[str, str]:
+    """By option that has a text: what it does, in a sentence, and how the text looks."""
+    found: dict[str, str] = {}
+    for name, doc in _docs():
+        spelling = _SPELLINGS[name]
+        if spelling.parse:
+            sentence = doc.partition(". ")[0].removesuffix(".").replace("`", "")
+            found[name] = f"{sentence[:1].lower()}{sentence[1:]}: {spelling.text}"
+    return found
+
+
+def _docs() -> Iterator[tuple[str, str]]:
+    """The options, and what the source says below each. (With ``use_attribute_docstrings``, every
+    import of the recorder would read the source, for 20 ms.)"""
+    [body] = ast.parse(inspect.getsource(Options)).body
+    assert isinstance(body, ast.ClassDef)
+    for field, doc in itertools.pairwise(body.body):
+        if isinstance(field, ast.AnnAssign) and isinstance(doc, ast.Expr):
+            yield ast.unparse(field.target), " ".join(ast.literal_eval(doc.value).split())

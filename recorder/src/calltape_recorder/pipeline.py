@@ -1,6 +1,6 @@
 """Builds and connects the parts of one recording in one process.
 
-Checked settings and a path come in. Counters, queue, writer and files go out, as one object. A fork
+Checked options and a path come in. Counters, queue, writer and files go out, as one object. A fork
 gets a new one.
 """
 
@@ -12,7 +12,7 @@ import re
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from calltape_recorder.call import Call
 from calltape_recorder.capture.call_view import CallView
@@ -22,33 +22,25 @@ from calltape_recorder.capture.withholding import Withholding, strange_patterns,
 from calltape_recorder.host.target import describe_producer, rank_now
 from calltape_recorder.keep.admission import Admission, Answer
 from calltape_recorder.keep.ledger import Ledger, State, Stats
-from calltape_recorder.keep.policies import Every, Keep, Rate, start_over
+from calltape_recorder.keep.policies import Every, Rate, start_over
 from calltape_recorder.keep.unkept import UnkeptCounter
+from calltape_recorder.options import Options
 from calltape_recorder.snapshot.copies import release
 from calltape_recorder.snapshot.device_copies import HostMemory
 from calltape_recorder.snapshot.earlier_copies import EarlierCopies
 from calltape_recorder.snapshot.repeats import Repeats
 from calltape_recorder.threads import HasLock
-from calltape_recorder.write.disk_file import OWNER_ONLY
 from calltape_recorder.write.encoding import Encoder
-from calltape_recorder.write.flight_recorder import FlightRecorder, HeldCalls
+from calltape_recorder.write.flight_recorder import HeldCalls
 from calltape_recorder.write.notices import BEGINNING, AccountNews, Notices
-from calltape_recorder.write.segments import Bounds, Segments
+from calltape_recorder.write.segments import Segments
 from calltape_recorder.write.write_ahead import WriteAhead
 from calltape_recorder.write.writer import Writer
 from calltape_schema.endings import Coverage, Dump
 from calltape_schema.inputs_table import InputsTable
-from calltape_schema.records import (
-    MINOR,
-    VERSION,
-    FlightPolicy,
-    Manifest,
-    Observed,
-    Policy,
-    Target,
-)
+from calltape_schema.records import MINOR, VERSION, Manifest, Observed, Target
 
-__all__ = ["Pipeline", "Settings", "child_path", "free_path"]
+__all__ = ["Pipeline", "child_path", "free_path"]
 
 # A rate that is set while recording must not choose the same calls as Rate(seed=0).
 _LIVE_SEED = 0x5EED
@@ -57,48 +49,11 @@ _LIVE_SEED = 0x5EED
 _REMEMBER_SECONDS, _MOST_REMEMBER_SECONDS = 10.0, 3600.0
 
 
-@dataclass(frozen=True)
-class Settings:
-    """The settings of a recording; see :class:`calltape_recorder.options.Options`."""
-
-    outputs: bool
-    values: tuple[tuple[str, str], ...]
-    keep: Keep
-    flight_recorder: FlightRecorder | None
-    write_ahead: bool
-    max_calls: int | None
-    max_seconds: float | None
-    max_share: float | None
-    max_queue_bytes: int
-    bounds: Bounds
-    file_mode: int = OWNER_ONLY
-    compress: str | None = None
-
-    def policy(self) -> Policy:
-        """The settings as the manifest notes them."""
-        flight, bounds = self.flight_recorder, self.bounds
-        held = None if flight is None else FlightPolicy(calls=flight.calls, bytes=flight.bytes)
-        is_plain = len(self.values) == 1 and self.values[0][0] == "*"
-        return Policy(
-            outputs=self.outputs,
-            values="all" if any(kept == "all" for _, kept in self.values) else "none",
-            leaf_values=() if is_plain else self.values,  # type: ignore[arg-type]
-            keep=None if isinstance(self.keep, Every) else str(self.keep)[:4096],
-            flight_recorder=held,
-            write_ahead=self.write_ahead, max_calls=self.max_calls, max_seconds=self.max_seconds,
-            max_share=self.max_share,
-            max_queue_bytes=self.max_queue_bytes, max_disk_bytes=bounds.max_disk_bytes,
-            min_free_bytes=bounds.min_free_bytes, segment_bytes=bounds.most_in_segment,
-            segment_seconds=bounds.segment_seconds,
-            when_full=bounds.when_full if bounds.max_disk_bytes is not None else None,
-        )  # fmt: skip
-
-
 class Pipeline:
     """Counters, queue, writer and files of one recording in one process.
 
     Args:
-        settings: see :class:`Settings`.
+        options: see :class:`~calltape_recorder.options.Options`.
         path: the path of the first file.
         overwrite: whether an existing file is replaced.
         on_new: is called with every new structure.
@@ -120,14 +75,14 @@ class Pipeline:
 
     def __init__(
         self,
-        settings: Settings,
+        options: Options,
         path: str,
         overwrite: bool,
         on_new: Callable[[Structure], None],
         each_second: Callable[[], None],
         *others: HasLock,
     ) -> None:
-        self.settings = settings
+        self.options = options
         self.tape_id = uuid.uuid4().bytes
         self.begun = False
         self.module_names: ModuleNames | None = None
@@ -137,22 +92,19 @@ class Pipeline:
         self._manifest: Manifest | None = None
         self._deadline: float | None = None
         self._each_second_more = each_second
-        flight = settings.flight_recorder
+        flight = options.flight_recorder
         held = 0 if flight is None else flight.bytes
-        self.ledger = Ledger(
-            settings.max_queue_bytes + held, settings.max_calls, settings.max_share
-        )
-        self.buffers = HostMemory(settings.max_queue_bytes + held)
+        self.ledger = Ledger(options.max_queue_bytes + held, options.max_calls, options.max_share)
+        self.buffers = HostMemory(options.max_queue_bytes + held)
         self.earlier_copies = EarlierCopies(self.buffers, self.ledger)
         self.repeats = Repeats()
         self.admission = Admission(self, self.ledger, self.repeats, holds=flight is not None)
-        self._withholding = Withholding(settings.values)
+        self._withholding = Withholding(options.patterns)
         self.withholds = self._withholding.withholds
         self.unkept = UnkeptCounter(self.repeats, written_only=self.withholds)
         self.notices = Notices(withholds=self.withholds)
         self.segments = Segments(
-            path, overwrite, settings.file_mode, settings.bounds, self.ledger, self._drain,
-            self._gone, self.notices, settings.compress,
+            path, overwrite, options, self.ledger, self._drain, self._gone, self.notices,
         )  # fmt: skip
         self.writer = Writer(
             self.segments, Encoder(), self.ledger,
@@ -168,9 +120,9 @@ class Pipeline:
             self.held_calls = HeldCalls(flight, self.writer.put, self._unheld)
             self.writer.waits_with.append(self.held_calls)
         self.write_ahead: WriteAhead | None = None
-        self._decider = settings.keep.decider()
+        self._decider = options.keep.decider()
         # Without a flight recorder and write-ahead, calls go to the writer directly.
-        is_plain = flight is None and not settings.write_ahead
+        is_plain = flight is None and not options.write_ahead
         self.hand_over: Callable[[Call], None] = self.writer.put if is_plain else self._hand_over
         self._is_evidence_lost = False
         self._is_short_of_room = False
@@ -192,27 +144,27 @@ class Pipeline:
         """
         if self.begun:
             return
-        settings = self.settings
+        options = self.options
         parameters = () if target is None else target.signature or ()
-        self._withholding = Withholding(settings.values, parameters)
-        for pattern in strange_patterns(settings.values, parameters):
+        self._withholding = Withholding(options.patterns, parameters)
+        for pattern in strange_patterns(options.patterns, parameters):
             self.notices.warn(f"values: no argument matches {pattern!r}")
             self._withholding.unmatched.discard(pattern)  # told once
         self.structures = Structures(self._on_new, self._withholding)
         self._manifest = Manifest(
             format="calltape", version=VERSION, minor=MINOR, tape=self.tape_id,
             created_ns=time.time_ns(), producer=describe_producer(), target=target,
-            policy=settings.policy(), observed=observed, rank=rank_now(),
+            policy=options.policy(), observed=observed, rank=rank_now(),
         )  # fmt: skip
         self.segments.begin(self._manifest)
-        if settings.write_ahead:
+        if options.write_ahead:
             stem = self.segments.first_path.removesuffix(".tape")
             self.write_ahead = WriteAhead(
                 stem, self._fresh_manifest, self.notices.complain, self.segments.budget,
-                self._overwrite, settings.file_mode,
+                self._overwrite, options.file_mode,
             )  # fmt: skip
-        if settings.max_seconds is not None:
-            self._deadline = time.monotonic() + settings.max_seconds
+        if options.max_seconds is not None:
+            self._deadline = time.monotonic() + options.max_seconds
         self.begun = True
         if target is not None:
             self._target = target.name
@@ -221,7 +173,7 @@ class Pipeline:
 
     def set_rate(self, fraction: float | None) -> None:
         """Keeps only this share of the calls that would be kept. None means all of them again."""
-        keep = self.settings.keep
+        keep = self.options.keep
         answer: Answer = self._decider if keep.by_number else None
         if isinstance(keep, Every):
             answer = True
@@ -335,8 +287,8 @@ class Pipeline:
             says = f"sealed {stats.path}: {stats.kept} of {stats.seen} calls are on the tape"
             self.notices.tell("closed", says)
         if stats.kept and self.withholds:
-            patterns, unmatched = self.settings.values, self._withholding.unmatched
-            for says in unmatched_words(patterns, unmatched, outputs=self.settings.outputs):
+            patterns, unmatched = self.options.patterns, self._withholding.unmatched
+            for says in unmatched_words(patterns, unmatched, outputs=self.options.outputs):
                 self.notices.tell(says, f"values: {says}", level=logging.WARNING)
         self.notices.say_news()
 

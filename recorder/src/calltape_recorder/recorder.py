@@ -25,11 +25,11 @@ from calltape_recorder.host.attachment import Attachment
 from calltape_recorder.host.blind_spots import blind_spots
 from calltape_recorder.host.hooks import HookPair
 from calltape_recorder.host.method import ReplacedMethod
-from calltape_recorder.host.target import describe_target
+from calltape_recorder.host.target import check_target, describe_target
 from calltape_recorder.keep.ledger import State, Stats
 from calltape_recorder.keep.policies import Rate
 from calltape_recorder.log import say, say_kept
-from calltape_recorder.options import Options, check_options, check_path, check_target
+from calltape_recorder.options import Keywords, absolute_path, check_options
 from calltape_recorder.pipeline import Pipeline, child_path, free_path
 from calltape_recorder.threads import RLock, value_of
 from calltape_schema import TapeError
@@ -74,8 +74,8 @@ class Recorder:
             options of the wrong type.
     """
 
-    def __init__(self, path: str | os.PathLike[str], **options: Unpack[Options]) -> None:
-        self._choices = choices = check_options(options)
+    def __init__(self, path: str | os.PathLike[str], **options: Unpack[Keywords]) -> None:
+        self._options = chosen = check_options(options)
         self.classes: dict[str, type] = {}
         self._lock = RLock()  # for attach, detach and close; a call never takes it
         self._state: State = "open"
@@ -85,14 +85,14 @@ class Recorder:
         self._forks: int | None = None  # of this process, before a module was attached
         self._target: Target | None = None
         self._names = ModuleNames()
-        self._control = None if choices.control is None else ControlFile(choices.control)
+        self._control = None if chosen.control is None else ControlFile(os.fspath(chosen.control))
         # These two hold in a forked child as well, from its first call.
         self._paused = False
         self._rate: float | None = None
         self._states = _States()  # guards these two; it is held for a few assignments
-        self.path = _file_in(check_path(path), "tape")
-        pipeline = self._pipeline_at(self.path, choices.overwrite)
-        self._handler = CallHandler(pipeline, self._renew, outputs=choices.settings.outputs)
+        self.path = _file_in(absolute_path(path), "tape")
+        pipeline = self._pipeline_at(self.path, chosen.overwrite)
+        self._handler = CallHandler(pipeline, self._renew, outputs=chosen.outputs)
         lifecycle.know(self)
 
     def attach(self, module: Any, *, running: bool = False) -> Self:
@@ -107,7 +107,7 @@ class Recorder:
             TapeError: ``closed`` after :meth:`close`, ``usage`` if something else is attached or
                 the object has no such method, ``io`` if the tape cannot be written.
         """
-        via, method = self._choices.via, self._choices.method
+        via, method = self._options.via, self._options.method
         with self._lock:
             pipeline = self._handler.pipeline
             if pipeline is None and self._state == "forked":
@@ -241,8 +241,7 @@ class Recorder:
             self._state = "forked"
 
     def _pipeline_at(self, path: str, overwrite: bool) -> Pipeline:
-        settings = self._choices.settings
-        made = Pipeline(settings, path, overwrite, self._met, self._each_second, self._states)
+        made = Pipeline(self._options, path, overwrite, self._met, self._each_second, self._states)
         made.module_names = self._names
         return made
 
@@ -280,11 +279,11 @@ class Recorder:
         return pipeline
 
     def _attached(self, module: Any, pipeline: Pipeline) -> Attachment:
-        via = self._choices.via
+        via = self._options.via
         try:
             attachment: Attachment
             if via == "method":
-                attachment = ReplacedMethod(module, self._choices.method, self._handler)
+                attachment = ReplacedMethod(module, self._options.method, self._handler)
             else:
                 attachment = HookPair(module, self._handler)
         except Exception as error:
@@ -391,7 +390,7 @@ class Recorder:
             return  # nothing was attached
         if not stats.seen and lifecycle.forks() > self._forks:
             return  # the calls may be on the tapes of other processes
-        says = why_empty(stats.target, self._choices.via, stats.seen, stats.kept, stats.dropped)
+        says = why_empty(stats.target, self._options.via, stats.seen, stats.kept, stats.dropped)
         # What else loses calls was said when it happened.
         if says is not None and (not stats.seen or pipeline.notices.last_error is None):
             copies = f". Copies of it that were made: {stats.copies}" if stats.copies else ""
@@ -417,7 +416,7 @@ class Recorder:
 
 
 def record(
-    model: Any, path: str | os.PathLike[str], *, running: bool = False, **options: Unpack[Options]
+    model: Any, path: str | os.PathLike[str], *, running: bool = False, **options: Unpack[Keywords]
 ) -> Recorder:
     """Attaches a new :class:`Recorder` to ``model``. A ``with`` statement seals its tape.
 
@@ -434,13 +433,13 @@ def record(
         TapeError: as :class:`Recorder` and :meth:`Recorder.attach`.
     """
     # All is checked before a file is created, or destroyed with overwrite=True.
-    text = check_path(path)
+    text = absolute_path(path)
     if "method" not in options or isinstance(model, str):
         model, method = owner_of(model, text)
         if method is not None:
             options["method"] = method
-    choices = check_options(options)
-    check_target(model, choices.method, choices.via, text)
+    chosen = check_options(options)
+    check_target(model, chosen.method, chosen.via, text)
     recorder = Recorder(_file_in(text, name_of(type(model))), **options)
     try:
         return recorder.attach(model, running=running)

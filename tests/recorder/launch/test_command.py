@@ -10,6 +10,7 @@ import pytest
 
 from calltape_recorder.launch.launcher import STARTUP, main, prepare
 from calltape_recorder.launch.startup import calltape_variable
+from calltape_recorder.options import help_of
 
 PID = os.getpid()
 
@@ -26,6 +27,15 @@ def test_the_environment_of_the_command(tmp_path: Path) -> None:
     files = {"sitecustomize.py", "calltape_startup.py", "calltape_variable.py"}
     files.add("calltape_explaining.py")
     assert files <= set(os.listdir(STARTUP))
+
+
+def test_the_help_names_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+    assert ended.value.code == 0
+    said = " ".join(capsys.readouterr().out.split())
+    for name, says in help_of().items():
+        assert f"--{name.replace('_', '-')} … {says}" in said
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ import json
 
 import pytest
 
-from calltape_recorder import TapeError
-from calltape_recorder.launch.settings import parse_duration, parse_keep, parse_options, parse_size
+from calltape_recorder import FlightRecorder, TapeError
+from calltape_recorder.launch.launcher import options_in
 from calltape_recorder.launch.startup.calltape_variable import split
-from calltape_recorder.write.flight_recorder import FlightRecorder
+from calltape_recorder.option_texts import parse_duration, parse_keep, parse_size
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_the_environment_says_every_option() -> None:
         min_free_bytes=2GB;
         via=method; method=generate; wait=1h
     """
-    options = parse_options(split(text))
+    options = options_in(split(text))
     assert str(options.pop("keep")) == "novelty() | rate(0.01, seed=0)"
     assert options == {
         "values": {"*": "all", "past.*": "none"}, "segment_bytes": 1 << 30,
@@ -98,7 +98,7 @@ def test_json_says_what_the_list_cannot() -> None:
     said = {"tape": "/a;b", "values": {"x;=y": "none"}, "flight_recorder": {"calls": 3}}
     settings = split(json.dumps(said))
     assert settings["tape"] == "/a;b"
-    options = parse_options(settings)
+    options = options_in(settings)
     assert options["values"] == {"x;=y": "none"}
     assert options["flight_recorder"] == FlightRecorder(calls=3)
 
@@ -117,5 +117,5 @@ def test_settings_that_cannot_be_split(text: str) -> None:
 )  # fmt: skip
 def test_options_that_do_not_hold_are_named(text: str) -> None:
     with pytest.raises(TapeError, match=text.partition("=")[0]) as caught:
-        parse_options(split(text))
+        options_in(split(text))
     assert caught.value.kind == "usage"

@@ -18,7 +18,7 @@ import torch
 
 from calltape_analyzer import open_tape
 from calltape_recorder import Recorder, TapeError, record
-from calltape_recorder.launch.settings import parse_options
+from calltape_recorder.options import parse_options
 from calltape_recorder.write import compression, tape_file
 from calltape_recorder.write.segments import Segments
 from calltape_recorder.write.tape_file import TapeFile

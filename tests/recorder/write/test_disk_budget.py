@@ -12,9 +12,10 @@ import pytest
 import torch
 
 from calltape_recorder import Rate, TapeError, record
+from calltape_recorder.bounds import OWNER_ONLY
 from calltape_recorder.write import disk_file, segments
 from calltape_recorder.write.disk_budget import DiskBudget
-from calltape_recorder.write.disk_file import OWNER_ONLY, DiskFile
+from calltape_recorder.write.disk_file import DiskFile
 from calltape_recorder.write.tape_file import TapeFile
 from calltape_schema import writer as tape_writer
 from calltape_schema.end import End

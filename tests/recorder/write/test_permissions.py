@@ -16,7 +16,7 @@ import torch
 from calltape_recorder import First, FlightRecorder, Recorder, TapeError, control, record
 from calltape_recorder.control import ControlFile
 from calltape_recorder.launch.launcher import prepare
-from calltape_recorder.launch.settings import parse_options
+from calltape_recorder.options import parse_options
 from tests.recorder.models import Identity
 from tests.recorder.processes import in_a_fork
 

@@ -12,7 +12,7 @@ import pytest
 
 from calltape_analyzer import open_tape
 from calltape_recorder import Novelty, Recorder, TapeError, record
-from calltape_recorder.launch.settings import parse_options
+from calltape_recorder.options import parse_options
 from calltape_recorder.write import closed_segments, segments, writer
 from tests.recorder.models import Identity
 from tests.recorder.write.test_segments import KIB, adds_up, block, call, tapes

@@ -13,9 +13,9 @@ import torch
 
 from calltape_analyzer import open_tape
 from calltape_recorder import Recorder, TapeError, record
+from calltape_recorder.bounds import LEAST_DISK_BYTES
 from calltape_recorder.keep.ledger import Stats
 from calltape_recorder.write import disk_file, segments, writer
-from calltape_recorder.write.disk_budget import LEAST_DISK_BYTES
 from tests.recorder.models import Add, Identity
 from tests.recorder.reading import read
 

@@ -1,4 +1,5 @@
-"""Describes for the manifest what is recorded (class, method, signature), and what records it."""
+"""Checks what is to be recorded, and describes it for the manifest (class, method, signature), with
+what records it."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import dis
 import inspect
 import platform
 import sys
+import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
@@ -17,11 +19,11 @@ import torch
 
 from calltape_recorder.capture.known_classes import type_name
 from calltape_recorder.capture.withholding import is_public_default
-from calltape_schema import __version__
+from calltape_schema import TapeError, __version__
 from calltape_schema.plain_classes import namespace_of
 from calltape_schema.records import MAX_PARAMETERS, Parameter, Producer, Rank, Target
 
-__all__ = ["describe_producer", "describe_target", "outside_state", "rank_now"]
+__all__ = ["check_target", "describe_producer", "describe_target", "outside_state", "rank_now"]
 
 # Names what a model reads that is no argument: engines keep the state of a step beside the call.
 #
@@ -129,6 +131,50 @@ def _changed_by(code: CodeType) -> Iterator[str]:
     for inner in code.co_consts:
         if type(inner) is CodeType:
             yield from _changed_by(inner)
+
+
+def check_target(
+    target: Any, method: str, via: Literal["hook", "method"], path: str | None = None
+) -> None:
+    """Checks that this method of this object can be recorded.
+
+    Raises:
+        TapeError: ``usage`` if it cannot.
+    """
+    name = type(target).__name__
+    if isinstance(target, type):
+        raise TapeError(
+            "usage", f"{target.__name__} is a class", path=path,
+            advice="pass the instance whose calls are to be recorded",
+        )  # fmt: skip
+    if via == "hook" and not isinstance(target, torch.nn.Module):
+        raise TapeError(
+            "usage", f"only modules have hooks, a {name} has none", path=path,
+            advice='pass via="method" for other objects',
+        )  # fmt: skip
+    try:
+        found = callable(getattr(target, method, None))
+    except Exception:  # the host's own __getattr__
+        found = False
+    if not found:
+        raise TapeError(
+            "usage", f"a {name} has no method {method!r}", path=path,
+            advice="name one of its methods",
+        )  # fmt: skip
+    if via == "method" and not _takes_attributes(target):
+        raise TapeError(
+            "usage", f"the methods of a {name} cannot be replaced: it has __slots__ or is built in",
+            path=path, advice="record the object that calls it, or wrap it in a class of your own",
+        )  # fmt: skip
+
+
+def _takes_attributes(target: Any) -> bool:
+    try:
+        vars(target)
+        weakref.ref(target)
+    except TypeError:
+        return False
+    return True
 
 
 _MAX_TEXT = 1000

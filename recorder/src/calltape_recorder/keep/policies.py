@@ -25,6 +25,7 @@ __all__ = [
     "Decider",
     "Every",
     "First",
+    "FlightRecorder",
     "Keep",
     "PerSecond",
     "PerStructure",
@@ -225,6 +226,29 @@ class When(Keep):
     def __str__(self) -> str:
         name = getattr(self.predicate, "__qualname__", type(self.predicate).__name__)
         return f"when({name[:200]})"
+
+
+@dataclass(frozen=True)
+class FlightRecorder:
+    """How much is held: the last calls that ``keep`` did not keep, within two bounds. Their memory
+    comes on top of ``max_queue_bytes``.
+
+    Args:
+        calls: at most so many calls are held.
+        bytes: at most so many bytes of their tensors are held.
+
+    Raises:
+        TapeError: ``usage`` for anything but positive ints.
+    """
+
+    calls: int = 100
+    bytes: int = 64 * 1024 * 1024
+
+    def __post_init__(self) -> None:
+        for name, value in (("calls", self.calls), ("bytes", self.bytes)):
+            if type(value) is not int or value < 1:
+                reason = f"FlightRecorder({name}={value!r})"
+                raise TapeError("usage", reason, advice="pass an int, 1 or more")
 
 
 def start_over(decider: Decider) -> None:

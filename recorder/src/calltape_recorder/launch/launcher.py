@@ -32,7 +32,7 @@ from typing import Any
 
 import torch
 
-from calltape_recorder.launch.settings import OPTIONS, parse_options
+from calltape_recorder.bounds import OWNER_ONLY
 from calltape_recorder.launch.startup.calltape_explaining import (
     LOCALS,
     about_class,
@@ -41,16 +41,18 @@ from calltape_recorder.launch.startup.calltape_explaining import (
 )
 from calltape_recorder.launch.startup.calltape_variable import seconds, split
 from calltape_recorder.log import say
+from calltape_recorder.options import help_of, parse_options
 from calltape_recorder.recorder import Recorder, record
 from calltape_recorder.threads import RLock
-from calltape_recorder.write.disk_file import OWNER_ONLY, make_folders
+from calltape_recorder.write.disk_file import make_folders
 from calltape_schema import TapeError
 
-__all__ = ["STARTUP", "attach", "main", "prepare"]
+__all__ = ["STARTUP", "attach", "main", "options_in", "prepare"]
 
 STARTUP = os.fspath(Path(__file__).with_name("startup"))
 """The directory that makes Python processes read ``CALLTAPE``, when it is on PYTHONPATH."""
 
+_NO_OPTIONS = ("target", "tape", "wait", "pid")  # settings that are not for the recorder
 _MAX_INSTANCES = 32
 _MAX_TAPES = 10_000
 
@@ -68,7 +70,7 @@ def attach(settings: Mapping[str, Any], owner: Any, name: str, value: Any) -> No
         TapeError: ``usage`` if a setting is wrong or the value cannot be recorded, ``io`` if the
             tape cannot be written.
     """
-    options = parse_options(settings)
+    options = options_in(settings)
     tape = _directory(settings)
     is_command = settings.get("pid") == os.getpid()
     if isinstance(value, type):
@@ -84,6 +86,15 @@ def attach(settings: Mapping[str, Any], owner: Any, name: str, value: Any) -> No
             "usage", f"the target is a {type(value).__name__}, not a module, class or method",
             advice="name the method that the server calls: package.module:object.method",
         )  # fmt: skip
+
+
+def options_in(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The keyword arguments of a recorder, from settings that are also those of this launcher.
+
+    Raises:
+        TapeError: ``usage`` if a setting is unknown or wrong.
+    """
+    return parse_options({key: settings[key] for key in settings if key not in _NO_OPTIONS})
 
 
 def _directory(settings: Mapping[str, Any]) -> str:
@@ -213,7 +224,7 @@ def prepare(settings: Mapping[str, Any], environment: Mapping[str, str]) -> dict
         reason = f"target={target[:100]!r}"
         raise TapeError("usage", reason, advice="write it like package.module:attribute")
     directory = _directory(settings)
-    options = parse_options(settings)
+    options = options_in(settings)
     whole = {key: value for key, value in settings.items() if value is not None}
     whole["tape"] = directory
     try:
@@ -276,30 +287,6 @@ def _become(command: list[str], environment: dict[str, str]) -> int:
         return 127 if isinstance(error, FileNotFoundError) else 126
 
 
-_HELP = {
-    "keep": 'which calls, such as "novelty() | rate(0.01, seed=7) & per_second(5)"',
-    "values": "all, none, or by leaf path: *:all,cache.*:none",
-    "outputs": "record what the model returns: true or false",
-    "flight_recorder": "keep the last calls in memory: true, or calls=100,bytes=64MiB",
-    "write_ahead": "write the inputs to a file before the model runs: true or false",
-    "max_calls": "stop after this many calls",
-    "max_seconds": "stop after this time: 90, 10m, 24h",
-    "max_share": "the most of the time of the calls that recording may cost: 1%",
-    "max_queue_bytes": "the most memory that calls not yet written may use: 256MiB",
-    "max_disk_bytes": "the most bytes that one recorder may write, at least 128KiB: 20GiB",
-    "max_age_seconds": "delete files that ended so long ago: 7d",
-    "min_free_bytes": "leave this many bytes of the disk free",
-    "segment_bytes": "begin another file after this many bytes",
-    "segment_seconds": "begin another file after this time",
-    "compress": "compress complete files: zstd, gz or none",
-    "when_full": "if the disk limit is reached: stop or delete_oldest",
-    "file_mode": "permissions of the files, such as 640; the default is 600",
-    "control": "a JSON file that is read for pause, rate, seal and dump",
-    "via": "hook or method",
-    "method": "the method of the target whose calls are recorded",
-}
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="calltape-record",
@@ -317,8 +304,9 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument("--tape", metavar="DIR", help="the directory for <Class>-<process>.tape")
     parser.add_argument("--wait", metavar="TIME", help="how long a name may take to appear: 10m")
-    for name in OPTIONS:
-        parser.add_argument(f"--{name.replace('_', '-')}", metavar="…", help=_HELP[name])
+    for name, says in help_of().items():
+        says = says.replace("%", "%%")  # argparse puts values in
+        parser.add_argument(f"--{name.replace('_', '-')}", metavar="…", help=says)
     parser.add_argument(
         "--print-path", action="store_true",
         help="print a directory: if it is on PYTHONPATH, Python reads CALLTAPE by itself",

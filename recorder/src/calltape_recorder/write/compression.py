@@ -16,7 +16,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from calltape_recorder.write.disk_file import OWNER_ONLY, set_mode
+from calltape_recorder.bounds import OWNER_ONLY
+from calltape_recorder.write.disk_file import set_mode
 from calltape_recorder.write.tape_file import SUFFIXES, CompressedFile, TapeFile, compressor
 from calltape_schema import TapeError
 
@@ -62,6 +63,8 @@ class Compression:
         complain: Callable[[str, BaseException], None],
         resized: Callable[[TapeFile], None],
     ) -> None:
+        if form is not None:
+            compressor(form)  # a host learns now that it has no such form
         self._form = form
         self._mode = mode
         self._complain = complain

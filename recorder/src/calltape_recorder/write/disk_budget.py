@@ -1,19 +1,13 @@
-"""The bounds of the files, and who has how much of ``max_disk_bytes``."""
+"""Who has how much of ``max_disk_bytes``."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
-from typing import Literal
 
 from calltape_recorder.threads import RLock
 
-__all__ = ["LEAST_DISK_BYTES", "Bounds", "DiskBudget", "Refusal", "free_bytes"]
+__all__ = ["DiskBudget", "Refusal", "free_bytes"]
 
-LEAST_DISK_BYTES = 128 * 1024
-"""A smaller bound has no room for a call: 64 KiB stay free for the end of its file."""
-
-_OLDEST_SHARE = 8  # with deletion and no size or age of a segment, the bound is so many segments
 _AHEAD_SHARE = 4  # at most this part of the bound is left free for calls under way
 
 
@@ -25,40 +19,6 @@ def free_bytes(path: str) -> int:
     """How many bytes are free where a file is."""
     found = os.statvfs(os.path.dirname(path) or ".")
     return found.f_bavail * found.f_frsize
-
-
-@dataclass(frozen=True)
-class Bounds:
-    """The bounds of a recording, in bytes and seconds; None if there is no such bound."""
-
-    max_disk_bytes: int | None = None
-    min_free_bytes: int | None = None
-    segment_bytes: int | None = None
-    segment_seconds: float | None = None
-    when_full: Literal["stop", "delete_oldest"] = "stop"
-    max_age_seconds: float | None = None
-
-    @property
-    def deletes(self) -> bool:
-        return self.when_full == "delete_oldest"
-
-    @property
-    def most_in_segment(self) -> int | None:
-        """Bytes at which the next file begins."""
-        if self.segment_bytes is None and self.deletes and self.max_disk_bytes is not None:
-            return max(self.max_disk_bytes // _OLDEST_SHARE, 1)
-        return self.segment_bytes
-
-    @property
-    def most_seconds_in_segment(self) -> float | None:
-        """Seconds after which the next file begins."""
-        if self.segment_seconds is None and self.max_age_seconds is not None:
-            return self.max_age_seconds / _OLDEST_SHARE
-        return self.segment_seconds
-
-    @property
-    def is_rolling(self) -> bool:
-        return self.most_in_segment is not None or self.most_seconds_in_segment is not None
 
 
 class DiskBudget:

@@ -13,17 +13,13 @@ import stat
 from collections.abc import Sequence
 from typing import Any
 
+from calltape_recorder.bounds import OWNER_ONLY
 from calltape_schema import TapeError
 
-__all__ = ["OWNER_ONLY", "DiskFile", "foreign_hand", "make_folders", "set_mode"]
+__all__ = ["DiskFile", "foreign_hand", "make_folders", "set_mode"]
 
-# Who may read the files of a recorder, and whose files the recorder trusts.
-#
-# A tape has what users sent, so only its owner may read it unless an option says otherwise. The
-# umask does not count: it is a setting of the machine, not a decision about this file.
-
-OWNER_ONLY = 0o600
-"""The mode of a file. Whoever may read the files of a new directory may search it too."""
+# Who may read the files of a recorder, and whose files the recorder trusts. The umask does not
+# count: it is a setting of the machine, not a decision about this file.
 
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 

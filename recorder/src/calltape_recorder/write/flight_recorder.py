@@ -5,40 +5,16 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from calltape_recorder.call import Call
+from calltape_recorder.keep.policies import FlightRecorder
 from calltape_recorder.threads import RLock
-from calltape_schema import TapeError
 from calltape_schema.endings import Dump
 
-__all__ = ["FlightRecorder", "HeldCalls"]
+__all__ = ["HeldCalls"]
 
 _MAX_DUMPS = 1000
 _MAX_REASON = 1000
-
-
-@dataclass(frozen=True)
-class FlightRecorder:
-    """How much is held: the last calls that ``keep`` did not keep, within two bounds. Their memory
-    comes on top of ``max_queue_bytes``.
-
-    Args:
-        calls: at most so many calls are held.
-        bytes: at most so many bytes of their tensors are held.
-
-    Raises:
-        TapeError: ``usage`` for anything but positive ints.
-    """
-
-    calls: int = 100
-    bytes: int = 64 * 1024 * 1024
-
-    def __post_init__(self) -> None:
-        for name, value in (("calls", self.calls), ("bytes", self.bytes)):
-            if type(value) is not int or value < 1:
-                reason = f"FlightRecorder({name}={value!r})"
-                raise TapeError("usage", reason, advice="pass an int, 1 or more")
 
 
 class HeldCalls:

@@ -8,9 +8,10 @@ import time
 from collections.abc import Callable, Sequence
 
 from calltape_recorder.keep.ledger import Ledger
+from calltape_recorder.options import Options
 from calltape_recorder.write.closed_segments import ClosedSegments, Gone
 from calltape_recorder.write.compression import Compression
-from calltape_recorder.write.disk_budget import Bounds, DiskBudget, Refusal, free_bytes
+from calltape_recorder.write.disk_budget import DiskBudget, Refusal, free_bytes
 from calltape_recorder.write.notices import Notices
 from calltape_recorder.write.tape_file import TapeFile
 from calltape_schema import TapeError
@@ -20,7 +21,7 @@ from calltape_schema.inputs_table import InputsTable
 from calltape_schema.records import Manifest, Segment
 from calltape_schema.writer import manifest_member
 
-__all__ = ["Bounds", "OtherFile", "Refusal", "Segments"]
+__all__ = ["OtherFile", "Refusal", "Segments"]
 
 _LOOK_SECONDS = 1.0
 _FREE_LOOK_BYTES = 16 * 1024 * 1024
@@ -41,14 +42,13 @@ class Segments:
     Args:
         path: the path of the first file. The others are ``<stem>-00001.tape`` and so on.
         overwrite: whether to replace an existing first file. Later ones take names that are free.
-        file_mode: the permissions of the files.
-        bounds: tell when the next file begins, and when to stop.
+        options: tell when the next file begins and when to stop, the permissions of the files, and
+            the form in which complete ones are kept.
         ledger: tells what became of calls, and is told of files that are gone.
         drain: tells what became of the calls since it was called last, the counted inputs of those
             that are not on the tape, and the dumps.
         gone: is called for a file that is gone.
         notices: what people are told.
-        compress: the form in which complete files are kept: ``zstd``, ``gz``, or None.
 
     Attributes:
         budget: who has how much of ``max_disk_bytes``.
@@ -56,28 +56,26 @@ class Segments:
         file: counts the files that were begun. A call may refer to bytes of the current file alone.
 
     Raises:
-        TapeError: ``exists`` or ``io``.
+        TapeError: ``exists`` or ``io``; ``usage`` if this Python cannot write the form.
     """
 
     def __init__(
         self,
         path: str,
         overwrite: bool,
-        file_mode: int,
-        bounds: Bounds,
+        options: Options,
         ledger: Ledger,
         drain: Callable[[], tuple[Coverage, InputsTable, tuple[Dump, ...]]],
         gone: Gone,
         notices: Notices,
-        compress: str | None = None,
     ) -> None:
         self.first_path = path
-        self._bounds = bounds
+        self._options = options
         self._ledger = ledger
         self._drain = drain
         self._gone = gone
         self._notices = notices
-        self.budget = DiskBudget(bounds.max_disk_bytes)
+        self.budget = DiskBudget(options.max_disk_bytes)
         self._new_bytes = 0  # of a file without calls
         self._end_bytes = _END_BYTES
         self._stem = path.removesuffix(".tape")
@@ -87,10 +85,11 @@ class Segments:
         self._manifest: Manifest | None = None
         self._began = self._looked = time.monotonic()
         self._free_left = 0
-        self._file_mode = file_mode
-        self.compression = Compression(compress, file_mode, notices.complain, self._closed.measure)
+        self.compression = Compression(
+            options.compress, options.file_mode, notices.complain, self._closed.measure
+        )
         self.compression.claim(path, overwrite=overwrite)
-        self._tape: TapeFile | None = TapeFile(path, overwrite, file_mode)
+        self._tape: TapeFile | None = TapeFile(path, overwrite, options.file_mode)
 
     @property
     def path(self) -> str:
@@ -113,7 +112,7 @@ class Segments:
     def bytes_of_file(self) -> int | None:
         """How many bytes a file should have; None if there is no bound. What is appended at once is
         in one file, so it should not be more."""
-        return self._bounds.most_in_segment
+        return self._options.most_in_segment
 
     @property
     def count(self) -> int:
@@ -128,7 +127,7 @@ class Segments:
         """
         self._manifest = manifest
         self._began = time.monotonic()
-        if self._bounds.is_rolling:
+        if self._options.is_rolling:
             manifest = manifest.model_copy(update={"segment": Segment()})
         assert self._tape is not None
         self._tape.begin(manifest)
@@ -194,8 +193,8 @@ class Segments:
         elif tape is not None and self._is_old(now) and tape.calls:
             self.roll()
         self._closed.forget_moved()
-        if self._bounds.max_age_seconds is not None:
-            self._closed.expire(self._bounds.max_age_seconds)
+        if self._options.max_age_seconds is not None:
+            self._closed.expire(self._options.max_age_seconds)
 
     def seal(self) -> None:
         """Writes the last end.
@@ -241,7 +240,7 @@ class Segments:
         return self._leaves_free(nbytes) and self.budget.claim(self._needed(is_last=True) + nbytes)
 
     def _leaves_free(self, nbytes: int) -> bool:
-        floor = self._bounds.min_free_bytes
+        floor = self._options.min_free_bytes
         return floor is None or free_bytes(self.first_path) >= floor + nbytes
 
     def close(self) -> None:
@@ -258,7 +257,7 @@ class Segments:
             self._tape.remove()
 
     def _is_old(self, now: float) -> bool:
-        most = self._bounds.most_seconds_in_segment
+        most = self._options.most_seconds_in_segment
         return most is not None and now - self._began >= most
 
     def _current(self, first: int) -> TapeFile:
@@ -271,7 +270,7 @@ class Segments:
             path = f"{self._stem}-{self._number + 1:05d}.tape"
             try:
                 self.compression.claim(path, overwrite=False)
-                tape = TapeFile(path, overwrite=False, mode=self._file_mode)
+                tape = TapeFile(path, overwrite=False, mode=self._options.file_mode)
             except TapeError as error:
                 if error.kind != "exists":
                     cause = error.__context__
@@ -311,8 +310,8 @@ class Segments:
         others = self._needed(besides=tape, is_last=is_last)
 
         def fits(nbytes: int) -> bool:
-            if self._bounds.max_disk_bytes is not None:  # the next end may be as long
-                most = self._bounds.max_disk_bytes // _END_SHARE
+            if self._options.max_disk_bytes is not None:  # the next end may be as long
+                most = self._options.max_disk_bytes // _END_SHARE
                 self._end_bytes = max(self._end_bytes, min(nbytes - index, most))
             return self.budget.claim(others + nbytes)
 
@@ -323,7 +322,7 @@ class Segments:
         tape = self._tape
         if tape is None or not tape.calls:
             return False
-        most = self._bounds.most_in_segment
+        most = self._options.most_in_segment
         is_large = most is not None and tape.size + append.size > most
         return is_large or tape.calls + len(append.calls) > _MAX_CALLS
 
@@ -354,8 +353,8 @@ class Segments:
             raise Refusal("max_disk_bytes")
 
     def _make_room(self, append: Append) -> None:
-        bounds = self._bounds
-        if bounds.max_disk_bytes is None and bounds.min_free_bytes is None:
+        options = self._options
+        if options.max_disk_bytes is None and options.min_free_bytes is None:
             return
         size = append.size
         while True:
@@ -366,7 +365,7 @@ class Segments:
                 break
             if not self._delete_one():
                 raise Refusal("max_disk_bytes")
-        floor = self._bounds.min_free_bytes
+        floor = self._options.min_free_bytes
         if floor is None:
             return
         self._free_left -= size
@@ -377,7 +376,7 @@ class Segments:
             self._free_left = min(_FREE_LOOK_BYTES, -missing // 2)
 
     def _delete_one(self) -> bool:
-        if not self._bounds.deletes:
+        if not self._options.deletes:
             return False
         if not self._closed.count:
             if self._tape is None or not self._tape.calls:

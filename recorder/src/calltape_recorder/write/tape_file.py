@@ -7,7 +7,8 @@ import zlib
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-from calltape_recorder.write.disk_file import OWNER_ONLY, DiskFile
+from calltape_recorder.bounds import OWNER_ONLY
+from calltape_recorder.write.disk_file import DiskFile
 from calltape_schema import TapeError
 from calltape_schema.end import End, decode_end
 from calltape_schema.endings import Coverage, Dump
@@ -17,7 +18,7 @@ from calltape_schema.records import Manifest
 from calltape_schema.tar import BLOCK, parse_header
 from calltape_schema.writer import TapeWriter
 
-__all__ = ["SUFFIXES", "CompressedFile", "Compressor", "TapeFile", "check_form", "compressor"]
+__all__ = ["SUFFIXES", "CompressedFile", "Compressor", "TapeFile", "compressor"]
 
 # The two forms in which a complete tape may be compressed, and where its end is then.
 #
@@ -71,22 +72,17 @@ class CompressedFile(NamedTuple):
 
 
 def compressor(form: str) -> Compressor:
-    """A compressor for one frame of this form, ``zstd`` or ``gz``."""
+    """A compressor for one frame of this form, ``zstd`` or ``gz``.
+
+    Raises:
+        TapeError: ``usage`` if this Python cannot write the form.
+    """
     if form == "gz":
         return zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP)
     module = _zstd()
     parameters = module.CompressionParameter
     options = {parameters.compression_level: _ZSTD_LEVEL, parameters.checksum_flag: 1}
     return module.ZstdCompressor(options=options)  # type: ignore[no-any-return]
-
-
-def check_form(form: Any) -> None:
-    """Raises TapeError (``usage``) if this is no form, or one that this Python cannot write."""
-    if form is not None and form not in SUFFIXES:
-        advice = "pass 'zstd', 'gz' or None"
-        raise TapeError("usage", f"compress={form!r:.100}", advice=advice)
-    if form == "zstd":
-        _zstd()
 
 
 def _zstd() -> Any:

@@ -1,5 +1,4 @@
-"""Turns the text of a command line or an environment variable into the objects that
-:class:`Recorder` takes.
+"""Reads the options of a recorder from text: of a command line, or of an environment variable.
 
 The text is parsed and never evaluated: only known names of policies are taken, with numbers as
 their arguments.
@@ -12,15 +11,37 @@ import inspect
 import os
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from typing import NoReturn
 
+from calltape_recorder.bounds import MAX_POLICY_CHARACTERS, MAX_POLICY_DEPTH
 from calltape_recorder.keep.novelty import Novelty
-from calltape_recorder.keep.policies import Every, First, Keep, PerSecond, PerStructure, Rate
+from calltape_recorder.keep.policies import (
+    Every,
+    First,
+    FlightRecorder,
+    Keep,
+    PerSecond,
+    PerStructure,
+    Rate,
+)
 from calltape_recorder.launch.startup.calltape_variable import seconds
-from calltape_recorder.write.flight_recorder import FlightRecorder
 from calltape_schema import TapeError
 
-__all__ = ["OPTIONS", "parse_duration", "parse_keep", "parse_options", "parse_size"]
+__all__ = [
+    "parse_compression",
+    "parse_count",
+    "parse_duration",
+    "parse_flight_recorder",
+    "parse_keep",
+    "parse_mode",
+    "parse_path",
+    "parse_share",
+    "parse_size",
+    "parse_text",
+    "parse_truth",
+    "parse_values",
+    "parse_word",
+]
 
 _POLICIES: dict[str, type[Keep]] = {
     "every": Every,
@@ -30,8 +51,6 @@ _POLICIES: dict[str, type[Keep]] = {
     "perstructure": PerStructure,
     "rate": Rate,
 }
-_MAX_TEXT = 2000
-_MAX_DEPTH = 50
 _ALPHABET = re.compile(r"[\w\s.,()|&=+-]*", re.ASCII)
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]i?)?B?", re.ASCII | re.IGNORECASE)
 _FACTORS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
@@ -39,7 +58,7 @@ _FACTORS.update({f"{letter}i": 2 ** (10 * n) for n, letter in enumerate("kmgt", 
 _KEEP_ADVICE = 'write it like "novelty() | rate(0.01, seed=7) & per_second(5)"'
 
 
-def parse_keep(text: str) -> Keep:
+def parse_keep(value: object) -> Keep:
     """Parses policies that are composed with ``&`` and ``|``; ``&`` binds tighter. The text is what
     ``str(policy)`` gives, such as ``novelty() | rate(0.01, seed=7) & per_second(5)``. A predicate
     (``When``) is code and cannot be written as text.
@@ -47,14 +66,15 @@ def parse_keep(text: str) -> Keep:
     Raises:
         TapeError: ``usage`` if the text is anything else.
     """
-    if len(text) > _MAX_TEXT or not _ALPHABET.fullmatch(text):
+    text = parse_text(value)
+    if len(text) > MAX_POLICY_CHARACTERS or not _ALPHABET.fullmatch(text):
         _refuse(f"keep={text[:100]!r}", _KEEP_ADVICE)
     line = " ".join(text.split())
     try:
         tree = ast.parse(line, mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         _refuse(f"keep={text[:100]!r}", _KEEP_ADVICE)
-    return _Reading(line).policy(tree.body, _MAX_DEPTH)
+    return _Reading(line).policy(tree.body, MAX_POLICY_DEPTH)
 
 
 class _Reading:
@@ -65,7 +85,7 @@ class _Reading:
 
     def policy(self, node: ast.expr, depth: int) -> Keep:
         if depth <= 0:
-            _refuse("keep is nested too deep", f"use at most {_MAX_DEPTH} policies")
+            _refuse("keep is nested too deep", f"use at most {MAX_POLICY_DEPTH} policies")
         if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.BitAnd, ast.BitOr)):
             left, right = self.policy(node.left, depth - 1), self.policy(node.right, depth - 1)
             return left & right if isinstance(node.op, ast.BitAnd) else left | right
@@ -133,36 +153,40 @@ def parse_duration(value: object) -> float:
         _refuse(str(error), "write it like 90, 10m, 24h or 7d")
 
 
-def _whole(value: object) -> int:
+def parse_count(value: object) -> int:
+    """Reads an int, 0 or more."""
     text = str(value) if type(value) in (int, str) else ""
     if not (text.isascii() and text.isdecimal() and len(text) < 20):
         _refuse(f"{value!r:.100} is no count", "write an int, 0 or more")
     return int(text)
 
 
-def _truth(value: object) -> bool:
+def parse_truth(value: object) -> bool:
+    """Reads ``true`` or ``false``, or a word like these."""
     words = {"true": True, "yes": True, "on": True, "1": True}
     words.update({"false": False, "no": False, "off": False, "0": False})
     truth = words.get(str(value).strip().lower())
     return _refuse(f"{value!r:.100}", "write true or false") if truth is None else truth
 
 
-def _text(value: object) -> str:
+def parse_text(value: object) -> str:
+    """Reads any text, such as a name."""
     if not isinstance(value, str) or not value:
         _refuse(f"{value!r:.100} is no text", "write a name")
     return value
 
 
-def _keep(value: object) -> Keep:
-    return parse_keep(_text(value))
+def parse_path(value: object) -> str:
+    """Reads a path, and makes it absolute."""
+    return os.path.abspath(parse_text(value))
 
 
-def _values(value: object) -> str | dict[str, str]:
+def parse_values(value: object) -> str | dict[str, str]:
     """Reads ``all``, ``none``, or patterns of leaf paths (``*:all,cache.*:none``). The
     last pattern that matches a leaf decides."""
     if isinstance(value, Mapping):
         items = [(str(pattern), str(choice)) for pattern, choice in value.items()]
-    elif ":" not in (text := _text(value)):
+    elif ":" not in (text := parse_text(value)):
         items = []
         if text not in ("all", "none"):
             _refuse(f"{text[:100]!r}", "write all, none, or pattern:none,pattern:all")
@@ -175,99 +199,52 @@ def _values(value: object) -> str | dict[str, str]:
     return dict(items)
 
 
-def _flight(value: object) -> FlightRecorder | None:
+def parse_flight_recorder(value: object) -> FlightRecorder | None:
     """Reads ``true``, or one or both of the bounds: ``calls=100,bytes=64MiB``."""
-    parsers = {"calls": _whole, "bytes": parse_size}
+    parsers = {"calls": parse_count, "bytes": parse_size}
     if isinstance(value, Mapping):
         items = {str(name): given for name, given in value.items()}
     elif isinstance(value, str) and "=" in value:
         parts = [part.partition("=") for part in value.split(",")]
         items = {name.strip(): given.strip() for name, _, given in parts}
     else:
-        return FlightRecorder() if _truth(value) else None
+        return FlightRecorder() if parse_truth(value) else None
     if not items.keys() <= parsers.keys():
         _refuse(f"{value!r:.100}", "write it like calls=100,bytes=64MiB")
     return FlightRecorder(**{name: parsers[name](given) for name, given in items.items()})
 
 
-def _when_full(value: object) -> str:
-    if value not in ("stop", "delete_oldest"):
-        _refuse(f"{value!r:.100}", "write stop or delete_oldest")
-    return str(value)
+def parse_word(*words: str) -> Callable[[object], str]:
+    """A parser that takes one of these words."""
+
+    def parse(value: object) -> str:
+        if value not in words:
+            _refuse(f"{value!r:.100}", f"write {' or '.join(words)}")
+        return str(value)
+
+    return parse
 
 
-def _compress(value: object) -> str | None:
-    if value not in ("zstd", "gz", "none"):
-        _refuse(f"{value!r:.100}", "write zstd, gz or none")
-    return None if value == "none" else str(value)
+def parse_compression(value: object) -> str | None:
+    """Reads the form of compressed files; ``none`` compresses none."""
+    word = parse_word("zstd", "gz", "none")(value)
+    return None if word == "none" else word
 
 
-def _mode(value: object) -> int:
+def parse_mode(value: object) -> int:
     """Reads permissions as chmod takes them: ``640``."""
     if not isinstance(value, str) or not re.fullmatch(r"(0o?)?[0-7]{3}", value):
         _refuse(f"{value!r:.100}", "write permissions like 600 or 640, as text")
     return int(value.removeprefix("0o"), 8)
 
 
-def _share(value: object) -> float:
+def parse_share(value: object) -> float:
     """Reads a share of time: ``0.01`` or ``1%``."""
-    text = value.strip() if isinstance(value, str) else ""
+    text = "" if isinstance(value, bool) else str(value).strip()
     try:
         return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
         _refuse(f"{value!r:.100}", "write a share such as 0.01 or 1%")
-
-
-OPTIONS: dict[str, Callable[[object], Any]] = {
-    "keep": _keep,
-    "values": _values,
-    "outputs": _truth,
-    "flight_recorder": _flight,
-    "write_ahead": _truth,
-    "max_calls": _whole,
-    "max_seconds": parse_duration,
-    "max_share": _share,
-    "max_queue_bytes": parse_size,
-    "max_disk_bytes": parse_size,
-    "max_age_seconds": parse_duration,
-    "min_free_bytes": parse_size,
-    "segment_bytes": parse_size,
-    "segment_seconds": parse_duration,
-    "when_full": _when_full,
-    "compress": _compress,
-    "file_mode": _mode,
-    "control": _text,
-    "via": _text,
-    "method": _text,
-}
-"""The options of :class:`Recorder` that can be written as text, with the reader of each."""
-
-_OTHERS = ("target", "tape", "wait", "pid")  # these are not for the recorder
-
-
-def parse_options(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The keyword arguments of a recorder, from settings whose values are text or come from JSON.
-    ``target``, ``tape`` and ``wait`` are left out.
-
-    Raises:
-        TapeError: ``usage`` if a setting is unknown or wrong. The error names the key.
-    """
-    options: dict[str, Any] = {}
-    for key, value in settings.items():
-        if key in _OTHERS:
-            continue
-        if key not in OPTIONS:
-            _refuse(f"no option {key[:100]!r}", f"there are {', '.join(OPTIONS)}")
-        try:
-            options[key] = OPTIONS[key](value)
-        except TapeError as error:
-            reason = (
-                error.reason if error.reason.startswith(f"{key}=") else f"{key}: {error.reason}"
-            )
-            raise TapeError("usage", reason, advice=error.advice) from None
-    if "control" in options:
-        options["control"] = os.path.abspath(options["control"])
-    return options
 
 
 def _refuse(reason: str, advice: str) -> NoReturn:
