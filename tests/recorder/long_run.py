@@ -124,7 +124,7 @@ def held(recorder: Recorder, folder: Path) -> dict[str, Any]:
 def main(folder: Path) -> None:
     # Novelty forgets what deleted files had shown; by the clock each quarter would find it as full
     # as chance has it, so that one forgets once.
-    pipeline._REMEMBER_SECONDS = 3600.0
+    pipeline.REMEMBER_SECONDS = 3600.0
     model = Model()
     looks = appearance_of(model)
     quarters = []

@@ -7,7 +7,8 @@ from pathlib import Path
 import torch
 
 from calltape_recorder import record
-from calltape_recorder.remembered import MOST_PARTS, Remembered
+from calltape_recorder.bounds import MAX_REMEMBERED_PARTS
+from calltape_recorder.remembered import Remembered
 from tests.recorder.models import Echo
 
 
@@ -25,14 +26,14 @@ def test_the_oldest_go_first() -> None:
 def test_large_ones_leave_room_for_few() -> None:
     known = made()
     for number in range(100):
-        known.keep(number, "x" * (MOST_PARTS // 4))
+        known.keep(number, "x" * (MAX_REMEMBERED_PARTS // 4))
     assert [number for number in range(100) if known.get(number)] == [96, 97, 98, 99]
 
 
 def test_one_that_is_too_large_is_not_remembered_and_displaces_nothing() -> None:
     known = made()
     known.keep(1, "x")
-    known.keep(2, "x" * (MOST_PARTS + 1))
+    known.keep(2, "x" * (MAX_REMEMBERED_PARTS + 1))
     known.keep(1, "y")
     assert (known.get(1), known.get(2), len(known)) == ("y", None, 1)
 
@@ -45,6 +46,6 @@ def test_structures_that_never_come_again_are_forgotten(tmp_path: Path) -> None:
             model([x] * (3000 + number))
         mine = recorder._handler.pipeline
         assert mine is not None
-        assert len(mine.structures._known) <= MOST_PARTS // 3000
+        assert len(mine.structures._known) <= MAX_REMEMBERED_PARTS // 3000
         recorder.flush()
     assert recorder.stats().kept == 130

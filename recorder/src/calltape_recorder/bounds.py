@@ -1,9 +1,13 @@
 """The bounds of the recorder, each with its reason.
 
-What a tape may have at most is in :mod:`calltape_schema.bounds`.
+What a tape may have at most is in :mod:`calltape_schema.bounds`; bounds of single options are in
+:mod:`calltape_recorder.options`. Files in ``launch/startup`` have their own, since they import
+nothing.
 """
 
 from __future__ import annotations
+
+from calltape_schema.bounds import MAX_DEPTH, MAX_NODES
 
 # Options.
 
@@ -30,3 +34,149 @@ MAX_POLICY_CHARACTERS = 2000
 """A policy: Python's parser is given it."""
 MAX_POLICY_DEPTH = 50
 """Policies in each other: they are read, and asked, recursively."""
+
+# What is captured of a call.
+
+MAX_TREE_DEPTH = MAX_DEPTH - 8
+"""Below the limit of the format: the root and the context of a custom node need some levels."""
+MAX_TREE_NODES = MAX_NODES - 1000
+"""Below the limit of the format, as above. All chunks of a stream together become one tree."""
+MAX_TEXT_BYTES = 16 * 1024 * 1024
+"""Texts of one side: they are held in the queue, and become part of one document."""
+MAX_INT_BITS = 8 * 1000
+"""An int: the format has at most 1024 bytes of one, and a reader prints it in quadratic time."""
+MAX_NAME_CHARACTERS = 1000
+"""A name, key or path of the host: the format has room for 1024."""
+MAX_TYPE_NAME_CHARACTERS = 512
+"""The name of a class: it stands at each node."""
+MAX_CHUNKS = 256
+"""Chunks that a stream yields: a structure is remembered for each length of their list."""
+MAX_ERROR_CHARACTERS = 64 * 1024
+"""The message of an exception: some print a whole tensor."""
+MAX_UNHELD_ERROR_CHARACTERS = 500
+"""A message that found no room in the queue."""
+MAX_CLASSES = 10_000
+"""Classes that are known by now: each is kept alive, and a host may make new ones forever."""
+MAX_SEARCHED_OBJECTS = 1000
+"""Objects that are looked at to find whether a method leads to another one."""
+MAX_OUTSIDE = 8
+"""Variables of modules that a tape says a model reads: more, nobody looks at."""
+MAX_OUTSIDE_CHARACTERS = 200
+"""The name of one of these."""
+MAX_SEARCHED_FUNCTIONS = 2000
+"""Functions that are read to find these variables: ``attach`` waits for it."""
+MAX_SEARCHED_CLASSES = 500
+"""Classes of layers whose methods are read for it."""
+MAX_RANGE_BYTES = 1024 * 1024
+"""A leaf of integers that has a range on the tape: the writer reads each element for it."""
+
+# What is remembered of earlier calls.
+
+MAX_REMEMBERED_PARTS = 128 * 1024
+"""Tensors, or nodes, of all that is remembered in one place: some tens of megabytes."""
+MAX_STRUCTURES = 1024
+"""Structures that are known again: a model has dozens, a host that makes keys any number."""
+MAX_REPEATS = 1024
+"""Structures of calls that are known as a whole: as many."""
+MAX_FACTS = 4096
+"""Facts of plain tensors (dtype, shape, device) that are shared by all that are like them."""
+MAX_LEAVES_KNOWN = 2048
+"""Leaves of records that are encoded already."""
+MAX_HEADERS_KNOWN = 512
+"""Headers of blobs that are made already; they are longer."""
+MAX_MODULE_SEARCHES = 16
+"""Searches for the name of a module that is a key: in a model that gets new parts again and again,
+most are found in the end."""
+MAX_DATA_KEY_PLACES = 256
+"""Dicts whose keys are watched: whether they come back."""
+MAX_EARLIER_TENSORS = 4096
+"""Copies that a later call may have again: as many references are held to tensors."""
+EARLIER_SHARE = 4
+"""These copies have at most this part of the memory of the queue: calls that wait need the rest."""
+MAX_ROWS_OF_GROWTH = 1024
+"""Rows of a tensor that grew: each is compared and copied by itself."""
+MAX_TAILS = 32
+"""Tails of one tensor. Then it is written as a whole again: a reader that wants it reads all its
+parts, and one of them may be damaged."""
+
+# What policies and counts remember.
+
+MAX_POLICY_STRUCTURES = 4096
+"""Structures that a policy counts the calls of."""
+MAX_NOVELTY_ROWS = 65_536
+"""Calls whose sizes are known exactly; each is a row of numbers, and they answer first."""
+MAX_NOVELTY_GROUPS = 1024
+"""Structures that evidence is gathered for."""
+MAX_NOVELTY_PATTERNS = 16_384
+"""Patterns of equal sizes, of all structures together."""
+MAX_NOVELTY_CONSTANTS = 256
+"""Sets of constants per structure: more never repeat, so they are no evidence."""
+REMEMBER_SECONDS = 10.0
+"""After a loss, policies forget what they kept, so more calls are kept. If these are what does not
+fit, more losses follow: so they forget at most once in this time."""
+MAX_REMEMBER_SECONDS = 3600.0
+"""The same, where files with evidence make room for others: it doubles each time up to this."""
+SHARE_CREDIT_NS = 1_000_000_000
+"""With ``max_share``, no more is saved up than the share of so much time of calls. A burst costs no
+more than that."""
+MAX_WAITING_ROWS = 512
+"""Distinct rows of calls that are only counted, until they are added to the table."""
+MAX_WAITING_PARTS = 200_000
+"""Parts of such rows; if the writer is late, more are not told apart."""
+MAX_WAITING_REPEATS = 64
+"""Repeats whose calls wait to be counted."""
+MAX_TOLD_STRUCTURES = 4096
+"""Structures that the table may name although values are withheld."""
+
+# The queue, the files, and waits.
+
+QUEUED_CALL_BYTES = 1024
+"""What a call without any tensor takes in the queue."""
+FEWEST_QUEUED_CALLS = 256
+"""So many of these may wait in any case."""
+STUCK_SECONDS = 30.0
+"""At the end, nobody waits longer than this for a disk that takes nothing any more."""
+LAST_COMPRESSION_SECONDS = 10.0
+"""At the end, nobody waits longer for compression."""
+UNPACKED_BYTES = 2**28
+"""Readers refuse what becomes larger than this, and than the next, when it is decompressed: it
+could be an attack. So it stays as it is."""
+UNPACKED_TIMES = 60
+"""How many times its compressed size."""
+MAX_CALLS_IN_FILE = 1_000_000
+"""The index of a file may have as many groups."""
+MAX_UNSEALED_FILES = 16
+"""Open files that wait for their ends: each is a descriptor of the host."""
+END_SHARE = 8
+"""An end takes at most this part of ``max_disk_bytes``, besides its index."""
+AHEAD_SHARE = 4
+"""At most this part of ``max_disk_bytes`` is left free for calls under way."""
+MAX_AHEAD_FILES = 256
+"""Calls under way that are written ahead: each has a file."""
+MAX_DUMPS = 1000
+"""Dumps of a flight recorder that one file tells of."""
+MAX_REASON_CHARACTERS = 1000
+"""The reason of one."""
+MAX_INSTANCES = 32
+"""Instances of a class that one process records: each has a tape and a thread."""
+MAX_TAPES = 10_000
+"""Names that are tried for a tape: the directory may be full of older ones."""
+
+# What is said, and read from outside.
+
+MAX_NEWS = 100
+"""News that wait to be said."""
+AGAIN_SECONDS = 60.0
+"""The same news are not said again before this."""
+MAX_TROUBLES = 1000
+"""Troubles that are said once each: they are remembered for it."""
+MAX_TROUBLE_CHARACTERS = 500
+"""The text of one."""
+MAX_NAMED_PATTERNS = 10
+"""Patterns of ``values`` that one warning names."""
+MAX_CONTROL_BYTES = 64 * 1024
+"""A control file: it is read once a second."""
+MAX_CONTROL_TROUBLES = 50
+"""Troubles with control files that are said once each."""
+MAX_CONTROL_TROUBLE_CHARACTERS = 300
+"""The text of one: it quotes the file."""

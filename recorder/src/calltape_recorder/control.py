@@ -22,15 +22,16 @@ from typing import Annotated, Any, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from calltape_recorder.bounds import (
+    MAX_CONTROL_BYTES,
+    MAX_CONTROL_TROUBLE_CHARACTERS,
+    MAX_CONTROL_TROUBLES,
+)
 from calltape_recorder.log import say
 from calltape_recorder.write.disk_file import foreign_hand
 from calltape_schema import TapeError
 
 __all__ = ["ControlFile", "Controlled"]
-
-_MAX_BYTES = 64 * 1024
-_MAX_SHOWN = 300
-_MAX_SAID = 50
 
 
 class Controlled(Protocol):
@@ -208,7 +209,7 @@ class ControlFile:
 
     def _say(self, what: str, text: str) -> None:
         """Logs each text once."""
-        if text not in self._said and len(self._said) < _MAX_SAID:
+        if text not in self._said and len(self._said) < MAX_CONTROL_TROUBLES:
             self._said.add(text)
             say(logging.WARNING, text)
 
@@ -226,8 +227,8 @@ def _state_of(path: str) -> _FileState | None:
         return None
     if not stat.S_ISREG(found.st_mode):
         raise ValueError("it is not a regular file")
-    if found.st_size > _MAX_BYTES:
-        raise ValueError(f"it has {found.st_size} bytes, at most {_MAX_BYTES} are read")
+    if found.st_size > MAX_CONTROL_BYTES:
+        raise ValueError(f"it has {found.st_size} bytes, at most {MAX_CONTROL_BYTES} are read")
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
@@ -237,12 +238,16 @@ def _load(path: str) -> bytes:
         reason = foreign_hand(path, os.fstat(descriptor))
         if reason is not None:
             raise _Refused(reason)
-        return file.read(_MAX_BYTES)
+        return file.read(MAX_CONTROL_BYTES)
 
 
 def _one_line(error: Exception) -> str:
     if isinstance(error, ValidationError):
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"]))
-        return f"{where}: {first['msg']}"[:_MAX_SHOWN] if where else str(first["msg"])[:_MAX_SHOWN]
-    return " ".join(str(error).split())[:_MAX_SHOWN]
+        return (
+            f"{where}: {first['msg']}"[:MAX_CONTROL_TROUBLE_CHARACTERS]
+            if where
+            else str(first["msg"])[:MAX_CONTROL_TROUBLE_CHARACTERS]
+        )
+    return " ".join(str(error).split())[:MAX_CONTROL_TROUBLE_CHARACTERS]

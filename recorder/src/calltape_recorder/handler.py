@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from calltape_recorder.bounds import MAX_ERROR_CHARACTERS, MAX_UNHELD_ERROR_CHARACTERS
 from calltape_recorder.call import Call
 from calltape_recorder.capture.call_view import CallView
 from calltape_recorder.capture.known_classes import type_name
@@ -43,8 +44,6 @@ from calltape_schema.privacy import length_of_text
 __all__ = ["CallHandler"]
 
 _MEASURED = 17  # of so many calls that are not recorded, one is measured: a prime, for any rhythm
-_MAX_MESSAGE = 64 * 1024
-_SHORT_MESSAGE = 500
 
 _Tensor = torch.Tensor
 _now = time.perf_counter_ns
@@ -277,7 +276,7 @@ class CallHandler:
             if pipeline.withholds:  # the message may quote an input of the model
                 message = length_of_text(message)
             if not pipeline.ledger.reserve(call, len(message)):
-                message = message[:_SHORT_MESSAGE]
+                message = message[:MAX_UNHELD_ERROR_CHARACTERS]
             call.error = (type_name(type(error)), message)
         if call.chunks is not None:
             call.outputs_missing = call.chunks.raised()
@@ -413,7 +412,7 @@ def _release_chunks(pipeline: Pipeline, call: Call) -> None:
 def _message(error: BaseException) -> str:
     try:
         # A text of the host's own class may have methods of its own.
-        return str.__getitem__(str(error), slice(_MAX_MESSAGE)) + ""
+        return str.__getitem__(str(error), slice(MAX_ERROR_CHARACTERS)) + ""
     except BaseException as broken:  # the host's own __str__
         if is_interrupt(broken):
             raise

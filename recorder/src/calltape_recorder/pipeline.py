@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import replace
 
+from calltape_recorder.bounds import MAX_REMEMBER_SECONDS, REMEMBER_SECONDS
 from calltape_recorder.call import Call
 from calltape_recorder.capture.call_view import CallView
 from calltape_recorder.capture.keys import ModuleNames
@@ -44,9 +45,6 @@ __all__ = ["Pipeline", "child_path", "free_path"]
 
 # A rate that is set while recording must not choose the same calls as Rate(seed=0).
 _LIVE_SEED = 0x5EED
-# After a loss, policies forget what they kept, so more calls are kept. If these calls are what does
-# not fit, more losses follow. So policies forget at most once in this time.
-_REMEMBER_SECONDS, _MOST_REMEMBER_SECONDS = 10.0, 3600.0
 
 
 class Pipeline:
@@ -126,7 +124,7 @@ class Pipeline:
         self.hand_over: Callable[[Call], None] = self.writer.put if is_plain else self._hand_over
         self._is_evidence_lost = False
         self._is_short_of_room = False
-        self._remember_seconds = _REMEMBER_SECONDS
+        self._remember_seconds = REMEMBER_SECONDS
         self._remembers_until = 0.0
         self.set_rate(None)
         self._news = AccountNews(self.notices)
@@ -214,8 +212,8 @@ class Pipeline:
     def _start_over(self) -> None:
         now = time.monotonic()
         if now >= self._remembers_until:
-            longer = min(2 * self._remember_seconds, _MOST_REMEMBER_SECONDS)
-            self._remember_seconds = longer if self._is_short_of_room else _REMEMBER_SECONDS
+            longer = min(2 * self._remember_seconds, MAX_REMEMBER_SECONDS)
+            self._remember_seconds = longer if self._is_short_of_room else REMEMBER_SECONDS
             self._remembers_until = now + self._remember_seconds
             self._is_evidence_lost = self._is_short_of_room = False
             start_over(self._decider)

@@ -15,6 +15,7 @@ from typing import Any
 
 from typing_extensions import Self, Unpack
 
+from calltape_recorder.bounds import MAX_CLASSES
 from calltape_recorder.capture.keys import ModuleNames
 from calltape_recorder.capture.structures import Structure
 from calltape_recorder.control import ControlFile
@@ -39,7 +40,6 @@ from calltape_schema.records import Observed, Target
 
 __all__ = ["Recorder", "record"]
 
-_MAX_CLASSES = 10_000
 _FOUND = "when the target was found"
 _NO_NAME = re.compile(r"[^\w.-]+")
 
@@ -397,7 +397,7 @@ class Recorder:
             pipeline.notices.warn(says + copies)
 
     def _met(self, structure: Structure) -> None:
-        if len(self.classes) < _MAX_CLASSES:
+        if len(self.classes) < MAX_CLASSES:
             self.classes.update(structure.classes)
 
     def __enter__(self) -> Self:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
-__all__ = ["MOST_PARTS", "Remembered"]
+from calltape_recorder.bounds import MAX_REMEMBERED_PARTS
 
-MOST_PARTS = 128 * 1024
-"""Tensors, or nodes, of all that is remembered in one place: some tens of megabytes."""
+__all__ = ["Remembered"]
+
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -46,9 +46,9 @@ class Remembered(Generic[K, V]):
         known, parts = self._known, self._parts_of(key, value)
         if key in known:
             self._forget(key)
-        if parts > MOST_PARTS:
+        if parts > MAX_REMEMBERED_PARTS:
             return
-        while known and (len(known) >= self._most or self._parts + parts > MOST_PARTS):
+        while known and (len(known) >= self._most or self._parts + parts > MAX_REMEMBERED_PARTS):
             self._forget(next(iter(known)))
         known[key] = value
         self._parts += parts

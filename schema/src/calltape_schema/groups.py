@@ -96,7 +96,9 @@ class GroupedRecord(CallRecord):
     def elsewhere(self) -> dict[str, tuple[int, str, int | None]]:
         """Per key of which an earlier call has the bytes, this call, the key there, and the axis
         along which the own bytes follow; None if there are none."""
-        return {one[0]: (one[1], one[2], (*one, None)[3]) for one in reversed(self.at)}
+        return {
+            one[0]: (one[1], one[2], one[3] if len(one) == 4 else None) for one in reversed(self.at)
+        }
 
 
 _records: TypeAdapter[GroupedRecord] = TypeAdapter(GroupedRecord)

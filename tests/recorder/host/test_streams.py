@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from calltape_recorder import record
-from calltape_recorder.host.chunks import MAX_CHUNKS
+from calltape_recorder.bounds import MAX_CHUNKS
 from tests.recorder.host.streaming_hosts import awaits, c_cancelled, c_closes, c_fails
 from tests.recorder.host.streaming_servers import Server
 from tests.recorder.reading import ReadCall, read

@@ -99,7 +99,7 @@ def test_calls_while_it_is_paused_widen_no_range(tmp_path: Path) -> None:
 
 
 def test_many_sizes_are_summed_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unkept, "_FOLD", 16)
+    monkeypatch.setattr(unkept, "MAX_WAITING_ROWS", 16)
     model = Echo()
     with record(model, tmp_path / "t.tape", keep=First(0)):
         for n in range(500):
@@ -166,7 +166,7 @@ def test_counters_given_back_are_added() -> None:
 
 
 def test_from_many_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unkept, "_FOLD", 4)
+    monkeypatch.setattr(unkept, "MAX_WAITING_ROWS", 4)
     counter, one = new_counter(), structure(1)
     done = threading.Event()
 

@@ -173,7 +173,7 @@ def test_every_instance_of_a_class_is_recorded(stage: Stage) -> None:
 def test_instances_are_recorded_up_to_a_number(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(launcher, "_MAX_INSTANCES", 2)
+    monkeypatch.setattr(launcher, "MAX_INSTANCES", 2)
     stage.look_out("Net")
     module = stage.load()
     models = [module.model, *[module.Net() for _ in range(3)]]

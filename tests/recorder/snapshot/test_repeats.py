@@ -229,7 +229,7 @@ def test_what_calls_on_the_tape_use_is_not_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are not counted by their repeat, so it must know of them in another way."""
-    monkeypatch.setattr(module, "_MOST", 8)
+    monkeypatch.setattr(module, "MAX_REPEATS", 8)
     model, x = Echo(), torch.ones(3)
     with record(model, tmp_path / "t.tape", values="none") as recorder:
         pipeline: Any = recorder._handler.pipeline

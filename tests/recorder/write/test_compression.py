@@ -131,7 +131,7 @@ def test_bytes_that_do_not_shrink_stay(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_what_readers_would_refuse_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader takes no file that becomes many times larger when it is decompressed."""
-    monkeypatch.setattr(compression, "_READER_BYTES", 100 * KIB)
+    monkeypatch.setattr(compression, "UNPACKED_BYTES", 100 * KIB)
     model = Model()
     with record(model, tmp_path / "a.tape", compress="zstd") as recorder:
         model(torch.zeros(2**20))
@@ -148,7 +148,7 @@ def test_a_failure_leaves_the_file_and_is_said(
 
     options: dict[str, Any] = {}
     if what == "room":
-        monkeypatch.setattr(compression, "_LAST_SECONDS", 0.0)
+        monkeypatch.setattr(compression, "LAST_COMPRESSION_SECONDS", 0.0)
     else:
         monkeypatch.setattr(compression.os, what, refuse)
     model = Model()

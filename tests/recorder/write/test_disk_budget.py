@@ -41,7 +41,7 @@ def seen_in(tables: list[InputsTable]) -> int:
 def test_a_file_has_so_many_calls_and_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(segments, "_MAX_CALLS", 3, raising=False)
+    monkeypatch.setattr(segments, "MAX_CALLS_IN_FILE", 3, raising=False)
     model = Identity()
     with record(model, tmp_path / "a.tape") as recorder:
         call(recorder, model, 7)

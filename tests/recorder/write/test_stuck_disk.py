@@ -35,7 +35,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 def test_a_disk_that_never_answers_does_not_keep_the_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, disk: threading.Event
 ) -> None:
-    monkeypatch.setattr(writer, "_STUCK_SECONDS", 0.2)
+    monkeypatch.setattr(writer, "STUCK_SECONDS", 0.2)
     disk.set()
     model = Identity()
     recorder = record(model, tmp_path / "t.tape")

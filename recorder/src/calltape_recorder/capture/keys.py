@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from calltape_recorder.bounds import MAX_DATA_KEY_PLACES, MAX_MODULE_SEARCHES, MAX_NAME_CHARACTERS
 from calltape_schema.data_keys import KeySets
 from calltape_schema.plain_classes import name_of
 from calltape_schema.tree import (
@@ -43,14 +44,13 @@ class ModuleKey(NamedTuple):
 
 # By id: the hash of a class may run code.
 _KEY_TYPES = frozenset(map(id, (str, int, float, bool, bytes, type(None))))
-_MAX_NAME = 1000
 
 
 def why_unfit(keys: Sequence[Any]) -> str | None:
     """Why a tape cannot hold a dict with these keys, as a placeholder says it; None if it can."""
     for key in keys:
         if (type(key) is not str or len(key) > MAX_KEY_CHARACTERS) and not _key_fits(key):
-            return _why_key_is_unfit(key)[:_MAX_NAME]
+            return _why_key_is_unfit(key)[:MAX_NAME_CHARACTERS]
     return None if are_distinct(keys) else f"more than {MAX_ALIKE} keys of one hash"
 
 
@@ -66,7 +66,7 @@ def _why_key_is_unfit(key: Any) -> str:
 def names_fit(names: tuple[Any, ...]) -> bool:
     """Whether all names of the fields of an object are short texts."""
     for name in names:  # noqa: SIM110 - a generator takes longer
-        if type(name) is not str or len(name) > _MAX_NAME:
+        if type(name) is not str or len(name) > MAX_NAME_CHARACTERS:
             return False
     return True
 
@@ -96,8 +96,6 @@ def key_token(key: Any) -> Any:
 # The names of modules within the recorded model. A dict may have modules as keys (a Whisper's
 # cache of keys and values), and a tape has the name of the module in place of such a key.
 
-_MAX_SEARCHES = 16  # in a model that gets new parts again and again, most are found in the end
-
 
 class ModuleNames:
     """Names of the parts of one model. It does not keep the model alive."""
@@ -117,7 +115,7 @@ class ModuleNames:
         reference, name = self._names.get(id(module), (None, None))
         if reference is not None and reference() is module:
             return name
-        if self._searches >= _MAX_SEARCHES:
+        if self._searches >= MAX_MODULE_SEARCHES:
             return None
         self._searches += 1
         root = None if self._root is None else self._root()
@@ -137,8 +135,6 @@ class ModuleNames:
 #
 # Policies look at what is left. Otherwise each call with the ids of its requests as keys would be
 # like none before. The tape has the structures as they are.
-
-_MAX_PLACES = 256
 
 
 class End(NamedTuple):
@@ -225,7 +221,7 @@ class DataKeys:
             return known
         seen = self._seen.get(path)
         if seen is None:
-            if len(self._seen) >= _MAX_PLACES:
+            if len(self._seen) >= MAX_DATA_KEY_PLACES:
                 return None
             seen = self._seen[path] = KeySets()
         lasting = seen.lasting() if seen.add(hashes) else None

@@ -9,12 +9,12 @@ import re
 from types import MemberDescriptorType
 from typing import Any
 
+from calltape_recorder.bounds import MAX_TYPE_NAME_CHARACTERS
 from calltape_schema.attributes import dict_of
 from calltape_schema.plain_classes import class_attribute, module_of, qualname_of
 
 __all__ = ["fields_of", "is_named_tuple", "is_record", "type_name"]
 
-_MAX_TYPE_NAME = 512
 _UNFIT = re.compile(r"[:\s]")
 
 
@@ -23,7 +23,7 @@ def type_name(cls: type) -> str:
     module = _UNFIT.sub("_", module_of(cls) or "unknown")
     name = _UNFIT.sub("_", qualname_of(cls) or "unknown")
     joined = f"{module}:{name}"
-    if len(joined) > _MAX_TYPE_NAME:
+    if len(joined) > MAX_TYPE_NAME_CHARACTERS:
         return f"{module[:200]}:{name[-200:]}"
     return joined.encode("utf-8", "backslashreplace").decode()
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from calltape_recorder.bounds import MAX_INT_BITS, MAX_NAME_CHARACTERS, MAX_TEXT_BYTES
 from calltape_recorder.capture.keys import ModuleNames
 from calltape_schema.attributes import dict_of, is_in_its_module, names_beside, names_on_tensor
 from calltape_schema.packing import MAX_STRING_BYTES
@@ -41,10 +42,6 @@ __all__ = [
     "tensor",
     "text",
 ]
-
-_MAX_TEXT_BYTES = 16 * 1024 * 1024
-_MAX_INT_BITS = 8 * 1000
-_MAX_NAME = 1000
 
 
 class Walk:
@@ -123,7 +120,7 @@ def boolean(walk: Walk, value: Any) -> None:
 
 
 def integer(walk: Walk, value: int) -> None:
-    if value.bit_length() > _MAX_INT_BITS:
+    if value.bit_length() > MAX_INT_BITS:
         opaque(walk, value, f"an int of {value.bit_length()} bits")
         return
     walk.tokens.append("int")
@@ -142,7 +139,7 @@ def complex_number(walk: Walk, value: complex) -> None:
 
 def _text_fits(walk: Walk, value: Any, size: int) -> bool:
     walk.text += size
-    if size <= MAX_STRING_BYTES and walk.text <= _MAX_TEXT_BYTES:
+    if size <= MAX_STRING_BYTES and walk.text <= MAX_TEXT_BYTES:
         return True
     opaque(walk, value, "a text or bytes too long for a tape")
     return False
@@ -191,7 +188,7 @@ def enum_member(walk: Walk, value: enum.Enum) -> None:
     if type(name) is not str:
         # Before Python 3.11 a combination of flags has no name. An empty combination never has one.
         name = str(plain)
-    if len(name) > _MAX_NAME:
+    if len(name) > MAX_NAME_CHARACTERS:
         opaque(walk, value, "an enum member with a long name")
     else:
         # The type stands beside the value, because tokens with True and with 1 would be equal.
@@ -202,7 +199,7 @@ _ENUM_VALUES = frozenset(map(id, (str, bytes, int, float, bool)))
 
 
 def _fits(plain: Any) -> bool:
-    return plain.bit_length() < 64 if type(plain) is int else len(str(plain)) <= _MAX_NAME
+    return plain.bit_length() < 64 if type(plain) is int else len(str(plain)) <= MAX_NAME_CHARACTERS
 
 
 def class_itself(walk: Walk, value: type) -> None:

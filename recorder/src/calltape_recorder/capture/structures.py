@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
+from calltape_recorder.bounds import MAX_NAME_CHARACTERS, MAX_STRUCTURES
 from calltape_recorder.capture.contexts import context_document
 from calltape_recorder.capture.keys import MODULE, Core, DataKeys, End, PlacedDict
 from calltape_recorder.capture.known_classes import type_name
@@ -24,9 +25,6 @@ Wanted = bool | tuple[bool, ...]
 
 Fate = Literal["value", "length", "nothing"]
 """What the tape has of a scalar."""
-
-_MAX_STRUCTURES = 1024
-_MAX_KEY = 1000
 
 
 class Structure:
@@ -89,7 +87,7 @@ class Structures:
         self, on_new: Callable[[Structure], None], withholding: Withholding | None = None
     ) -> None:
         self._known: Remembered[tuple[Any, ...], Structure] = Remembered(
-            _MAX_STRUCTURES, lambda tokens, _: len(tokens)
+            MAX_STRUCTURES, lambda tokens, _: len(tokens)
         )
         self._on_new = on_new
         self._withholding = withholding
@@ -206,7 +204,11 @@ class _Builder:
 
     def _leaf(self, at: _At) -> int:
         path = at.path
-        key = path if len(path) <= _MAX_KEY else f"{path[:_MAX_KEY]}~{len(self._keys)}"
+        key = (
+            path
+            if len(path) <= MAX_NAME_CHARACTERS
+            else f"{path[:MAX_NAME_CHARACTERS]}~{len(self._keys)}"
+        )
         if key in self._taken:  # as with {"a.b": x, "a": {"b": y}}
             key = f"{key}~{len(self._keys)}"
         self._taken.add(key)

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils._pytree import SUPPORTED_NODES
 
+from calltape_recorder.bounds import MAX_CLASSES, MAX_TREE_DEPTH, MAX_TREE_NODES
 from calltape_recorder.capture.contexts import Context, context_now
 from calltape_recorder.capture.keys import ModuleKey, ModuleNames, key_token, names_fit, why_unfit
 from calltape_recorder.capture.known_classes import fields_of, is_named_tuple, is_record
@@ -58,7 +59,6 @@ from calltape_schema.attributes import (
 )
 from calltape_schema.cache_classes import is_cache
 from calltape_schema.containers import held_by, is_wrapped
-from calltape_schema.interning import MAX_DEPTH, MAX_NODES
 from calltape_schema.nested_tensors import is_jagged_class, jagged_parts
 from calltape_schema.plain_classes import (
     class_attribute,
@@ -103,12 +103,6 @@ def _jagged_parts(value: Any, *, of_input: bool) -> dict[str, Any] | None:
         return None
 
 
-# These are below the limits of the format: the root and the context of a custom node need some.
-_MAX_DEPTH = MAX_DEPTH - 8
-_MAX_TOKENS = MAX_NODES - 1000
-_MAX_CLASSES = 10_000
-
-
 class Capture(NamedTuple):
     """One side of a call: its tokens, its tensors and arrays in order, and its scalars."""
 
@@ -132,7 +126,7 @@ def capture_inputs(
     """
     context = context_now()
     leaves = [*args, *kwargs.values()]
-    if len(leaves) > _MAX_TOKENS:
+    if len(leaves) > MAX_TREE_NODES:
         raise ValueError(f"{len(leaves)} arguments")
     for value in leaves:
         if type(value) is not _Tensor:
@@ -141,7 +135,7 @@ def capture_inputs(
         if len({id(value) for value in leaves}) == len(leaves):
             tokens = _flat_tokens(context, len(args), tuple(kwargs))
             return _new(Capture, (tokens, leaves, _NO_SCALARS))
-    walk = Walk(_MAX_TOKENS, module_names=module_names)
+    walk = Walk(MAX_TREE_NODES, module_names=module_names)
     found = walk.tokens
     # The visitors of containers are not needed for these two: no cycle leads to them, because they
     # exist only for this call.
@@ -159,7 +153,7 @@ def capture_output(value: Any) -> Capture:
     attributes, so that their values can be compared (docs/decisions/0028)."""
     if type(value) is _Tensor and not value.__dict__:
         return _new(Capture, (_ONE_TENSOR, [value], _NO_SCALARS))
-    walk = Walk(_MAX_TOKENS, nested=0)
+    walk = Walk(MAX_TREE_NODES, nested=0)
     walk.tokens.append("outputs")
     (_visitors.get(id(type(value))) or _visitor_of(value))(walk, value)
     return _new(Capture, (tuple(walk.tokens), walk.leaves, walk.scalars))
@@ -188,8 +182,8 @@ def _enter(walk: Walk, value: Any, count: int) -> bool:
     """Whether the children of a container may be walked. If not, a placeholder is noted for it."""
     if id(value) in walk.path:
         opaque(walk, value, "contains itself")
-    elif walk.depth >= _MAX_DEPTH:
-        opaque(walk, value, f"nested deeper than {_MAX_DEPTH} levels")
+    elif walk.depth >= MAX_TREE_DEPTH:
+        opaque(walk, value, f"nested deeper than {MAX_TREE_DEPTH} levels")
     elif len(walk.tokens) + len(walk.scalars) + count > walk.limit:
         _note_too_long(walk, value)
     else:
@@ -200,7 +194,7 @@ def _enter(walk: Walk, value: Any, count: int) -> bool:
 
 
 def _note_too_long(walk: Walk, value: Any) -> None:
-    most, where = (_MAX_TOKENS, "call") if not walk.nested else (MAX_VALUES, "object")
+    most, where = (MAX_TREE_NODES, "call") if not walk.nested else (MAX_VALUES, "object")
     opaque(walk, value, f"more than {most} values in one {where}")
 
 
@@ -472,7 +466,7 @@ def _visitor_of(value: Any) -> Visitor:
         plain = known in (_named_tuple, _tuple_subclass, _dict_subclass)
         return known if known is not None and plain else _registered
     visitor = _classify(cls)
-    if visitor is not _registered and len(_visitors) < _MAX_CLASSES:
+    if visitor is not _registered and len(_visitors) < MAX_CLASSES:
         _held.append(cls)
         _visitors[id(cls)] = visitor
     return visitor

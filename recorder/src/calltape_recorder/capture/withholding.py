@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
+from calltape_recorder.bounds import MAX_NAMED_PATTERNS
 from calltape_schema.patterns import deciding, is_exact, matches_whole
 from calltape_schema.privacy import FEW_NUMBERS, FEWEST_RANGED, SMALL, is_name, is_position
 from calltape_schema.records import Parameter
@@ -143,7 +144,6 @@ def is_public_default(default: Any, name: str, *, withholds: bool) -> bool:
 # In come the patterns of ``values=``. Out go those that no signature can match, and
 # words about those that no recorded call matched.
 
-_MOST_NAMED = 10
 _WITHHELD_NOTHING = (
     "nothing was withheld there. If a name is wrong, values that you meant may be on the tape"
 )
@@ -182,9 +182,9 @@ def unmatched_words(
             and (outputs or pattern.partition(".")[0] != "outputs")
         ]
         if patterns:
-            named = ", ".join(map(repr, patterns[:_MOST_NAMED]))
-            if len(patterns) > _MOST_NAMED:
-                named += f" and {len(patterns) - _MOST_NAMED} more"
+            named = ", ".join(map(repr, patterns[:MAX_NAMED_PATTERNS]))
+            if len(patterns) > MAX_NAMED_PATTERNS:
+                named += f" and {len(patterns) - MAX_NAMED_PATTERNS} more"
             yield f"no call that was recorded has a value at {named}: {effect}"
 
 

@@ -5,18 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from calltape_recorder.bounds import MAX_CHUNKS, MAX_TEXT_BYTES, MAX_TREE_NODES
 from calltape_recorder.capture.structures import Structures, Wanted
 from calltape_recorder.capture.walk import Capture, capture_output
 from calltape_recorder.snapshot.facts import Alias
 from calltape_recorder.snapshot.side import Side
-from calltape_schema.interning import MAX_NODES
 
-__all__ = ["MAX_CHUNKS", "Chunks", "capture_chunk"]
+__all__ = ["Chunks", "capture_chunk"]
 
-# The recorder remembers a structure per length of the list, so the length is bounded.
-MAX_CHUNKS = 256
-_MAX_TOKENS = MAX_NODES - 1000  # all chunks together become one tree
-_MAX_TEXT = 16 * 1024 * 1024
 _TOO_MUCH = "more than one call can hold"
 
 _ONE = ("outputs", ("list", 1, None))
@@ -68,7 +64,7 @@ class Chunks:
         text = sum([len(value) for value in side.scalars if type(value) in (str, bytes)])
         # The first chunk always fits: the walk has the same bounds for any output.
         if self._sides and (
-            len(self._tokens) + len(more) > _MAX_TOKENS or self._text + text > _MAX_TEXT
+            len(self._tokens) + len(more) > MAX_TREE_NODES or self._text + text > MAX_TEXT_BYTES
         ):
             self.reason = _TOO_MUCH
             self._unused = side.pieces

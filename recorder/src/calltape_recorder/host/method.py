@@ -19,6 +19,7 @@ from typing import Any
 
 from torch.compiler import is_dynamo_compiling
 
+from calltape_recorder.bounds import MAX_SEARCHED_OBJECTS
 from calltape_recorder.host.attachment import Attachment, vanishing
 from calltape_recorder.host.compilers import breaks_graph, skip_frame
 from calltape_recorder.host.listener import Listener, begun, tell
@@ -32,8 +33,6 @@ __all__ = ["ReplacedMethod", "leads_to"]
 #
 # In come two callables. Out goes an answer that errs on the side of yes. Nothing is called.
 
-_MOST = 1000
-
 
 def leads_to(found: Any, sought: Any, state: Mapping[str, Any]) -> bool:
     """Whether ``found`` holds ``sought``: in what it wraps or binds, or in a closure.
@@ -46,7 +45,7 @@ def leads_to(found: Any, sought: Any, state: Mapping[str, Any]) -> bool:
     waiting, seen = [found], set[int]()
     while waiting:
         one = waiting.pop()
-        if one is sought or len(seen) > _MOST:
+        if one is sought or len(seen) > MAX_SEARCHED_OBJECTS:
             return True
         if id(one) in seen:
             continue

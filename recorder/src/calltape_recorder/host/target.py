@@ -17,6 +17,13 @@ from typing import Any, Literal, cast
 
 import torch
 
+from calltape_recorder.bounds import (
+    MAX_NAME_CHARACTERS,
+    MAX_OUTSIDE,
+    MAX_OUTSIDE_CHARACTERS,
+    MAX_SEARCHED_CLASSES,
+    MAX_SEARCHED_FUNCTIONS,
+)
 from calltape_recorder.capture.known_classes import type_name
 from calltape_recorder.capture.withholding import is_public_default
 from calltape_schema import TapeError, __version__
@@ -33,10 +40,6 @@ __all__ = ["check_target", "describe_producer", "describe_target", "outside_stat
 # name, runs none of it, and finds what is read there and set elsewhere. It is done once, when
 # recording begins.
 
-_MAX_NAMES = 8
-_MAX_FUNCTIONS = 2000
-_MAX_CLASSES = 500
-_MAX_NAME = 200
 _NOT_OF_MODELS = frozenset(
     ("torch", "transformers", "numpy", "calltape_recorder", "logging", "warnings", "typing", "os")
 )
@@ -55,7 +58,7 @@ def outside_state(target: Any, method: str) -> tuple[str, ...]:
         method: of it.
     """
     try:
-        return tuple(dict.fromkeys(_found(target, method)))[:_MAX_NAMES]
+        return tuple(dict.fromkeys(_found(target, method)))[:MAX_OUTSIDE]
     except Exception:  # objects of the host may be anything
         return ()
 
@@ -64,7 +67,7 @@ def _found(target: Any, method: str) -> Iterator[str]:
     waiting: deque[FunctionType] = deque(_methods(target, method))
     known = set(map(id, waiting))
     changed: dict[int, frozenset[str]] = {}
-    while waiting and len(known) < _MAX_FUNCTIONS:
+    while waiting and len(known) < MAX_SEARCHED_FUNCTIONS:
         function = waiting.popleft()
         names = function.__globals__
         home = str(names.get("__name__", ""))
@@ -78,7 +81,7 @@ def _found(target: Any, method: str) -> Iterator[str]:
                 if id(names) not in changed:
                     changed[id(names)] = _changed_in(names)
                 if type(value) in (ContextVar, local) or name in changed[id(names)]:
-                    yield f"{home}.{name}"[:_MAX_NAME]
+                    yield f"{home}.{name}"[:MAX_OUTSIDE_CHARACTERS]
 
 
 def _methods(target: Any, method: str) -> Iterator[FunctionType]:
@@ -86,7 +89,7 @@ def _methods(target: Any, method: str) -> Iterator[FunctionType]:
     classes = {id(type(target)): type(target)}
     if issubclass(type(target), torch.nn.Module):
         for layer in torch.nn.Module.modules(target):
-            if len(classes) < _MAX_CLASSES:
+            if len(classes) < MAX_SEARCHED_CLASSES:
                 classes.setdefault(id(type(layer)), type(layer))
     for cls in classes.values():
         for base in type.mro(cls):
@@ -177,9 +180,6 @@ def _takes_attributes(target: Any) -> bool:
     return True
 
 
-_MAX_TEXT = 1000
-
-
 def describe_target(
     module: Any, method: str, via: Literal["hook", "method"], *, withholds: bool
 ) -> Target:
@@ -190,10 +190,11 @@ def describe_target(
     parts = vars(module).get("_modules")
     # In a scripted module, _modules is not a dict.
     original = parts.get("_orig_mod", module) if isinstance(parts, dict) else module
+    name = str(module.__name__)[:MAX_NAME_CHARACTERS] if isinstance(module, ModuleType) else None
     return Target(
-        type=type_name(type(original)), method=method[:_MAX_TEXT], via=via,
+        type=type_name(type(original)), method=method[:MAX_NAME_CHARACTERS], via=via,
         signature=_signature(getattr(original, method), withholds),
-        module=str(module.__name__)[:_MAX_TEXT] if isinstance(module, ModuleType) else None,
+        module=name,
         outside=outside_state(original, method) or None,
     )  # fmt: skip
 
@@ -242,7 +243,7 @@ def _parameter(parameter: inspect.Parameter, withholds: bool) -> Parameter:
     has_default = default is not inspect.Parameter.empty
     fits = has_default and is_public_default(default, parameter.name, withholds=withholds)
     return Parameter(
-        name=parameter.name[:_MAX_TEXT],
+        name=parameter.name[:MAX_NAME_CHARACTERS],
         kind=parameter.kind.name,  # type: ignore[arg-type]
         has_default=has_default,
         default=default if fits else None,  # pyright: ignore[reportArgumentType]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from calltape_recorder.bounds import SHARE_CREDIT_NS
 from calltape_recorder.threads import Count, RLock, value_of
 from calltape_schema.endings import UNWANTED, Coverage
 
@@ -18,8 +19,6 @@ __all__ = ["Ledger", "Share", "State", "Stats"]
 # is recorded. Each call that is seen earns its share of the duration of a typical call, recorded
 # or not; what recording costs is paid from that.
 
-_CREDIT_NS = 1_000_000_000
-"""No more is saved up than the share of so much time of calls. A burst costs no more than that."""
 _DURATIONS = 15
 
 
@@ -53,7 +52,7 @@ class Share:
         """
         if not self._durations:  # nobody knows yet what a share is
             return True
-        most = spent_ns + self.most * _CREDIT_NS
+        most = spent_ns + self.most * SHARE_CREDIT_NS
         self._earned = min(self._earned + self.most * self._typical, most)
         return self._earned >= spent_ns
 

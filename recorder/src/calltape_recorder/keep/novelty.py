@@ -18,6 +18,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from calltape_recorder.bounds import (
+    MAX_NOVELTY_CONSTANTS,
+    MAX_NOVELTY_GROUPS,
+    MAX_NOVELTY_PATTERNS,
+    MAX_NOVELTY_ROWS,
+)
 from calltape_recorder.capture.call_view import CallView
 from calltape_recorder.keep.policies import EVIDENCE, Decider, Keep
 from calltape_recorder.threads import RLock
@@ -25,10 +31,6 @@ from calltape_schema import TapeError
 
 __all__ = ["Novelty"]
 
-_MAX_ROWS = 65_536
-_MAX_GROUPS = 1024
-_MAX_PATTERNS = 16_384
-_MAX_CONSTANTS = 256
 _PRIME = 2**61 - 1
 
 
@@ -93,7 +95,7 @@ class _Decider:
         values = zip(scalars, marks, strict=True)
         constants = hash(tuple([mark for value, mark in values if type(value) is not int]))
         with self._lock:
-            if len(self._rows) >= _MAX_ROWS:
+            if len(self._rows) >= MAX_NOVELTY_ROWS:
                 self._rows.clear()
             self._rows.add(key)
             return EVIDENCE if self._adds(likeness, row, constants) else False
@@ -109,11 +111,11 @@ class _Decider:
         kinds, numbers = _split(row)
         group = self._groups.get((likeness, kinds))
         if group is None:
-            if len(self._groups) >= _MAX_GROUPS:
+            if len(self._groups) >= MAX_NOVELTY_GROUPS:
                 return False
             group = self._groups[likeness, kinds] = _Group(self._growth)
         before = len(group.patterns)
-        is_new = group.adds(numbers, constants, may_grow=self._patterns < _MAX_PATTERNS)
+        is_new = group.adds(numbers, constants, may_grow=self._patterns < MAX_NOVELTY_PATTERNS)
         self._patterns += len(group.patterns) - before
         return is_new
 
@@ -158,7 +160,7 @@ class _Group:
     def adds(self, numbers: list[int], constants: int, *, may_grow: bool) -> bool:
         """Whether this call adds evidence. If it does, it counts as kept. ``constants`` is a hash.
         A new pattern is evidence only if ``may_grow`` is true."""
-        is_new = constants not in self._constants and len(self._constants) < _MAX_CONSTANTS
+        is_new = constants not in self._constants and len(self._constants) < MAX_NOVELTY_CONSTANTS
         if is_new:
             self._constants.add(constants)
         places: dict[int, int] = {}

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from calltape_recorder.bounds import MAX_POLICY_STRUCTURES
 from calltape_recorder.capture.call_view import CallView
 from calltape_recorder.threads import RLock
 from calltape_schema import TapeError
@@ -48,8 +49,6 @@ lost, so that calls like these are kept again. If it knows in advance what it wi
 a method ``gap(number)``. This gives the first number and the end of a range in which no call is
 kept; ``number`` is in the range unless it is kept.
 """
-
-_MAX_STRUCTURES = 4096
 
 
 class Keep(abc.ABC):
@@ -307,7 +306,7 @@ class _StructureLimit:
             return False
         with self._lock:
             seen = self._seen.get(key, 0)
-            if seen >= self._calls or (not seen and len(self._seen) >= _MAX_STRUCTURES):
+            if seen >= self._calls or (not seen and len(self._seen) >= MAX_POLICY_STRUCTURES):
                 return False
             self._seen[key] = seen + 1
             return EVIDENCE

@@ -7,6 +7,12 @@ on a tape are counted where they are written.
 
 from __future__ import annotations
 
+from calltape_recorder.bounds import (
+    MAX_TOLD_STRUCTURES,
+    MAX_WAITING_PARTS,
+    MAX_WAITING_REPEATS,
+    MAX_WAITING_ROWS,
+)
 from calltape_recorder.capture.call_view import Row, with_ints
 from calltape_recorder.capture.structures import Structure
 from calltape_recorder.snapshot.repeats import Repeats
@@ -15,11 +21,6 @@ from calltape_recorder.threads import RLock
 from calltape_schema.inputs_table import Counts, InputsTable, Kind
 
 __all__ = ["UnkeptCounter"]
-
-_FOLD = 512  # distinct rows that may wait
-_MOST = 200_000  # parts of rows that may wait; if the writer is late, more are not told apart
-_MOST_REPEATS = 64  # repeats whose calls may wait
-_MOST_TOLD = 4096  # structures that may be named
 
 
 class UnkeptCounter:
@@ -55,7 +56,7 @@ class UnkeptCounter:
             waiting = self._waiting
             if key in waiting:
                 waiting[key] += 1
-            elif self._parts < _MOST:
+            elif self._parts < MAX_WAITING_PARTS:
                 waiting[key] = 1
                 self._parts += len(row)
             else:
@@ -73,12 +74,14 @@ class UnkeptCounter:
     def may_tell(self, structure: Structure) -> None:
         """Allows to name a structure, because a call of it is on the tape."""
         told = self._may_be_told
-        if told is not None and len(told) < _MOST_TOLD:
+        if told is not None and len(told) < MAX_TOLD_STRUCTURES:
             told.add(structure.encoded)
 
     def fold(self, *, always: bool = False) -> None:
         """Adds the waiting rows to the table, if there are many, or if ``always``."""
-        is_little = len(self._waiting) < _FOLD and len(self._repeats) < _MOST_REPEATS
+        is_little = (
+            len(self._waiting) < MAX_WAITING_ROWS and len(self._repeats) < MAX_WAITING_REPEATS
+        )
         if is_little and not always:
             return
         for (structure, row), calls in self._drain_waiting().items():

@@ -32,7 +32,7 @@ from typing import Any
 
 import torch
 
-from calltape_recorder.bounds import OWNER_ONLY
+from calltape_recorder.bounds import MAX_INSTANCES, MAX_TAPES, OWNER_ONLY
 from calltape_recorder.launch.startup.calltape_explaining import (
     LOCALS,
     about_class,
@@ -53,8 +53,6 @@ STARTUP = os.fspath(Path(__file__).with_name("startup"))
 """The directory that makes Python processes read ``CALLTAPE``, when it is on PYTHONPATH."""
 
 _NO_OPTIONS = ("target", "tape", "wait", "pid")  # settings that are not for the recorder
-_MAX_INSTANCES = 32
-_MAX_TAPES = 10_000
 
 
 # --- in the server ------------------------------------------------------------------------------
@@ -116,7 +114,7 @@ def _start(target: Any, directory: str, options: Mapping[str, Any], *, running: 
     name = named or type(original).__name__
     make_folders(directory, options.get("file_mode", OWNER_ONLY))
     stem = os.path.join(directory, f"{name}-{os.getpid()}")
-    for number in range(1, _MAX_TAPES):
+    for number in range(1, MAX_TAPES):
         free = stem if number == 1 else f"{stem}.{number}"
         path = f"{free}.tape"
         if os.path.exists(path) or glob.glob(f"{glob.escape(free)}-*.tape"):
@@ -128,7 +126,7 @@ def _start(target: Any, directory: str, options: Mapping[str, Any], *, running: 
                 raise
         else:
             return recorder
-    raise TapeError("exists", f"{_MAX_TAPES} tapes are there", path=stem, advice="move them away")
+    raise TapeError("exists", f"{MAX_TAPES} tapes are there", path=stem, advice="move them away")
 
 
 def _follow_instances(
@@ -152,11 +150,11 @@ def _follow_instances(
         nonlocal count
         try:
             with lock:
-                if known.get(id(instance)) is instance or count >= _MAX_INSTANCES:
+                if known.get(id(instance)) is instance or count >= MAX_INSTANCES:
                     return
                 known[id(instance)] = instance
                 count += 1
-                last = count == _MAX_INSTANCES
+                last = count == MAX_INSTANCES
             _start(instance, directory, options, running=running)
         except Exception as error:
             _warn("an instance of %s is not recorded: %s", cls.__name__, error)
@@ -164,7 +162,7 @@ def _follow_instances(
             if last:
                 _warn(
                     "%d instances of %s are recorded, and no more: later instances are not",
-                    _MAX_INSTANCES, cls.__name__,
+                    MAX_INSTANCES, cls.__name__,
                 )  # fmt: skip
 
     if is_command:

@@ -13,6 +13,7 @@ import ctypes
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
+from calltape_recorder.bounds import EARLIER_SHARE, MAX_EARLIER_TENSORS
 from calltape_recorder.snapshot.buffers import Buffer, Buffers, Piece, data_of
 from calltape_recorder.snapshot.facts import Facts, data_ptr, untyped_storage
 from calltape_recorder.snapshot.grown_copies import Grown, are_equal, can_compare, grown
@@ -25,9 +26,6 @@ __all__ = ["FEWEST_BYTES", "Earlier", "EarlierCopies", "Origin"]
 FEWEST_BYTES = 4096
 """A smaller leaf is copied: a reference to it takes about 50 bytes and some steps in Python."""
 
-_SHARE = 4
-"""Copies are remembered in at most this part of the memory of the queue."""
-_MOST = 4096
 _START = 64  # bytes
 
 
@@ -114,7 +112,7 @@ class EarlierCopies:
         self._room = room
         self._known: dict[int, Earlier] = {}  # the oldest first
         self._starts: dict[tuple[Any, ...], int] = {}  # the last address of each
-        self._most_bytes = room.max_bytes // _SHARE if can_compare() else 0
+        self._most_bytes = room.max_bytes // EARLIER_SHARE if can_compare() else 0
 
     def find(self, leaves: Sequence[Any], look: Look) -> list[Earlier | None] | None:
         """Per leaf the copy of the same bytes that was made before, or None; None if there is none
@@ -230,7 +228,9 @@ class EarlierCopies:
             held = made.held
             if held > self._most_bytes:
                 return
-            while self._room.held + held > self._most_bytes or len(self._known) >= _MOST:
+            while (
+                self._room.held + held > self._most_bytes or len(self._known) >= MAX_EARLIER_TENSORS
+            ):
                 if not self._known:
                     self.clear()
                     break

@@ -13,11 +13,11 @@ import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from calltape_recorder.bounds import MAX_ROWS_OF_GROWTH, MAX_TAILS
+
 __all__ = ["Grown", "are_equal", "axis_of_growth", "can_compare", "grown"]
 
 _STEP = 1024 * 1024  # bytes compared or copied at once: the interpreter lock is held meanwhile
-_MOST_ROWS = 1024  # each is compared and copied by itself
-_SPARE = 32  # so many times as it grew now, a tensor may grow before it is copied as a whole again
 
 
 class Rows:
@@ -85,7 +85,7 @@ def axis_of_growth(before: tuple[int, ...], now: tuple[int, ...]) -> int | None:
     if len(axes) != 1:
         return None
     (axis,) = axes
-    has_few_rows = math.prod(now[:axis]) <= _MOST_ROWS
+    has_few_rows = math.prod(now[:axis]) <= MAX_ROWS_OF_GROWTH
     return axis if has_few_rows and 0 < before[axis] < now[axis] else None
 
 
@@ -109,7 +109,7 @@ def grown(
         return None
     place, begin = (piece.place, first) if type(piece) is Grown else (None, 0)
     if place is None or row > place.width or place.free.pop(first, None) is None:
-        place, begin = Rows(count, row + min(_SPARE * (row - first), row)), 0
+        place, begin = Rows(count, row + min(MAX_TAILS * (row - first), row)), 0
     target, source, new = place.address + begin, address + begin, row - begin
     for _ in range(count):
         if new <= _STEP:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from calltape_recorder.bounds import MAX_FACTS, MAX_RANGE_BYTES
 from calltape_recorder.capture.structures import Wanted
 from calltape_recorder.capture.withholding import FEWEST_RANGED
 from calltape_recorder.snapshot.facts import (
@@ -36,10 +37,7 @@ from calltape_recorder.snapshot.facts import (
     untyped_storage,
 )
 
-__all__ = ["RANGE_BYTES", "Look", "look_at"]
-
-RANGE_BYTES = 1024 * 1024
-"""A leaf of integers has a range on the tape if it has at most so many bytes."""
+__all__ = ["Look", "look_at"]
 
 
 class Look(NamedTuple):
@@ -76,7 +74,7 @@ def look_at(leaves: list[Any], wanted: Wanted) -> Look:
     """Facts, sizes and aliases of these leaves.
 
     A leaf that is not wanted has a size only if its range is kept. It then has integers, not few of
-    them, and at most :data:`RANGE_BYTES`.
+    them, and at most :data:`MAX_RANGE_BYTES`.
     """
     facts: list[Facts] = []
     sizes: list[int] = []
@@ -119,7 +117,6 @@ def look_at(leaves: list[Any], wanted: Wanted) -> Look:
     return _aliased(leaves, facts, sizes, storages, wanted)
 
 
-_MOST_PLAIN = 4096
 _plain: dict[tuple[Any, ...], Facts] = {}
 """Facts of plain tensors by what was read of them. Equal leaves have one object. So a call that
 waits to be written adds few objects to those that Python's garbage collector goes through: with one
@@ -143,7 +140,7 @@ def _plain_facts(leaf: Any, traits: tuple[Any, ...]) -> Facts | None:
     flags = (REQUIRES_GRAD if requires_grad else 0) | (INFERENCE if is_inference(leaf) else 0)
     if keys_of(leaf) != keys:  # another thread gave the tensor other memory meanwhile
         return None
-    if len(_plain) >= _MOST_PLAIN:
+    if len(_plain) >= MAX_FACTS:
         _plain.clear()
     made = _plain[traits] = Facts(dtype, shape, device, flags, None, device.type)
     return made
@@ -153,7 +150,7 @@ def _has_range(fact: Facts, size: int) -> bool:
     known = DTYPES.get(fact.dtype)
     if known is None or not known.is_integer:
         return False
-    return FEWEST_RANGED * known.itemsize <= size <= RANGE_BYTES
+    return FEWEST_RANGED * known.itemsize <= size <= MAX_RANGE_BYTES
 
 
 def _careful(leaf: Any, kept: bool) -> tuple[Facts, int, int]:

@@ -12,10 +12,11 @@ from typing import Any
 
 import torch
 
+from calltape_recorder.bounds import MAX_REMEMBERED_PARTS, MAX_REPEATS
 from calltape_recorder.capture.call_view import Row
 from calltape_recorder.capture.contexts import ORDINARY, Context, context_now
 from calltape_recorder.capture.structures import Structure
-from calltape_recorder.remembered import MOST_PARTS, Remembered
+from calltape_recorder.remembered import Remembered
 from calltape_recorder.snapshot.facts import INFERENCE, keys_of, storage_offset, untyped_storage
 from calltape_recorder.snapshot.look import Look
 from calltape_recorder.snapshot.side import Shared
@@ -23,7 +24,6 @@ from calltape_recorder.threads import Count, RLock, value_of
 
 __all__ = ["Repeat", "Repeats"]
 
-_MOST = 1024  # structures
 _MANY = 16  # leaves of one side
 _Tensor = torch.Tensor
 
@@ -205,9 +205,9 @@ class Repeats:
     def learn(self, structure: Structure, leaves: Sequence[Any], look: Look) -> Repeat | None:
         """Remembers leaves that came again, if they are plain."""
         is_known = structure in self._known
-        if not look.is_plain or len(self._replaced if is_known else self) >= _MOST:
+        if not look.is_plain or len(self._replaced if is_known else self) >= MAX_REPEATS:
             return None
-        if len(leaves) * len(self) > MOST_PARTS:  # about so many leaves are known
+        if len(leaves) * len(self) > MAX_REMEMBERED_PARTS:  # about so many leaves are known
             return None
         try:
             made = Repeat(structure, leaves, look)
@@ -222,7 +222,7 @@ class Repeats:
         """Each repeat with the calls that it counted since the last time. One thread alone asks,
         about once a second. A repeat that counted no call two times in a row, and of which none
         was written, is forgotten if it was replaced or if there are many."""
-        are_many = len(self._known) >= _MOST // 2
+        are_many = len(self._known) >= MAX_REPEATS // 2
         for repeat in {*self._known.values(), *self._replaced}:
             calls = value_of(repeat.calls)
             if calls > repeat.counted_calls:
@@ -260,4 +260,4 @@ class Repeats:
 
 
 def _last_of_each() -> Remembered[Structure, tuple[Any, ...]]:
-    return Remembered(_MOST, lambda _, found: len(found))
+    return Remembered(MAX_REPEATS, lambda _, found: len(found))

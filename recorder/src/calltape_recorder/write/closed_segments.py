@@ -7,6 +7,7 @@ from collections.abc import Callable
 from itertools import takewhile
 from typing import NamedTuple, TypeAlias
 
+from calltape_recorder.bounds import MAX_UNSEALED_FILES
 from calltape_recorder.keep.ledger import Ledger
 from calltape_recorder.write.notices import Notices
 from calltape_recorder.write.tape_file import TapeFile
@@ -17,7 +18,6 @@ from calltape_schema.inputs_table import Counts, InputsTable
 __all__ = ["Closed", "ClosedSegments", "Unsealed"]
 
 _LOOKS = 16  # files that are looked for at once
-_MAX_UNSEALED = 16  # open files that wait for their ends
 
 
 class Closed(NamedTuple):
@@ -108,7 +108,7 @@ class ClosedSegments:
             try:
                 self._finish(finish, closed, dumps)
             except Exception as error:
-                if isinstance(error, OSError) and len(self.unsealed) < _MAX_UNSEALED:
+                if isinstance(error, OSError) and len(self.unsealed) < MAX_UNSEALED_FILES:
                     raise
                 self._notices.complain("a file of the recording stays without its end", error)
             else:

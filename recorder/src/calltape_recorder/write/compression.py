@@ -16,7 +16,12 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from calltape_recorder.bounds import OWNER_ONLY
+from calltape_recorder.bounds import (
+    LAST_COMPRESSION_SECONDS,
+    OWNER_ONLY,
+    UNPACKED_BYTES,
+    UNPACKED_TIMES,
+)
 from calltape_recorder.write.disk_file import set_mode
 from calltape_recorder.write.tape_file import SUFFIXES, CompressedFile, TapeFile, compressor
 from calltape_schema import TapeError
@@ -29,9 +34,6 @@ _PIECE = 256 * 1024  # a call that comes meanwhile waits for so many bytes
 _SYNC_BYTES = 8 * 1024 * 1024  # so that the last write to the disk is short, too
 _TRIAL_BYTES = 8 * 1024 * 1024
 _WORTHWHILE = 0.9  # what hardly shrinks is as easily read as it is
-# Readers refuse what becomes larger than that when it is decompressed: it could be an attack.
-_READER_BYTES, _READER_TIMES = 2**28, 60
-_LAST_SECONDS = 10.0  # nobody waits longer for compression at the end
 
 
 class _NotWorthIt(Exception):  # noqa: N818 - a decision, not an error
@@ -130,7 +132,7 @@ class Compression:
 
     def finish(self, has_room: Callable[[int, TapeFile], bool]) -> None:
         """Compresses what waits, for at most ten seconds. The rest stays as it is."""
-        until = time.monotonic() + _LAST_SECONDS
+        until = time.monotonic() + LAST_COMPRESSION_SECONDS
         while time.monotonic() < until:
             if not self.step(has_room):
                 break
@@ -139,7 +141,9 @@ class Compression:
             self.close()
             self.left += rest
             about = f"{rest} files of the recording stay as they are, not compressed"
-            self._complain(about, TimeoutError(f"there was no time within {_LAST_SECONDS:g} s"))
+            self._complain(
+                about, TimeoutError(f"there was no time within {LAST_COMPRESSION_SECONDS:g} s")
+            )
 
     def close(self) -> None:
         """Removes what is half done."""
@@ -259,7 +263,7 @@ class _Job:
             os.fsync(self._made)
 
     def _take_place(self, tail: int) -> None:
-        is_bomb = self._total > max(_READER_BYTES, _READER_TIMES * self.size)
+        is_bomb = self._total > max(UNPACKED_BYTES, UNPACKED_TIMES * self.size)
         if is_bomb or self.size >= self._total:
             raise _NotWorthIt
         os.fsync(self._made)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 
+from calltape_recorder.bounds import AHEAD_SHARE
 from calltape_recorder.threads import RLock
 
 __all__ = ["DiskBudget", "Refusal", "free_bytes"]
-
-_AHEAD_SHARE = 4  # at most this part of the bound is left free for calls under way
 
 
 class Refusal(Exception):  # noqa: N818 - a decision, not an error
@@ -66,7 +65,7 @@ class DiskBudget:
         with self.lock:
             lent = self.lent + nbytes
             if self._most is not None:
-                if lent <= self._most // _AHEAD_SHARE:
+                if lent <= self._most // AHEAD_SHARE:
                     self._wanted = max(self._wanted, lent)
                 if self._taken + lent > self._most:
                     return False

@@ -6,6 +6,12 @@ from typing import Any, TypeAlias
 
 import torch
 
+from calltape_recorder.bounds import (
+    MAX_HEADERS_KNOWN,
+    MAX_LEAVES_KNOWN,
+    MAX_RANGE_BYTES,
+    MAX_TAILS,
+)
 from calltape_recorder.call import Call
 from calltape_recorder.capture.withholding import FEWEST_RANGED
 from calltape_recorder.remembered import Remembered
@@ -13,7 +19,6 @@ from calltape_recorder.snapshot.buffers import data_of
 from calltape_recorder.snapshot.copies import joined, wait_for_copies
 from calltape_recorder.snapshot.facts import DTYPES, Facts, is_plain, leaf_document
 from calltape_recorder.snapshot.grown_copies import Grown
-from calltape_recorder.snapshot.look import RANGE_BYTES
 from calltape_recorder.snapshot.side import EncodedLeaves, Side
 from calltape_schema.blob import Stored, build_header, contiguous, stored_as
 from calltape_schema.checksum import crc32
@@ -73,12 +78,7 @@ def has_many(data: Any, dtype: torch.dtype, least: int) -> bool:
     return False
 
 
-_MAX_LEAVES_KNOWN = 2048
-_MAX_HEADERS_KNOWN = 512
 _NO_SCALARS = pack([])
-_MOST_TAILS = 32
-"""Then a tensor that grows is written as a whole again: a reader that wants it reads all its parts,
-and one of them may be damaged. So it takes a part of a thirty-second more."""
 _SMALL_BYTES = 16 * 1024  # of a call: to join them takes less than a checksum and a write for each
 
 
@@ -92,10 +92,10 @@ class Encoder:
 
     def __init__(self) -> None:
         self._leaves: Remembered[Any, EncodedLeaves] = Remembered(
-            _MAX_LEAVES_KNOWN, lambda key, _: len(key[1])
+            MAX_LEAVES_KNOWN, lambda key, _: len(key[1])
         )
         self._headers: Remembered[Any, bytes] = Remembered(
-            _MAX_HEADERS_KNOWN, lambda _, header: len(header) // 64
+            MAX_HEADERS_KNOWN, lambda _, header: len(header) // 64
         )
 
     def encode(self, call: Call, file: int | None = None) -> NewCall:
@@ -249,7 +249,7 @@ def _placed(
             first = origin.first
             origin.file, origin.call, origin.key, origin.taken = file, call, key, 0
             if type(piece) is Grown and first is not None and first.is_before(call, file):
-                if first.taken >= _MOST_TAILS:
+                if first.taken >= MAX_TAILS:
                     continue
                 at[key] = key, first.call, first.key, piece.axis
                 stored[key] = bytearray(piece.tail)
@@ -317,7 +317,7 @@ def _packed(value: Any) -> Any:
 
 def _range(side: Side, leaf: int, known: EncodedLeaves) -> dict[str, int] | None:
     data, dtype = data_of(side.pieces[leaf]), side.facts[leaf].dtype
-    if len(data) > RANGE_BYTES:
+    if len(data) > MAX_RANGE_BYTES:
         return None
     found = range_of(data, dtype)
     if found is None or (leaf not in known.stored and _tells(found, data, dtype)):

@@ -6,15 +6,13 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from calltape_recorder.bounds import MAX_DUMPS, MAX_REASON_CHARACTERS
 from calltape_recorder.call import Call
 from calltape_recorder.keep.policies import FlightRecorder
 from calltape_recorder.threads import RLock
 from calltape_schema.endings import Dump
 
 __all__ = ["HeldCalls"]
-
-_MAX_DUMPS = 1000
-_MAX_REASON = 1000
 
 
 class HeldCalls:
@@ -50,8 +48,8 @@ class HeldCalls:
             calls = [*self._calls, *more]
             self._calls.clear()
             self._bytes = 0
-            if len(self._dumps) < _MAX_DUMPS:
-                text = reason.encode("utf-8", "backslashreplace").decode()[:_MAX_REASON]
+            if len(self._dumps) < MAX_DUMPS:
+                text = reason.encode("utf-8", "backslashreplace").decode()[:MAX_REASON_CHARACTERS]
                 dump = Dump(time_ns=time.time_ns(), reason=text, calls=len(calls))
                 self._dumps.append(dump)
         for call in calls:

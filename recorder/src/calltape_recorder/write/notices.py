@@ -18,6 +18,7 @@ from collections import deque
 from traceback import extract_tb, format_exception
 from typing import Any
 
+from calltape_recorder.bounds import AGAIN_SECONDS, MAX_NEWS, MAX_TROUBLE_CHARACTERS, MAX_TROUBLES
 from calltape_recorder.keep.ledger import Stats
 from calltape_recorder.log import log, say, write
 from calltape_recorder.threads import is_interrupt
@@ -27,11 +28,6 @@ __all__ = ["BEGINNING", "AccountNews", "Notices"]
 
 BEGINNING = "records"
 """The kind of news that says what is recorded where."""
-
-_AGAIN_SECONDS = 60.0
-_MAX_NEWS = 100
-_MAX_SAID = 1000
-_MAX_TEXT = 500
 
 
 class Notices:
@@ -48,7 +44,7 @@ class Notices:
     def __init__(self, *, withholds: bool) -> None:
         self._withholds = withholds
         self._said: set[str] = set()
-        self._news: deque[tuple[str, int, str]] = deque(maxlen=_MAX_NEWS)
+        self._news: deque[tuple[str, int, str]] = deque(maxlen=MAX_NEWS)
         self._told: dict[str, float] = {}  # when there was news of a kind last
         self._held_back: dict[str, int] = {}
         self.last_error: str | None = None
@@ -80,7 +76,7 @@ class Notices:
         now = time.monotonic()
         while self._news:
             kind, level, text = self._news.popleft()
-            if now - self._told.get(kind, -_AGAIN_SECONDS) < _AGAIN_SECONDS:
+            if now - self._told.get(kind, -AGAIN_SECONDS) < AGAIN_SECONDS:
                 self._held_back[kind] = self._held_back.get(kind, 0) + 1
                 continue
             self._told[kind] = now
@@ -94,7 +90,7 @@ class Notices:
     def forget(self) -> None:
         """Lets trouble be said again, because it was over: at most once a minute."""
         now = time.monotonic()
-        if now - self._told.get("", -_AGAIN_SECONDS) >= _AGAIN_SECONDS:
+        if now - self._told.get("", -AGAIN_SECONDS) >= AGAIN_SECONDS:
             self._told[""] = now
             self._said.clear()
 
@@ -102,7 +98,7 @@ class Notices:
         self.last_error, self.last_error_ns = text, time.time_ns()
 
     def _is_new(self, text: str) -> bool:
-        if text in self._said or len(self._said) >= _MAX_SAID:
+        if text in self._said or len(self._said) >= MAX_TROUBLES:
             return False
         self._said.add(text)
         return True
@@ -142,7 +138,7 @@ def _one_line(error: BaseException) -> str:
         if is_interrupt(broken):
             raise
         text = "(no text)"
-    return f"{name_of(type(error))}: {text[:_MAX_TEXT]}"
+    return f"{name_of(type(error))}: {text[:MAX_TROUBLE_CHARACTERS]}"
 
 
 # What the accounts of a recording say from one second to the next.

@@ -7,6 +7,7 @@ import errno
 import time
 from collections.abc import Callable, Sequence
 
+from calltape_recorder.bounds import END_SHARE, MAX_CALLS_IN_FILE
 from calltape_recorder.keep.ledger import Ledger
 from calltape_recorder.options import Options
 from calltape_recorder.write.closed_segments import ClosedSegments, Gone
@@ -27,9 +28,7 @@ _LOOK_SECONDS = 1.0
 _FREE_LOOK_BYTES = 16 * 1024 * 1024
 _END_BYTES = 64 * 1024  # of an end without its index, until one was larger
 _LAST_END_BYTES = 8 * 1024  # of the end of a file without calls
-_END_SHARE = 8  # an end takes at most this part of the bound, besides its index
 _INDEX_BYTES = 32  # in the end, per group, before it is deflated
-_MAX_CALLS = 1_000_000  # in a file: its index may have as many groups
 
 
 class OtherFile(Exception):  # noqa: N818 - a signal between two functions, not an error
@@ -311,7 +310,7 @@ class Segments:
 
         def fits(nbytes: int) -> bool:
             if self._options.max_disk_bytes is not None:  # the next end may be as long
-                most = self._options.max_disk_bytes // _END_SHARE
+                most = self._options.max_disk_bytes // END_SHARE
                 self._end_bytes = max(self._end_bytes, min(nbytes - index, most))
             return self.budget.claim(others + nbytes)
 
@@ -324,7 +323,7 @@ class Segments:
             return False
         most = self._options.most_in_segment
         is_large = most is not None and tape.size + append.size > most
-        return is_large or tape.calls + len(append.calls) > _MAX_CALLS
+        return is_large or tape.calls + len(append.calls) > MAX_CALLS_IN_FILE
 
     def _needed(self, *, besides: TapeFile | None = None, is_last: bool = False) -> int:
         """How many bytes all files need with the ends that they will get, and one more file

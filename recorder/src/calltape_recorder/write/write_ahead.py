@@ -12,6 +12,7 @@ import contextlib
 import errno
 from collections.abc import Callable, Iterator
 
+from calltape_recorder.bounds import MAX_AHEAD_FILES
 from calltape_recorder.call import Call
 from calltape_recorder.threads import RLock
 from calltape_recorder.write.disk_budget import DiskBudget
@@ -25,7 +26,6 @@ from calltape_schema.writer import manifest_member
 __all__ = ["UNDER_WAY", "WriteAhead"]
 
 UNDER_WAY = "under way"
-_MAX_FILES = 256
 
 
 class WriteAhead:
@@ -111,8 +111,8 @@ class WriteAhead:
                 return None
             if self._idle:
                 return self._idle.pop()
-            if len(self._files) >= _MAX_FILES:
-                raise RuntimeError(f"more than {_MAX_FILES} calls are under way")
+            if len(self._files) >= MAX_AHEAD_FILES:
+                raise RuntimeError(f"more than {MAX_AHEAD_FILES} calls are under way")
             file = _File(self._next_tape, self._manifest(), self._budget)
             self._files.append(file)
             return file

@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from calltape_recorder.bounds import FEWEST_QUEUED_CALLS, QUEUED_CALL_BYTES, STUCK_SECONDS
 from calltape_recorder.call import Call, QueuedCall
 from calltape_recorder.keep.ledger import Ledger
 from calltape_recorder.snapshot.buffers import Buffers
@@ -40,13 +41,6 @@ _WORK_SECONDS = 0.001
 _PAUSE_SECONDS = 0.00005
 
 _LOOK_SECONDS = 1.0
-
-# At the end, nobody waits longer than this for a disk that takes nothing any more.
-_STUCK_SECONDS = 30.0
-
-# What a call without any tensor takes in the queue, and how many of them may wait in any case.
-_ITEM_BYTES = 1024
-_FEWEST_ITEMS = 256
 
 # Calls of this size would fill the queue before the next poll, so they wake the writer.
 _LARGE_BYTES = 1024 * 1024
@@ -91,7 +85,9 @@ class Writer:
         self._buffers = buffers
         self._items: deque[Call | _Task] = deque()
         # A batch that is being written is in memory as well.
-        self._most_items = max(_FEWEST_ITEMS, ledger.max_bytes // _ITEM_BYTES - _BATCH_CALLS)
+        self._most_items = max(
+            FEWEST_QUEUED_CALLS, ledger.max_bytes // QUEUED_CALL_BYTES - _BATCH_CALLS
+        )
         self._wake = Event()
         self._each_second = each_second
         self._lost = lost
@@ -175,7 +171,7 @@ class Writer:
                 wait_for(self._over, 0.5)
                 if self._turns != turns:
                     turns, since = self._turns, time.monotonic()
-                elif time.monotonic() - since > _STUCK_SECONDS:
+                elif time.monotonic() - since > STUCK_SECONDS:
                     return False
         return True
 
