@@ -123,6 +123,17 @@ def test_branches_of_one_prefix(tmp_path: Path) -> None:
     has_all(path, [list(one) for one in seen])
 
 
+@pytest.mark.parametrize("values", ["all", "none"])
+def test_ranges_of_integers_that_grew(tmp_path: Path, values: Any) -> None:
+    model, ids, path = Decoder(), torch.arange(3, 2003).reshape(1, 2000), tmp_path / "a.tape"
+    with record(model, path, values=values) as recorder:
+        for length in (1000, 1500, 2000):
+            model(ids[:, :length].contiguous())
+    assert recorder.stats().kept == 3
+    ranges = [call.record.inputs.ranges for call in read(path).calls]
+    assert [(one.min, one.max) for (one,) in ranges] == [(3, 1002), (3, 1502), (3, 2002)]
+
+
 def test_threads(tmp_path: Path) -> None:
     """Threads that go on from one cache."""
     path, model, seen = tmp_path / "a.tape", Decoder(), {}

@@ -62,19 +62,20 @@ class Grown(NamedTuple):
     length: int
 
     @property
-    def data(self) -> bytes:
+    def data(self) -> bytearray:
         """All its bytes."""
         return self._between(0)
 
     @property
-    def tail(self) -> bytes:
+    def tail(self) -> bytearray:
         """The bytes that no earlier copy has."""
         return self._between(self.first)
 
-    def _between(self, begin: int) -> bytes:
+    def _between(self, begin: int) -> bytearray:
         memory, width = self.place.memory, self.place.width
         starts = range(0, self.rows * width, width)
-        return b"".join([memory[at + begin : at + self.row] for at in starts])
+        # torch warns of bytes that cannot be changed.
+        return bytearray().join([memory[at + begin : at + self.row] for at in starts])
 
 
 def axis_of_growth(before: tuple[int, ...], now: tuple[int, ...]) -> int | None:

@@ -252,7 +252,7 @@ def _placed(
                 if first.taken >= MAX_TAILS:
                     continue
                 at[key] = key, first.call, first.key, piece.axis
-                stored[key] = bytearray(piece.tail)
+                stored[key] = piece.tail
                 tails[key] = _tail(entry, piece)
                 origin.taken = first.taken + 1
     return stored, tails, at
