@@ -125,13 +125,13 @@ def test_branches_of_one_prefix(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("values", ["all", "none"])
 def test_ranges_of_integers_that_grew(tmp_path: Path, values: Any) -> None:
-    model, ids, path = Decoder(), torch.arange(3, 2003).reshape(1, 2000), tmp_path / "a.tape"
+    model, ids, path = Decoder(), torch.arange(3, 8003).reshape(1, 8000), tmp_path / "a.tape"
     with record(model, path, values=values) as recorder:
-        for length in (1000, 1500, 2000):
+        for length in (4000, 6000, 8000):
             model(ids[:, :length].contiguous())
     assert recorder.stats().kept == 3
     ranges = [call.record.inputs.ranges for call in read(path).calls]
-    assert [(one.min, one.max) for (one,) in ranges] == [(3, 1002), (3, 1502), (3, 2002)]
+    assert [(one.min, one.max) for (one,) in ranges] == [(3, 4002), (3, 6002), (3, 8002)]
 
 
 def test_threads(tmp_path: Path) -> None:
