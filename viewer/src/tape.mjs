@@ -11,7 +11,7 @@ import { TapeError, damaged, invalid, overLimit } from "./errors.mjs";
 import { BLOCK, END, MANIFEST, blobName, isGroup, parseHeader } from "./framing.mjs";
 import { groupOf } from "./groups.mjs";
 import { tableOf, treeOf } from "./inputs_table.mjs";
-import { MAX_GROUP_CALLS, MAX_TAKEN } from "./limits.mjs";
+import { MAX_GROUP_CALLS } from "./limits.mjs";
 import { manifestOf } from "./manifest.mjs";
 import { areEqual } from "./nesting.mjs";
 import { Remembered } from "./remembered.mjs";
@@ -20,7 +20,7 @@ import { Window, exactly } from "./windows.mjs";
 
 const MOST_DAMAGE = 10_000;
 const MOST_GROUPS = 4; // in memory
-const MOST_HOLDERS = 2 * MAX_TAKEN; // calls that have tensors for others, and blobs
+const MOST_HOLDERS = 40; // calls that have tensors for others, and blobs: a recorder takes a tensor from 34 at most
 
 /**
  * Opens a tape: reads its manifest and its end, and nothing else.

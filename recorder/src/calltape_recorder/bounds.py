@@ -95,6 +95,10 @@ EARLIER_SHARE = 4
 """These copies have at most this part of the memory of the queue: calls that wait need the rest."""
 MAX_ROWS_OF_GROWTH = 1024
 """Rows of a tensor that grew: each is compared and copied by itself."""
+FEWEST_BYTES_OF_ROW = 1024
+"""Of several of these rows: shorter ones take longer to compare than all of them to copy."""
+MAX_GROWING_TENSORS = 4096
+"""Tensors of one side of which only tails are written: a reader follows each through its parts."""
 MAX_TAILS = 32
 """Tails of one tensor. Then it is written as a whole again: a reader that wants it reads all its
 parts, and one of them may be damaged."""

@@ -87,6 +87,8 @@ MAX_REFERENCES = 50_000
 """Tensors of a call whose bytes an earlier call has: not more than a tree has leaves."""
 MAX_TAKEN = 64
 """Earlier calls that have bytes of one tensor: each may be damaged, and is a read of its own."""
+MAX_TAKEN_PARTS = 2**19
+"""Parts of all tensors of a call that earlier calls have: each becomes a tuple of a reader."""
 
 MAX_INDEX_BYTES = 32 * 1024 * 1024
 """The index of a tape, inflated: a million groups of 32 bytes, each of a call of its own. By then a

@@ -47,6 +47,7 @@ __all__ = [
     "HAS_RANGES",
     "RAISED",
     "Append",
+    "Elsewhere",
     "Group",
     "GroupedRecord",
     "NewCall",
@@ -76,6 +77,8 @@ Axis: TypeAlias = Annotated[int, Field(ge=0, le=MAX_RANK)]
 Reference = tuple[Short, Count, Short] | tuple[Short, Count, Short, Axis]
 """A key in the leaves of a call, the number of an earlier call, and the key of that. With an axis,
 what the own blob has for the key follows along it."""
+Elsewhere: TypeAlias = tuple[int, str, int | None]
+"""A reference without its own key."""
 
 
 class StoredBlob(BlobFacts):
@@ -93,7 +96,7 @@ class GroupedRecord(CallRecord):
     at: Annotated[Many[Reference], Field(max_length=MAX_REFERENCES)] = ()
 
     @cached_property
-    def elsewhere(self) -> dict[str, tuple[int, str, int | None]]:
+    def elsewhere(self) -> dict[str, Elsewhere]:
         """Per key of which an earlier call has the bytes, this call, the key there, and the axis
         along which the own bytes follow; None if there are none."""
         return {

@@ -12,10 +12,17 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from calltape_schema import blob
-from calltape_schema.bounds import MAX_MEMBER_BYTES, MAX_TAKEN, TAIL_BYTES
+from calltape_schema.bounds import MAX_MEMBER_BYTES, MAX_TAKEN, MAX_TAKEN_PARTS, TAIL_BYTES
 from calltape_schema.end import End, Index, decode_end, end_offset
-from calltape_schema.errors import TapeError
-from calltape_schema.groups import Group, GroupedRecord, group_of, member_content
+from calltape_schema.errors import Kind, TapeError
+from calltape_schema.groups import (
+    Elsewhere,
+    Group,
+    GroupedRecord,
+    StoredBlob,
+    group_of,
+    member_content,
+)
 from calltape_schema.leaves import Leaf
 from calltape_schema.packing import pack
 from calltape_schema.recent import Recent
@@ -32,7 +39,7 @@ from calltape_schema.tar import (
     parse_header,
 )
 
-__all__ = ["Extent", "TapeReader", "TensorPlace"]
+__all__ = ["Chain", "Extent", "Holder", "TapeReader", "TensorPlace"]
 
 _HEAD_BYTES, _BLOB_HEAD_BYTES = 16 * 1024, 4 * 1024
 _ENTRY_COST = 300  # a tensor of a blob, as Python objects
@@ -65,6 +72,25 @@ class TensorPlace(NamedTuple):
         return sum(part.size for part in self.parts)
 
 
+class Holder(NamedTuple):
+    """A call that has bytes of a tensor, and the facts of its blob."""
+
+    call: int
+    blob: StoredBlob | None
+
+
+class Chain(NamedTuple):
+    """The calls that have the bytes of a tensor, each with the key there, the oldest first.
+
+    Attributes:
+        parts: one call, or those whose bytes follow along the axis.
+        axis: None if there is one.
+    """
+
+    parts: list[tuple[Holder, str]]
+    axis: int | None
+
+
 class _Blob(NamedTuple):
     """The blob of a call: its tensors, and where their bytes begin in the file."""
 
@@ -93,6 +119,7 @@ class TapeReader:
         self._name = next(_readers)
         self._scan: Scan | None = None
         self._index: Index | None = None
+        self._chains: tuple[int, dict[str, Chain | TapeError]] = (-1, {})  # of the last call asked
 
     def scan(self, watch: Watch = lambda found, size: found) -> Scan:
         """Walks over the tape, once.
@@ -152,7 +179,7 @@ class TapeReader:
         parts = tuple(Extent(start + one.begin, one.end - one.begin) for one, start in found)
         return TensorPlace(parts, math.prod(wanted.shape[: axis or 0]))
 
-    def _entry(self, holder: GroupedRecord, key: str) -> tuple[blob.Entry, int]:
+    def _entry(self, holder: Holder, key: str) -> tuple[blob.Entry, int]:
         """The entry of a key in the blob of a call, and where the data of this blob begin."""
         if holder.blob is None:
             raise TapeError("invalid", f"call {holder.call} has no blob for its leaves")
@@ -162,7 +189,7 @@ class TapeReader:
             raise TapeError("invalid", reason)
         return entries[key], start
 
-    def blob_member(self, record: GroupedRecord) -> Member:
+    def blob_member(self, record: GroupedRecord | Holder) -> Member:
         """The member with the tensors of a call.
 
         Raises:
@@ -227,44 +254,57 @@ class TapeReader:
                 return self.scan().place(at)
         raise trouble
 
-    def holders(
-        self, record: GroupedRecord, key: str
-    ) -> tuple[list[tuple[GroupedRecord, str]], int | None]:
-        """The calls whose blobs have the bytes of a key of this call, with the key there: its own
-        record, or those of the earlier calls that ``at`` names. What they have follows along an
-        axis, the oldest first; None if there is one of them.
+    def holders(self, record: GroupedRecord, key: str) -> Chain:
+        """The calls whose blobs have the bytes of a key of this call: its own one, or the earlier
+        ones that ``at`` names.
 
         Raises:
             TapeError: ``invalid`` or ``limit``, or as :meth:`record` for an earlier call.
         """
-        found: list[tuple[GroupedRecord, str]] = []
-        along: int | None = None
-        call = record.call
-        for _ in range(MAX_TAKEN + 1):
-            reference = record.elsewhere.get(key)
-            if reference is None:
-                found.append((record, key))
-                return found[::-1], along
-            number, there, axis = reference
-            if number >= record.call:
-                reason = f"call {record.call} has tensors of call {number}, which is no earlier one"
-                raise TapeError("invalid", reason)
-            if axis is not None:
-                if axis != along and found:
-                    raise TapeError("invalid", f"a tensor of call {call} grew along two axes")
-                found.append((record, key))
-                along = axis
+        if key not in record.elsewhere:
+            return Chain([(Holder(record.call, record.blob), key)], None)
+        call, chains = self._chains
+        if call != record.call:
+            chains = self._followed(record)
+            self._chains = record.call, chains
+        found = chains[key]
+        if isinstance(found, TapeError):
+            raise TapeError(found.kind, found.reason)
+        return found
+
+    def _followed(self, record: GroupedRecord) -> dict[str, Chain | TapeError]:
+        """The chains of all keys of a call that earlier calls have, or why there is none. From call
+        to call downwards, so that no record is decoded twice, and one is at hand at a time."""
+        found: dict[str, Chain | TapeError] = {}
+        call, parts = record.call, 0
+        waiting = {call: [(key, key, Chain([], None), 0) for key in record.elsewhere]}
+        while waiting:
+            number = max(waiting)
+            walks = waiting.pop(number)
             try:
-                record, key = self._earlier(number), there
+                holder = record if number == call else self._earlier(number)
             except TapeError as error:
+                # If there is no such call, its group may be lost.
+                kind: Kind = "damaged" if error.kind == "usage" else error.kind
                 reason = f"call {call} has tensors of call {number}: {error.reason}"
-                if error.kind == "usage":  # there is no such call: its group may be lost
-                    raise TapeError("damaged", reason) from None
-                error.reason = reason
-                raise
-        raise TapeError(
-            "limit", f"a tensor of call {call} is taken from more than {MAX_TAKEN} calls"
-        )
+                found |= {own: TapeError(kind, reason) for own, _, _, _ in walks}
+                continue
+            for own, key, chain, taken in walks:
+                parts += 1
+                step = holder.elsewhere.get(key)
+                trouble = _trouble_of(call, number, step, chain, taken, parts)
+                if trouble is not None:
+                    found[own] = trouble
+                    continue
+                if step is None or step[2] is not None:
+                    chain.parts.insert(0, (Holder(number, holder.blob), key))
+                if step is None:
+                    found[own] = chain
+                    continue
+                axis = chain.axis if step[2] is None else step[2]
+                walk = own, step[1], Chain(chain.parts, axis), taken + 1
+                waiting.setdefault(step[0], []).append(walk)
+        return found
 
     def _earlier(self, number: int) -> GroupedRecord:
         """The record of a call that has tensors for other ones. It is asked for with each of these,
@@ -274,10 +314,10 @@ class TapeReader:
         if found is None:
             found = self.record(number)
             leaves = len(found.inputs.leaves) + len(found.outputs.leaves if found.outputs else b"")
-            _recent.keep(key, found, 8 * leaves)
+            _recent.keep(key, found, 8 * leaves + 250 * len(found.at))
         return found
 
-    def _blob(self, record: GroupedRecord) -> _Blob:
+    def _blob(self, record: GroupedRecord | Holder) -> _Blob:
         key = self._name, "blob", record.call
         found: _Blob | None = _recent.get(key)
         if found is None:
@@ -285,7 +325,7 @@ class TapeReader:
             _recent.keep(key, found, _ENTRY_COST * len(found.entries))
         return found
 
-    def _begun_blob(self, record: GroupedRecord) -> tuple[Member, bytes]:
+    def _begun_blob(self, record: GroupedRecord | Holder) -> tuple[Member, bytes]:
         """The member with the tensors of a call, and the first bytes of its content."""
         key = self._name, "begun", record.call
         found: tuple[Member, bytes] | None = _recent.get(key)
@@ -294,7 +334,7 @@ class TapeReader:
             _recent.keep(key, found, len(found[1]))
         return found
 
-    def _find_blob(self, record: GroupedRecord) -> tuple[Member, bytes]:
+    def _find_blob(self, record: GroupedRecord | Holder) -> tuple[Member, bytes]:
         if record.blob is None:
             raise TapeError("no_value", f"call {record.call} has no blob")
         group, _ = self._place_of(record.call)
@@ -311,12 +351,32 @@ class TapeReader:
             raise TapeError("damaged", reason, member=blob_name(record.call), offset=offset)
         return found, head[BLOCK:]
 
-    def _read_blob(self, record: GroupedRecord) -> _Blob:
+    def _read_blob(self, record: GroupedRecord | Holder) -> _Blob:
         found, head = self._begun_blob(record)
         length = blob.header_size(head, found.size)
         if length > len(head):
             head += self.source.read_at(found.start + len(head), length - len(head))
         return _Blob(blob.parse_header(head[:length], found.size), found.start + length)
+
+
+def _trouble_of(
+    call: int, number: int, step: Elsewhere | None, chain: Chain, taken: int, parts: int
+) -> TapeError | None:
+    """Why a chain of a call cannot go on from the call of this number; None if it can."""
+    if parts > MAX_TAKEN_PARTS:
+        return TapeError("limit", f"call {call} has more than {MAX_TAKEN_PARTS} parts of tensors")
+    if step is None:
+        return None
+    if taken >= MAX_TAKEN:
+        reason = f"a tensor of call {call} is taken from more than {MAX_TAKEN} calls"
+        return TapeError("limit", reason)
+    there, _, axis = step
+    if there >= number:
+        reason = f"call {number} has tensors of call {there}, which is no earlier one"
+        return TapeError("invalid", reason)
+    if axis is not None and chain.axis not in (None, axis):
+        return TapeError("invalid", f"a tensor of call {call} grew along two axes")
+    return None
 
 
 def _make_up(shapes: list[tuple[int, ...]], axis: int | None, whole: tuple[int, ...]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import random
 import threading
 from pathlib import Path
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from calltape_analyzer import filter_tape, open_tape
 from calltape_recorder import record
+from calltape_recorder.snapshot.earlier_copies import Origin
 from calltape_recorder.snapshot.grown_copies import axis_of_growth
 from tests.recorder.reading import read
 
@@ -163,13 +165,15 @@ def test_any_growth(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None
     chance, model, seen = random.Random(seed), Decoder(), []
     path = tmp_path_factory.mktemp("a") / "a.tape"
     with record(model, path) as recorder:
-        caches = [model(tokens(chance.randint(8, 20)))]
+        # Tensors of zeros begin alike, however they grew.
+        filled = chance.choice((torch.rand, torch.zeros, torch.ones))
+        caches = [model(filled((2, 4, chance.randint(8, 20), 64)))]
         for _ in range(30):
             cache = chance.choice(caches[-3:])
             axis = chance.choice((0, 1, 2, 2, 2, 2))
             shape = list(cache.shape)
             shape[axis] = chance.randint(1, 3)
-            x = torch.rand(shape)
+            x = filled(shape)
             if chance.random() < 0.1:
                 cache.view(-1)[chance.randrange(cache.numel())] = 7.0
             seen.append([x, cache.clone()])
@@ -178,6 +182,46 @@ def test_any_growth(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None
             if chance.random() < 0.2:
                 recorder.flush()
     has_all(path, seen)
+
+
+@pytest.mark.parametrize("fill", [torch.zeros, torch.ones])
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        [(1, 1200), (1, 1201), (2, 1201), (2, 1202), (3, 1202)],
+        [(3, 4000), (4, 4000), (4, 4001), (4, 4002)],
+        [(2, 512), (2, 544), (3, 544), (3, 600)],
+        [(1024,), (5_000_000,), (5_000_001,)],
+    ],
+)
+def test_masks_that_grow_along_one_axis_and_another(
+    tmp_path: Path, fill: Any, shapes: list[tuple[int, ...]]
+) -> None:
+    model, path = Decoder(), tmp_path / "a.tape"
+    values = [fill(*shape) for shape in shapes]
+    for at, value in enumerate(values):
+        value.view(-1)[-1] = at
+    with record(model, path) as recorder:
+        for value in values:
+            model(value)
+    assert recorder.stats().kept == len(shapes)
+    with open_tape(path) as tape:
+        assert tape.verify() == []
+        for call, value in zip(tape, values, strict=True):
+            assert torch.equal(call.inputs.args[0], value)
+            assert torch.equal(call.outputs, value)
+
+
+@pytest.mark.parametrize("values", ["all", "none"])
+def test_few_places_of_earlier_copies_are_remembered(tmp_path: Path, values: Any) -> None:
+    model = Decoder()
+    with record(model, tmp_path / "a.tape", values=values) as recorder:
+        cache = torch.ones(1, 4000, dtype=torch.long)
+        for _ in range(200):
+            cache = model(torch.ones(1, 1, dtype=torch.long), cache, 1)
+        assert recorder.flush()
+        gc.collect()
+        assert sum(type(one) is Origin for one in gc.get_objects()) < 120
 
 
 def test_a_part_that_is_damaged_costs_what_is_made_of_it(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from calltape_schema.groups import GroupedRecord, NewCall
 from calltape_schema.inputs_table import InputsTable, inputs_hash
 from calltape_schema.leaves import Leaf, encode_leaves
 from calltape_schema.packing import pack
-from calltape_schema.reader import TapeReader
+from calltape_schema.reader import Holder, TapeReader
 from calltape_schema.records import Manifest, Producer
 from calltape_schema.storage import BytesSink, BytesSource
 from calltape_schema.tree import encode_structure
@@ -95,7 +95,7 @@ def raises(error: TapeError) -> None:
     raise error
 
 
-def blob_of(reader: TapeReader, record: GroupedRecord) -> bytes:
+def blob_of(reader: TapeReader, record: GroupedRecord | Holder) -> bytes:
     """The blob of a call, after a look at its checksum; empty without one."""
     if record.blob is None:
         return b""
@@ -110,7 +110,7 @@ def blob_of(reader: TapeReader, record: GroupedRecord) -> bytes:
 def tensor(reader: TapeReader, record: GroupedRecord, leaf: Leaf) -> bytes:
     """The bytes of a leaf, from a blob whose checksum holds."""
     assert leaf.key is not None
-    for holder, _ in reader.holders(record, leaf.key)[0]:
+    for holder, _ in reader.holders(record, leaf.key).parts:
         blob_of(reader, holder)
     place = reader.place(record, leaf)
     return bytes(joined([reader.source.read_at(*part) for part in place.parts], place.rows))

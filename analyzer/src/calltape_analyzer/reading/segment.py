@@ -34,7 +34,7 @@ from calltape_schema.history import Source
 from calltape_schema.inputs_table import InputsTable
 from calltape_schema.leaves import Leaf
 from calltape_schema.packing import pack
-from calltape_schema.reader import Extent, TapeReader, TensorPlace
+from calltape_schema.reader import Extent, Holder, TapeReader, TensorPlace
 from calltape_schema.records import BlobFacts, Manifest, Tree, encode_manifest
 from calltape_schema.scan import Scan
 from calltape_schema.tar import END_MEMBER, Member, group_name
@@ -609,7 +609,7 @@ class Segment:
             size, checksum = size + len(part), crc32(part, checksum)
         return BlobFacts(size=size, crc32=checksum)
 
-    def blob(self, record: GroupedRecord) -> Member:
+    def blob(self, record: GroupedRecord | Holder) -> Member:
         """The member with the tensors of a call.
 
         Raises:
@@ -672,12 +672,12 @@ class Segment:
         self.check_blob(position, record)
         self._check_holders(position, record, record.elsewhere)
 
-    def _holders(self, record: GroupedRecord, keys: Iterable[str]) -> list[GroupedRecord]:
+    def _holders(self, record: GroupedRecord, keys: Iterable[str]) -> list[Holder]:
         """The calls whose blobs have the tensors of a call for these keys, each once."""
         found = {
             holder.call: holder
             for key in keys
-            for holder, _ in self._reader.holders(record, key)[0]
+            for holder, _ in self._reader.holders(record, key).parts
         }
         return list(found.values())
 
@@ -700,7 +700,7 @@ class Segment:
             self.report(found, position)
             raise found from None
 
-    def check_blob(self, position: int, record: GroupedRecord) -> None:
+    def check_blob(self, position: int, record: GroupedRecord | Holder) -> None:
         """Compares a call's blob with its checksum. The bytes are read the first time only.
 
         Raises:

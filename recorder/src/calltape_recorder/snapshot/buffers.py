@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from calltape_recorder.threads import RLock
 
-__all__ = ["Buffer", "Buffers", "Piece", "data_of"]
+__all__ = ["Buffer", "Buffers", "Piece", "data_of", "mapped"]
 
 _SMALLEST = 1 << 16
 _LARGE = 1 << 20
@@ -43,7 +43,7 @@ class Buffer:
         self.users = 1
         self.lost: deque[int] | None = None  # the list of the pool that counts this buffer
         self.size = size
-        self.memory = _mapped(size)
+        self.memory = mapped(size)
         # The mapping cannot be closed while the export exists, so the address stays valid.
         self._export = ctypes.c_char.from_buffer(self.memory)
         self.address = ctypes.addressof(self._export)
@@ -66,7 +66,8 @@ class Buffer:
                 _advise(self.memory, mmap.MADV_DONTNEED, start, min(_STEP, self.size - start))
 
 
-def _mapped(size: int) -> mmap.mmap:
+def mapped(size: int) -> mmap.mmap:
+    """New memory, of zeros, which costs a page fault where it is used."""
     # The mapping is private, because shared memory gets huge pages only if the administrator allows
     # it, and without huge pages the first touch takes eight times as long. A child of a fork finds
     # zeros in it: for a copy, this process would pay a page fault for each page that it writes.

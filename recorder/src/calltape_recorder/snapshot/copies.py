@@ -23,6 +23,7 @@ from calltape_recorder.snapshot.facts import (
     detach,
     untyped_storage,
 )
+from calltape_recorder.snapshot.grown_copies import Grown
 from calltape_recorder.snapshot.large_copies import (
     array_type,
     copy_all,
@@ -103,6 +104,10 @@ def joined(pieces: Iterable[Any]) -> list[Any]:
     whole: memoryview | None = None
     begin = end = 0
     for piece in pieces:
+        if type(piece) is Grown and piece.row >= _SMALL:  # to join long rows takes a copy
+            parts += piece.parts
+            whole = None
+            continue
         if type(piece) is not Piece or piece.whole is None:
             parts.append(data_of(piece))
             whole = None

@@ -13,7 +13,12 @@ import ctypes
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
-from calltape_recorder.bounds import EARLIER_SHARE, MAX_EARLIER_TENSORS
+from calltape_recorder.bounds import (
+    EARLIER_SHARE,
+    MAX_EARLIER_TENSORS,
+    MAX_GROWING_TENSORS,
+    MAX_TAILS,
+)
 from calltape_recorder.snapshot.buffers import Buffer, Buffers, Piece, data_of
 from calltape_recorder.snapshot.facts import Facts, data_ptr, untyped_storage
 from calltape_recorder.snapshot.grown_copies import Grown, are_equal, can_compare, grown
@@ -35,8 +40,9 @@ class Origin:
     Attributes:
         file: which file has them; None if none has.
         call, key: the call that has them, and their name there.
-        first: where the first part of a tensor that grew is, or None.
-        taken: how many earlier calls have parts of them.
+        first: where the first part of a tensor that grew is, or None. It is None of each 33rd too,
+            so that few are remembered, and the tensor is written as a whole.
+        taken: how many of them there are before this one.
     """
 
     __slots__ = ("call", "file", "first", "key", "taken")
@@ -45,8 +51,10 @@ class Origin:
         self.file: int | None = None
         self.call = 0
         self.key = ""
-        self.first = first
-        self.taken = 0
+        taken = 0 if first is None else first.taken + 1
+        is_tail = taken <= MAX_TAILS
+        self.first: Origin | None = first if is_tail else None
+        self.taken: int = taken if is_tail else 0
 
     def is_before(self, call: int, file: int | None) -> bool:
         """Whether an earlier call of this file has them."""
@@ -120,7 +128,7 @@ class EarlierCopies:
         if not self._known:
             return None
         found: list[Earlier | None] = [None] * len(leaves)
-        are_there = False
+        are_there, are_few = False, len(leaves) <= MAX_GROWING_TENSORS
         for at, (leaf, fact, size) in enumerate(zip(leaves, look.facts, look.sizes, strict=True)):
             if size < FEWEST_BYTES or fact.direct != "cpu":
                 continue
@@ -128,7 +136,9 @@ class EarlierCopies:
             # other memory.
             memory = untyped_storage(leaf)
             address, _ = source_of(leaf, memory, size)
-            known = self._equal(address, fact, size) or self._grown(address, fact, size)
+            known = self._equal(address, fact, size)
+            if known is None and are_few:
+                known = self._grown(address, fact, size)
             if known is not None:
                 found[at], are_there = known, True
         return found if are_there else None
@@ -187,6 +197,8 @@ class EarlierCopies:
     def _grown(self, address: int, fact: Facts, size: int) -> Earlier | None:
         """A copy of a tensor that grew, if the copy of its first part is known. It takes the place
         of that one."""
+        if size > self._most_bytes:
+            return None
         start = _start_of(fact, ctypes.string_at(address, _START))
         before = self._starts.get(start)
         known = None if before is None else self._taken(before)

@@ -13,7 +13,8 @@ import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from calltape_recorder.bounds import MAX_ROWS_OF_GROWTH, MAX_TAILS
+from calltape_recorder.bounds import FEWEST_BYTES_OF_ROW, MAX_ROWS_OF_GROWTH, MAX_TAILS
+from calltape_recorder.snapshot.buffers import mapped
 
 __all__ = ["Grown", "are_equal", "axis_of_growth", "can_compare", "grown"]
 
@@ -34,7 +35,8 @@ class Rows:
     __slots__ = ("_export", "address", "free", "memory", "width")
 
     def __init__(self, count: int, width: int) -> None:
-        self.memory = memoryview(bytearray(count * width))
+        # New memory comes page by page. To clear all of it would stop all other threads.
+        self.memory = memoryview(mapped(count * width))
         # The memory cannot be moved while the export exists, so the address stays valid.
         self._export = ctypes.c_char.from_buffer(self.memory)
         self.address = ctypes.addressof(self._export)
@@ -62,20 +64,29 @@ class Grown(NamedTuple):
     length: int
 
     @property
+    def size(self) -> int:
+        """How many bytes it has."""
+        return self.rows * self.row
+
+    @property
     def data(self) -> bytearray:
-        """All its bytes."""
+        """All its bytes, joined."""
+        return bytearray().join(self.parts)  # torch warns of bytes that cannot be changed
+
+    @property
+    def parts(self) -> list[Any]:
+        """All its bytes, row for row."""
         return self._between(0)
 
     @property
     def tail(self) -> bytearray:
         """The bytes that no earlier copy has."""
-        return self._between(self.first)
+        return bytearray().join(self._between(self.first))
 
-    def _between(self, begin: int) -> bytearray:
+    def _between(self, begin: int) -> list[Any]:
         memory, width = self.place.memory, self.place.width
         starts = range(0, self.rows * width, width)
-        # torch warns of bytes that cannot be changed.
-        return bytearray().join([memory[at + begin : at + self.row] for at in starts])
+        return [memory[at + begin : at + self.row] for at in starts]
 
 
 def axis_of_growth(before: tuple[int, ...], now: tuple[int, ...]) -> int | None:
@@ -101,10 +112,13 @@ def grown(
         now, size: its shape, and its size in bytes.
     """
     axis = axis_of_growth(before, now)
-    if axis is None:
+    # The rows of a copy that grew are those of its axis.
+    if axis is None or (type(piece) is Grown and piece.axis != axis):
         return None
     count = math.prod(now[:axis])
     row = size // count
+    if count > 1 and row < FEWEST_BYTES_OF_ROW:
+        return None
     first = row // now[axis] * before[axis]
     if not _begin_equal(piece, address, count, row, first):
         return None

@@ -10,7 +10,6 @@ from calltape_recorder.bounds import (
     MAX_HEADERS_KNOWN,
     MAX_LEAVES_KNOWN,
     MAX_RANGE_BYTES,
-    MAX_TAILS,
 )
 from calltape_recorder.call import Call
 from calltape_recorder.capture.withholding import FEWEST_RANGED
@@ -247,14 +246,11 @@ def _placed(
             if origin is None or file is None:
                 continue
             first = origin.first
-            origin.file, origin.call, origin.key, origin.taken = file, call, key, 0
+            origin.file, origin.call, origin.key = file, call, key
             if type(piece) is Grown and first is not None and first.is_before(call, file):
-                if first.taken >= MAX_TAILS:
-                    continue
                 at[key] = key, first.call, first.key, piece.axis
                 stored[key] = piece.tail
                 tails[key] = _tail(entry, piece)
-                origin.taken = first.taken + 1
     return stored, tails, at
 
 
@@ -316,7 +312,10 @@ def _packed(value: Any) -> Any:
 
 
 def _range(side: Side, leaf: int, known: EncodedLeaves) -> dict[str, int] | None:
-    data, dtype = data_of(side.pieces[leaf]), side.facts[leaf].dtype
+    piece, dtype = side.pieces[leaf], side.facts[leaf].dtype
+    if type(piece) is Grown and piece.size > MAX_RANGE_BYTES:
+        return None
+    data = data_of(piece)
     if len(data) > MAX_RANGE_BYTES:
         return None
     found = range_of(data, dtype)
