@@ -221,7 +221,7 @@ def test_advice_that_works(tmp_path: Path) -> None:
     """What stands for floats has no order, so that a tape with such keys may say something else."""
     calls = [
         {"ids": torch.ones(2), "table": {key + 0.5: torch.ones(key % 3 + 1) for key in ids}}
-        for ids in (_ids(number, 2) for number in range(8))
+        for ids in (_ids(number, 4) for number in range(8))
     ]
     source = recorded(tmp_path / "a.tape", *calls)
     refused = run("redact", source, "-o", tmp_path / "b.tape")
