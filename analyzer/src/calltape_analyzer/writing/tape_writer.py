@@ -135,12 +135,13 @@ class TapeWriter:
         kept: dict[str, Reference] = {}
         for key, (before, there, axis) in call.references.items():
             known = self._copies.get((call.segment, before))
+            name = there
             if known is not None and (known[1] is None or there in known[1]):
-                place = known[0], there
+                at = known[0]
             else:
-                place = self._copies.get((call.segment, before, there))
-            if place is not None and place[0] < number:
-                kept[key] = (key, *place) if axis is None else (key, *place, axis)
+                at, name = self._copies.get((call.segment, before, there)) or (number, there)
+            if at < number:
+                kept[key] = (key, at, name) if axis is None else (key, at, name, axis)
         return kept
 
     def _remember(self, call: Call, number: int, kept: Container[str]) -> None:
