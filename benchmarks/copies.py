@@ -1,11 +1,13 @@
-"""Ways to copy 64 MiB of tensors into memory of our own, and to check them: the recorder's way
-against others (decisions 0022 and 0031). Not in the table of docs/costs.md."""
+"""Ways to copy 64 MiB of tensors into memory of our own, to check them, and to write them: the
+recorder's way against others (decisions 0022, 0031 and 0077). Not in the table of docs/costs.md."""
 
 from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 import statistics
+import tempfile
 import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -13,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 import torch
 
 from benchmarks.report import Row
-from benchmarks.rounds import Samples, measure
+from benchmarks.rounds import Samples, measure, processor_seconds
 from benchmarks.throughput import longest_stall
 from calltape_recorder.snapshot.buffers import Buffer
 from calltape_recorder.snapshot.large_copies import copy_all
@@ -24,6 +26,8 @@ __all__ = ["rows"]
 MIB = 1024 * 1024
 _TENSORS = 64  # of 1 MiB
 _RECORDER, _THREADS = "one operator, one thread", "one operator, all threads"
+_BUFFERED, _DIRECT = "through the page cache", "O_DIRECT, from aligned memory"
+_DIRECT_COPIED = "O_DIRECT, copied into aligned memory"
 _LOCKED, _UNLOCKED, _CLONES = "under the lock", "a lock per tensor", "fresh clones"
 _copy_unlocked = ctypes.memmove
 _copy_locked = ctypes.PYFUNCTYPE(
@@ -33,11 +37,12 @@ _copy_locked = ctypes.PYFUNCTYPE(
 
 def rows(scale: float) -> Iterator[Row]:
     """Copies (alone, beside a busy thread, and how long that one stands still), first touch of
-    memory, and checksums."""
+    memory, checksums, and writes (their processor time, and how long they take)."""
     rounds = max(int(15 * scale), 3)
     yield from _copies(rounds)
     yield _touched(rounds)
     yield _checked(rounds)
+    yield from _written(rounds)
 
 
 def _copies(rounds: int) -> Iterator[Row]:
@@ -116,6 +121,41 @@ def _checked(rounds: int) -> Row:
         "crc32 of the standard library": lambda: zlib.crc32(data),
     }
     return _row("checksum of 64 MiB", measure(ways, rounds), ways)
+
+
+def _written(rounds: int) -> Iterator[Row]:
+    """Each way writes a new file. What the kernel does later to bring the page cache to the disk
+    is in neither number."""
+    if not hasattr(os, "O_DIRECT"):
+        return
+    size = _TENSORS * MIB
+    data = memoryview(torch.randn(size // 4).numpy()).cast("B")
+    aligned = mmap.mmap(-1, size)  # at a page
+    aligned[:] = data
+    with tempfile.TemporaryDirectory(dir=".") as folder:
+        path = os.path.join(folder, "written")
+
+        def write(flags: int, source: memoryview | mmap.mmap) -> None:
+            if os.path.exists(path):
+                os.unlink(path)
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | flags)
+            done = 0
+            while done < size:
+                done += os.pwrite(file, memoryview(source)[done:], done)
+            os.close(file)
+
+        def copied() -> None:
+            aligned[:] = data
+            write(os.O_DIRECT, aligned)
+
+        ways: dict[str, Callable[[], object]] = {
+            _BUFFERED: lambda: write(0, data),
+            _DIRECT: lambda: write(os.O_DIRECT, aligned),
+            _DIRECT_COPIED: copied,
+        }
+        processor = measure(ways, rounds, clock=processor_seconds, repeat=4)
+        yield _row("processor time to write 64 MiB", processor, ways)
+        yield _row("time to write 64 MiB", measure(ways, rounds), ways)
 
 
 def _row(what: str, samples: Samples, ways: Iterable[str]) -> Row:

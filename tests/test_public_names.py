@@ -64,8 +64,10 @@ INTERNAL = {
     "Call.stored",
     "Call.is_at",
     "Call.raw_blob",
-    "Call.whole_blob",
+    "Call.references",
+    "Call.segment",
     "Call.blob_damage",
+    "Call.blob_facts",
     "Tape.segments",
 }
 

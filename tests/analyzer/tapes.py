@@ -85,7 +85,7 @@ class Recorded:
 
 def facts_of(call: Any) -> Any:
     """The record of a call, without where its tensors are: that depends on the calls beside it."""
-    blob = call.whole_blob
+    blob = call.blob_facts()
     facts = None if blob is None else (blob.size, blob.crc32)
     return call.record.model_copy(update={"blob": facts, "at": ()})
 

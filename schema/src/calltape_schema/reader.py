@@ -179,6 +179,16 @@ class TapeReader:
         parts = tuple(Extent(start + one.begin, one.end - one.begin) for one, start in found)
         return TensorPlace(parts, math.prod(wanted.shape[: axis or 0]))
 
+    def tail(self, record: GroupedRecord, key: str) -> tuple[blob.Stored, Extent]:
+        """What the own blob of a call has for a key, and where.
+
+        Raises:
+            TapeError: ``damaged``, ``invalid`` or ``limit``.
+        """
+        found, start = self._entry(Holder(record.call, record.blob), key)
+        size = found.end - found.begin
+        return blob.Stored(found.dtype, found.shape, size), Extent(start + found.begin, size)
+
     def _entry(self, holder: Holder, key: str) -> tuple[blob.Entry, int]:
         """The entry of a key in the blob of a call, and where the data of this blob begin."""
         if holder.blob is None:

@@ -6,7 +6,7 @@ bytes are read and compared with their checksum at the first use.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from calltape_analyzer.notebook import Shown, Sketch
@@ -20,7 +20,7 @@ from calltape_analyzer.reading.damage import is_damage
 from calltape_analyzer.reading.segment import UNDER_WAY, Segment
 from calltape_analyzer.text import counted
 from calltape_schema.errors import TapeError
-from calltape_schema.groups import GroupedRecord
+from calltape_schema.groups import Elsewhere, GroupedRecord
 from calltape_schema.leaves import Leaf
 from calltape_schema.records import BlobFacts, CallRecord, Manifest, ModelError, Tree
 from calltape_schema.tree import Node
@@ -136,25 +136,42 @@ class Call(Shown):
         """
         return self._segment.document(self._position)
 
-    def raw_blob(self) -> Iterator[bytes]:
-        """The content of the blob as it stands in the file, in parts of at most 1 MiB. Of a call
-        for which earlier calls have tensors, it is a new blob with all of them. What the call has
-        itself is not compared with its checksum.
+    @property
+    def segment(self) -> Segment:
+        """The file that the call is in, as it is read: references lead to calls of the same one."""
+        return self._segment
+
+    @property
+    def references(self) -> Mapping[str, Elsewhere]:
+        """By key the tensors that earlier calls of the file have for this one, or the first part
+        of.
+
+        Raises:
+            TapeError: as :attr:`record`.
+        """
+        return self._grouped.elsewhere
+
+    def raw_blob(self, kept: Collection[str] = ()) -> Iterator[bytes]:
+        """The content of a blob for the call, in parts of at most 1 MiB: as it stands in the file,
+        or a new one with the tensors that earlier calls have. What the call has itself is not
+        compared with its checksum.
+
+        Args:
+            kept: the keys of :attr:`references` that are not followed.
 
         Raises:
             TapeError: ``damaged``, ``closed``; ``limit`` if the file is nearly all holes.
         """
-        return self._segment.blob_parts(self._position, self._grouped)
+        return self._segment.blob_parts(self._position, self._grouped, kept)
 
-    @property
-    def whole_blob(self) -> BlobFacts | None:
-        """The size and the checksum of the content that :meth:`raw_blob` gives; None if the call
-        has no tensors.
+    def blob_facts(self, kept: Collection[str] = ()) -> BlobFacts | None:
+        """The size and the checksum of the content that :meth:`raw_blob` gives; None if it has no
+        tensors.
 
         Raises:
             TapeError: as :meth:`raw_blob`.
         """
-        return self._segment.whole_blob(self._position, self._grouped)
+        return self._segment.blob_facts(self._position, self._grouped, kept)
 
     def blob_damage(self) -> TapeError:
         """Notes that the checksum of this call's tensors does not match, and gives the error that

@@ -10,7 +10,7 @@ import contextlib
 import threading
 from array import array
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
@@ -23,7 +23,7 @@ from calltape_analyzer.reading.damage import Damage, is_damage
 from calltape_analyzer.reading.file_descriptors import DescriptorError
 from calltape_analyzer.reading.tape_file import TapeBytes, TapeFile, is_ahead
 from calltape_analyzer.reading.urls import is_url, local_path
-from calltape_schema.blob import build_header, joined, stored_as
+from calltape_schema.blob import Stored, build_header, joined, stored_as
 from calltape_schema.checksum import crc32
 from calltape_schema.end import End
 from calltape_schema.endings import Coverage
@@ -563,7 +563,7 @@ class Segment:
         document = self.document(position)
         if not document.pop("at", None):
             return self.stated(position)
-        facts = self.whole_blob(position, self.record(position))
+        facts = self.blob_facts(position, self.record(position))
         return self._packed(position, document, None if facts is None else facts.model_dump())
 
     def stated(self, position: int) -> bytes:
@@ -599,13 +599,14 @@ class Segment:
             return True
         return self.content(position) == other.content(there)
 
-    def whole_blob(self, position: int, record: GroupedRecord) -> BlobFacts | None:
-        """The facts of the blob with all tensors of a call, as :meth:`blob_parts` gives it; None
-        without tensors."""
-        if not record.at:
+    def blob_facts(
+        self, position: int, record: GroupedRecord, kept: Collection[str] = ()
+    ) -> BlobFacts | None:
+        """The facts of the blob that :meth:`blob_parts` gives; None without tensors."""
+        if len(kept) == len(record.elsewhere):
             return record.blob
         size = checksum = 0
-        for part in self.blob_parts(position, record):
+        for part in self.blob_parts(position, record, kept):
             size, checksum = size + len(part), crc32(part, checksum)
         return BlobFacts(size=size, crc32=checksum)
 
@@ -617,24 +618,29 @@ class Segment:
         """
         return self._same(self._reader.blob_member(record))
 
-    def blob_parts(self, position: int, record: GroupedRecord) -> Iterator[bytes]:
-        """The blob with all tensors of a call: its own one, or a new one if earlier calls have some
-        of them. The parts have at most 1 MiB, or are a tensor that several calls have parts of. A
-        blob of holes takes no room in the file, and would take as much as it claims in a copy: it
-        is refused."""
+    def blob_parts(
+        self, position: int, record: GroupedRecord, kept: Collection[str] = ()
+    ) -> Iterator[bytes]:
+        """The content of a blob of a call: its own one, or a new one if earlier calls have some of
+        its tensors. ``kept`` are the keys of which they have them still. The parts have at most 1
+        MiB, or are a tensor that several calls have parts of. A blob of holes takes no room in the
+        file, and would take as much as it claims in a copy: it is refused."""
         places: list[TensorPlace] = []
-        if record.at:
-            leaves = {
-                leaf.key: (form, leaf)
-                for tree in (record.inputs, record.outputs)
-                for leaf in (tree.facts() if tree is not None else ())
-                if leaf.key is not None and (form := stored_as(leaf)) is not None
-            }
-            yield build_header({key: form for key, (form, _) in leaves.items()})
-            places += [self.place(position, record, leaf) for _, leaf in leaves.values()]
-        else:
+        if len(kept) == len(record.elsewhere):
+            if record.blob is None:
+                return
             found = self.blob(record)
             places.append(TensorPlace((Extent(found.start, found.size),), 1))
+        else:
+            entries: dict[str, Stored] = {}
+            for key, (form, leaf) in _stored_leaves(record).items():
+                if key not in kept:
+                    entries[key] = form
+                    places.append(self.place(position, record, leaf))
+                elif record.elsewhere[key][2] is not None:
+                    entries[key], extent = self._same(self._reader.tail(record, key))
+                    places.append(TensorPlace((extent,), 1))
+            yield build_header(entries)
         if self._file.has_holes:
             what = f"a copy of the tensors of call {record.call}"
             size = sum(place.size for place in places)
@@ -763,6 +769,16 @@ def _opened_file(path: str) -> TapeBytes:
     from calltape_analyzer.reading.remote_file import opened_url
 
     return opened_url(path)
+
+
+def _stored_leaves(record: GroupedRecord) -> dict[str, tuple[Stored, Leaf]]:
+    """By key the leaves of a call that have values, and how a blob has them."""
+    return {
+        leaf.key: (form, leaf)
+        for tree in (record.inputs, record.outputs)
+        for leaf in (tree.facts() if tree is not None else ())
+        if leaf.key is not None and (form := stored_as(leaf)) is not None
+    }
 
 
 def _rows_of(table: InputsTable) -> list[InputsOfCalls] | None:

@@ -1,15 +1,15 @@
 """Writes a sealed tape, call by call.
 
 In come calls of other tapes, or records with the values of their tensors. Out goes one file. Memory
-holds a group of records, a window of one blob, 8 bytes per call and the table of inputs, however
-large the tape is.
+holds a group of records, a window of one blob, 8 bytes per call, the table of inputs, and the
+numbers of the latest calls (32 MiB), however large the tape is.
 """
 
 from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -24,9 +24,10 @@ from calltape_schema import writer as container
 from calltape_schema.blob import Stored, build_header
 from calltape_schema.checksum import crc32
 from calltape_schema.endings import Coverage, Dump
-from calltape_schema.groups import NewCall
+from calltape_schema.groups import NewCall, Reference
 from calltape_schema.inputs_table import InputsTable, inputs_hash
 from calltape_schema.packing import pack
+from calltape_schema.recent import Recent
 from calltape_schema.records import CallRecord, Manifest, Tree
 
 __all__ = ["LEFT_OUT", "TapeWriter"]
@@ -79,6 +80,7 @@ class TapeWriter:
         self._numbers = array("Q")
         self._known: set[int] | None = None  # the numbers, as soon as one is not the highest so far
         self._is_sealed = False
+        self._copies = Recent()  # where calls of other files, and their tensors, are
         try:
             self._writer = container.TapeWriter(_Sink(self._file), manifest)
         except BaseException:
@@ -100,9 +102,9 @@ class TapeWriter:
             self._file.discard()
 
     def copy(self, call: Call, *, number: int | None = None) -> None:
-        """Writes a recorded call as it is. Its tensors are compared with their checksum, and never
-        all in memory. Tensors that an earlier call has for it are written anew: that call need not
-        be on the new tape.
+        """Writes a recorded call as it is. Its tensors are compared with their checksums, and never
+        all in memory. References stay if the tensors that they lead to were copied from the same
+        file; else these are written with the call.
 
         Args:
             call: the call.
@@ -114,16 +116,45 @@ class TapeWriter:
                 then; ``io``, ``limit``.
         """
         number = call.number if number is None else number
-        call.check()
+        call.check(entries=bool(call.references))
+        kept = self._references(call, number)
         document = {k: v for k, v in call.document().items() if k not in ("at", "blob")}
-        blob = call.whole_blob
-        if blob is None:
-            self._write(number, document)
-            return
-        # A large one is written at once; until a small one is, its tape may be closed.
-        is_large = blob.size >= _GROUP_BYTES
-        parts = [_Streamed(call, blob.size)] if is_large else list(call.raw_blob())
-        self._write(number, document, parts, blob.crc32)
+        if kept:
+            document["at"] = list(kept.values())
+        blob = call.blob_facts(kept)
+        parts: list[Any] = []
+        if blob is not None:
+            # A large one is written at once; until a small one is, its tape may be closed.
+            is_large = blob.size >= _GROUP_BYTES
+            parts = [_Streamed(call, kept, blob.size)] if is_large else list(call.raw_blob(kept))
+        self._write(number, document, parts, 0 if blob is None else blob.crc32)
+        self._remember(call, number, kept)
+
+    def _references(self, call: Call, number: int) -> dict[str, Reference]:
+        """By key those references of a call that stay, as they are on the new tape."""
+        kept: dict[str, Reference] = {}
+        for key, (before, there, axis) in call.references.items():
+            known = self._copies.get((call.segment, before))
+            name = there
+            if known is not None and (known[1] is None or there in known[1]):
+                at = known[0]
+            else:
+                at, name = self._copies.get((call.segment, before, there)) or (number, there)
+            if at < number:
+                kept[key] = (key, at, name) if axis is None else (key, at, name, axis)
+        return kept
+
+    def _remember(self, call: Call, number: int, kept: Container[str]) -> None:
+        """Remembers where the tensors of a call are on the new tape, and those that an earlier one
+        has for it in the file that it is from."""
+        file, keys = call.segment, None
+        moved = {key: one for key, one in call.references.items() if key not in kept}
+        if moved:
+            keys = frozenset(_keys_of(call.record))  # a new blob has no others
+        self._copies.keep((file, call.number), (number, keys), sum(map(len, keys or ())))
+        for key, (before, there, axis) in moved.items():
+            if axis is None:
+                self._copies.keep((file, before, there), (number, key), len(key) + len(there))
 
     def write(self, record: CallRecord, values: Mapping[str, Any] | None = None) -> None:
         """Writes a call that is given by its record.
@@ -259,15 +290,24 @@ class _Sink:
 class _Streamed:
     """The blob of a recorded call as a part to be written: it is read when it is written."""
 
-    def __init__(self, call: Call, size: int) -> None:
+    def __init__(self, call: Call, kept: Collection[str], size: int) -> None:
         self._call = call
+        self._kept = kept
         self._size = size
 
     def __len__(self) -> int:
         return self._size
 
     def __iter__(self) -> Iterator[bytes]:
-        return self._call.raw_blob()
+        return self._call.raw_blob(self._kept)
+
+
+def _keys_of(record: CallRecord) -> Iterator[str]:
+    """The keys of all tensors of a call."""
+    for tree in (record.inputs, record.outputs):
+        for leaf in () if tree is None else tree.facts():
+            if leaf.key is not None:
+                yield leaf.key
 
 
 def _document(record: CallRecord) -> dict[str, Any]:
