@@ -153,7 +153,7 @@ def _written(rounds: int) -> Iterator[Row]:
             _DIRECT: lambda: write(os.O_DIRECT, aligned),
             _DIRECT_COPIED: copied,
         }
-        processor = measure(ways, rounds, clock=processor_seconds, repeat=4)
+        processor = measure(ways, rounds, clock=processor_seconds, repeat=16)
         yield _row("processor time to write 64 MiB", processor, ways)
         yield _row("time to write 64 MiB", measure(ways, rounds), ways)
 
