@@ -128,7 +128,8 @@ class TapeWriter:
             is_large = blob.size >= _GROUP_BYTES
             parts = [_Streamed(call, kept, blob.size)] if is_large else list(call.raw_blob(kept))
         self._write(number, document, parts, 0 if blob is None else blob.crc32)
-        self._remember(call, number, kept)
+        if blob is not None or kept:
+            self._remember(call, number, kept)
 
     def _references(self, call: Call, number: int) -> dict[str, Reference]:
         """By key those references of a call that stay, as they are on the new tape."""
