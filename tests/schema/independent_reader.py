@@ -103,8 +103,8 @@ def read_tape(data):
                 whole = facts is None or zlib.crc32(blob) == facts["crc32"]
                 found = record["tensors"] = (tensors(blob) if facts else {}) if whole else None
                 for key, call, there, *axis in record.get("at", ()) if whole else ():
-                    earlier = (calls[call]["tensors"] or {}).get(there)
+                    earlier, own = (calls[call]["tensors"] or {}).get(there), found.pop(key, None)
                     if earlier is not None:
-                        found[key] = grown(earlier, found[key], *axis) if axis else earlier
+                        found[key] = grown(earlier, own, *axis) if axis else earlier
                 calls[record["call"]] = record
     return manifest, calls, end

@@ -43,6 +43,7 @@ from calltape_schema.records import BlobFacts, CallRecord, Range, Tree, decode_r
 from calltape_schema.tar import BLOCK, Member, blob_name, group_name, member_header, padding
 
 __all__ = [
+    "CALL_BYTES",
     "HAS_BLOB",
     "HAS_RANGES",
     "RAISED",
@@ -69,6 +70,8 @@ Columns: TypeAlias = tuple["array[int]", "array[int]", "array[int]"]
 """Of a table: per call its number, the hash of its inputs, and its place."""
 
 _ENTRY = struct.Struct("<QQII")
+CALL_BYTES = _ENTRY.size
+"""How many bytes a call takes in a file at least."""
 _LEVEL = 1  # level 6 makes groups a sixteenth smaller, and takes twice as long
 _ZEROS = bytes(BLOCK)
 _SMALL_BYTES = 16 * 1024  # of a blob: to join it takes less than to write its parts

@@ -13,12 +13,22 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calltape_analyzer import Tape, TapeError, UsageError, diff, filter_tape, merge_tapes, open_tape
+from calltape_analyzer import (
+    Tape,
+    TapeError,
+    UsageError,
+    diff,
+    filter_tape,
+    merge_tapes,
+    open_tape,
+    survey,
+)
 from calltape_analyzer.reading import tape_file
 from calltape_recorder import record
 from calltape_schema import reader as schema_reader
-from calltape_schema.end import deflated
-from calltape_schema.inputs_table import InputsTable
+from calltape_schema.end import End, deflated
+from calltape_schema.endings import Coverage
+from calltape_schema.inputs_table import Counts, InputsTable
 from calltape_schema.leaves import decode_leaves, encode_leaves
 from calltape_schema.scan import Scan
 from tests.analyzer.cli.commands import run
@@ -405,3 +415,33 @@ def test_a_locator_that_points_beyond_the_file(tmp_path: Path, beyond: int) -> N
     with open_tape(path) as tape:
         assert tape.source == "records"
         assert len(tape.calls) == 2
+
+
+def test_a_tape_that_claims_more_calls_than_its_file_can_have(tmp_path: Path) -> None:
+    """`list()` takes memory for as many calls as it is told of."""
+    path = write_tape(tmp_path / "a.tape", some(9), target=Model())
+
+    def claims(end: End) -> dict[str, Any]:
+        index = end.groups()
+        entries = [index.entry(at)._replace(calls=2**40) for at in range(len(index))]
+        packed = b"".join(entry.pack() for entry in entries)
+        table = InputsTable()
+        table.other.add(Counts(2**40 * len(index), 2**40 * len(index), 0))
+        return {
+            "coverage": Coverage(seen=2**40 * len(index), kept=2**40 * len(index)),
+            "index": deflated(packed), "inputs": deflated(table.to_bytes()),
+        }  # fmt: skip
+
+    change_end(path, claims)
+    with open_tape(path) as tape:
+        assert len(tape) == 9
+        assert len(list(tape)) == 9
+        assert tape.damage
+
+
+def test_a_survey_of_many_calls_is_no_list_of_them(tmp_path: Path) -> None:
+    write_tape(tmp_path / "a.tape", some(9), target=Model())
+    survey(tmp_path / "a.tape").write(tmp_path / "b.tape")
+    change_end(tmp_path / "b.tape", lambda end: {"coverage": Coverage(seen=2**40, kept=2**40)})
+    with open_tape(tmp_path / "b.tape") as tape, pytest.raises(UsageError, match="no single call"):
+        list(tape)

@@ -17,9 +17,11 @@ from calltape_analyzer import TapeError, UsageError, open_tape
 from calltape_analyzer.writing.built_calls import build_call
 from calltape_analyzer.writing.lineage import derived
 from calltape_analyzer.writing.tape_writer import TapeWriter
+from calltape_schema import writer as container
 from calltape_schema.records import Manifest, Producer
+from calltape_schema.storage import BytesSink
 from calltape_schema.tar import blob_name
-from tests.analyzer.tapes import Recorded, facts_of, write_tape
+from tests.analyzer.tapes import Recorded, facts_of, new_call, write_tape
 from tests.fixture_files import WITH_CALLS, expected_of
 
 MANIFEST = Manifest(
@@ -266,3 +268,20 @@ def test_a_new_tape_says_what_it_was_made_of(tmp_path: Path) -> None:
         assert dict(step.options) == {"calls": "0..1", "more": '[1,"\\\\ud800"]'}
         assert [(one.files, one.calls, one.first) for one in step.sources] == [(("a.tape",), 3, 0)]
         assert derived(tape.segments, "again").history[0] == step  # type: ignore[index]
+
+
+def test_fields_that_are_nil_are_absent_on_a_copy(tmp_path: Path) -> None:
+    """No writer writes nil, and a reader takes it for a field that is absent."""
+    source = write_tape(tmp_path / "a.tape", [Recorded((3,)), Recorded((4,))])
+    nil: dict[str, Any] = {"duration_ns": None, "outputs_missing": None}
+    sink = BytesSink()
+    with open_tape(source) as tape:
+        writer = container.TapeWriter(sink, tape.manifest)
+        plan = writer.plan([new_call(one.number, one.document() | nil) for one in tape.calls])
+    sink.write_at(writer.end, plan.parts)  # the writer itself would not take them
+    (tmp_path / "b.tape").write_bytes(sink.data)
+    assert copied(tmp_path / "b.tape", tmp_path / "c.tape") == []
+    with open_tape(tmp_path / "b.tape") as tape, open_tape(tmp_path / "c.tape") as copy:
+        assert copy.verify() == []
+        assert [call.raw_record() for call in copy.calls] == [one.raw_record() for one in tape]
+        assert not any(set(nil) & set(call.document()) for call in copy.calls)

@@ -97,7 +97,8 @@ class RecordedCalls(Shown):
         return self._calls[index]
 
     def __iter__(self) -> Iterator[Call]:
-        return whole_calls(self._calls)
+        # Now, not at the first call: `list()` takes memory for as many calls as the end claims.
+        return whole_calls(iter(self._calls))
 
     def __enter__(self) -> Self:
         return self

@@ -29,7 +29,7 @@ from calltape_schema.end import End
 from calltape_schema.endings import Coverage
 from calltape_schema.errors import Kind, TapeError
 from calltape_schema.fields import MAX_COUNT
-from calltape_schema.groups import GroupedRecord
+from calltape_schema.groups import CALL_BYTES, GroupedRecord
 from calltape_schema.history import Source
 from calltape_schema.inputs_table import InputsTable
 from calltape_schema.leaves import Leaf
@@ -145,6 +145,8 @@ class Segment:
         end = self._reader.end
         if end is None or is_ahead(self.path):
             return
+        if not end.elsewhere and end.coverage.kept * CALL_BYTES > self._file.size:
+            return  # it claims more calls than the file can have; the scan reports it
         with contextlib.suppress(TapeError):  # the scan reports it
             self._table = end.table()
         if end.elsewhere and self._table is None:
@@ -586,8 +588,9 @@ class Segment:
         document.pop("blob", None)
         if blob is not None:
             document["blob"] = {name: blob.get(name) for name in ("size", "crc32")}
-        # A copy has the fields in another order.
-        return pack([self.number(position), sorted(document.items())])
+        # A copy has the fields in another order, and none that is nil.
+        said = sorted((name, value) for name, value in document.items() if value is not None)
+        return pack([self.number(position), said])
 
     def is_same(self, position: int, other: Segment, there: int) -> bool:
         """Whether a call of another file is this one.

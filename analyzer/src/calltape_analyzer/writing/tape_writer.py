@@ -118,7 +118,8 @@ class TapeWriter:
         number = call.number if number is None else number
         call.check(entries=bool(call.references))
         kept = self._references(call, number)
-        document = {k: v for k, v in call.document().items() if k not in ("at", "blob")}
+        facts = call.document().items()
+        document = {k: v for k, v in facts if v is not None and k not in ("at", "blob")}
         if kept:
             document["at"] = list(kept.values())
         blob = call.blob_facts(kept)
