@@ -229,6 +229,34 @@ def test_values_are_dropped_by_path(source: Path, tmp_path: Path) -> None:
     assert os.path.getsize(out) < os.path.getsize(source)
 
 
+class Ids(torch.nn.Module):
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return ids
+
+
+def test_ranges_that_stay_are_those_that_the_recorder_leaves(tmp_path: Path) -> None:
+    """Of a padded tensor, the range is the one id that it has."""
+    padded, model = torch.zeros(4, 1024, dtype=torch.int64), Ids()
+    padded[0, 7] = 6_210_791
+    tensors = [
+        padded, padded[:1], torch.randint(2, (2048,)), torch.arange(5, 3000, dtype=torch.int32),
+        torch.arange(1023).repeat(3), torch.arange(0, 4092, 4).repeat(3), torch.arange(1024),
+        torch.full((2048,), 99, dtype=torch.int16), torch.arange(9).expand(500, 9),
+        torch.arange(2000).expand(3, 2000), torch.randint(256, (4096,), dtype=torch.uint8),
+    ]  # fmt: skip
+    for name, policy in (("a", "all"), ("b", "none")):
+        with record(model, tmp_path / f"{name}.tape", values=policy):
+            for one in tensors:
+                model(one)
+    with open_tape(tmp_path / "a.tape") as tape:
+        filter_tape(tape, tmp_path / "c.tape", drop="*")
+    with open_tape(tmp_path / "b.tape") as told, open_tape(tmp_path / "c.tape") as cut:
+        for one, other in zip(told.calls, cut.calls, strict=True):
+            assert one.record.inputs.ranges == other.record.inputs.ranges, one.number
+            assert one.record.outputs.ranges == other.record.outputs.ranges, one.number
+        assert any(call.record.inputs.ranges for call in cut.calls)
+
+
 def test_a_name_takes_numbers_and_a_pattern_does_not(source: Path, tmp_path: Path) -> None:
     with open_tape(source) as tape:
         filter_tape(tape, tmp_path / "b.tape", drop="n")

@@ -8,10 +8,11 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
-from calltape_analyzer import open_tape, redact
-from calltape_recorder import FlightRecorder, Rate, record
+from calltape_analyzer import InferenceError, merge_tapes, open_tape, redact
+from calltape_recorder import FlightRecorder, Rate, When, record
 
 MODES = ("sum", "mean", "median", "least", "greatest")
 
@@ -43,3 +44,29 @@ def test_ranges_are_those_of_the_variants(tmp_path: Path) -> None:
         report = redact(tape, tmp_path / "c.tape", keep=["mode", "user 0", "user 1"])
     assert "no value has a path like" not in "\n".join(report.notes)
     assert "tells variants apart" not in "\n".join(report.notes)
+
+
+class Pass(torch.nn.Module):
+    def forward(self, x: Any, more: Any) -> Any:
+        return x
+
+
+def test_a_later_file_has_an_earlier_call(tmp_path: Path) -> None:
+    """Which of two calls is named first does not depend on the files that they are in."""
+    model, keep = Pass(), When(lambda args, kwargs: "a" in args[1])
+    held = FlightRecorder(calls=5)
+    with record(model, f"{tmp_path}/a/", keep=keep, flight_recorder=held) as recorder:
+        for size, name in ((3, "b"), (4, "a")):
+            model(torch.ones(size), {name: torch.ones(2)})
+        recorder.seal()
+        recorder.dump("asked")
+    with open_tape(tmp_path / "a") as tape:
+        assert [call.number for call in tape] == [1, 0]
+        merge_tapes(tape, tmp_path / "b.tape")
+        redact(tape, tmp_path / "c.tape")
+    for path in ("a", "b.tape", "c.tape"):
+        with (
+            open_tape(tmp_path / path) as tape,
+            pytest.raises(InferenceError, match=r"other keys in call 1 than in call 0"),
+        ):
+            tape.shape_findings()

@@ -72,6 +72,25 @@ def test_a_generation_costs_what_its_tokens_cost(tmp_path: Path) -> None:
     assert path.stat().st_size < 200 * (2 * each + 3 * KIB) + whole / 25
 
 
+@pytest.mark.parametrize("requests", [1, 4])
+@pytest.mark.parametrize(("times", "written"), [(5, (1, 3)), (3, (15, 50))])
+def test_caches_that_grow_at_the_same_time(
+    tmp_path: Path, requests: int, times: int, written: tuple[int, int]
+) -> None:
+    """All of them together have to fit: docs/production.md says how."""
+    path, model = tmp_path / "a.tape", Decoder()
+    caches = [tokens(300) for _ in range(requests)]
+    most = times * sum(cache.nbytes for cache in caches) * 320 // 300
+    with record(model, path, max_queue_bytes=most) as recorder, torch.inference_mode():
+        for _ in range(20):
+            for at, cache in enumerate(caches):
+                caches[at] = model(tokens(1), cache)
+                assert recorder.flush()
+    assert recorder.stats().kept == 20 * requests
+    low, high = written
+    assert low < path.stat().st_size / sum(cache.nbytes for cache in caches) < high
+
+
 def test_tails_are_written_as_a_whole_again(tmp_path: Path) -> None:
     path = tmp_path / "a.tape"
     generated(path, 100)

@@ -225,6 +225,24 @@ def test_how_many_are_remembered_is_bounded() -> None:
     assert repeats.learn(structure_of(1), leaves, look_at(leaves, True)) is not None
 
 
+def test_what_was_replaced_has_no_guards() -> None:
+    """Caches that grow in step: each size comes again, and then another one replaces it. What is
+    small and lies between large tensors that come and go keeps the heap from shrinking."""
+    repeats, structure = Repeats(), structure_of(1)
+    guards: list[Any] = []
+    for size in range(1, 9):
+        leaves = [torch.ones(size)]
+        made = repeats.learn(structure, leaves, look_at(leaves, True))
+        assert made is not None
+        assert made.is_like(leaves)
+        check: Any = made._check
+        guards.append(check.__self__)
+        next(made.calls)
+    counts = [sys.getrefcount(one) for one in guards]
+    assert counts[:-1] == [counts[-1] - 1] * 7  # the latest repeat alone has its guards
+    assert sum(calls for _, calls in repeats.counted()) == 8
+
+
 def test_what_calls_on_the_tape_use_is_not_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

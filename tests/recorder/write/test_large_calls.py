@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 import zlib
 from pathlib import Path
 from typing import Any
@@ -128,3 +129,28 @@ def test_a_call_of_many_tensors_needs_many_parts(tmp_path: Path) -> None:
     call = read(path).calls[0]
     for n in (0, 511, 512, 2999):
         assert call.input(n).item() == call.output(n).item() == n
+
+
+@pytest.mark.parametrize("most", [1, 3])
+def test_what_docs_production_says_is_enough(tmp_path: Path, most: int) -> None:
+    """Twice the calls at the same time, where the disk takes what comes."""
+    under_way = threading.Barrier(most)
+
+    class Together(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            under_way.wait()
+            return x + 1
+
+    def call(at: int) -> None:
+        model(torch.full((MIB // 4,), float(at)))
+
+    model = Together()
+    with record(model, tmp_path / "t.tape", max_queue_bytes=2 * most * 2 * MIB) as recorder:
+        for turn in range(8):
+            threads = [threading.Thread(target=call, args=(turn * most + n,)) for n in range(most)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert recorder.flush()
+    assert (recorder.stats().kept, recorder.stats().dropped) == (8 * most, {})

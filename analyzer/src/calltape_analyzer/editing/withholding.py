@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.observing.signature import Signature
@@ -40,6 +41,12 @@ __all__ = [
 
 _OUTPUTS = "left out by calltape filter"
 _MAX_KNOWN = 4096
+_SIDES: tuple[Side, Side] = ("inputs", "outputs")
+# Formats of memoryview for the dtypes that have ranges.
+_FORMATS: dict[str, Literal["B", "b", "H", "h", "I", "i", "Q", "q"]] = {
+    "uint8": "B", "int8": "b", "uint16": "H", "int16": "h", "uint32": "I", "int32": "i",
+    "uint64": "Q", "int64": "q",
+}  # fmt: skip
 
 
 class Withholding:
@@ -73,12 +80,13 @@ class Withholding:
             TapeError: the call is damaged.
         """
         record = call.record
-        changes: dict[str, Any] = {"inputs": self._tree(record.inputs, "")}
+        of_inputs, of_outputs = (partial(_has_many, call, side) for side in _SIDES)
+        changes: dict[str, Any] = {"inputs": self._tree(record.inputs, "", of_inputs)}
         if record.outputs is not None:
             if self._outputs:
                 changes |= {"outputs": None, "outputs_missing": _OUTPUTS}
             else:
-                changes["outputs"] = self._tree(record.outputs, "outputs")
+                changes["outputs"] = self._tree(record.outputs, "outputs", of_outputs)
         made = record.model_copy(update=changes)
         values: dict[str, Any] = {}
         sides: tuple[tuple[Side, Tree | None], ...] = (
@@ -99,8 +107,8 @@ class Withholding:
         spec = decode_structure(kind.structure)
         return self._plan(kind.structure, spec, "").counted(kind)
 
-    def _tree(self, tree: Tree, path: str) -> Tree:
-        return self._plan(tree.structure, tree.spec(), path).applied(tree)
+    def _tree(self, tree: Tree, path: str, has_many: Callable[[int], bool]) -> Tree:
+        return self._plan(tree.structure, tree.spec(), path).applied(tree, has_many)
 
     def _plan(self, structure: bytes, spec: Structure, path: str) -> WithholdingPlan:
         key = (structure, path)
@@ -171,7 +179,9 @@ class WithholdingPlan:
             ):
                 self._scalars[node.scalar] = node.kind
 
-    def applied(self, tree: Tree) -> Tree:
+    def applied(self, tree: Tree, has_many: Callable[[int], bool]) -> Tree:
+        """The tree without them. ``has_many`` tells whether a leaf of integers has so many that its
+        range says little of each."""
         changes: dict[str, Any] = {}
         if self._scalars:
             changes["structure"] = self._structure()
@@ -190,7 +200,8 @@ class WithholdingPlan:
             changes["ranges"] = tuple(
                 one
                 for one in tree.ranges
-                if one.leaf not in self._leaves or _may_stay(one, facts[one.leaf])
+                if one.leaf not in self._leaves
+                or (_may_stay(one, facts[one.leaf]) and has_many(one.leaf))
             )
         return tree.model_copy(update=changes)
 
@@ -252,7 +263,21 @@ def leaf_document(leaf: Leaf) -> dict[str, Any]:
 
 
 def _may_stay(one: Range, leaf: Leaf) -> bool:
-    """Whether a range says little of each element."""
+    """Whether a range may say little of each element."""
     if math.prod(leaf.shape) < FEWEST_RANGED:
         return False
     return (one.min >= 0 and one.max <= 1) or one.max - one.min >= FEWEST_RANGED - 1
+
+
+def _has_many(call: Call, side: Side, leaf: int) -> bool:
+    """Whether it has only zeros and ones, or so many different integers that its range says little
+    of each. Of values that are not on the tape, the recorder knew."""
+    data = call.stored(side, leaf)
+    tree = call.record.inputs if side == "inputs" else call.record.outputs
+    if data is None or tree is None:
+        return True
+    form = _FORMATS.get(tree.facts()[leaf].dtype)
+    if form is None:  # a stranger's tape says that it has a range
+        return False
+    found = set(memoryview(data).cast(form))
+    return len(found) >= FEWEST_RANGED or found <= {0, 1}

@@ -106,12 +106,12 @@ class CallPatterns:
             if seen.raised:
                 raised.append(seen)
             else:
-                self.pattern(seen).add(seen)
+                self._add(seen)
         left_out = sum(seen.calls for seen in raised)
         everything = with_raised or raised_are_evidence(every - left_out)
         self.left_out = 0 if everything else left_out
         for seen in raised if everything else ():
-            self.pattern(seen).add(seen)
+            self._add(seen)
 
     @property
     def patterns(self) -> list[CallPattern]:
@@ -139,10 +139,19 @@ class CallPatterns:
         if found is None:
             # spec() checks that the leaves fit the structure, which differs with the leaves.
             inputs.spec()
-            label = f"call {self._shown(seen.first.ref)}"
+            label = self._label(seen)
             found = CallPattern(bound, inputs.facts(), constants, inner, label, inputs)
             self._patterns[key] = found
         return found
+
+    def _add(self, seen: SeenInputs) -> None:
+        pattern = self.pattern(seen)
+        pattern.add(seen)
+        if pattern.first is seen.first:  # a later file may have an earlier call
+            pattern.label, pattern.inputs = self._label(seen), seen.inputs
+
+    def _label(self, seen: SeenInputs) -> str:
+        return f"call {self._shown(seen.first.ref)}"
 
 
 def seen_in(calls: Sequence[Call]) -> Iterator[SeenInputs]:

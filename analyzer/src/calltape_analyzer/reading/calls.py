@@ -23,15 +23,16 @@ __all__ = ["Calls", "Place", "SeenInputs"]
 
 
 class Place(NamedTuple):
-    """Where a call is in a sequence of calls. Places sort as the calls do.
+    """Where a call is. Places sort by recording, and there by number: a later file may have an
+    earlier call.
 
     Attributes:
-        file: the number of its file.
-        at: its number within the file, or its position in a list.
+        recording: which of several it is of.
+        at: its number there, or its position in a list.
         ref: the call.
     """
 
-    file: int
+    recording: int
     at: int
     ref: CallRef
 
@@ -145,7 +146,9 @@ class Calls(Sequence[Call]):
         Raises:
             TapeError: a call's record breaks the format.
         """
-        for which, segment in enumerate(list(self._segments)):
+        recordings: dict[bytes, int] = {}
+        for segment in list(self._segments):
+            which = recordings.setdefault(segment.manifest.tape, len(recordings))
             summed = segment.summed_inputs()
             if summed is None:
                 self._scan([segment])

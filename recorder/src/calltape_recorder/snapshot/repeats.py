@@ -87,6 +87,11 @@ class Repeat(Shared):
         self._copied = tuple(look.sizes) if any(look.sizes) else None
         self._on_cuda = any(fact.direct == "cuda" for fact in facts)
 
+    def forget_guards(self) -> None:
+        """From now on, no leaves are like these. The guards lie on the heap between the tensors of
+        the host: as long as they are there, the heap does not join what is free beside them."""
+        self._check = _is_none
+
     def is_of_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether these arguments are such leaves in the same places, and nothing else, and the
         context is the same. Then the call has the same structure. False if the learned call had
@@ -159,6 +164,10 @@ class Repeat(Shared):
                 if size and memory.nbytes() < storage_offset(leaf) * leaf.itemsize + size:
                     return False
         return len(set(map(id, memories))) == len(memories)
+
+
+def _is_none(*_: Any) -> bool:
+    return False
 
 
 def _is_below_autograd() -> bool:
@@ -252,6 +261,7 @@ class Repeats:
         before = self._known.pop(structure, None)
         if before is not None:
             before.was_idle = False
+            before.forget_guards()
             self._replaced.append(before)
             if self.call is before:
                 self.call = None
