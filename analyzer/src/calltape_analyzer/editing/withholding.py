@@ -41,6 +41,7 @@ __all__ = [
 
 _OUTPUTS = "left out by calltape filter"
 _MAX_KNOWN = 4096
+_CHUNK = 4096  # elements
 _SIDES: tuple[Side, Side] = ("inputs", "outputs")
 # Formats of memoryview for the dtypes that have ranges.
 _FORMATS: dict[str, Literal["B", "b", "H", "h", "I", "i", "Q", "q"]] = {
@@ -279,5 +280,9 @@ def _has_many(call: Call, side: Side, leaf: int) -> bool:
     form = _FORMATS.get(tree.facts()[leaf].dtype)
     if form is None:  # a stranger's tape says that it has a range
         return False
-    found = set(memoryview(data).cast(form))
-    return len(found) >= FEWEST_RANGED or found <= {0, 1}
+    elements, found = memoryview(data).cast(form), set[int]()
+    for begin in range(0, len(elements), _CHUNK):
+        found.update(elements[begin : begin + _CHUNK])
+        if len(found) >= FEWEST_RANGED:
+            return True
+    return found <= {0, 1}
