@@ -28,7 +28,7 @@ from calltape_schema.packing import pack
 from calltape_schema.recent import Recent
 from calltape_schema.records import Manifest, decode_manifest
 from calltape_schema.scan import Scan, Watch
-from calltape_schema.storage import Source
+from calltape_schema.storage import Source, Window
 from calltape_schema.tar import (
     BLOCK,
     END_MEMBER,
@@ -222,10 +222,11 @@ class TapeReader:
         return found
 
     def _read_group(self, offset: int) -> Group:
-        found = parse_header(self.source.read_at(offset, BLOCK), offset)
+        read = Window(self.source).read  # header and content at once, if these are short
+        found = parse_header(read(offset, BLOCK), offset)
         if found is None or not is_group(found.name):
             raise TapeError("damaged", "no group of records begins here", offset=offset)
-        group = group_of(member_content(self.source.read_at, found))
+        group = group_of(member_content(read, found))
         if group.tape != self.manifest.tape:
             raise TapeError("damaged", "a group belongs to another tape", offset=offset)
         return group
