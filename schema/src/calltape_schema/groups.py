@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from array import array
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from hashlib import blake2b
@@ -66,14 +67,14 @@ __all__ = [
 RAISED, HAS_RANGES, HAS_BLOB = 1, 2, 4
 """Flags in the table: the call raised, its inputs have ranges, it has a blob of its own."""
 
-Columns: TypeAlias = tuple[Sequence[int], Sequence[int], Sequence[int]]
+Columns: TypeAlias = tuple["array[int]", "array[int]", "array[int]"]
 """Of a table: per call its number, the hash of its inputs, and its place."""
 
 _ENTRY = struct.Struct("<QQII")
-_WORDS = struct.Struct("<QQQ")  # the same, with its place as one number
+_WORDS = struct.Struct("<QQQ")
 CALL_BYTES = _ENTRY.size
 """How many bytes a call takes in a table, and so in a file at least."""
-
+_MAX_TABLE_BYTES = MAX_GROUP_CALLS * CALL_BYTES
 _LEVEL = 1  # level 6 makes groups a sixteenth smaller, and takes twice as long
 _ZEROS = bytes(BLOCK)
 _SMALL_BYTES = 16 * 1024  # of a blob: to join it takes less than to write its parts
@@ -447,6 +448,7 @@ _NO_SCALARS = pack(())
 _trees = Recent(4 * 1024 * 1024)
 _LOW = 2**32 - 1
 _KNOWN_FLAGS = RAISED | HAS_RANGES | HAS_BLOB
+_CONTRADICTION = "the table of a group contradicts itself"
 
 
 def _forged() -> TapeError:
@@ -469,16 +471,11 @@ def opened(content: bytes) -> tuple[bytes, bytes, bytes, int]:
         ) from None
     if not is_whole or type(size) is not int:
         raise TapeError("damaged", "the checksum of a group does not match its bytes")
-    if len(table) != CALL_BYTES:
-        _check_size(len(table))
-    return tape, table, documents, size
-
-
-def _check_size(table: int) -> None:
-    if not table or table % CALL_BYTES:
-        raise TapeError("invalid", f"the table of a group has {table} bytes")
-    if table > MAX_GROUP_CALLS * CALL_BYTES:
+    if not table or len(table) % CALL_BYTES:
+        raise TapeError("invalid", f"the table of a group has {len(table)} bytes")
+    if len(table) > _MAX_TABLE_BYTES:
         raise TapeError("limit", f"a group has more than {MAX_GROUP_CALLS} calls")
+    return tape, table, documents, size
 
 
 def group_of(content: bytes) -> Group:
@@ -497,33 +494,22 @@ def columns_of(table: bytes, size: int) -> Columns:
     Raises:
         TapeError: ``damaged``, ``invalid`` or ``limit``.
     """
-    if len(table) == CALL_BYTES:
-        number, inputs, place = only_entry(table, size)
-        return (number,), (inputs,), (place,)
-    if size > GROUP_BYTES:  # each of its records could ask for all of them
-        reason = f"a group of several calls has {size} bytes (at most {GROUP_BYTES})"
-        raise TapeError("limit", reason)
     words = u64s(table)
     numbers, places = words[::3], words[2::3]
+    if len(numbers) > 1 and size > GROUP_BYTES:  # each of its records could ask for all of them
+        reason = f"a group of several calls has {size} bytes (at most {GROUP_BYTES})"
+        raise TapeError("limit", reason)
     begins = [place & _LOW for place in places]
     if not all(map(lt, begins, begins[1:])) or begins[-1] >= size or max(numbers) >= 2**63:
-        raise _contradiction()
+        raise TapeError("invalid", _CONTRADICTION)
     if len({*numbers}) != len(numbers):
         raise TapeError("damaged", "a call stands twice in a group")
     return numbers, words[1::3], places
 
 
 def only_entry(table: bytes, size: int) -> tuple[int, int, int]:
-    """The columns of the table of a single call, as :func:`columns_of`.
-
-    Raises:
-        TapeError: ``invalid``.
-    """
+    """The columns of the table of a single call, as :func:`columns_of`."""
     number, inputs, place = _WORDS.unpack(table)
     if number >= 2**63 or place & _LOW >= size:
-        raise _contradiction()
+        raise TapeError("invalid", _CONTRADICTION)
     return number, inputs, place
-
-
-def _contradiction() -> TapeError:
-    return TapeError("invalid", "the table of a group contradicts itself")

@@ -301,9 +301,7 @@ class TapeReader:
         to call downwards, so that no record is decoded twice, and one is at hand at a time."""
         found: dict[str, Chain | TapeError] = {}
         call, parts = record.call, 0
-        waiting: dict[int, list[_Walk]] = {
-            call: [_Walk(key, key, [], None, 0) for key in record.elsewhere]
-        }
+        waiting = {call: [(key, key, Chain([], None), 0) for key in record.elsewhere]}
         while waiting:
             number = max(waiting)
             walks = waiting.pop(number)
@@ -313,25 +311,25 @@ class TapeReader:
                 # If there is no such call, its group may be lost.
                 kind: Kind = "damaged" if error.kind == "usage" else error.kind
                 reason = f"call {call} has tensors of call {number}: {error.reason}"
-                found |= {walk.own: TapeError(kind, reason) for walk in walks}
+                found |= {own: TapeError(kind, reason) for own, _, _, _ in walks}
                 continue
             holding, steps = Holder(number, holder.blob), holder.elsewhere
-            for walk in walks:
-                own, key, chain, axis, taken = walk
+            for own, key, chain, taken in walks:
                 parts += 1
                 step = steps.get(key)
-                trouble = _trouble_of(call, number, step, walk, parts)
+                trouble = _trouble_of(call, number, step, chain, taken, parts)
                 if trouble is not None:
                     found[own] = trouble
                     continue
                 if step is None or step[2] is not None:
-                    chain.append((holding, key))
+                    chain.parts.append((holding, key))
                 if step is None:
-                    found[own] = Chain(chain[::-1], axis)
+                    chain.parts.reverse()
+                    found[own] = chain
                     continue
-                there, key, along = step
-                axis = axis if along is None else along
-                waiting.setdefault(there, []).append(_Walk(own, key, chain, axis, taken + 1))
+                if step[2] not in (None, chain.axis):
+                    chain = Chain(chain.parts, step[2])
+                waiting.setdefault(step[0], []).append((own, step[1], chain, taken + 1))
         return found
 
     def _earlier(self, number: int) -> GroupedRecord:
@@ -388,33 +386,22 @@ class TapeReader:
         return _Blob(entries, found.start + length, head[length:])
 
 
-class _Walk(NamedTuple):
-    """The chain of a key as far as it was followed: the key of the next call, the parts so far (the
-    latest first), their axis, and how many steps these are."""
-
-    own: str
-    key: str
-    parts: list[tuple[Holder, str]]
-    axis: int | None
-    taken: int
-
-
 def _trouble_of(
-    call: int, number: int, step: Elsewhere | None, walk: _Walk, parts: int
+    call: int, number: int, step: Elsewhere | None, chain: Chain, taken: int, parts: int
 ) -> TapeError | None:
     """Why a chain of a call cannot go on from the call of this number; None if it can."""
     if parts > MAX_TAKEN_PARTS:
         return TapeError("limit", f"call {call} has more than {MAX_TAKEN_PARTS} parts of tensors")
     if step is None:
         return None
-    if walk.taken >= MAX_TAKEN:
+    if taken >= MAX_TAKEN:
         reason = f"a tensor of call {call} is taken from more than {MAX_TAKEN} calls"
         return TapeError("limit", reason)
     there, _, axis = step
     if there >= number:
         reason = f"call {number} has tensors of call {there}, which is no earlier one"
         return TapeError("invalid", reason)
-    if axis is not None and walk.axis not in (None, axis):
+    if axis is not None and chain.axis not in (None, axis):
         return TapeError("invalid", f"a tensor of call {call} grew along two axes")
     return None
 

@@ -197,9 +197,9 @@ class Scan:
         else:
             columns = columns_of(table, size)
             self._expect_new(columns[0])
-            self.numbers.extend(columns[0])
-            self.inputs.extend(columns[1])
-            self.places.extend(columns[2])
+            self.numbers += columns[0]
+            self.inputs += columns[1]
+            self.places += columns[2]
         self._firsts.append(first)
         self.offsets.append(found.offset)
 
