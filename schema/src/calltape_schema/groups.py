@@ -59,6 +59,7 @@ __all__ = [
     "inflated",
     "member",
     "member_content",
+    "only_entry",
     "opened",
     "planned",
 ]
@@ -70,8 +71,10 @@ Columns: TypeAlias = tuple["array[int]", "array[int]", "array[int]"]
 """Of a table: per call its number, the hash of its inputs, and its place."""
 
 _ENTRY = struct.Struct("<QQII")
+_WORDS = struct.Struct("<QQQ")
 CALL_BYTES = _ENTRY.size
-"""How many bytes a call takes in a file at least."""
+"""How many bytes a call takes in a table, and so in a file at least."""
+_MAX_TABLE_BYTES = MAX_GROUP_CALLS * CALL_BYTES
 _LEVEL = 1  # level 6 makes groups a sixteenth smaller, and takes twice as long
 _ZEROS = bytes(BLOCK)
 _SMALL_BYTES = 16 * 1024  # of a blob: to join it takes less than to write its parts
@@ -445,6 +448,7 @@ _NO_SCALARS = pack(())
 _trees = Recent(4 * 1024 * 1024)
 _LOW = 2**32 - 1
 _KNOWN_FLAGS = RAISED | HAS_RANGES | HAS_BLOB
+_CONTRADICTION = "the table of a group contradicts itself"
 
 
 def _forged() -> TapeError:
@@ -459,7 +463,7 @@ def opened(content: bytes) -> tuple[bytes, bytes, bytes, int]:
         TapeError: ``damaged``, ``invalid`` or ``limit``.
     """
     try:
-        tape, sum_of_table, table, sum_of_documents, documents, size, *_ = unpack_plain(content)
+        tape, sum_of_table, table, sum_of_documents, documents, size = unpack_plain(content)[:6]
         is_whole = crc32(table) == sum_of_table and crc32(documents) == sum_of_documents
     except (TypeError, ValueError):  # another form: what is no bytes has no checksum
         raise TapeError(
@@ -467,9 +471,9 @@ def opened(content: bytes) -> tuple[bytes, bytes, bytes, int]:
         ) from None
     if not is_whole or type(size) is not int:
         raise TapeError("damaged", "the checksum of a group does not match its bytes")
-    if not table or len(table) % _ENTRY.size:
+    if not table or len(table) % CALL_BYTES:
         raise TapeError("invalid", f"the table of a group has {len(table)} bytes")
-    if len(table) > MAX_GROUP_CALLS * _ENTRY.size:
+    if len(table) > _MAX_TABLE_BYTES:
         raise TapeError("limit", f"a group has more than {MAX_GROUP_CALLS} calls")
     return tape, table, documents, size
 
@@ -492,17 +496,20 @@ def columns_of(table: bytes, size: int) -> Columns:
     """
     words = u64s(table)
     numbers, places = words[::3], words[2::3]
-    if len(numbers) == 1:  # nearly each group of a paced recording
-        is_sound = numbers[0] < 2**63 and places[0] & _LOW < size
-    else:
-        if size > GROUP_BYTES:  # each of its records could ask for all of them
-            reason = f"a group of several calls has {size} bytes (at most {GROUP_BYTES})"
-            raise TapeError("limit", reason)
-        begins = [place & _LOW for place in places]
-        is_sound = all(map(lt, begins, begins[1:])) and begins[-1] < size
-        is_sound = is_sound and max(numbers) < 2**63
-        if is_sound and len({*numbers}) != len(numbers):
-            raise TapeError("damaged", "a call stands twice in a group")
-    if not is_sound:
-        raise TapeError("invalid", "the table of a group contradicts itself")
+    if len(numbers) > 1 and size > GROUP_BYTES:  # each of its records could ask for all of them
+        reason = f"a group of several calls has {size} bytes (at most {GROUP_BYTES})"
+        raise TapeError("limit", reason)
+    begins = [place & _LOW for place in places]
+    if not all(map(lt, begins, begins[1:])) or begins[-1] >= size or max(numbers) >= 2**63:
+        raise TapeError("invalid", _CONTRADICTION)
+    if len({*numbers}) != len(numbers):
+        raise TapeError("damaged", "a call stands twice in a group")
     return numbers, words[1::3], places
+
+
+def only_entry(table: bytes, size: int) -> tuple[int, int, int]:
+    """The columns of the table of a single call, as :func:`columns_of`."""
+    number, inputs, place = _WORDS.unpack(table)
+    if number >= 2**63 or place & _LOW >= size:
+        raise TapeError("invalid", _CONTRADICTION)
+    return number, inputs, place

@@ -28,7 +28,7 @@ from calltape_schema.packing import pack
 from calltape_schema.recent import Recent
 from calltape_schema.records import Manifest, decode_manifest
 from calltape_schema.scan import Scan, Watch
-from calltape_schema.storage import Source
+from calltape_schema.storage import Source, Window
 from calltape_schema.tar import (
     BLOCK,
     END_MEMBER,
@@ -41,7 +41,7 @@ from calltape_schema.tar import (
 
 __all__ = ["Chain", "Extent", "Holder", "TapeReader", "TensorPlace"]
 
-_HEAD_BYTES, _BLOB_HEAD_BYTES = 16 * 1024, 4 * 1024
+_HEAD_BYTES = 16 * 1024  # of a tape or a blob: read at once
 _ENTRY_COST = 300  # a tensor of a blob, as Python objects
 
 _recent = Recent()  # of all readers of a process: each of a thousand files would keep its own
@@ -49,10 +49,16 @@ _readers = count()
 
 
 class Extent(NamedTuple):
-    """A part of the file."""
+    """A part of the file.
+
+    Attributes:
+        offset, size: of the part.
+        known: its bytes, if they were read with the header of their blob.
+    """
 
     offset: int
     size: int
+    known: bytes | None = None
 
 
 class TensorPlace(NamedTuple):
@@ -92,10 +98,18 @@ class Chain(NamedTuple):
 
 
 class _Blob(NamedTuple):
-    """The blob of a call: its tensors, and where their bytes begin in the file."""
+    """The blob of a call: its tensors, where their bytes begin in the file, and the first of
+    these."""
 
     entries: dict[str, blob.Entry]
     start: int
+    head: bytes
+
+    def extent(self, entry: blob.Entry) -> Extent:
+        """Where the bytes of a tensor are."""
+        begin, end = entry.begin, entry.end
+        known = self.head[begin:end] if end <= len(self.head) else None
+        return Extent(self.start + begin, end - begin, known)
 
 
 class TapeReader:
@@ -176,7 +190,7 @@ class TapeReader:
         ):  # fmt: skip
             reason = f"tensor {leaf.key[:80]!r} of call {record.call} is not as its leaf says"
             raise TapeError("invalid", reason)
-        parts = tuple(Extent(start + one.begin, one.end - one.begin) for one, start in found)
+        parts = tuple([there.extent(one) for one, there in found])
         return TensorPlace(parts, math.prod(wanted.shape[: axis or 0]))
 
     def tail(self, record: GroupedRecord, key: str) -> tuple[blob.Stored, Extent]:
@@ -185,19 +199,18 @@ class TapeReader:
         Raises:
             TapeError: ``damaged``, ``invalid`` or ``limit``.
         """
-        found, start = self._entry(Holder(record.call, record.blob), key)
-        size = found.end - found.begin
-        return blob.Stored(found.dtype, found.shape, size), Extent(start + found.begin, size)
+        found, there = self._entry(Holder(record.call, record.blob), key)
+        return blob.Stored(found.dtype, found.shape, found.end - found.begin), there.extent(found)
 
-    def _entry(self, holder: Holder, key: str) -> tuple[blob.Entry, int]:
-        """The entry of a key in the blob of a call, and where the data of this blob begin."""
+    def _entry(self, holder: Holder, key: str) -> tuple[blob.Entry, _Blob]:
+        """The entry of a key in the blob of a call, and this blob."""
         if holder.blob is None:
             raise TapeError("invalid", f"call {holder.call} has no blob for its leaves")
-        entries, start = self._blob(holder)
-        if key not in entries:
+        there = self._blob(holder)
+        if key not in there.entries:
             reason = f"the blob of call {holder.call} has no tensor {key[:80]!r}"
             raise TapeError("invalid", reason)
-        return entries[key], start
+        return there.entries[key], there
 
     def blob_member(self, record: GroupedRecord | Holder) -> Member:
         """The member with the tensors of a call.
@@ -222,10 +235,11 @@ class TapeReader:
         return found
 
     def _read_group(self, offset: int) -> Group:
-        found = parse_header(self.source.read_at(offset, BLOCK), offset)
+        read = Window(self.source).read  # header and content at once, if these are short
+        found = parse_header(read(offset, BLOCK), offset)
         if found is None or not is_group(found.name):
             raise TapeError("damaged", "no group of records begins here", offset=offset)
-        group = group_of(member_content(self.source.read_at, found))
+        group = group_of(member_content(read, found))
         if group.tape != self.manifest.tape:
             raise TapeError("damaged", "a group belongs to another tape", offset=offset)
         return group
@@ -299,21 +313,23 @@ class TapeReader:
                 reason = f"call {call} has tensors of call {number}: {error.reason}"
                 found |= {own: TapeError(kind, reason) for own, _, _, _ in walks}
                 continue
+            holding, steps = Holder(number, holder.blob), holder.elsewhere
             for own, key, chain, taken in walks:
                 parts += 1
-                step = holder.elsewhere.get(key)
+                step = steps.get(key)
                 trouble = _trouble_of(call, number, step, chain, taken, parts)
                 if trouble is not None:
                     found[own] = trouble
                     continue
                 if step is None or step[2] is not None:
-                    chain.parts.insert(0, (Holder(number, holder.blob), key))
+                    chain.parts.append((holding, key))
                 if step is None:
+                    chain.parts.reverse()
                     found[own] = chain
                     continue
-                axis = chain.axis if step[2] is None else step[2]
-                walk = own, step[1], Chain(chain.parts, axis), taken + 1
-                waiting.setdefault(step[0], []).append(walk)
+                if step[2] not in (None, chain.axis):
+                    chain = Chain(chain.parts, step[2])
+                waiting.setdefault(step[0], []).append((own, step[1], chain, taken + 1))
         return found
 
     def _earlier(self, number: int) -> GroupedRecord:
@@ -332,7 +348,7 @@ class TapeReader:
         found: _Blob | None = _recent.get(key)
         if found is None:
             found = self._read_blob(record)
-            _recent.keep(key, found, _ENTRY_COST * len(found.entries))
+            _recent.keep(key, found, _ENTRY_COST * len(found.entries) + len(found.head))
         return found
 
     def _begun_blob(self, record: GroupedRecord | Holder) -> tuple[Member, bytes]:
@@ -351,7 +367,7 @@ class TapeReader:
         offset, size = group - record.blob.back, record.blob.size
         head = b""
         if self.start <= offset < group:
-            head = self.source.read_at(offset, BLOCK + min(_BLOB_HEAD_BYTES, size))
+            head = self.source.read_at(offset, BLOCK + min(_HEAD_BYTES, size))
         found = parse_header(head[:BLOCK], offset)
         if (
             found is None or found.size != size or found.end > group
@@ -366,7 +382,8 @@ class TapeReader:
         length = blob.header_size(head, found.size)
         if length > len(head):
             head += self.source.read_at(found.start + len(head), length - len(head))
-        return _Blob(blob.parse_header(head[:length], found.size), found.start + length)
+        entries = blob.parse_header(head[:length], found.size)
+        return _Blob(entries, found.start + length, head[length:])
 
 
 def _trouble_of(

@@ -82,12 +82,10 @@ def group_name(call: int) -> str:
 
 # At most 19 digits, as a 63-bit count has. Each number has one spelling: "000000001" would be a
 # second member for call 1.
-_match_group = re.compile(r"records/([0-9]{8}|[1-9][0-9]{8,18})\.msgpack").fullmatch
-
-
-def is_group(name: str) -> bool:
-    """Whether a member of this name is a group of records."""
-    return _match_group(name) is not None
+is_group: Callable[[str], object] = re.compile(
+    r"records/([0-9]{8}|[1-9][0-9]{8,18})\.msgpack"
+).fullmatch
+"""Something if a member of this name is a group of records, else None."""
 
 
 # All of a header but name, size and checksum is constant: mode 0644, no owner, time 0, type regular

@@ -113,7 +113,7 @@ def tensor(reader: TapeReader, record: GroupedRecord, leaf: Leaf) -> bytes:
     for holder, _ in reader.holders(record, leaf.key).parts:
         blob_of(reader, holder)
     place = reader.place(record, leaf)
-    return bytes(joined([reader.source.read_at(*part) for part in place.parts], place.rows))
+    return bytes(joined([reader.source.read_at(*part[:2]) for part in place.parts], place.rows))
 
 
 def counted(reader: TapeReader, on_damage: Callable[[TapeError], None] = raises) -> InputsTable:

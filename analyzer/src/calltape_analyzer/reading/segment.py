@@ -122,6 +122,7 @@ class Segment:
         self._table: InputsTable | None = None
         self._end: End | None = None
         self._checked = bytearray()
+        self._whole: Container[int] = ()  # calls whose blobs were found whole last
         self._ahead: tuple[int, bytes] | None = None
         self._lock = threading.RLock()
         self._file = _opened_file(path)
@@ -542,10 +543,6 @@ class Segment:
         """Up to ``size`` bytes of the file, from ``offset`` on."""
         return self._same(self._file.read_at(offset, size))
 
-    def copy(self, offset: int, size: int) -> bytearray:
-        """``size`` bytes of the file in new memory, copied once."""
-        return self._same(self._file.copy(offset, size))
-
     def record(self, position: int) -> GroupedRecord:
         """The record of a call, decoded anew."""
         return self._same(self._reader.record_at(position))
@@ -579,7 +576,7 @@ class Segment:
         document = self.document(position)
         if document.get("at"):
             record = self.record(position)
-            blobs = [holder.blob for holder in self._holders(record, record.elsewhere)]
+            blobs = [one.blob for one in self._holders(record, record.elsewhere).values()]
             facts = [None if one is None else [one.size, one.crc32] for one in blobs]
             document["at"] = [document["at"], facts]
         return self._packed(position, document, document.get("blob"))
@@ -652,14 +649,18 @@ class Segment:
             if len(place.parts) > 1:
                 yield bytes(self.bytes_of(place))
                 continue
-            for begin, size in place.parts:
+            for begin, size, _ in place.parts:
                 for offset in range(0, size, _PART):
                     yield self.read(begin + offset, min(_PART, size - offset))
 
     def bytes_of(self, place: TensorPlace) -> bytearray:
         """The bytes of a tensor in new memory."""
-        parts = [self.copy(*part) for part in place.parts]
-        return parts[0] if len(parts) == 1 else joined(parts, place.rows)
+        parts = [self._copy(part) for part in place.parts]
+        return self._same(parts[0] if len(parts) == 1 else joined(parts, place.rows))
+
+    def _copy(self, part: Extent) -> bytearray:
+        offset, size, known = part
+        return self._file.copy(offset, size) if known is None else bytearray(known)
 
     def place(self, position: int, record: GroupedRecord, leaf: Leaf) -> TensorPlace:
         """Where the bytes of a leaf are, after a look at the checksum of the blob that has them.
@@ -681,33 +682,34 @@ class Segment:
         self.check_blob(position, record)
         self._check_holders(position, record, record.elsewhere)
 
-    def _holders(self, record: GroupedRecord, keys: Iterable[str]) -> list[Holder]:
-        """The calls whose blobs have the tensors of a call for these keys, each once."""
-        found = {
+    def _holders(self, record: GroupedRecord, keys: Iterable[str]) -> dict[int, Holder]:
+        """By number the calls whose blobs have the tensors of a call for these keys."""
+        return {
             holder.call: holder
             for key in keys
             for holder, _ in self._reader.holders(record, key).parts
         }
-        return list(found.values())
 
     def _check_holders(self, position: int, record: GroupedRecord, keys: Iterable[str]) -> None:
         """Compares the blobs of the calls that have tensors for these keys with their checksums."""
         number = 0
         try:
-            for holder in self._holders(record, keys):
-                number = holder.call
-                at = self._scan.position(number)
-                assert at is not None
-                self.check_blob(at, holder)
+            found = self._holders(record, keys)
+            for number in found:
+                if number not in self._whole:
+                    at = self._scan.position(number)
+                    assert at is not None
+                    self.check_blob(at, found[number])
+            self._whole = found.keys()  # other tensors of the call are mostly of the same calls
         except TapeError as error:
             if not is_damage(error):
                 raise
             why = error.reason.removeprefix(f"call {number}: ")
             has = f"call {record.call} has tensors of call "
             reason = why if why.startswith(has) else f"{has}{number}: {why}"
-            found = self.located(TapeError(error.kind, reason), position)
-            self.report(found, position)
-            raise found from None
+            damage = self.located(TapeError(error.kind, reason), position)
+            self.report(damage, position)
+            raise damage from None
 
     def check_blob(self, position: int, record: GroupedRecord | Holder) -> None:
         """Compares a call's blob with its checksum. The bytes are read the first time only.
