@@ -270,6 +270,13 @@ def test_a_state_that_the_host_puts_back_is_a_note(tmp_path: Path) -> None:
     assert_as_module(programs, PutBack(), UNSEEN)
 
 
+def test_a_row_in_which_the_model_raises_shows_it_as_well(tmp_path: Path) -> None:
+    model = PartlyABuffer()
+    tape = taped(tmp_path, model, CALLS)  # exported as the recording left it, half full
+    with pytest.raises(ExportError, match=r"left in it \(at\)"):
+        export(tape, model, probe="none")
+
+
 def test_one_call_tells_of_no_other(tmp_path: Path) -> None:
     programs = export(taped(tmp_path, Replaced(), CALLS[:1]), Replaced())
     report = programs.verify()

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import cycle, islice
+from itertools import islice
 from typing import Any, NamedTuple
 
 from calltape_analyzer.arguments.plan import Plan
@@ -37,8 +37,8 @@ IN_A_ROW = "calls in a row"
 
 _MAX_BETWEEN = 2
 """Calls of so many other variants are run between those of one."""
-_ROW = 8
-"""So many calls are run in a row: what a call leaves may be read by a later one than the next."""
+_ROW = 6
+"""A call is run so often in a row: what it leaves may be read by a later one than the next."""
 _MAX_SEARCHED, _MAX_RUN = 4096, 32
 """So many calls are searched for those that a program takes, and so many are run."""
 
@@ -126,39 +126,36 @@ def why_lost(
 def _depends(verifier: Verifier, program: Program, others: Iterable[Program]) -> bool | None:
     """Whether in a row of calls the model returns something else than alone, and the program does
     not follow; None if that is unknown."""
-    own = list(_calls_of(verifier, program, _firsts(program)))
-    between = [
-        call
-        for other in islice(others, _MAX_BETWEEN)
-        for call in _calls_of(verifier, other, islice(_firsts(other), 1))
-    ]
-    for calls in ([*own, *between], own) if own else ():
-        with suppress(Exception):  # models, torch and runtimes raise errors of any type
-            return _loses(verifier, list(islice(cycle(calls), _ROW)), len(own), len(calls))
-    return None
+    calls = list(_calls_of(verifier, program, _firsts(program)))
+    if not calls:
+        return None
+    for other in islice(others, _MAX_BETWEEN):
+        calls += _calls_of(verifier, other, islice(_firsts(other), 1))
+    first, *between = calls
+    is_known = False
+    for row in ([first] * _ROW, *([first, other] * 2 for other in between)):
+        found = _loses(verifier, row)
+        if found:
+            return True
+        is_known = is_known or found is not None
+    return False if is_known else None
 
 
-def _loses(verifier: Verifier, row: Sequence[_Served], own: int, period: int) -> bool:
-    """Whether a program loses what calls before left.
-
-    Args:
-        verifier: has the model.
-        row: of each period the first calls are ``own``, of the program.
-        own: how many.
-        period: after so many calls it begins again.
-    """
+def _loses(verifier: Verifier, row: Sequence[_Served]) -> bool | None:
+    """Whether the program of the first call of a row loses what calls before left, when that call
+    comes again; None if it does not come to that."""
 
     def is_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
         return compared(one, other, verifier.tolerances).agrees
 
-    alone = [_in_a_row(verifier, [call], _of_model)[0] for call in row[:own]]
     after = _in_a_row(verifier, row, _of_model)
-    places = [i for i in range(len(row)) if i % period < own]
-    moved = [i for i in places if not is_same(alone[i % period], after[i])]
+    again = [i for i in range(1, len(after)) if row[i] is row[0]]
+    moved = [i for i in again if not is_same(after[0], after[i])]
     if not moved:
-        return False
-    got = _in_a_row(verifier, row[: moved[-1] + 1], _of_program)
-    return not all(is_same(after[i], got[i]) for i in moved)
+        return False if again else None
+    got = _in_a_row(verifier, row, _of_program)
+    known = [i for i in moved if i < len(got)]
+    return not all(is_same(after[i], got[i]) for i in known) if known else None
 
 
 def _firsts(program: Program) -> Iterator[CallRef]:
@@ -193,7 +190,8 @@ def _in_a_row(
     run: Callable[[Verifier, _Served], Mapping[str, Any]],
 ) -> list[dict[str, Any]]:
     """What calls return that begin where the ones before ended, the first in the state of the
-    model now. Random numbers begin anew for each, so that a call before moves none."""
+    model now; until one raises, for which a state may be the reason. Random numbers begin anew for
+    each, so that a call before moves none."""
     import torch
 
     from calltape_analyzer.model.randomness import reseed
@@ -202,7 +200,10 @@ def _in_a_row(
     with verifier.undisturbed():
         for call in row:
             reseed(verifier.module)
-            leaves = run(verifier, call)
+            try:
+                leaves = run(verifier, call)
+            except Exception:  # models, torch and runtimes raise errors of any type
+                break
             # The next call may write to it.
             found.append({
                 path: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf

@@ -218,8 +218,9 @@ class ProgramSearch:
 
     def _leave_out_lost(self) -> None:
         """Leaves out programs that recorded calls show to lose state."""
-        for program in list(self.programs):
-            others = [one for one in self.programs if one is not program]
+        found = list(self.programs)
+        for program in found:
+            others = [one for one in found if one is not program]
             why = why_lost(self.exporter.verifier, program, others, self.tape.calls)
             if why is not None:
                 self.programs.remove(program)
