@@ -87,9 +87,15 @@ def _differs_again(runner: Runner, variant: VariantFacts, between: Sequence[Vari
             for other in others:
                 with suppress(Exception):
                     run(other)
-            if not compared(first, run(variant), runner.tolerances).agrees:
+            if _differ(runner, first, run(variant)):
                 return True
     return False
+
+
+def _differ(runner: Runner, one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two results differ. What cannot be compared is no evidence."""
+    found = compared(one, other, runner.tolerances)
+    return not found.agrees and (found.compared > 0 or one.keys() != other.keys())
 
 
 def why_lost(
@@ -144,18 +150,14 @@ def _depends(verifier: Verifier, program: Program, others: Iterable[Program]) ->
 def _loses(verifier: Verifier, row: Sequence[_Served]) -> bool | None:
     """Whether the program of the first call of a row loses what calls before left, when that call
     comes again; None if it does not come to that."""
-
-    def is_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-        return compared(one, other, verifier.tolerances).agrees
-
     after = _in_a_row(verifier, row, _of_model)
     again = [i for i in range(1, len(after)) if row[i] is row[0]]
-    moved = [i for i in again if not is_same(after[0], after[i])]
+    moved = [i for i in again if _differ(verifier, after[0], after[i])]
     if not moved:
         return False if again else None
     got = _in_a_row(verifier, row, _of_program)
     known = [i for i in moved if i < len(got)]
-    return not all(is_same(after[i], got[i]) for i in known) if known else None
+    return any(_differ(verifier, after[i], got[i]) for i in known) if known else None
 
 
 def _firsts(program: Program) -> Iterator[CallRef]:
