@@ -59,7 +59,8 @@ def export(
         module: the recorded model, with its weights, in the mode that it should be exported in; or
             the recorded function. It is called. What its calls change is put back: parameters,
             buffers, Python attributes and generators of random numbers, except what is written past
-            torch's operators (numpy, compiled kernels).
+            torch's operators (numpy, compiled kernels), and globals. If recorded calls need what
+            the ones before left outside of buffers, their variant has no program.
         to: ``"onnx"`` for ``torch.onnx.ONNXProgram``, run in ONNX Runtime.
         merge: ``"auto"`` makes one program of prefill and decode steps if replay proves it right.
             ``"never"`` saves the time to find out; ``notes`` say where that would have been wise.

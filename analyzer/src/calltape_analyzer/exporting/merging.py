@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from calltape_analyzer.arguments.samples import recorded_sample
+from calltape_analyzer.exporting.calls_in_a_row import why_lost
 from calltape_analyzer.exporting.exporter import Exporter
 from calltape_analyzer.programs.attempts import Attempt
 from calltape_analyzer.programs.program import Program
@@ -95,9 +96,9 @@ class Merging:
         begin = time.perf_counter()
         whole = self.exporter.loosened(self._merged(larger, smaller))
         outcome = self.exporter.export(whole, static="never", whole=True)
-        attempt = outcome.attempt
-        if outcome.program and attempt and attempt.ok and outcome.program.only is None:
-            self.programs.append(outcome.program)
+        program, attempt = outcome.program, outcome.attempt
+        if program and attempt and attempt.ok and program.only is None and self._is_kept(program):
+            self.programs.append(program)
             if attempt.probed > attempt.agreed + attempt.wrong:
                 self.narrow.append(whole.name)
             return True
@@ -105,6 +106,11 @@ class Merging:
         self.failed.append(whole.name)
         self.seconds += time.perf_counter() - begin
         return False
+
+    def _is_kept(self, program: Program) -> bool:
+        """Whether no recorded call needs state that a program loses. Otherwise those of one variant
+        may do without it, and get a program of their own."""
+        return why_lost(self.exporter.verifier, program, (), self.tape.calls) is None
 
     def _completes(self, larger: VariantFacts, smaller: VariantFacts) -> bool:
         """Whether the model itself takes calls of a smaller variant as calls of a larger one, with

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from calltape_analyzer.arguments.sizings import Bound
 from calltape_analyzer.errors import ExportError, InferenceError
 from calltape_analyzer.exporting.asked_facts import asked_facts
+from calltape_analyzer.exporting.calls_in_a_row import IN_A_ROW, why_lost, why_out_of_sight
 from calltape_analyzer.exporting.exporter import Exporter
 from calltape_analyzer.exporting.int_values import int_value_parts, varying_ints
 from calltape_analyzer.exporting.layouts import layouts_read
@@ -31,6 +32,7 @@ from calltape_analyzer.observing.evidence import has_raised
 from calltape_analyzer.programs.attempts import Attempt, Outcome
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.reading.call import Call
+from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.text import listed, named
 from calltape_analyzer.variant import named_facts
 from calltape_analyzer.variants.facts import VariantFacts
@@ -61,7 +63,8 @@ class ProgramSearch:
         exporter: tries to make a program for a variant.
         programs: what was found, in the order in which programs are asked for a call.
         missing: why variants, or some of their sizes or values, have no program.
-        untraceable: the names of variants that no trace can take.
+        untraceable: the names of variants that no trace can take, or whose calls no program
+            follows.
         notes: what a person should know about the export as a whole.
     """
 
@@ -72,6 +75,7 @@ class ProgramSearch:
     untraceable: set[str] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
     _own: OwnTensors = field(default_factory=lambda: OwnTensors({}, {}))
+    _out_of_sight: dict[CallRef, str | None] = field(default_factory=dict)
 
     def run(self, *, merging: bool) -> None:
         """Fills ``programs``, ``missing`` and ``notes``.
@@ -84,12 +88,13 @@ class ProgramSearch:
         """
         variants = self._variants()
         self.exporter.verifier.probing.bound = Bound.of(variants)
-        variants = [variant for variant in variants if self._can_be_traced(variant)]
+        variants = [v for v in variants if self._can_be_traced(v, variants)]
         merged = Merging(self.tape, self.exporter)
         left = merged.run(variants) if merging else variants
         self.programs += merged.programs
         for variant in left:
             self._cover(variant)
+        self._leave_out_lost()
         for program in self.programs:
             program.refuse_own(self._own.minded)
         for path, name in self._own.minded.items():
@@ -104,16 +109,15 @@ class ProgramSearch:
         in memory, calls that differ in them are of different variants."""
         verifier = self.exporter.verifier
         variants = self._sorted()
-        if asked := verifier.asked_modes(variants):
+        if asked := verifier.asked_modes(self._traceable(variants)):
             verifier.sorter.separate_by(asked)
             variants = self._sorted()
             self.notes.append(
                 f"the model asks for the {' and '.join(sorted(asked))} mode of its caller and "
                 "returns something else: calls with and without it have programs of their own"
             )
-        traced = [variant for variant in variants if not self._why_untraceable(variant)]
         seconds = verifier.budget.within(verifier.probing.seconds)
-        laid_out = self._layouts_read(traced, seconds)
+        laid_out = self._layouts_read(self._traceable(variants), seconds)
         if laid_out:
             verifier.sorter.separate_by(laid_out=laid_out)
             variants = self._sorted()
@@ -172,22 +176,55 @@ class ProgramSearch:
         own = {call.ref for call in self.tape.calls}
         return [variant for variant in variants if variant.rows.first in own]
 
-    def _can_be_traced(self, variant: VariantFacts) -> bool:
+    def _traceable(self, variants: Sequence[VariantFacts]) -> list[VariantFacts]:
+        return [variant for variant in variants if self._why_untraceable(variant, variants) is None]
+
+    def _can_be_traced(self, variant: VariantFacts, variants: Sequence[VariantFacts]) -> bool:
         """Whether a trace is worth trying. If not, it is noted why."""
         verifier = self.exporter.verifier
-        reason = self._why_untraceable(variant) or verifier.why_harmful(variant)
+        reason, what = self._why_untraceable(variant, variants), NOT_TRACED
+        if reason is not None and reason == self._why_out_of_sight(variant, variants):
+            what = IN_A_ROW
+        reason = reason or verifier.why_harmful(variant)
         if reason is None:
             reason, note = drawn_by_python(verifier, variant)
             self.notes += [note] if note and note not in self.notes else []
         if reason is None:
             return True
-        self.missing[variant.name] = reason
-        self.untraceable.add(variant.name)
-        self.exporter.attempts.append(Attempt(variant=variant.name, what=NOT_TRACED, error=reason))
+        self._leave_out(variant.name, what, reason)
         return False
 
-    def _why_untraceable(self, variant: VariantFacts) -> str | None:
-        return why_untraceable(variant, self.tape.calls.at(variant.rows.first))
+    def _leave_out(self, name: str, what: str, reason: str) -> None:
+        self.missing[name] = reason
+        self.untraceable.add(name)
+        self.exporter.attempts.append(Attempt(variant=name, what=what, error=reason))
+
+    def _why_untraceable(
+        self, variant: VariantFacts, variants: Sequence[VariantFacts]
+    ) -> str | None:
+        reason = why_untraceable(variant, self.tape.calls.at(variant.rows.first))
+        return reason or self._why_out_of_sight(variant, variants)
+
+    def _why_out_of_sight(
+        self, variant: VariantFacts, variants: Sequence[VariantFacts]
+    ) -> str | None:
+        """Why no program has the state of the model. It is found out once, before anything else
+        runs the model here or traces it: nobody could put that state back."""
+        verifier, first = self.exporter.verifier, variant.rows.first
+        if first not in self._out_of_sight:
+            seconds = verifier.budget.within(verifier.probing.seconds)
+            self._out_of_sight[first] = why_out_of_sight(verifier, variant, variants, seconds)
+        return self._out_of_sight[first]
+
+    def _leave_out_lost(self) -> None:
+        """Leaves out programs that recorded calls show to lose state."""
+        found = list(self.programs)
+        for program in found:
+            others = [one for one in found if one is not program]
+            why = why_lost(self.exporter.verifier, program, others, self.tape.calls)
+            if why is not None:
+                self.programs.remove(program)
+                self._leave_out(program.name, IN_A_ROW, why)
 
     def _cover(self, variant: VariantFacts) -> None:
         """Finds programs until every recorded size of a variant has one: the next program is traced

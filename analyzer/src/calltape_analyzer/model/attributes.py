@@ -17,6 +17,8 @@ from typing import Any
 
 import torch
 
+from calltape_analyzer.pytree.caches import has_known_state
+
 __all__ = ["Attributes", "has_state", "same"]
 
 _CONTAINERS = (OrderedDict, dict, list, set, deque)
@@ -214,7 +216,7 @@ def _is_object(value: Any) -> bool:
     if not has_state(value):
         return False
     cls = type(value)
-    return cls.__module__ == "types" or not _is_of_library(cls)
+    return cls.__module__ == "types" or not _is_of_library(cls) or has_known_state(cls)
 
 
 def _is_of_library(cls: type) -> bool:

@@ -120,6 +120,8 @@ class Program:
         notes: what a person should know about it.
         state: the parameters, buffers and attributes of the model that a call changes.
         changed_state: the names in ``state`` that a run of the program changed as well.
+        depends: whether the model returns something else in calls in a row because of state that
+            the program does not change; None if that was not tried.
         unwritten: the tensors among the arguments that the model writes to and does not return, and
             that the program does not write to. No call of it does what the model does.
         aliases: the tensors of the result, by number, that the model returns as views of arguments
@@ -144,6 +146,7 @@ class Program:
     notes: list[str] = field(default_factory=list)
     state: tuple[str, ...] = ()
     changed_state: set[str] = field(default_factory=set)
+    depends: bool | None = None
     unwritten: tuple[str, ...] = ()
     draws: tuple[str, ...] = ()
     aliases: frozenset[int] = frozenset()
@@ -185,11 +188,14 @@ class Program:
             values: by name what each was at the export, in words; empty if that is long.
         """
         known = tuple(sorted({*self.state, *values}))
-        notes = self._notes_of_state(known, values) if known else []
-        if (known == self.state and not values) or notes == self._state_notes:
+        if known == self.state and not values:
+            return
+        self.state = known
+        notes = self._notes_of_state(values)
+        if notes == self._state_notes:
             return
         self.notes = [note for note in self.notes if note not in self._state_notes]
-        self.state, self._state_notes = known, notes
+        self._state_notes = notes
         self.notes += [note for note in notes if note not in self.notes]
 
     def note_unwritten(self, name: str, *, is_returned: bool) -> None:
@@ -297,16 +303,24 @@ class Program:
                     found.append(f"a {name} comes as a placeholder: {reason}")
         return found
 
-    def _notes_of_state(self, names: Sequence[str], values: Mapping[str, str]) -> list[str]:
-        has = "the model has state that its calls change"
-        named = [f"{name}={values[name]}" if values.get(name) else name for name in names]
-        if not self.model.has_state:
-            return [
-                f"{has} ({shown_state(named)}); the program has none: each call begins with the "
-                "state at the export"
-            ]
-        changed = [name for name in names if name in self.changed_state]
-        constant = [n for name, n in zip(names, named, strict=True) if name not in changed]
+    @property
+    def lost(self) -> list[str]:
+        """The names in ``state`` that a run of the program does not change."""
+        keeps = self.changed_state if self.model.has_state else ()
+        return [name for name in self.state if name not in keeps]
+
+    @property
+    def keeping(self) -> str:
+        """What to do so that a program keeps what it loses."""
+        passed = "let the model take it as an argument and return it"
+        return f"keep it in a registered buffer, or {passed}" if self.model.has_state else passed
+
+    def _notes_of_state(self, values: Mapping[str, str]) -> list[str]:
+        def shown(names: Sequence[str]) -> str:
+            return shown_state([f"{n}={values[n]}" if values.get(n) else n for n in names])
+
+        has, lost = "the model has state that its calls change", self.lost
+        changed = [name for name in self.state if name not in lost]
         notes = []
         if changed:
             notes.append(
@@ -315,13 +329,26 @@ class Program:
                 "state at the export, one by one and in order (export the model in the state in "
                 "which the recording began)"
             )
-        if constant:
-            notes.append(
-                f"{has} ({shown_state(constant)}) and the program does not: it is a constant of "
-                "the program, as it was at the export (state in registered buffers is kept; or let "
-                "the model take it as an argument and return it)"
+        if lost:
+            is_constant = (
+                "and the program does not: it is a constant of the program, as it was at the export"
+                if self.model.has_state
+                else "and the program has none: each call begins with the state at the export"
             )
+            notes.append(f"{has} ({shown(lost)}) {is_constant}{self._consequence}")
         return notes
+
+    @property
+    def _consequence(self) -> str:
+        """What follows from state that the program does not keep."""
+        if self.depends is None:
+            return f" ({self.keeping})"
+        if not self.depends:
+            return "; what the model returned in calls in a row did not depend on it"
+        return (
+            ", although what the model returns in the next calls depends on it: only calls that "
+            f"begin in that state are right ({self.keeping})"
+        )
 
     @cached_property
     def _result_leaves(self) -> tuple[FormLeaf, ...]:
