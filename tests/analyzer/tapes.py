@@ -424,6 +424,10 @@ def change_table(path: Path, change: Callable[[InputsTable], Any]) -> Path:
         table = end.table()
         assert table is not None
         change(table)
+        # Rows stand in the order of their hashes, also those of other inputs.
+        table.rows = {
+            inputs_hash(row.structure, row.leaves, row.scalars): row for row in table.rows.values()
+        }
         return {"inputs": deflated(table.to_bytes())}
 
     return change_end(path, changed)

@@ -92,7 +92,7 @@ def section(begin: str, after: str) -> str:
 def test_every_limit() -> None:
     listed = {
         int(number.replace(",", ""))
-        for row in section("## 10. Limits", "## 11").splitlines()
+        for row in section("## 10. Kinds and limits", "## 11").splitlines()
         if row.startswith("|")
         for number in re.findall(r"[\d,]*\d", row.rsplit("|", 2)[1])
     }

@@ -285,7 +285,16 @@ LEAF = {"dtype": "float32", "shape": [2, 3], "key": "args.0"}
         ({"expanded": [1, 0]}, "do not ascend"),
         ({"expanded": [0, 0]}, "do not ascend"),
         ({"key": ""}, "key"),
-        ({"key": None}, "neither a key nor a reason"),
+        ({"key": None}, "either a key or a reason"),
+        ({"missing": "policy"}, "either a key or a reason"),
+        (
+            {
+                "key": None,
+                "missing": "policy",
+                "quantizer": {"scheme": "per_tensor_affine", "scale": 1.0, "zero_point": 0},
+            },
+            "a quantizer without",
+        ),
         ({"dtype": 5}, "dtype"),
         ({"dtype": "x" * 65}, "at most 64"),
         ({"storage": 50_000}, "storage"),

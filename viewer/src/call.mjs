@@ -14,8 +14,8 @@ export class Call {
     this.group = group;
     this.inputs = { tree: record.inputs, ...partsOfInputs(record.inputs) };
     this.outputs = record.outputs === undefined ? null : { tree: record.outputs, ...partsOf(record.outputs) };
-    // By key: the call that has its bytes or the first of them, the key there, and the axis. The first one counts.
-    this.elsewhere = new Map([...record.at].reverse().map(([key, call, there, axis]) => [key, { call, there, axis }]));
+    // By key: the call that has its bytes or the first of them, the key there, and the axis.
+    this.elsewhere = new Map(record.at.map(([key, call, there, axis]) => [key, { call, there, axis }]));
   }
 
   /** Compares its own blob with its checksum, the first time. */

@@ -37,6 +37,10 @@ function endFrom(content) {
   const found = end(unpack(openEnvelope(content)));
   const { kept } = found.coverage;
   if (found.raised > kept) throw invalid(`${found.raised} of ${kept} calls raised`);
+  const hasCalls = kept > 0 && !found.elsewhere;
+  if ((found.first_call !== undefined) !== hasCalls || (found.last_call !== undefined) !== hasCalls) {
+    throw invalid("the first and the last call are not those of a tape with calls");
+  }
   return found;
 }
 

@@ -5,7 +5,7 @@ import { isInt, plainInt, unpack } from "./documents.mjs";
 import { damaged, invalid, overLimit } from "./errors.mjs";
 import { hashOfInputs } from "./hashing.mjs";
 import { inflated } from "./inflation.mjs";
-import { MAX_GROUP_BYTES, MAX_GROUP_CALLS, MAX_GROUP_TIMES } from "./limits.mjs";
+import { MAX_GROUP_BYTES, MAX_GROUP_BYTES_OF_SEVERAL, MAX_GROUP_CALLS, MAX_GROUP_TIMES } from "./limits.mjs";
 import { recordOf } from "./records.mjs";
 
 const ENTRY_BYTES = 24;
@@ -44,6 +44,11 @@ export class Group {
 
   flags(at) {
     return this.table.getUint32(ENTRY_BYTES * at + 20, true);
+  }
+
+  /** Whether a call raised. */
+  raised(at) {
+    return (this.flags(at) & RAISED) !== 0;
   }
 
   /** The position of the call of a number; undefined if it is in another group. */
@@ -114,6 +119,9 @@ export function groupOf(content) {
 
 /** The records must begin one after another, within the documents. */
 function checkTable(table, size) {
+  if (table.byteLength > ENTRY_BYTES && size > MAX_GROUP_BYTES_OF_SEVERAL) {
+    throw overLimit(`a group of several calls has ${size} bytes (at most ${MAX_GROUP_BYTES_OF_SEVERAL})`);
+  }
   let before = -1;
   for (let at = 0; at < table.byteLength; at += ENTRY_BYTES) {
     const begin = table.getUint32(at + 16, true);

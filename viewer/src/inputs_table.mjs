@@ -9,6 +9,7 @@ import {
   MAX_COUNT, MAX_KIND_BYTES, MAX_KIND_COSTS, MAX_NAME, MAX_NODES, MAX_RANK, MAX_ROWS, MAX_ROW_COSTS, MAX_SIZES,
   MAX_TABLE_BYTES, MAX_UINT64,
 } from "./limits.mjs";
+import { packedArray } from "./packing.mjs";
 import { recordedScalars } from "./records.mjs";
 
 const calls = tuple(count, count, count);
@@ -17,9 +18,9 @@ const ranges = array(tuple(int(0, MAX_NODES - 1), int64, int64), MAX_NODES);
 
 const kind = record({
   structure: bytes(),
-  dtypes: withDefault(array(text(MAX_NAME), MAX_NODES), []),
-  ranks: withDefault(array(int(0, MAX_RANK), MAX_NODES), []),
-  axes: withDefault(array(nilOr(tuple(array(tuple(int64, count)), count, int64))), []),
+  dtypes: array(text(MAX_NAME), MAX_NODES),
+  ranks: array(int(0, MAX_RANK), MAX_NODES),
+  axes: array(nilOr(tuple(array(tuple(int64, count)), count, int64))),
   calls,
 });
 
@@ -34,6 +35,7 @@ const table = record({
 });
 
 const COLUMNS = 6;
+const LARGEST_PART = 4; // of the room, that one row or kind may take
 
 const wrong = (what) => invalid(`the table of inputs: ${what}`);
 
@@ -49,7 +51,9 @@ export async function tableOf({ inputs, coverage }) {
   if (inputs === undefined) return null;
   const found = table(unpack(await inflated(inputs.data, inputs.size, MAX_TABLE_BYTES, "the table of inputs")));
   const rows = rowsOf(found);
+  checkAscend(rows.map((row) => row.hash), found.rows_below);
   checkKinds(found.kinds);
+  checkAscend(found.kinds.map(hashOfKind), found.kinds_below);
   const others = [...found.kinds.map((one) => one.calls), found.other];
   others.forEach(([seen, kept, raised]) => checkCounts(seen, kept, raised));
   const sum = (name, at) => [...rows.map((row) => row[name]), ...others.map((one) => one[at])].reduce((total, one) => total + BigInt(one), 0n);
@@ -62,6 +66,17 @@ function checkCounts(seen, kept, raised) {
   if (kept > seen || raised > seen) throw wrong(`${kept} calls kept and ${raised} raised of ${seen}`);
 }
 
+/** Each row, and each kind, stands once, in the order of the hashes. */
+function checkAscend(hashes, below) {
+  if (!hashes.every((hash, at) => at === 0 || hashes[at - 1] < hash)) {
+    throw wrong("inputs or kinds that stand twice, or do not ascend by their hash");
+  }
+  if (below !== undefined && hashes.length > 0 && hashes.at(-1) >= below) throw wrong("inputs or kinds without room");
+}
+
+const hashOfKind = ({ structure, dtypes, ranks, axes }) =>
+  hashOf(structure, packedArray([dtypes, ranks, axes.length]), new Uint8Array(0));
+
 function rowsOf({ rows, numbers, parts }) {
   if (numbers.length !== 8 * COLUMNS * rows.length) throw wrong("numbers for another number of rows");
   const view = new DataView(numbers.buffer, numbers.byteOffset, numbers.length);
@@ -69,13 +84,15 @@ function rowsOf({ rows, numbers, parts }) {
   return rows.map(([structure, leaves, scalars, ranges], at) => {
     if (structure >= parts.length || leaves >= parts.length) throw wrong("a row without its parts");
     const row = { structure: parts[structure], leaves: parts[leaves], scalars };
-    costs += costOf(row);
-    if (costs > MAX_ROW_COSTS) throw overLimit(`the rows of the table of inputs cost more than ${MAX_ROW_COSTS}`);
+    const cost = costOf(row);
+    costs += cost;
+    if (costs > MAX_ROW_COSTS || cost > MAX_ROW_COSTS / LARGEST_PART) throw overLimit(`the rows of the table of inputs cost more than ${MAX_ROW_COSTS}`);
     const [seen, kept, raised, first, last, example] = Array.from({ length: COLUMNS }, (_, column) => view.getBigUint64(8 * (COLUMNS * at + column), true));
     checkCounts(seen, kept, raised);
     const isExample = kept === 0n ? example === MAX_UINT64 : example >= first && example <= last;
     if (seen === 0n || first > last || last > MAX_COUNT || !isExample) throw wrong("a row contradicts itself");
-    return { ...row, seen, calls: kept, raised, first, last, example, ranges: rangesOf(ranges) };
+    const hash = hashOf(row.structure, row.leaves, scalars);
+    return { ...row, hash, seen, calls: kept, raised, first, last, example, ranges: rangesOf(ranges) };
   });
 }
 
@@ -98,8 +115,10 @@ function checkKinds(kinds) {
   let costs = 0;
   let size = 0;
   for (const { structure, dtypes, ranks, axes, calls: [seen] } of kinds) {
-    costs += axes.length + dtypes.length;
+    const cost = 1 + axes.length + dtypes.length;
+    costs += cost;
     size += structure.length;
+    if (cost > MAX_KIND_COSTS / LARGEST_PART) throw overLimit("a kind of the table of inputs costs too much");
     const sizes = ranks.reduce((sum, rank) => sum + rank, 0);
     if (seen === 0 || dtypes.length !== ranks.length || sizes > axes.length) throw wrong("a kind does not fit its parts");
     axes.forEach((axis, at) => {
@@ -135,15 +154,10 @@ export function treeOf({ structure, leaves, scalars }) {
  * Whether the table counts these calls: as many for each of the distinct inputs.
  *
  * @param {Map<bigint, bigint>} counts of the calls on the tape, by the hash of their inputs.
- * @throws {TapeError} invalid
  */
 export function isTableOf({ rows, rest }, counts) {
   let others = [...counts.values()].reduce((sum, calls) => sum + calls, 0n);
-  const known = new Set();
-  for (const { structure, leaves, scalars, calls } of rows) {
-    const hash = hashOf(structure, leaves, scalars);
-    if (known.has(hash)) throw wrong("inputs stand twice");
-    known.add(hash);
+  for (const { hash, calls } of rows) {
     if (calls !== (counts.get(hash) ?? 0n)) return false;
     others -= calls;
   }

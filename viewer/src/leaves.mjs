@@ -55,8 +55,11 @@ function leaf(value) {
   if (found.offset && found.storage === undefined) {
     throw invalid("an offset in memory that is shared with no leaf");
   }
-  if (found.key === undefined && found.missing === undefined) {
-    throw invalid("neither a key nor a reason why the value is missing");
+  if ((found.key === undefined) === (found.missing === undefined)) {
+    throw invalid("not either a key or a reason why the value is missing");
+  }
+  if (found.key === undefined && found.quantizer !== undefined) {
+    throw invalid("a quantizer without the elements that it follows from");
   }
   return found;
 }

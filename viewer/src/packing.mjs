@@ -53,17 +53,19 @@ function packed(value) {
   }
   if (value instanceof SurrogateText) return extension(2, value.bytes);
   if (value instanceof Uint8Array) return [headOf(value.length, BIN), value];
-  if (Array.isArray(value)) return packedArray(value);
+  if (Array.isArray(value)) return partsOfArray(value);
   const text = UTF8.encode(value);
   return [headOf(text.length, TEXT), text];
 }
 
-const packedArray = (values) => [headOf(values.length, ARRAY), ...values.flatMap(packed)];
+const partsOfArray = (values) => [headOf(values.length, ARRAY), ...values.flatMap(packed)];
 
 /** The scalars of a tree: a msgpack array. */
-export function packedScalars(values) {
-  if (values.length === 0) return NONE;
-  const parts = packedArray(values);
+export const packedScalars = (values) => (values.length === 0 ? NONE : packedArray(values));
+
+/** A msgpack array of scalars, and of arrays of these. */
+export function packedArray(values) {
+  const parts = partsOfArray(values);
   const found = new Uint8Array(parts.reduce((sum, part) => sum + part.length, 0));
   let at = 0;
   for (const part of parts) {

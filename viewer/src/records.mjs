@@ -32,11 +32,19 @@ function kindOf(value) {
 /** The scalars of a tree. */
 export const recordedScalars = array(recordedScalar, MAX_NODES);
 
+const rangeFields = record({ leaf: int(0, MAX_NODES - 1), min: int64, max: int64 });
+
+function range(value) {
+  const found = rangeFields(value);
+  if (found.min > found.max) throw invalid("a range without an element");
+  return found;
+}
+
 const tree = record({
   structure: count,
   leaves: count,
   scalars: withDefault(recordedScalars, []),
-  ranges: withDefault(array(record({ leaf: int(0, MAX_NODES - 1), min: int64, max: int64 }), MAX_NODES), []),
+  ranges: withDefault(array(range, MAX_NODES), []),
 });
 
 const taken = [text(), count, text()];
@@ -65,6 +73,9 @@ const call = record({
  */
 export function recordOf(document, parts) {
   const found = call(document);
+  if (new Set(found.at.map(([key]) => key)).size < found.at.length) {
+    throw invalid("an earlier call has the bytes of a key twice");
+  }
   for (const one of [found.inputs, found.outputs]) {
     if (one === undefined) continue;
     for (const name of ["structure", "leaves"]) {
@@ -89,6 +100,7 @@ export function partsOf(tree) {
   if (structure.leaves !== leaves.length || structure.scalars !== tree.scalars.length) {
     throw invalid("the structure does not fit its leaves and scalars");
   }
+  if (tree.ranges.some(({ leaf }) => leaf >= leaves.length)) throw invalid("a range of a leaf that the tree does not have");
   for (const [at, kind] of structure.types) {
     if (kindOf(tree.scalars[at]) !== kind) {
       throw invalid(`scalar ${at} is of the kind ${kindOf(tree.scalars[at])}, and should be ${kind}`);

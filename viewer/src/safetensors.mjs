@@ -1,7 +1,9 @@
 // The header of a blob: names, dtypes, shapes and offsets of its tensors (FORMAT.md, section 7).
 
 import { damaged, invalid, overLimit } from "./errors.mjs";
-import { MAX_HEADER_BRACKETS, MAX_HEADER_BYTES, MAX_LEAVES, MAX_RANK } from "./limits.mjs";
+import {
+  MAX_HEADER_BRACKETS, MAX_HEADER_BYTES, MAX_HEADER_DIGITS, MAX_HEADER_NESTING, MAX_LEAVES, MAX_RANK,
+} from "./limits.mjs";
 
 const BITS = {
   BOOL: 8, U8: 8, I8: 8, F8_E5M2: 8, F8_E4M3: 8, F8_E8M0: 8, F8_E4M3FNUZ: 8, F8_E5M2FNUZ: 8,
@@ -10,7 +12,7 @@ const BITS = {
 };
 
 export const LENGTH_BYTES = 8;
-const NATURAL = /^(?:0|[1-9][0-9]*)$/;
+const NATURAL = /^(?:-?0|[1-9][0-9]*)$/;
 const MAX_SIZE = 2n ** 63n - 1n;
 
 /** How many bytes the header has, with its length field; `prefix` are the first bytes of the blob. */
@@ -67,8 +69,6 @@ class NumberText {
 }
 
 const TOKEN = /[ \t\n\r]*(?:([{}[\],:])|("(?:[^"\\\u0000-\u001f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*")|(-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)|(true|false|null))/y;
-const MAX_DIGITS = 4300;
-const MAX_DEPTH = 64;
 
 /** JSON with numbers as text, in which no name of an object may stand twice. */
 class HeaderParser {
@@ -92,13 +92,13 @@ class HeaderParser {
   }
 
   value([, mark, text, number, word], depth) {
-    if (depth > MAX_DEPTH) throw notJson();
     if (text !== undefined) return JSON.parse(text);
     if (number !== undefined) {
-      if (number.length > MAX_DIGITS) throw notJson();
+      if (number.length > MAX_HEADER_DIGITS) throw notJson();
       return new NumberText(number);
     }
     if (word !== undefined) return word === "null" ? null : word === "true";
+    if (depth === MAX_HEADER_NESTING) throw notJson();
     if (mark === "{") return this.members(depth);
     if (mark === "[") return this.elements(depth);
     throw notJson();

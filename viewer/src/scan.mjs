@@ -47,6 +47,7 @@ export class Scan {
     this.distinct = new DistinctInputs(source.size);
     this.broken = new Map(); // calls whose record cannot be read, by number: the hash of their inputs, and the error
     this.numbers = new Set(); // of all calls, the broken ones too
+    this.raised = 0; // how many of them raised, by the tables of their groups
     this.unfinished = 0; // bytes at the end of calls that were being written
     this.blobs = null; // the offset of blobs whose group comes next
     this.held = null; // the last damage of the walk, until it is known whether a member follows
@@ -106,6 +107,7 @@ export class Scan {
       throw damaged("a call of the group has the number of another one");
     }
     for (const number of numbers) this.numbers.add(number);
+    for (let at = 0; at < group.length; at++) this.raised += group.raised(at) ? 1 : 0;
     const wrong = await group.open().then(() => null, (error) => error);
     numbers.forEach((_, at) => this.addCall(group, at, member, wrong));
   }
@@ -162,8 +164,22 @@ export class Scan {
       this.onDamage(damaged(`${callsAre(group)} lost, by the index of the tape`).at({ offset }));
     }
     if (this.damaged.size > 0 || this.end.elsewhere) return;
+    this.compareCounts();
     const wrong = await this.tableDamage();
     if (wrong !== null) throw damaged(`forged or stale table of inputs: ${wrong}`);
+  }
+
+  /** Compares what the end says of all calls with what was found. */
+  compareCounts() {
+    let [low, high] = [undefined, undefined];
+    for (const number of this.numbers) {
+      if (low === undefined || number < low) low = number;
+      if (high === undefined || number > high) high = number;
+    }
+    const { first_call: first, last_call: last, raised } = this.end;
+    if (low !== first || high !== last || BigInt(this.raised) !== BigInt(raised)) {
+      this.onDamage(damaged("the end says other first or last calls, or how many raised, than there are").at({ member: END }));
+    }
   }
 
   /** What is wrong with the table of counted inputs; null if nothing is. */

@@ -30,6 +30,7 @@ const MOST_HOLDERS = 40; // calls that have tensors for others, and blobs: a rec
 export async function openTape(source) {
   const block = await exactly(source, 0, Math.min(BLOCK, source.size));
   const member = parseHeader(block, 0);
+  if (member?.name === MANIFEST) checkMemberSize(member);
   const isCut = member !== null && member.start + member.size > source.size;
   if (member === null || isCut || member.name !== MANIFEST) {
     if (String.fromCharCode(...block.subarray(0, MANIFEST.length)) === MANIFEST) {
@@ -39,7 +40,6 @@ export async function openTape(source) {
     throw new TapeError("not_a_tape", "the file does not start with a tape's manifest");
   }
   try {
-    checkMemberSize(member);
     const manifest = manifestOf(await exactly(source, member.start, member.size));
     return new Tape(source, manifest, member.end, await endOf(source, manifest.tape));
   } catch (error) {

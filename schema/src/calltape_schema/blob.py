@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from calltape_schema.bounds import MAX_HEADER_BRACKETS, MAX_HEADER_BYTES
+from calltape_schema.bounds import MAX_HEADER_BRACKETS, MAX_HEADER_BYTES, MAX_HEADER_NESTING
 from calltape_schema.errors import TapeError
 from calltape_schema.interning import MAX_LEAVES, MAX_RANK
 from calltape_schema.leaves import Leaf
@@ -178,7 +178,7 @@ def parse_header(header: bytes, blob_bytes: int) -> dict[str, Entry]:
     if not is_map(document):
         raise TapeError("invalid", "the safetensors header is not a JSON object")
     tensors: dict[str, Any] = document
-    tensors.pop("__metadata__", None)
+    _check_nesting(tensors.pop("__metadata__", None), 1)
     if len(tensors) > MAX_LEAVES:
         raise TapeError("limit", f"a blob has {len(tensors)} tensors (at most {MAX_LEAVES})")
     entries = {name: _entry(name, facts) for name, facts in tensors.items()}
@@ -218,6 +218,8 @@ def _entry(name: str, facts: Any) -> Entry:
         raise TapeError("invalid", f"tensor {name[:80]!r} is not described by an object")
     dtype, shape = facts.get("dtype"), _naturals(facts.get("shape"))
     offsets = _naturals(facts.get("data_offsets"))
+    if len(facts) > 3:
+        _check_nesting(facts, 1)
     if not isinstance(dtype, str) or dtype not in _DTYPE_BITS:
         reason = f"tensor {name[:80]!r} has the unknown dtype {str(dtype)[:40]!r}"
         raise TapeError("invalid", reason)
@@ -232,6 +234,19 @@ def _entry(name: str, facts: Any) -> Entry:
         reason = f"tensor {name[:80]!r}: {end - begin} bytes for {dtype} of {shown}"
         raise TapeError("invalid", reason)
     return Entry(dtype, shape, begin, end)
+
+
+def _check_nesting(value: Any, above: int) -> None:
+    """Raises if a value that this reader skips is nested too deep: another parser recurses."""
+    level = [value]
+    for _ in range(above, MAX_HEADER_NESTING + 1):
+        below = [
+            one.values() if is_map(one) else one for one in level if is_map(one) or is_list(one)
+        ]
+        if not below:
+            return
+        level = [item for items in below for item in items]
+    raise TapeError("damaged", f"a header nests deeper than {MAX_HEADER_NESTING}")
 
 
 def _naturals(value: Any) -> tuple[int, ...] | None:

@@ -60,6 +60,8 @@ MAX_PARTS = 64
 """Runs of files of a recording that a survey tells apart."""
 MAX_HEADER_BYTES = 16 * 1024 * 1024
 """The JSON of a blob: 50,000 tensors with long names."""
+MAX_HEADER_NESTING = 64
+"""Objects and arrays in each other: a tensor needs three, and a parser may recurse."""
 MAX_HEADER_BRACKETS = 8 * MAX_LEAVES
 """Brackets in it: three bytes of JSON become sixty of a reader. A tensor needs three."""
 

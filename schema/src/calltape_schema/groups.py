@@ -105,9 +105,7 @@ class GroupedRecord(CallRecord):
     def elsewhere(self) -> dict[str, Elsewhere]:
         """Per key of which an earlier call has the bytes, this call, the key there, and the axis
         along which the own bytes follow; None if there are none."""
-        return {
-            one[0]: (one[1], one[2], one[3] if len(one) == 4 else None) for one in reversed(self.at)
-        }
+        return {one[0]: (one[1], one[2], one[3] if len(one) == 4 else None) for one in self.at}
 
 
 _records: TypeAdapter[GroupedRecord] = TypeAdapter(GroupedRecord)
@@ -395,6 +393,8 @@ class Group:
             key = self._hash(tree.structure, tree.leaves, pack(tree.scalars))
         if (key, flags) != (self.inputs[at], self.places[at] >> 32 & _KNOWN_FLAGS):
             raise _forged()
+        if record.at and len(record.elsewhere) != len(record.at):
+            raise TapeError("invalid", "an earlier call has the bytes of a key twice")
 
     def _hash(self, structure: bytes, leaves: bytes, scalars: bytes) -> int:
         """As ``inputs_hash``. A structure that calls share is hashed once: thousands of them may

@@ -18,6 +18,7 @@ import sys
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import blake2b
+from itertools import pairwise
 from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -528,13 +529,21 @@ class InputsTable:
         for form in document.kinds:
             table.add_kind(form.kind())
         for row in document.made():
-            key = inputs_hash(row.structure, row.leaves, row.scalars)
-            if key in table.rows:
-                raise _contradiction("inputs stand twice")
-            table.add_row(key, row)
+            table.add_row(inputs_hash(row.structure, row.leaves, row.scalars), row)
+        # What stands twice was added up, and what has no room was counted in a coarser form.
+        found = len(table.kinds), len(table.rows), table.kinds_below, table.rows_below
+        told = len(document.kinds), len(document.rows), document.kinds_below, document.rows_below
+        if found != told:
+            raise _contradiction("inputs or kinds stand twice, or have no room")
+        if not (_ascend(table.rows) and _ascend(table.kinds)):
+            raise _contradiction("inputs or kinds that do not ascend by their hash")
         if table.totals().seen > MAX_COUNT:
             raise _contradiction("more than 2^63 calls")
         return table
+
+
+def _ascend(hashes: Iterable[int]) -> bool:
+    return all(one < other for one, other in pairwise(hashes))
 
 
 def _is_above(key: int, below: int | None) -> bool:
@@ -578,11 +587,9 @@ class _KindForm(Record):
     """A kind as it stands in the document of a table."""
 
     structure: bytes
-    dtypes: Annotated[Many[Annotated[str, Field(max_length=64)]], Field(max_length=MAX_NODES)] = ()
-    ranks: Annotated[
-        Many[Annotated[int, Field(ge=0, le=MAX_RANK)]], Field(max_length=MAX_NODES)
-    ] = ()
-    axes: Many[tuple[Many[tuple[Int64, Count]], Count, Int64] | None] = ()
+    dtypes: Annotated[Many[Annotated[str, Field(max_length=64)]], Field(max_length=MAX_NODES)]
+    ranks: Annotated[Many[Annotated[int, Field(ge=0, le=MAX_RANK)]], Field(max_length=MAX_NODES)]
+    axes: Many[tuple[Many[tuple[Int64, Count]], Count, Int64] | None]
     calls: tuple[Count, Count, Count]
 
     def kind(self) -> Kind:

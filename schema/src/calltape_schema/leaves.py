@@ -80,8 +80,10 @@ class Leaf(Part):
             raise ValueError(f"expanded axes {self.expanded} do not ascend")
         if self.offset and self.storage is None:
             raise ValueError("an offset in memory that is shared with no leaf")
-        if self.key is None and self.missing is None:
-            raise ValueError("neither a key nor a reason why the value is missing")
+        if (self.key is None) == (self.missing is None):
+            raise ValueError("not either a key or a reason why the value is missing")
+        if self.key is None and self.quantizer is not None:
+            raise ValueError("a quantizer without the elements that it follows from")
         return self
 
 

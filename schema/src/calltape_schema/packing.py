@@ -141,6 +141,8 @@ def _unpack_pairs(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
     document = dict(pairs)
     if len(document) != len(pairs):
         raise ValueError("a map holds the same key twice")
+    if bytes in map(type, document):  # msgpack itself refuses all others but text
+        raise ValueError("a key of a map is no text")
     return document
 
 
@@ -155,8 +157,8 @@ def unpack(data: bytes | memoryview) -> Any:
 
     Raises:
         TapeError: ``limit`` if the document is too large or has too many values; ``damaged`` if
-            the bytes are not one msgpack document, announce more than they hold, hold a key twice,
-            or have an unknown extension type.
+            the bytes are not one msgpack document, announce more than they hold, nest too deep,
+            hold a key twice or one that is no text, or have an unknown extension type.
     """
     if len(data) > MAX_DOCUMENT_BYTES:
         raise TapeError("limit", f"a document has {len(data)} bytes (at most {MAX_DOCUMENT_BYTES})")
@@ -229,10 +231,10 @@ def _count_values(data: bytes | memoryview) -> None:
             width, each = _COUNTED[first]
             announced += each * int.from_bytes(data[position : position + width], "big")
             position += width
-        if announced > MAX_DOCUMENT_TOKENS:
-            raise TapeError("limit", f"a document has more than {MAX_DOCUMENT_TOKENS} values")
         if announced > end:
             raise TapeError("damaged", f"a document of {end} bytes announces {announced} values")
+        if announced > MAX_DOCUMENT_TOKENS:
+            raise TapeError("limit", f"a document has more than {MAX_DOCUMENT_TOKENS} values")
 
 
 def seal_envelope(payload: bytes) -> bytes:

@@ -169,7 +169,7 @@ def _changed(**fields: Any) -> bytes:
         ({"other": [1, 2, 0]}, "invalid"),
         ({"other": [-1, 0, 0]}, "invalid"),
         ({"rows_below": 2**64}, "invalid"),
-        ({"rows_below": 0}, None),  # no row has room: all are counted by kind
+        ({"rows_below": 0}, "invalid"),  # no row has room, and there are some
         ({"kinds": [{"structure": b"", "calls": [0, 0, 0]}]}, "invalid"),
         ({"kinds": [{"structure": b"", "calls": [1, 0, 0], "ranks": [1]}]}, "invalid"),
         ({"kinds": [{"structure": b"", "calls": [1, 0, 0], "dtypes": ["a"], "ranks": [1]}]},
