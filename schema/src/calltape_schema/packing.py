@@ -75,12 +75,15 @@ def pack(document: Any) -> bytes:
     (:func:`pack_int`, :func:`pack_text`).
 
     Raises:
-        TapeError: ``limit`` for an int of more bytes than :data:`MAX_INT_BYTES`.
+        TapeError: ``limit`` for an int of more bytes than :data:`MAX_INT_BYTES`, and for what nests
+            deeper than msgpack packs.
     """
     try:
         return _packb(document, use_bin_type=True, default=_pack_wide)
     except UnicodeEncodeError:
-        return _packb(_with_wrapped_text(document), use_bin_type=True, default=_pack_wide)
+        return pack(_with_wrapped_text(document))
+    except ValueError as error:
+        raise TapeError("limit", f"a document cannot be packed: {error}") from None
 
 
 def _with_wrapped_text(value: Any) -> Any:

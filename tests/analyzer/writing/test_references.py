@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from calltape_analyzer import filter_tape, merge_tapes, open_tape, recover_tape
+from calltape_analyzer import TapeError, filter_tape, merge_tapes, open_tape, recover_tape
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.writing.tape_writer import TapeWriter
 from calltape_recorder import record
+from calltape_schema import writer as container
+from calltape_schema.endings import Coverage
+from calltape_schema.storage import BytesSink
+from tests.analyzer.tapes import Recorded, new_call, reader_of, write_tape
 from tests.recorder.reading import read
 
 STEPS = 40
@@ -127,3 +131,56 @@ def test_any_calls_in_any_order(source: Path, tmp_path: Path, seed: int) -> None
         copied(tape.calls[len(numbers) // 3 :], tmp_path / "c.tape")
     numbers = sorted(numbers)[len(numbers) // 3 :]
     have_equal_values(tmp_path / "c.tape", source, {number: number for number in numbers})
+
+
+def test_references_that_no_leaf_names_lead_nowhere(tmp_path: Path) -> None:
+    """A stranger's tape may have them. Nothing on the copy leads to them."""
+    x = torch.arange(2000.0)
+    write_tape(tmp_path / "a.tape", [Recorded((x,)), Recorded((3,)), Recorded((x,))])
+    reader, sink = reader_of(tmp_path / "a.tape"), BytesSink()
+    writer = container.TapeWriter(sink, reader.manifest)
+    key = reader.record(0).inputs.facts()[0].key
+    blob = reader.blob_member(reader.record(0))
+    data = bytes(reader.source.read_at(blob.start, blob.size))
+    for number, own in enumerate((None, "z", key)):
+        document = {name: v for name, v in reader.document(number).items() if name != "blob"}
+        document |= {} if own is None else {"at": [(own, 0, key)]}
+        writer.append([new_call(number, document, data if own is None else b"")])
+    writer.seal(Coverage(seen=3, kept=3))
+    (tmp_path / "b.tape").write_bytes(sink.data)
+    with open_tape(tmp_path / "b.tape") as tape:
+        assert tape.verify() == []
+        copied(tape.calls[1:], tmp_path / "c.tape")
+    with open_tape(tmp_path / "c.tape") as made:
+        assert made.verify() == []
+        assert torch.equal(made.find(2).inputs.args[0], x)
+
+
+def test_a_large_call_that_cannot_be_read_takes_no_other_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = (8, 8, 200_000, 8, 8)
+    write_tape(tmp_path / "a.tape", [Recorded((torch.ones(size),)) for size in sizes])
+    real = Call.raw_blob
+
+    def raw_blob(call: Call, kept: Any = ()) -> Iterator[bytes]:
+        if call.number == 2:
+            raise TapeError("limit", "the file is nearly all holes")
+        yield from real(call, kept)
+
+    monkeypatch.setattr(Call, "raw_blob", raw_blob)
+    lost = []
+    with (
+        open_tape(tmp_path / "a.tape") as tape,
+        TapeWriter(tmp_path / "b.tape", tape.manifest) as writer,
+    ):
+        for call in tape.calls:
+            try:
+                writer.copy(call)
+            except TapeError:
+                lost.append(call.number)
+        writer.seal()
+    with open_tape(tmp_path / "b.tape") as made:
+        assert made.verify() == []
+        assert lost == [2]
+        assert [call.number for call in made.calls] == [0, 1, 3, 4]

@@ -586,8 +586,10 @@ class Segment:
         if blob is not None:
             document["blob"] = {name: blob.get(name) for name in ("size", "crc32")}
         # A copy has the fields in another order, and none that is nil.
-        said = sorted((name, value) for name, value in document.items() if value is not None)
-        return pack([self.number(position), said])
+        said: list[Any] = [self.number(position)]
+        for name in sorted(document):
+            said += [name, document[name]] if document[name] is not None else []
+        return b"".join(map(pack, said))  # one by one: they may nest as deep as msgpack allows
 
     def is_same(self, position: int, other: Segment, there: int) -> bool:
         """Whether a call of another file is this one.

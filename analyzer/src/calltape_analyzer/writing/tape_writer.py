@@ -33,6 +33,7 @@ from calltape_schema.records import CallRecord, Manifest, Tree
 __all__ = ["LEFT_OUT", "TapeWriter"]
 
 _GROUP_CALLS, _GROUP_BYTES = 512, 256 * 1024  # what waits for its group
+_KEY_BYTES = 150  # the memory of a key that is remembered
 
 
 class TapeWriter:
@@ -117,7 +118,8 @@ class TapeWriter:
         """
         number = call.number if number is None else number
         call.check(entries=bool(call.references))
-        kept = self._references(call, number)
+        keys = frozenset(_keys_of(call.record)) if call.references else frozenset[str]()
+        kept = self._references(call, number, keys)
         facts = call.document().items()
         document = {k: v for k, v in facts if v is not None and k not in ("at", "blob")}
         if kept:
@@ -125,15 +127,19 @@ class TapeWriter:
         blob = call.blob_facts(kept)
         parts: list[Any] = []
         if blob is not None:
-            # A large one is written at once; until a small one is, its tape may be closed.
+            # A large one is written at once, and alone: if it cannot be read, no other call is lost
+            # with it. Until a small one is written, its tape may be closed.
             is_large = blob.size >= _GROUP_BYTES
+            if is_large:
+                self._commit()
             parts = [_Streamed(call, kept, blob.size)] if is_large else list(call.raw_blob(kept))
         self._write(number, document, parts, 0 if blob is None else blob.crc32)
         if blob is not None or kept:
-            self._remember(call, number, kept)
+            self._remember(call, number, kept, keys)
 
-    def _references(self, call: Call, number: int) -> dict[str, Reference]:
-        """By key those references of a call that stay, as they are on the new tape."""
+    def _references(self, call: Call, number: int, keys: Container[str]) -> dict[str, Reference]:
+        """By key those references of a call that stay, as they are on the new tape. ``keys`` are
+        those of its leaves: a stranger's tape may have references for others."""
         kept: dict[str, Reference] = {}
         for key, (before, there, axis) in call.references.items():
             known = self._copies.get((call.segment, before))
@@ -142,21 +148,22 @@ class TapeWriter:
                 at = known[0]
             else:
                 at, name = self._copies.get((call.segment, before, there)) or (number, there)
-            if at < number:
+            if at < number and key in keys:
                 kept[key] = (key, at, name) if axis is None else (key, at, name, axis)
         return kept
 
-    def _remember(self, call: Call, number: int, kept: Container[str]) -> None:
+    def _remember(
+        self, call: Call, number: int, kept: Container[str], keys: frozenset[str]
+    ) -> None:
         """Remembers where the tensors of a call are on the new tape, and those that an earlier one
         has for it in the file that it is from."""
-        file, keys = call.segment, None
+        file = call.segment
         moved = {key: one for key, one in call.references.items() if key not in kept}
-        if moved:
-            keys = frozenset(_keys_of(call.record))  # a new blob has no others
-        self._copies.keep((file, call.number), (number, keys), sum(map(len, keys or ())))
+        has = keys if moved else None  # a new blob has no others
+        self._copies.keep((file, call.number), (number, has), _KEY_BYTES * len(has or ()))
         for key, (before, there, axis) in moved.items():
-            if axis is None:
-                self._copies.keep((file, before, there), (number, key), len(key) + len(there))
+            if axis is None and key in keys:
+                self._copies.keep((file, before, there), (number, key), 2 * _KEY_BYTES)
 
     def write(self, record: CallRecord, values: Mapping[str, Any] | None = None) -> None:
         """Writes a call that is given by its record.
@@ -234,8 +241,9 @@ class TapeWriter:
         inputs = document["inputs"]
         scalars = pack(inputs.get("scalars", ()))
         key = inputs_hash(inputs["structure"], inputs["leaves"], scalars)
+        size = sum(map(len, blob)) + self._new_bytes(document)  # it is refused before it waits
         self._waiting.append(NewCall(number, document, key, blob, checksum, scalars))
-        self._waiting_bytes += sum(map(len, blob)) + self._new_bytes(document)
+        self._waiting_bytes += size
         if len(self._waiting) >= _GROUP_CALLS or self._waiting_bytes >= _GROUP_BYTES:
             self._commit()
         self._last = max(self._last, number)
@@ -247,14 +255,15 @@ class TapeWriter:
 
     def _new_bytes(self, document: dict[str, Any]) -> int:
         """How much memory a record takes, without what it shares with those that wait."""
-        size = 0
-        for side in ("inputs", "outputs"):
-            tree = document.get(side)
-            if tree is None:
-                continue
-            new = {tree["structure"], tree["leaves"]} - self._shared
-            self._shared |= new
-            size += sum(map(len, new)) + len(pack(tree.get("scalars", ())))
+        own, new = [], set[bytes]()
+        for name, value in document.items():
+            if name in ("inputs", "outputs"):
+                own += [part for part in value.values() if type(part) is not bytes]
+                new |= {value["structure"], value["leaves"]} - self._shared
+            else:
+                own.append(value)
+        size = len(pack(own)) + sum(map(len, new))
+        self._shared |= new
         return size
 
     def _commit(self) -> None:
