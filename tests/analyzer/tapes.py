@@ -224,6 +224,7 @@ class _Capture:
         facts = _facts(value)
         if self.values == "none" or value.is_meta or value.layout is not torch.strided:
             facts["missing"] = "policy"
+            facts.pop("quantizer", None)  # it follows from the elements
         else:
             facts["key"] = path
             stored = stored_as(Leaf.model_validate({**facts, "key": path}, strict=False))
