@@ -123,6 +123,7 @@ class Segment:
         self._end: End | None = None
         self._checked = bytearray()
         self._whole: Container[int] = ()  # calls whose blobs were found whole last
+        self._summed = -1  # the call whose tensors were summed up last
         self._ahead: tuple[int, bytes] | None = None
         self._lock = threading.RLock()
         self._file = _opened_file(path)
@@ -672,6 +673,7 @@ class Segment:
         """
         if leaf.key in record.elsewhere:
             self._check_holders(position, record, [leaf.key])
+        self._check_sum(position, record)
         return self._same(self._reader.place(record, leaf))
 
     def check_values(self, position: int, record: GroupedRecord) -> None:
@@ -683,6 +685,24 @@ class Segment:
         """
         self.check_blob(position, record)
         self._check_holders(position, record, record.elsewhere)
+        self._check_sum(position, record)
+
+    def _check_sum(self, position: int, record: GroupedRecord) -> None:
+        """Raises if all tensors of a call together take far more memory than the file has bytes: a
+        thousand leaves may have the bytes of one."""
+        if position == self._summed or (record.blob is None and not record.at):
+            return
+        leaves = [
+            leaf
+            for tree in (record.inputs, record.outputs)
+            for leaf in (tree.facts() if tree is not None else ())
+            if leaf.key is not None
+        ]
+        if record.at or len({leaf.key for leaf in leaves}) < len(leaves):
+            sizes = [((form.nbytes,), 1) for one in leaves if (form := stored_as(one)) is not None]
+            stored = self._file.disk_bytes if self._file.has_holes else self._file.size
+            check_memory(memory_limit_of(stored), sizes, f"the tensors of call {record.call}")
+        self._summed = position
 
     def _holders(self, record: GroupedRecord, keys: Iterable[str]) -> dict[int, Holder]:
         """By number the calls whose blobs have the tensors of a call for these keys."""
