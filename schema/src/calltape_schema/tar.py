@@ -81,7 +81,7 @@ def group_name(call: int) -> str:
 
 
 # At most 19 digits, as a 63-bit count has. Each number has one spelling: "000000001" would be a
-# second member for call 1.
+# second member for call 1. A scan asks for each of millions of members: no function is around it.
 is_group: Callable[[str], object] = re.compile(
     r"records/([0-9]{8}|[1-9][0-9]{8,18})\.msgpack"
 ).fullmatch

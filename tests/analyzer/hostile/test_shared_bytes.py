@@ -57,6 +57,8 @@ def test_many_leaves_with_the_bytes_of_one(tmp_path: Path, *, refers: bool) -> N
     with open_tape(path) as tape, granted(2**30):
         assert tape.verify() == []
         assert tape[1].tensor("inputs", MANY - 1).numel() == MEBIBYTE // 4
+        with granted(2**20), pytest.raises(TapeError):  # the grant of before does not hold here
+            tape[1].tensor("inputs", 0)
 
 
 @pytest.mark.parametrize("refers", [False, True])

@@ -123,7 +123,7 @@ class Segment:
         self._end: End | None = None
         self._checked = bytearray()
         self._whole: Container[int] = ()  # calls whose blobs were found whole last
-        self._summed = -1  # the call whose tensors were summed up last
+        self._summed = -1, 0  # the call whose tensors were summed up last, and their bytes
         self._ahead: tuple[int, bytes] | None = None
         self._lock = threading.RLock()
         self._file = _opened_file(path)
@@ -690,19 +690,16 @@ class Segment:
     def _check_sum(self, position: int, record: GroupedRecord) -> None:
         """Raises if all tensors of a call together take far more memory than the file has bytes: a
         thousand leaves may have the bytes of one."""
-        if position == self._summed or (record.blob is None and not record.at):
+        if record.blob is None and not record.at:
             return
-        leaves = [
-            leaf
-            for tree in (record.inputs, record.outputs)
-            for leaf in (tree.facts() if tree is not None else ())
-            if leaf.key is not None
-        ]
-        if record.at or len({leaf.key for leaf in leaves}) < len(leaves):
-            sizes = [((form.nbytes,), 1) for one in leaves if (form := stored_as(one)) is not None]
-            stored = self._file.disk_bytes if self._file.has_holes else self._file.size
-            check_memory(memory_limit_of(stored), sizes, f"the tensors of call {record.call}")
-        self._summed = position
+        summed, nbytes = self._summed
+        if summed != position:
+            nbytes = _shared_bytes(record)
+            self._summed = position, nbytes
+        # A grant holds where it was given only, so the sum is compared each time.
+        stored = self._file.disk_bytes if self._file.has_holes else self._file.size
+        what = f"the tensors of call {record.call}"
+        check_memory(memory_limit_of(stored), [((nbytes,), 1)], what)
 
     def _holders(self, record: GroupedRecord, keys: Iterable[str]) -> dict[int, Holder]:
         """By number the calls whose blobs have the tensors of a call for these keys."""
@@ -796,6 +793,20 @@ def _opened_file(path: str) -> TapeBytes:
     from calltape_analyzer.reading.remote_file import opened_url
 
     return opened_url(path)
+
+
+def _shared_bytes(record: GroupedRecord) -> int:
+    """How many bytes the tensors of a call are, leaf by leaf; 0 if each leaf has bytes of its own
+    in the blob of the call, which is no larger than the file."""
+    leaves = [
+        leaf
+        for tree in (record.inputs, record.outputs)
+        for leaf in (tree.facts() if tree is not None else ())
+        if leaf.key is not None
+    ]
+    if not record.at and len({leaf.key for leaf in leaves}) == len(leaves):
+        return 0
+    return sum(form.nbytes for leaf in leaves if (form := stored_as(leaf)) is not None)
 
 
 def _stored_leaves(record: GroupedRecord) -> dict[str, tuple[Stored, Leaf]]:
