@@ -11,13 +11,13 @@ from pydantic import ValidationError
 
 from calltape_analyzer.editing.choice import Choice, chosen
 from calltape_analyzer.editing.edit_report import EditReport
-from calltape_analyzer.editing.numbering import Numbering, Origin, origin_of
 from calltape_analyzer.editing.rewriting import Rewriting, rewrite
 from calltape_analyzer.editing.withholding import Withholding
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import some_of
 from calltape_analyzer.writing.coverage import new_coverage
+from calltape_analyzer.writing.lineage import Numbering, Origin, origin_of
 from calltape_schema.endings import Coverage
 
 __all__ = ["filter_tape"]

@@ -13,20 +13,17 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from pydantic import ValidationError
 
-from calltape_analyzer.editing.accounts import closing_time, unkept_of
 from calltape_analyzer.editing.edit_report import EditReport
-from calltape_analyzer.editing.numbering import Numbering, numbering_of
 from calltape_analyzer.editing.spare_calls import SpareCalls
 from calltape_analyzer.progress import steps
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.reading.damage import RepeatedCallsError, is_damage
-from calltape_analyzer.reading.recordings import recordings_of
 from calltape_analyzer.reading.urls import shown
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import counted, some_of
-from calltape_analyzer.writing.coverage import calls_in, coverage_for
-from calltape_analyzer.writing.lineage import derived
+from calltape_analyzer.writing.coverage import calls_in, closing_time, coverage_for, unkept_of
+from calltape_analyzer.writing.lineage import Numbering, derived, numbering_of
 from calltape_analyzer.writing.tape_writer import TapeWriter
 from calltape_schema.bounds import MAX_GROUP_CALLS
 from calltape_schema.endings import Coverage, Dump
@@ -161,12 +158,13 @@ def rewrite(
 def _manifest(tape: Tape, how: Rewriting, numbering: Numbering, left_out: int) -> Manifest:
     """The manifest of the new tape."""
     segments = tape.segments
+    recordings = {segment.manifest.tape for segment in segments}
+    # Of one recording it is known how many of its calls these are.
+    left_out_of = dict.fromkeys(recordings, left_out) if len(recordings) == 1 else {}
     manifest = derived(
-        segments, how.verb, how.options, tape=numbering.tape, firsts=numbering.firsts,
-        left_out=_left_out_of_one(tape, left_out), origin=how.origin,
+        segments, how.verb, how.options, numbering=numbering, left_out=left_out_of,
+        origin=how.origin,
     )  # fmt: skip
-    if numbering.changes and len(recordings_of(segments)) == 1:
-        manifest = manifest.model_copy(update={"segment": None})
     return how.revision.manifest(manifest)
 
 
@@ -249,12 +247,6 @@ def _write(writer: TapeWriter, call: Call, number: int, how: Rewriting) -> None:
         return
     record, values = how.change.apply(call)
     writer.write(record.model_copy(update={"call": number}), values)
-
-
-def _left_out_of_one(tape: Tape, left_out: int) -> dict[bytes, int]:
-    """How many calls of each recording are left out, if that is known: of one recording."""
-    recordings = {segment.manifest.tape for segment in tape.segments}
-    return dict.fromkeys(recordings, left_out) if len(recordings) == 1 else {}
 
 
 _Spared: TypeAlias = tuple[TapeError, Call]
