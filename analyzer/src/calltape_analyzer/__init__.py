@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     from calltape_analyzer.editing.choice import Choice
     from calltape_analyzer.editing.diagnosis import Diagnosis, Symptom, diagnose
     from calltape_analyzer.editing.edit_report import EditReport
-    from calltape_analyzer.editing.filtering import filter_tape
-    from calltape_analyzer.editing.merging import merge_tapes
-    from calltape_analyzer.editing.recovering import recover_tape
+    from calltape_analyzer.editing.edits import filter_tape, merge_tapes, recover_tape
     from calltape_analyzer.errors import (
         ExportError,
         InferenceError,
@@ -226,9 +224,7 @@ _NAMES = {
     "editing.choice": ("Choice",),
     "editing.diagnosis": ("Diagnosis", "Symptom", "diagnose"),
     "editing.edit_report": ("EditReport",),
-    "editing.filtering": ("filter_tape",),
-    "editing.merging": ("merge_tapes",),
-    "editing.recovering": ("recover_tape",),
+    "editing.edits": ("filter_tape", "merge_tapes", "recover_tape"),
     "errors": (
         "ExportError",
         "InferenceError",
