@@ -20,8 +20,7 @@ from typing import Any, Literal
 from calltape_analyzer.editing.edit_report import EditReport
 from calltape_analyzer.editing.failure_shown import all_shown_failures
 from calltape_analyzer.errors import UsageError
-from calltape_analyzer.markdown.tape_summary import tape_summary
-from calltape_analyzer.markdown.versions import versions_here, versions_of
+from calltape_analyzer.markdown import tape_summary, versions_here, versions_of
 from calltape_analyzer.opening import open_tape
 from calltape_analyzer.plain_data import PlainData, Texts
 from calltape_analyzer.redacting.redacted_copy import (

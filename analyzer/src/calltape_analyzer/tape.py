@@ -433,12 +433,10 @@ class Tape(RecordedCalls, ProgramSource, Reported):
         from calltape_analyzer.tables.table_file import require_pyarrow
 
         require_pyarrow()
+        from calltape_analyzer.tables.rows import call_table, leaf_table
+
         if leaves:
-            from calltape_analyzer.tables.leaf_rows import leaf_table
-
             return leaf_table(self)
-        from calltape_analyzer.tables.call_rows import call_table
-
         return call_table(self, [variant.facts for variant in self.variants()])
 
     def inference(self, value_if_missing: Mapping[str | int, Any] | None = None) -> OneProgram:

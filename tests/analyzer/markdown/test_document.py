@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calltape_analyzer.markdown.document import LIMIT, Document, cell, span
+from calltape_analyzer.markdown import LIMIT, Document, cell, span
 
 NASTY = [
     "a`b", "``` \nx", "a|b", "\\|", "x\ny | z", "</details>", "<!-- ", "<script>alert(1)</script>",

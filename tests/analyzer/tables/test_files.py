@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from calltape_analyzer import open_tape
-from calltape_analyzer.tables import call_rows
+from calltape_analyzer.tables import rows as table_rows
 from calltape_analyzer.tables.table_file import write_batches
 from tests.analyzer.cli.commands import run
 from tests.analyzer.tapes import Recorded, write_tape
@@ -37,8 +37,8 @@ READERS = {
 @pytest.mark.parametrize("leaves", [False, True])
 @pytest.mark.parametrize("suffix", READERS)
 def test_files(made: Path, suffix: str, leaves: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(call_rows, "_MOST_ROWS", 1)
-    monkeypatch.setattr(call_rows, "_FEWEST_ROWS", 1)
+    monkeypatch.setattr(table_rows, "_MOST_ROWS", 1)
+    monkeypatch.setattr(table_rows, "_FEWEST_ROWS", 1)
     out = made.with_name(f"calls{suffix}")
     shown = run("table", made, "-o", out, *["--leaves"] * leaves)
     assert (shown.code, shown.err) == (0, "")

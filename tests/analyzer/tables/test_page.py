@@ -13,8 +13,7 @@ import pytest
 import torch
 
 from calltape_analyzer import open_tape
-from calltape_analyzer.tables.call_rows import CALL_FIELDS
-from calltape_analyzer.tables.leaf_rows import LEAF_FIELDS
+from calltape_analyzer.tables.rows import CALL_FIELDS, LEAF_FIELDS
 from tests.analyzer.cli.commands import run
 from tests.analyzer.tapes import Recorded, write_tape
 

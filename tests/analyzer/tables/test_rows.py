@@ -12,10 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calltape_analyzer import UsageError, open_tape
-from calltape_analyzer.tables import call_rows, leaf_rows, size_columns
-from calltape_analyzer.tables.call_rows import CALL_FIELDS
-from calltape_analyzer.tables.leaf_rows import LEAF_FIELDS
-from calltape_analyzer.tables.table_schema import repeated
+from calltape_analyzer.tables import rows as table_rows
+from calltape_analyzer.tables import size_columns
+from calltape_analyzer.tables.rows import CALL_FIELDS, LEAF_FIELDS, _repeated
 from calltape_analyzer.tape import Tape
 from calltape_recorder import record
 from calltape_schema.groups import planned
@@ -143,11 +142,10 @@ def test_parts_and_several_recordings(made: Path) -> None:
 
 
 def test_batches_are_small(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (call_rows, leaf_rows):
-        monkeypatch.setattr(module, "_MOST_ROWS", 2)
-    monkeypatch.setattr(call_rows, "_FEWEST_ROWS", 1)
-    monkeypatch.setattr(call_rows, "_MOST_KNOWN_CELLS", 0)
-    monkeypatch.setattr(leaf_rows, "_MOST_KNOWN", 0)
+    monkeypatch.setattr(table_rows, "_MOST_ROWS", 2)
+    monkeypatch.setattr(table_rows, "_FEWEST_ROWS", 1)
+    monkeypatch.setattr(table_rows, "_MOST_KNOWN_CELLS", 0)
+    monkeypatch.setattr(table_rows, "_MOST_KNOWN", 0)
     with open_tape(made) as tape:
         assert [batch.num_rows for batch in tape.to_arrow()] == [2, 2, 1]
         assert max(batch.num_rows for batch in tape.to_arrow(leaves=True)) <= 3
@@ -266,7 +264,7 @@ def test_a_broken_record_under_a_right_checksum(tmp_path: Path, name: str) -> No
 
 
 def test_texts_that_utf8_does_not_have() -> None:
-    assert repeated(["a", None, "\ud800", "a"]).to_pylist() == ["a", None, "\\ud800", "a"]
+    assert _repeated(["a", None, "\ud800", "a"]).to_pylist() == ["a", None, "\\ud800", "a"]
 
 
 def test_without_pyarrow(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from calltape_analyzer import open_tape
-from calltape_analyzer.markdown.disclosure import place
-from calltape_analyzer.markdown.tape_summary import tape_summary
+from calltape_analyzer.markdown import tape_summary, told_place
 from tests.analyzer.tapes import Recorded, write_tape
 
 PHONE = 55512345
@@ -100,4 +99,4 @@ def test_what_stands_in_code_is_told(tmp_path: Path, what: str) -> None:
     ],
 )  # fmt: skip
 def test_numbers_in_paths(path: str, shown: str) -> None:
-    assert place(path) == shown
+    assert told_place(path) == shown

@@ -126,7 +126,7 @@ def _tell(
 ) -> None:
     with opened(paths, part, scan=scan or None) as tape:
         if markdown:
-            from calltape_analyzer.markdown.tape_summary import tape_summary
+            from calltape_analyzer.markdown import tape_summary
 
             if not quick and tape.calls.are_single:
                 tape.verify()

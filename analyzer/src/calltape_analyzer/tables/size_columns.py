@@ -17,7 +17,7 @@ from calltape_analyzer.text import UniqueNames, printable, some_of
 from calltape_analyzer.variants.facts import VariantFacts
 from calltape_schema.records import Tree
 
-__all__ = ["CallSizes", "SizeColumn", "SizeColumns"]
+__all__ = ["CallSizes", "SizeColumn", "SizeColumns", "int64"]
 
 MOST_COLUMNS = 1000
 _MOST_NAME, _MOST_DOCUMENTED = 200, 1000
@@ -123,9 +123,13 @@ class SizeColumns:
     def _values(self, row: SizeRow, known: _Known) -> tuple[int | None, ...]:
         values: list[int | None] = [None] * len(self.columns)
         for index, column in known.places:
-            value = value_in(row, column)
-            values[index] = value if -_MOST_INT <= value < _MOST_INT else None
+            values[index] = int64(value_in(row, column))
         return tuple(values)
+
+
+def int64(value: int) -> int | None:
+    """A value that a column has; None for one beyond 64 bits with a sign."""
+    return value if -_MOST_INT <= value < _MOST_INT else None
 
 
 def _likeness(key: GroupKey) -> object:

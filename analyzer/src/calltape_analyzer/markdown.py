@@ -1,0 +1,321 @@
+"""What one pastes into an issue: what a tape is of, and which calls are on it, as Markdown.
+
+In comes a tape. Out goes text of bounded length that nothing of a tape breaks out of (what comes
+from it stands in code spans only: no HTML, no link, no ``@mention``, no ``#reference``), and that
+tells nothing private: names, structure, dtypes, sizes, counts and versions. ``?`` stands for the
+rest: texts and values of calls, messages of exceptions, paths and names of machines.
+"""
+
+from __future__ import annotations
+
+import functools
+import platform
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from importlib import metadata
+
+from calltape_analyzer.observing.public_paths import LEFT_OUT, is_name, is_public, public_path
+from calltape_analyzer.observing.signature import Signature
+from calltape_analyzer.tape import Tape
+from calltape_analyzer.text import alike, counted, printable
+from calltape_analyzer.variant import Variant
+from calltape_analyzer.variants.variant_findings import TensorFinding, VariantFindings
+from calltape_schema import __version__
+from calltape_schema.errors import TapeError
+from calltape_schema.records import Target
+
+__all__ = ["LIMIT", "Document", "tape_summary", "versions_here", "versions_of"]
+
+LIMIT = 60_000
+"""Characters of a document. GitHub takes 65,536, and the reader adds words of their own."""
+
+_FOR_NOTES = 2_000
+_MAX_CELL = 200
+_MAX_NOTES = 12
+_MAX_RAISED = 50
+_MAX_CLASS = 128
+_CLASS = re.compile(r"[A-Za-z_][\w.<>]*(:[A-Za-z_][\w.<>]*)?", re.ASCII)
+_VERSION = re.compile(r"[\w.+\-() ]{1,100}", re.ASCII)
+_CONDITION = re.compile(r"(?P<place>.+) (?P<sign>=|>|!=) (?P<value>-?\d+)", re.DOTALL)
+_OF_CACHES = ("window open", "window full")
+_LIBRARIES = ("torch", "transformers", "onnx", "onnxruntime")
+_TOLD = ("calltape", "python", "platform", *_LIBRARIES)
+
+
+def tape_summary(tape: Tape, *, limit: int = LIMIT) -> str:
+    """What is on a tape, as Markdown: target, calls, exceptions, the shapes of each variant, damage
+    and versions.
+
+    Args:
+        tape: the tape, or a part of one.
+        limit: of its characters. The text says what was cut.
+    """
+    document = Document("Tape", limit=limit)
+    _add_versions(document, tape)
+    raised, whole = _walk(tape)
+    document.table("facts", ("", ""), list(_facts(tape, whole, sum(raised.values()))))
+    if raised:
+        document.heading("Calls that raised")
+        shown = [(name, f"{count:,}") for name, count in raised.most_common(_MAX_RAISED)]
+        document.table("kinds of exceptions", ("exception", "calls"), shown)
+    for number, variant in enumerate(tape.variants()):
+        _add_variant(document, variant, number)
+    if tape.damage:
+        document.heading("Damage")
+        kinds = Counter(error.kind for error in tape.damage)
+        shown = [(kind, str(count)) for kind, count in kinds.items()]
+        document.table("kinds of damage", ("kind", "places"), shown)
+    return document.text()
+
+
+def _walk(tape: Tape) -> tuple[Counter[str], int]:
+    """The exceptions by class, and how many calls can be read."""
+    raised: Counter[str] = Counter()
+    whole = 0
+    if not tape.calls.are_single:  # a survey counts them, and has no exception
+        for seen in tape.calls.by_inputs():
+            whole += seen.calls
+            raised["not known"] += seen.calls * seen.raised
+        return +raised, whole
+    for call in tape.calls:
+        try:
+            error = call.record.error
+        except TapeError:
+            continue  # it stands in tape.damage
+        whole += 1
+        if error is not None:
+            raised[told_class(error.type)] += 1
+    return raised, whole
+
+
+def _name(target: Target) -> str:
+    if target.module is not None:
+        return told_class(target.name)
+    return f"{told_class(target.type)}.{told_name(target.method)}"
+
+
+def _facts(tape: Tape, whole: int, raised: int) -> Iterator[tuple[str, str]]:
+    target = tape.target
+    if target is not None:
+        yield "target", f"{_name(target)} (seen by {target.via})"
+    yield "arguments", ", ".join(_parameters(tape)) or "-"
+    yield "calls", f"{whole:,}, {raised:,} raised" if raised else f"{whole:,}"
+    coverage = tape.coverage
+    lost, unwanted = sum(coverage.lost.values()), sum(coverage.unwanted.values())
+    seen = f"at least {coverage.seen}" if coverage.at_least else coverage.seen
+    yield "coverage", f"{coverage.kept} of {seen} kept, {unwanted} not wanted, {lost} lost"
+    values = "kept" if tape.manifest.policy.values == "all" else "shapes only"
+    values = "by path" if tape.manifest.policy.leaf_values else values
+    values = f"{values}, a part of the calls redacted" if tape.redacted == "part" else values
+    yield "values", "redacted" if tape.redacted == "all" else values
+    yield "sealed", "yes" if tape.sealed else "no"
+    yield "bytes", f"{tape.nbytes:,} in {counted(len(tape.paths), 'file')}"
+    steps = tape.manifest.history or ()
+    if steps:
+        yield "made by", ", ".join(told_name(step.verb) for step in steps)
+
+
+def _parameters(tape: Tape) -> Iterator[str]:
+    for parameter in Signature.of(tape.target).parameters:
+        stars = {"VAR_POSITIONAL": "*", "VAR_KEYWORD": "**"}.get(parameter.kind, "")
+        default = "=…" if parameter.has_default else ""
+        yield f"{stars}{told_name(parameter.name)}{default}"
+
+
+def _add_variant(document: Document, variant: Variant, number: int) -> None:
+    document.heading(f"Variant {number}")
+    found = variant.findings
+    rows = [("name", variant.public_name), ("calls", f"{found.calls:,}")]
+    rows += [("where", told_condition(text)) for text in found.conditions]
+    document.table("facts", ("", ""), rows)
+    document.table("arguments", ("argument", "dtype", "shape"), _arguments(found))
+    sizes = [
+        (told_name(s.name), f"{s.min}..{s.max}", f"{s.distinct}")
+        for s in found.symbols
+        if any("[" in name for name in s.dimensions)
+    ]
+    document.table("symbols", ("symbol", "sizes", "distinct"), sizes)
+
+
+def _arguments(found: VariantFindings) -> Iterator[Sequence[str]]:
+    places = ((told_place(f"{t.argument}{t.path}"), (t.dtype, _shape(t))) for t in found.tensors)
+    for name, look in alike(places):
+        yield name, *look
+    for given in found.ints:
+        yield told_place(given.name), "int", "dynamic" if given.dynamic else "constant"
+    for place, constant in found.constants.items():
+        yield told_place(place), type(constant).__name__, "constant"
+    for place, kind in found.varying.items():
+        yield told_place(place), kind, "varies"
+
+
+def _shape(tensor: TensorFinding) -> str:
+    sizes = (told_name(d.symbol) if d.symbol else str(d.min) for d in tensor.dimensions)
+    return f"[{', '.join(sizes)}]"
+
+
+def versions_here() -> dict[str, str]:
+    """Of calltape, Python, the platform, and the libraries that are installed. Nothing is
+    imported."""
+    found = {
+        "calltape": __version__,
+        "python": ".".join(map(str, sys.version_info[:3])),
+        # Not platform.platform(): a kernel may be named after the machine it was built for.
+        "platform": f"{platform.system()} {platform.machine()}",
+    }
+    for name in _LIBRARIES:
+        installed = _version(name)
+        if installed is not None:
+            found[name] = installed
+    return found
+
+
+@functools.cache
+def _version(name: str) -> str | None:
+    """That of a library; None if it is not installed. To find it, folders and files are read."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def versions_of(tape: Tape) -> dict[str, str]:
+    """Those that the tape was recorded with, as far as they are told of any tape."""
+    recorded = tape.manifest.producer.model_dump(exclude_none=True)
+    return {name: str(recorded[name]) for name in _TOLD if recorded.get(name)}
+
+
+def _add_versions(document: Document, tape: Tape) -> None:
+    """A table of both."""
+    here, there = versions_here(), versions_of(tape)
+    rows = [
+        (name, told_version(here.get(name, "-")), told_version(there.get(name, "-")))
+        for name in _TOLD
+        if name in here or name in there
+    ]
+    document.heading("Versions")
+    document.table("versions", ("", "here", "recorded with"), rows)
+
+
+def told_place(text: str) -> str:
+    """The path of an argument, with its axes: ``x.layers.*.keys[2]``. If a key in it does not look
+    like a name, the path ends at its argument."""
+    path, bracket, axes = text.partition("[")
+    more = ""
+    if (listed := re.search(r" \(\d+ of them\)$", path)) is not None:
+        path, more = path[: listed.start()], listed[0]
+    if not re.fullmatch(r"[\d, *\]\[.]*", axes):
+        bracket = axes = ""
+    if not is_public(path):
+        return public_path(path)
+    return f"{path}{bracket}{axes}{more}"
+
+
+def told_condition(text: str) -> str:
+    """What the calls of a variant have in common: sizes are told, values of ints are not."""
+    if text in _OF_CACHES:
+        return text
+    found = _CONDITION.fullmatch(text)
+    if found is None:
+        return LEFT_OUT
+    is_size = found["place"].endswith("]")
+    return f"{told_place(found['place'])} {found['sign']} {found['value'] if is_size else LEFT_OUT}"
+
+
+def told_name(text: str) -> str:
+    """The name of a symbol, parameter or method; that of a symbol may be made of keys."""
+    return text if is_name(text) else LEFT_OUT
+
+
+def told_class(text: str) -> str:
+    """``module:Class``."""
+    return text if _CLASS.fullmatch(text) and len(text) <= _MAX_CLASS else LEFT_OUT
+
+
+def told_version(text: str) -> str:
+    """The version of a library, or the platform."""
+    return text if _VERSION.fullmatch(text) else LEFT_OUT
+
+
+class Document:
+    """Text that grows block by block until there is no room. What does not fit is counted, and the
+    last lines say so.
+
+    Args:
+        title: of the document; our own words.
+        limit: of its characters, at least 5,000.
+    """
+
+    def __init__(self, title: str, *, limit: int = LIMIT) -> None:
+        self._blocks = [f"### {title}"]
+        self._room = limit - _FOR_NOTES - len(title) - 10
+        self._cut: list[str] = []
+
+    def heading(self, words: str) -> None:
+        """A heading in our own words."""
+        self._add(f"#### {words}", "a heading")
+
+    def table(self, what: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+        """A table.
+
+        Args:
+            what: its rows, for the note that some were cut: ``calls that fail``.
+            head: our own words.
+            rows: texts of any content.
+        """
+        lines = [f"| {' | '.join(map(cell, row))} |" for row in rows]
+        shown = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
+        room = self._room - sum(len(line) + 1 for line in shown) - 2
+        fit = 0
+        for line in lines:
+            room -= len(line) + 1
+            if room < 0:
+                break
+            fit += 1
+        if fit < len(lines):
+            self._cut.append(f"{len(lines) - fit:,} of {len(lines):,} {what}")
+        if fit:
+            self._add("\n".join([*shown, *lines[:fit]]), what)
+
+    def text(self) -> str:
+        """The document, with a note of what was cut."""
+        blocks = list(self._blocks)
+        if self._cut:
+            shown = "; ".join(self._cut[:_MAX_NOTES])
+            more = len(self._cut) - _MAX_NOTES
+            rest = f"; and {more} more" if more > 0 else ""
+            blocks.append(f"*Cut to keep this short: {shown}{rest}.*")
+        return "\n\n".join(blocks) + "\n"
+
+    def _add(self, block: str, what: str) -> None:
+        if len(block) + 2 > self._room:
+            self._cut.append(what)
+            return
+        self._room -= len(block) + 2
+        self._blocks.append(block)
+
+
+def span(text: str, most: int = _MAX_CELL) -> str:
+    """A text of any content as a code span on one line."""
+    shown = printable(" ".join(text.split("\n")) if "\n" in text else text)
+    if len(shown) > most:
+        shown = f"{shown[:most]}… and {counted(len(shown) - most, 'more character')}"
+    if not shown.strip():
+        return "-"
+    fence = "`" * (_longest_run(shown) + 1)
+    space = " " if shown[0] in "` " or shown[-1] in "` " else ""
+    return f"{fence}{space}{shown}{space}{fence}"
+
+
+def cell(text: str) -> str:
+    """A text of any content as a cell of a table. A bar would end the cell, also within a code
+    span, and readers differ in how it is escaped: it is shown as control characters are."""
+    if not text or text == "-":
+        return "-"
+    return span(text.replace("|", "\\x7c"))
+
+
+def _longest_run(text: str) -> int:
+    return max(map(len, re.findall("`+", text)), default=0)

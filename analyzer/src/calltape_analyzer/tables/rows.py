@@ -1,0 +1,284 @@
+"""The rows of a table: one per call, or one per leaf of each call.
+
+In come the calls of a tape. Out go record batches of bounded size, whose schema says what each
+column is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, TypeAlias, TypeVar
+
+import pyarrow as pa
+
+from calltape_analyzer.observing.call_source import CallSource
+from calltape_analyzer.observing.passed_arguments import PassedArguments
+from calltape_analyzer.observing.signature import Signature
+from calltape_analyzer.pytree.node_paths import nodes_with_paths
+from calltape_analyzer.reading.call import Call
+from calltape_analyzer.reading.damage import is_damage
+from calltape_analyzer.reading.segment import Segment
+from calltape_analyzer.tables.size_columns import CallSizes, SizeColumns, int64
+from calltape_analyzer.variants.facts import VariantFacts
+from calltape_schema import __version__
+from calltape_schema.blob import contiguous
+from calltape_schema.errors import TapeError
+from calltape_schema.leaves import Leaf
+from calltape_schema.records import CallRecord, Tree
+from calltape_schema.tree import Node
+
+__all__ = ["CALL_FIELDS", "LEAF_FIELDS", "call_table", "leaf_table"]
+
+REPEATED = pa.dictionary(pa.int32(), pa.string())
+"""The type of texts of which few are distinct."""
+
+CALL_FIELDS: tuple[tuple[str, Any, str], ...] = (
+    ("tape", REPEATED, "Id of the call's recording, in hexadecimal digits."),
+    ("number", pa.int64(), "Number of the call in its recording, from 0. A missing number is a "
+     "call that was dropped."),
+    ("time", pa.timestamp("ns", tz="UTC"), "When the call began, in UTC."),
+    ("duration", pa.float64(), "How long the call took, in seconds; null if it was not measured."),
+    ("thread", pa.uint64(), "Python's identifier of the thread of the call."),
+    ("variant", REPEATED, "Variant that the arguments belong to, by its name, or by its number if "
+     "its name has what was passed; null if none takes them."),
+    ("error", REPEATED, "Class of the exception that the call raised, without its message; null "
+     "if it returned."),
+    ("bytes", pa.int64(), "Size of the call's tensors on the tape, in bytes."),
+)  # fmt: skip
+"""Name, type and meaning of the columns that every table of calls has."""
+
+LEAF_FIELDS: tuple[tuple[str, Any, str], ...] = (
+    ("tape", REPEATED, "Id of the call's recording, in hexadecimal digits."),
+    ("number", pa.int64(), "Number of the call in its recording."),
+    ("side", REPEATED, "`inputs` or `outputs`."),
+    ("path", REPEATED, "Where the leaf stands: the argument, then keys, positions and attributes. "
+     "Of an output it begins with `outputs`."),
+    ("dtype", REPEATED, "As torch names it."),
+    ("shape", pa.list_(pa.int64()), "Size of each axis."),
+    ("bytes", pa.int64(), "Size of its elements, in bytes, also if they are not on the tape; null "
+     "for a dtype of unknown size."),
+    ("device", REPEATED, "Where it was."),
+    ("kept", pa.bool_(), "Whether its elements are on the tape."),
+    ("min", pa.int64(), "Smallest element of an integer tensor; null if the tape does not say, or "
+     "beyond 64 bits with a sign."),
+    ("max", pa.int64(), "Largest element, likewise."),
+)  # fmt: skip
+"""Name, type and meaning of the columns of a table of leaves."""
+
+_KINDS = {"symbol": "Size of the symbol", "axis": "Size of the axis", "int": "Value of the int"}
+_MOST_ROWS, _FEWEST_ROWS, _CELLS = 65_536, 1024, 2_000_000
+_MOST_KNOWN_CELLS = 4_000_000
+_MOST_KNOWN = 500_000  # leaves, and bytes of structure divided by 64
+
+T = TypeVar("T")
+
+
+def call_table(tape: CallSource, variants: Sequence[VariantFacts]) -> pa.RecordBatchReader:
+    """The calls of a tape, in its order, with a row each. Calls whose records are damaged are left
+    out, and stand in ``tape.damage``. No tensor bytes are read.
+
+    Args:
+        tape: any.
+        variants: of the tape.
+    """
+    sizes = SizeColumns(tape, variants, (name for name, _, _ in CALL_FIELDS))
+    schema = _schema_of(
+        [
+            *CALL_FIELDS,
+            *(
+                (
+                    one.name,
+                    pa.int64(),
+                    f"{_KINDS[one.kind]} {one.told} in variants that have it ({one.variants}); "
+                    "null in others.",
+                )
+                for one in sizes.columns
+            ),
+        ],
+        {"rows": "calls", "size_columns_left_out": str(sizes.left_out)},
+    )
+    most = max(_FEWEST_ROWS, min(_MOST_ROWS, _CELLS // len(schema)))
+    return _reader(schema, most, _call_rows(tape, sizes), _call_columns)
+
+
+def _call_rows(tape: CallSource, sizes: SizeColumns) -> Iterator[tuple[Any, ...]]:
+    known: dict[tuple[Segment, int], CallSizes] = {}
+    most = _MOST_KNOWN_CELLS // (len(sizes.columns) + 1)
+
+    def sizes_of(segment: Segment, position: int, record: CallRecord) -> CallSizes:
+        """Calls of equal inputs are one object, also in the columns of a batch."""
+        inputs = segment, segment.inputs_number(position)
+        found = known.get(inputs)
+        if found is None:
+            if len(known) > most:
+                known.clear()
+            found = known[inputs] = sizes.of(record.inputs)
+        return found
+
+    for recording, record, own in _read(tape, sizes_of):
+        duration = None if record.duration_ns is None else record.duration_ns / 1e9
+        error = None if record.error is None else record.error.type
+        nbytes = 0 if record.blob is None else record.blob.size
+        yield (
+            recording, record.call, record.time_ns, duration, record.thread, own, error, nbytes
+        )  # fmt: skip
+
+
+def _call_columns(rows: Sequence[tuple[Any, ...]]) -> list[pa.Array]:
+    tapes, numbers, times, durations, threads, every, errors, sizes = zip(*rows, strict=True)
+    distinct = {id(one): one for one in every}
+    at = {key: place for place, key in enumerate(distinct)}
+    places = pa.array([at[id(one)] for one in every], pa.int32())
+    by_column = zip(*(one.values for one in distinct.values()), strict=True)
+    return [
+        _repeated(tapes),
+        pa.array(numbers, pa.int64()),
+        pa.array(times, pa.int64()).cast(pa.timestamp("ns", tz="UTC")),
+        pa.array(durations, pa.float64()),
+        pa.array(threads, pa.uint64()),
+        _repeated([one.variant for one in distinct.values()]).take(places),
+        _repeated(errors),
+        pa.array(sizes, pa.int64()),
+        *(pa.array(values, pa.int64()).take(places) for values in by_column),
+    ]
+
+
+def leaf_table(tape: CallSource) -> pa.RecordBatchReader:
+    """The leaves of the calls of a tape, in its order, with a row each. Calls whose records are
+    damaged are left out, and stand in ``tape.damage``. No tensor bytes are read."""
+    schema = _schema_of(LEAF_FIELDS, {"rows": "leaves"})
+    return _reader(schema, _MOST_ROWS, _leaf_rows(tape), _leaf_columns)
+
+
+_Leaves: TypeAlias = list[tuple[Any, ...]]
+"""The leaves of one side of calls, by number: the values of the columns from path to kept."""
+
+
+def _leaf_rows(tape: CallSource) -> Iterator[tuple[Any, ...]]:
+    known: dict[tuple[str, bytes, bytes], _Leaves] = {}
+    room = _MOST_KNOWN
+
+    def leaves_of(side: str, tree: Tree) -> _Leaves:
+        nonlocal room
+        key = side, tree.structure, tree.leaves
+        found = known.get(key)
+        if found is None:
+            found = _leaves(tree, tape.signature if side == "inputs" else None)
+            cost = len(found) + (len(tree.structure) + len(tree.leaves)) // 64 + 1
+            if cost > room:
+                known.clear()
+                room = _MOST_KNOWN
+            room -= cost
+            known[key] = found
+        return found
+
+    def sides_of(_: Segment, __: int, record: CallRecord) -> list[tuple[str, Tree, _Leaves]]:
+        sides = ("inputs", record.inputs), ("outputs", record.outputs)
+        return [(side, tree, leaves_of(side, tree)) for side, tree in sides if tree is not None]
+
+    for recording, record, sides in _read(tape, sides_of):
+        for side, tree, leaves in sides:
+            ranges = {span.leaf: (int64(span.min), int64(span.max)) for span in tree.ranges}
+            for number, leaf in enumerate(leaves):
+                yield recording, record.call, side, *leaf, *ranges.get(number, (None, None))
+
+
+def _leaf_columns(rows: Sequence[tuple[Any, ...]]) -> list[pa.Array]:
+    return [
+        _repeated(values) if kind == REPEATED else pa.array(values, kind)
+        for (_, kind, _), values in zip(LEAF_FIELDS, zip(*rows, strict=True), strict=True)
+    ]
+
+
+def _leaves(tree: Tree, signature: Signature | None) -> _Leaves:
+    """The leaves of a tree.
+
+    Args:
+        tree: a side of a call.
+        signature: binds inputs to their parameters; None for outputs.
+    """
+    facts = tree.facts()
+    paths = [""] * len(facts)
+    for path, node in _named_nodes(tree.spec().root, signature):
+        leaf = getattr(node, "leaf", None)
+        if leaf is not None and not paths[leaf]:  # a tensor that is passed twice is one leaf
+            paths[leaf] = path
+    return [
+        (path, leaf.dtype, leaf.shape, _bytes_of(leaf), leaf.device, leaf.key is not None)
+        for path, leaf in zip(paths, facts, strict=True)
+    ]
+
+
+def _named_nodes(root: Node, signature: Signature | None) -> Iterator[tuple[str, Node]]:
+    if signature is None:
+        yield from nodes_with_paths(root, "outputs")
+        return
+    passed = PassedArguments.of(root, signature)
+    for name, node in (*passed.positional, *passed.named):
+        yield from nodes_with_paths(node, str(name) or "?")
+
+
+def _bytes_of(leaf: Leaf) -> int | None:
+    stored = contiguous(leaf.dtype, leaf.shape)
+    return None if stored is None else int64(stored.nbytes)
+
+
+def _read(
+    tape: CallSource, read: Callable[[Segment, int, CallRecord], T]
+) -> Iterator[tuple[str, CallRecord, T]]:
+    """The id of the recording of each call in hexadecimal digits, its record, and what is read of
+    it. What is damaged is reported, and left out."""
+    for segment in tape.segments:
+        recording = segment.manifest.tape.hex()
+        for position in segment.order:
+            try:
+                record = Call(segment, position, 0, tape.class_index).record
+                found = read(segment, position, record)
+            except TapeError as error:
+                if not is_damage(error):
+                    raise
+                segment.report(segment.located(error, position), position)
+                continue
+            yield recording, record, found
+
+
+def _reader(
+    schema: pa.Schema,
+    most: int,
+    rows: Iterator[tuple[Any, ...]],
+    columns: Callable[[Sequence[tuple[Any, ...]]], list[pa.Array]],
+) -> pa.RecordBatchReader:
+    """Batches of at most so many rows, which are made as they are read."""
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        while some := list(islice(rows, most)):
+            yield pa.RecordBatch.from_arrays(columns(some), schema=schema)
+
+    return pa.RecordBatchReader.from_batches(schema, batches())
+
+
+def _schema_of(fields: Iterable[tuple[str, Any, str]], facts: Mapping[str, str]) -> pa.Schema:
+    """A schema whose fields say in ``description`` what they are.
+
+    Args:
+        fields: name, type and meaning of each column.
+        facts: of the whole table; they stand in its metadata, with ``calltape.`` before each name.
+    """
+    made = [pa.field(name, kind, metadata={"description": told}) for name, kind, told in fields]
+    whole = {f"calltape.{name}": value for name, value in {"version": __version__, **facts}.items()}
+    return pa.schema(made, metadata=whole)
+
+
+def _repeated(values: Sequence[str | None]) -> pa.Array:
+    """Texts as a column of that type. UTF-8 has no lone surrogates, which a tape may have: they
+    become escapes."""
+    try:
+        found = pa.array(values, pa.string())
+    except UnicodeEncodeError:
+        found = pa.array([_escaped(text) for text in values], pa.string())
+    return found.dictionary_encode()
+
+
+def _escaped(text: str | None) -> str | None:
+    return None if text is None else text.encode("utf-8", "backslashreplace").decode()
