@@ -11,7 +11,7 @@ import torch
 from calltape_analyzer import open_tape, private_data, redact, replay
 from calltape_analyzer.minimising.checks import _of_replay
 from calltape_analyzer.testing import call, write_tape
-from calltape_analyzer.testing.new_outcomes import NewOutcomes
+from calltape_analyzer.testing.updates import NewOutcomes
 
 
 class Checking(torch.nn.Module):

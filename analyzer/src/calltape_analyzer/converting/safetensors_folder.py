@@ -13,10 +13,7 @@ import base64
 import json
 import math
 import os
-import platform
 import re
-import secrets
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -27,6 +24,7 @@ from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import some_of
 from calltape_analyzer.writing.built_calls import ABSENT, build_call
 from calltape_analyzer.writing.coverage import coverage_of_numbers
+from calltape_analyzer.writing.lineage import new_manifest
 from calltape_analyzer.writing.output_file import create_file, new_folder
 from calltape_analyzer.writing.tape_writer import TapeWriter
 from calltape_schema import __version__
@@ -45,9 +43,7 @@ from calltape_schema.packing import (
 )
 from calltape_schema.records import (
     MINOR,
-    VERSION,
     Manifest,
-    Producer,
     decode_call,
     decode_manifest,
     encode_manifest,
@@ -112,7 +108,7 @@ def read_safetensors_folder(
     if not folder.is_dir():
         raise TapeError("not_found", "no such folder", path=str(folder))
     calls = _calls_in(folder)
-    manifest = _made_of_files(_manifest_in(folder) or _new_manifest())
+    manifest = _made_of_files(_manifest_in(folder) or new_manifest())
     with TapeWriter(out, manifest, overwrite=overwrite) as writer:
         for number, stem in sorted(calls.items()):
             with told_of(f"{stem}.*", "the call"):
@@ -144,17 +140,6 @@ def _manifest_in(folder: Path) -> Manifest | None:
         return None
     with told_of(path, "the manifest"):
         return decode_manifest(seal_envelope(pack(_read_json(path))))
-
-
-def _new_manifest() -> Manifest:
-    return Manifest(
-        format="calltape",
-        version=VERSION,
-        minor=MINOR,
-        tape=secrets.token_bytes(16),
-        created_ns=time.time_ns(),
-        producer=Producer(calltape=__version__, python=platform.python_version()),
-    )
 
 
 def _made_of_files(known: Manifest) -> Manifest:

@@ -12,7 +12,7 @@ from calltape_analyzer.replaying.call_replay import Expect
 from calltape_analyzer.replaying.replaying import replay
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.testing.failure_text import failure_text
-from calltape_analyzer.testing.running_test import updates
+from calltape_analyzer.testing.updates import updates
 
 __all__ = ["assert_replays"]
 
@@ -51,17 +51,12 @@ def assert_replays(
                            slower_than=slower_than, trusted=trusted)  # fmt: skip
         return
     update = updates()
+    replayed = replay if update is None else update.replayed
     try:
-        if update is not None:
-            report = update.replayed(
-                tape, model, tolerances=tolerances, expect=expect, slower_than=slower_than,
-                trusted=trusted,
-            )  # fmt: skip
-        else:
-            report = replay(
-                tape, model, tolerances=tolerances, expect=expect, slower_than=slower_than,
-                trusted=trusted,
-            )  # fmt: skip
+        report = replayed(
+            tape, model, tolerances=tolerances, expect=expect, slower_than=slower_than,
+            trusted=trusted,
+        )  # fmt: skip
     except TapeError as error:
         raise AssertionError(f"the tape cannot be replayed: {error}") from None
     if not report.ok:

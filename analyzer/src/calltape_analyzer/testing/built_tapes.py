@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import secrets
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,17 +15,9 @@ from typing import Any, Literal
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.pytree.classes import name_of
 from calltape_analyzer.writing.built_calls import ABSENT, build_call
+from calltape_analyzer.writing.lineage import new_manifest
 from calltape_analyzer.writing.tape_writer import TapeWriter
-from calltape_schema import __version__
-from calltape_schema.records import (
-    MINOR,
-    VERSION,
-    Manifest,
-    Parameter,
-    Policy,
-    Producer,
-    Target,
-)
+from calltape_schema.records import Parameter, Policy, Target
 
 __all__ = ["CallToWrite", "call", "write_tape"]
 
@@ -93,17 +83,8 @@ def write_tape(
         UsageError: something else than a call, or a module without such a method.
         TapeError: ``exists`` or ``io``; ``limit`` for more than the format can hold.
     """
-    now = time.time_ns()
-    manifest = Manifest(
-        format="calltape",
-        version=VERSION,
-        minor=MINOR,
-        tape=secrets.token_bytes(16),
-        created_ns=now,
-        producer=Producer(calltape=__version__),
-        target=None if model is None else _target(model, method),
-        policy=Policy(values=values),
-    )
+    target = None if model is None else _target(model, method)
+    manifest = new_manifest(target, Policy(values=values))
     with TapeWriter(path, manifest) as writer:
         for number, one in enumerate(calls):
             if not isinstance(one, CallToWrite):
@@ -115,7 +96,7 @@ def write_tape(
                 one.kwargs,
                 one.outputs,
                 error=one.error,
-                time_ns=now + number,
+                time_ns=manifest.created_ns + number,
                 duration_ns=None if one.seconds is None else round(one.seconds * 1e9),
                 values=values,
             )

@@ -5,17 +5,21 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 from calltape_analyzer.comparison.reports import Report, ReportRow
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.tape import Tape
-from calltape_analyzer.testing.running_test import command_of_test
 from calltape_analyzer.text import counted, printable
 
-__all__ = ["difference_lines", "failure_text", "place_of"]
+__all__ = ["difference_lines", "failure_text", "named", "place_of"]
 
 _MAX_CALLS = 3
 _MAX_LINE = 500
+
+_command: ContextVar[str | None] = ContextVar("command", default=None)
 
 
 def failure_text(tape: Tape, report: Report) -> str:
@@ -65,7 +69,26 @@ def place_of(call: Call) -> str:
 
 def _commands(call: Call) -> list[str]:
     place = shlex.quote(place_of(call))
-    again = command_of_test()
+    again = _command_of_test()
     if again is None:
         again = f"calltape replay {place} --calls {call.number} --model PACKAGE.MODULE:FACTORY"
     return [f"to see it again: {again}", f"to see the call: calltape show {place} {call.number}"]
+
+
+def _command_of_test() -> str | None:
+    """The command that runs the test again; None if no test of pytest runs."""
+    given = _command.get()
+    current = os.environ.get("PYTEST_CURRENT_TEST")
+    if given is not None or current is None:
+        return given
+    return f"python -m pytest {shlex.quote(current.rpartition(' (')[0])}"
+
+
+@contextmanager
+def named(command: str) -> Iterator[None]:
+    """Sets the command within the ``with`` block."""
+    token = _command.set(command)
+    try:
+        yield
+    finally:
+        _command.reset(token)

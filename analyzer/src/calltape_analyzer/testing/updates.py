@@ -15,22 +15,29 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from calltape_analyzer.comparison.reports import Report, ReportRow
+from calltape_analyzer.comparison.reports import Report, ReportRow, text_of
 from calltape_analyzer.errors import TapeError, UsageError
 from calltape_analyzer.opening import open_tape
+from calltape_analyzer.pytree.classes import name_of
+from calltape_analyzer.pytree.placeholder import Placeholder
 from calltape_analyzer.reading.call import Call
+from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.testing.failure_text import call_of, difference_lines, place_of
 from calltape_analyzer.text import counted, listed, printable
+from calltape_analyzer.writing.built_calls import BuiltCall, build_tree
 from calltape_analyzer.writing.coverage import unkept_of
 from calltape_analyzer.writing.lineage import derived
 from calltape_analyzer.writing.tape_writer import TapeWriter
-from calltape_schema.records import Manifest
+from calltape_schema.records import Manifest, ModelError, Tree
 
-__all__ = ["Updates"]
+__all__ = ["NewOutcomes", "Updates", "set_updates", "updates"]
 
 _VERB = "update"
-_SOURCE, _SAID = "source.txt", "said.txt"
+_SOURCE = "source.txt"
+_WHOLE = ("tape", "exception")
+"""Only what was compared as a whole is replaced. Of a call without values nobody knows what it
+would give."""
 
 
 class Updates:
@@ -63,7 +70,6 @@ class Updates:
                 has another outcome for the same call.
         """
         from calltape_analyzer.replaying.replaying import replay_with
-        from calltape_analyzer.testing.new_outcomes import NewOutcomes
 
         outcomes = NewOutcomes()
         report = replay_with(tape, model, outcomes=outcomes.keep, **options)
@@ -81,7 +87,7 @@ class Updates:
         fine = [row.model_copy(update={"ok": True, "against": "success"}) for row in kept]
         return report.model_copy(update={"rows": [*rest, *fine]})
 
-    def _keep(self, call: Call, row: ReportRow, built: Any) -> None:
+    def _keep(self, call: Call, row: ReportRow, built: BuiltCall) -> None:
         source = os.path.realpath(call.path)
         name = hashlib.sha256(os.fsencode(source)).hexdigest()[:32]
         folder = Path(self.folder, name)
@@ -89,9 +95,7 @@ class Updates:
         (folder / _SOURCE).write_bytes(os.fsencode(source))
         path = folder / f"{call.number:020}.tape"
         try:
-            with TapeWriter(path, call.manifest) as writer:
-                writer.write(built.record, built.values)
-                writer.seal()
+            _write_one(path, call, built)
         except TapeError as error:
             if error.kind != "exists":
                 raise
@@ -100,13 +104,11 @@ class Updates:
         text = "\n".join(difference_lines(call, row))
         path.with_suffix(".txt").write_text(text, encoding="utf-8", errors="backslashreplace")
 
-    def _expect_same(self, call: Call, path: Path, built: Any) -> None:
+    def _expect_same(self, call: Call, path: Path, built: BuiltCall) -> None:
         """Raises UsageError if the outcome that is kept is another one."""
         beside = path.with_name(f"{path.name}.{os.getpid()}")
         try:
-            with TapeWriter(beside, call.manifest, overwrite=True) as writer:
-                writer.write(built.record, built.values)
-                writer.seal()
+            _write_one(beside, call, built, overwrite=True)
             same = beside.read_bytes() == path.read_bytes()
         finally:
             beside.unlink(missing_ok=True)
@@ -140,6 +142,76 @@ class Updates:
         except (TapeError, OSError) as error:
             return f"{shown}: NOT written: {error}"
         return f"{shown}: {many} got new outputs, and the tape was written anew"
+
+
+_current: list[Updates] = []
+
+
+def updates() -> Updates | None:
+    """Where new outputs go instead of a failure; None if tests are to fail."""
+    return _current[-1] if _current else None
+
+
+def set_updates(given: Updates | None) -> None:
+    """Sets what :func:`updates` gives, for this process."""
+    _current[:] = [] if given is None else [given]
+
+
+class NewOutcomes:
+    """Keeps what calls gave: as trees, because a later call may change the same tensors."""
+
+    def __init__(self) -> None:
+        self._kept: dict[CallRef, tuple[Tree | ModelError, dict[str, Any]]] = {}
+
+    def keep(self, call: Call, result: Any, error: BaseException | None) -> None:
+        """Takes the outcome of a call: what it returned, or what it raised."""
+        values = _input_values(call)
+        if values is None:
+            return
+        if error is not None:
+            if call.record.error is not None:  # else it is no outcome that anybody wants
+                raised = ModelError(type=name_of(type(error)), message=text_of(error))
+                self._kept[call.ref] = raised, values
+            return
+        own = set(values)
+        tree = build_tree(result, "outputs", values)
+        for key in values.keys() - own:
+            values[key] = values[key].detach().clone()
+        self._kept[call.ref] = tree, values
+
+    def of(self, call: Call, row: ReportRow) -> BuiltCall | None:
+        """The call with its new outcome; None if it keeps the recorded one: it was not compared as
+        a whole, or failed where it is to return, or what it gave is not a value."""
+        kept = self._kept.get(call.ref)
+        if kept is None or row.against not in _WHOLE:
+            return None
+        outcome, values = kept
+        returned = outcome if isinstance(outcome, Tree) else None
+        raised = outcome if isinstance(outcome, ModelError) else None
+        changed = {"outputs": returned, "error": raised, "outputs_missing": None, "blob": None}
+        return BuiltCall(call.record.model_copy(update=changed), values)
+
+
+def _input_values(call: Call) -> dict[str, Any] | None:
+    """The tensors of a call's arguments by their keys; None if one is not on the tape (what a model
+    gives for made-up ones is no outcome of the call), or cannot be made here."""
+    found: dict[str, Any] = {}
+    try:
+        for i, leaf in enumerate(call.record.inputs.facts()):
+            if leaf.key is None:
+                return None
+            found[leaf.key] = call.tensor("inputs", i)
+    except TapeError:
+        return None
+    if any(isinstance(value, Placeholder) for value in found.values()):
+        return None
+    return found
+
+
+def _write_one(path: Path, call: Call, built: BuiltCall, *, overwrite: bool = False) -> None:
+    with TapeWriter(path, call.manifest, overwrite=overwrite) as writer:
+        writer.write(built.record, built.values)
+        writer.seal()
 
 
 def _rewrite(source: str, changed: Sequence[Path]) -> None:

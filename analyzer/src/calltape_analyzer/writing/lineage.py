@@ -10,6 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
+import secrets
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -30,10 +33,10 @@ from calltape_schema.history import (
     redacted_of_all,
     redacted_of_steps,
 )
-from calltape_schema.records import MINOR, Manifest
+from calltape_schema.records import MINOR, VERSION, Manifest, Policy, Producer, Target
 from calltape_schema.records import Segment as SegmentFacts
 
-__all__ = ["Numbering", "Origin", "derived", "numbering_of", "origin_of"]
+__all__ = ["Numbering", "Origin", "derived", "new_manifest", "numbering_of", "origin_of"]
 
 _MAX_FILES = 16
 _MAX_TEXT = 1000
@@ -127,6 +130,20 @@ def origin_of(manifest: Manifest, recording: str) -> Origin | None:
         names = some_of([one.tape.hex()[:8] for one in origins], _MAX_NAMED)
         raise UsageError(f"several recordings begin with {recording}: {names}")
     return origins[0] if origins else None
+
+
+def new_manifest(target: Target | None = None, policy: Policy | None = None) -> Manifest:
+    """The manifest of a tape that nobody recorded, and that is made of no other."""
+    return Manifest(
+        format="calltape",
+        version=VERSION,
+        minor=MINOR,
+        tape=secrets.token_bytes(16),
+        created_ns=time.time_ns(),
+        producer=Producer(calltape=__version__, python=platform.python_version()),
+        target=target,
+        policy=policy or Policy(),
+    )
 
 
 def derived(
