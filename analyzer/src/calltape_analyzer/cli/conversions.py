@@ -18,7 +18,7 @@ from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import counted, some_of
 
 if TYPE_CHECKING:
-    from calltape_analyzer.converting.written import Written
+    from calltape_analyzer.converting.flat_calls import Written
 
 __all__ = ["convert"]
 
@@ -101,8 +101,8 @@ def _refuse_unmeant(form: Form, given: Mapping[str, object]) -> None:
 
 
 def _from_folder(path: str, out: Path, force: bool) -> Written:
+    from calltape_analyzer.converting.flat_calls import Written
     from calltape_analyzer.converting.safetensors_folder import read_safetensors_folder
-    from calltape_analyzer.converting.written import Written
 
     return Written(read_safetensors_folder(path, out, overwrite=force))
 
@@ -113,8 +113,8 @@ def _to(to: Form, tape: Tape, out: Path, model: Path | None) -> Written:
 
         return write_onnx_test_data(tape, out, model=model)
     if to is Form.safetensors:
+        from calltape_analyzer.converting.flat_calls import Written
         from calltape_analyzer.converting.safetensors_folder import write_safetensors_folder
-        from calltape_analyzer.converting.written import Written
 
         return Written(write_safetensors_folder(tape, out))
     from calltape_analyzer.converting import polygraphy_json

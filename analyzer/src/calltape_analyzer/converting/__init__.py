@@ -6,6 +6,7 @@ or a tape.
 
 from __future__ import annotations
 
+from calltape_analyzer.converting.flat_calls import Written
 from calltape_analyzer.converting.onnx_test_data import write_onnx_test_data
 from calltape_analyzer.converting.polygraphy_json import (
     write_polygraphy_inputs,
@@ -15,7 +16,6 @@ from calltape_analyzer.converting.safetensors_folder import (
     read_safetensors_folder,
     write_safetensors_folder,
 )
-from calltape_analyzer.converting.written import Written
 
 __all__ = [
     "Written",

@@ -1,40 +1,45 @@
 """Calls as other tools take them: named tensors in, named tensors out.
 
 In comes a tape, and the ONNX model that the values are for, if there is one. Out go for each call
-its inputs and outputs by name, in the order of the model.
+its inputs and outputs by name, in the order of the model. Beside a program that ``calltape export``
+wrote is a manifest, which knows what a merged program takes for a call that lacks some inputs: an
+empty cache.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence, Set
-from typing import Any, Literal, NamedTuple
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from calltape_analyzer.arguments.plan import identifier
-from calltape_analyzer.converting.program_inputs import ProgramInputs, program_inputs
-from calltape_analyzer.converting.written import Written
+from calltape_analyzer.arguments.samples import Sample, in_variant
 from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.observing.evidence import has_raised
+from calltape_analyzer.observing.groups import SortedCall
 from calltape_analyzer.observing.layout import ArgumentLayout
 from calltape_analyzer.observing.sorting import CallSorter
+from calltape_analyzer.programs.dispatch import accepting_programs
 from calltape_analyzer.programs.input_matching import CallValue, match_inputs, values_of_layout
+from calltape_analyzer.programs.loading import declared_programs, folder_of_programs
 from calltape_analyzer.programs.onnx_checks import CHECKS
+from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.untrusted_files import load_onnx_proto
 from calltape_analyzer.pytree.memory import contiguous
+from calltape_analyzer.pytree.memory_limit import memory_limit_of
 from calltape_analyzer.pytree.result_values import values_in
-from calltape_analyzer.reading.call import Call
+from calltape_analyzer.reading.call import Call, Side
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import counted
 
-__all__ = ["OTHER_FORM", "FlatCall", "FlatCalls", "Side"]
+__all__ = ["OTHER_FORM", "FlatCall", "FlatCalls", "Written"]
 
 OTHER_FORM = (
     "write it with `--to safetensors`, which has every dtype of a tape; if the "
     "model does without the argument, leave it out with Tape.remove_inputs"
 )
 """What to do if a form has no such dtype."""
-
-Side = Literal["inputs", "outputs"]
 
 _MAX_NAMES = 1000
 """How many names of left out values are kept: a tape may have a name of its own in each call."""
@@ -46,6 +51,30 @@ _LACKS_INPUTS = (
 
 _TENSOR = object()
 """Stands for a tensor among values."""
+
+
+class Written(NamedTuple):
+    """What was written, and what was left out.
+
+    Attributes:
+        calls: how many calls were written.
+        raised: how many were left out because they raised.
+        under_way: how many were left out because they had not ended.
+        without_outputs: how many were written without outputs, which are not on the tape.
+        not_tensors: the paths of values that were left out because they are no tensors, at most
+            1000; those of outputs begin with ``outputs``.
+        not_inputs: the paths of tensors that the model does not take, at most 1000.
+        not_in_all: the inputs that were written for some calls only, because the calls are of
+            several variants, at most 1000.
+    """
+
+    calls: int
+    raised: int = 0
+    under_way: int = 0
+    without_outputs: int = 0
+    not_tensors: tuple[str, ...] = ()
+    not_inputs: tuple[str, ...] = ()
+    not_in_all: tuple[str, ...] = ()
 
 
 class FlatCall(NamedTuple):
@@ -84,14 +113,14 @@ class FlatCalls:
         self._sorter = CallSorter.of(tape)
         self._inputs: Sequence[str] | None = None
         self._outputs: Sequence[str] | None = None
-        self._program: ProgramInputs | None = None
+        self._program: _ProgramInputs | None = None
         if model is not None:
             graph = load_onnx_proto(model).graph
             initial = {one.name for one in graph.initializer}
             self._inputs = [one.name for one in graph.input if one.name not in initial]
             # What a program checks is no output of a call.
             self._outputs = [one.name for one in graph.output if one.name != CHECKS]
-            self._program = program_inputs(model, self._inputs)
+            self._program = _program_inputs(model, self._inputs)
             if self._program is not None:
                 self._sorter = self._program.sorter
 
@@ -204,6 +233,83 @@ class FlatCalls:
             )
         pairs = zip(names, tensors.values(), strict=True)
         return {name: _checked(name, tensor, call) for name, tensor in pairs}
+
+
+class _ProgramInputs(NamedTuple):
+    """The inputs of one program.
+
+    Attributes:
+        program: as its manifest has it.
+        sorter: lays calls out as the program has them.
+        names: by the name of an input in the file the name in the manifest.
+    """
+
+    program: Program
+    sorter: CallSorter
+    names: Mapping[str, str]
+
+    def of(self, call: Call, placed: SortedCall, ignored: Collection[str]) -> dict[str, Any]:
+        """The tensors and ints of a call, by the names in the file.
+
+        Args:
+            call: the call.
+            placed: the same, as the sorter lays it out.
+            ignored: arguments that do not count (:meth:`Tape.remove_inputs`).
+
+        Raises:
+            InferenceError: the program does not take the call.
+        """
+        own = {self.program.name: self.program}
+        _, reasons = accepting_programs(own, placed, ignored)
+        for name, reason in reasons.items():
+            raise InferenceError(
+                f"call {call.number} is none of this program ({name}): {reason}",
+                advice="choose its calls (`--variant NAME` or `--calls`, Tape.only in Python)",
+            )
+        sample = Sample(
+            [call.tensor("inputs", place.number) for place in placed.layout.tensors],
+            placed.layout.scalars_of(call.record.inputs.scalars),
+            memory_limit_of(call.tape_bytes),
+        )
+        whole = in_variant(self.program.variant, sample, placed.key, placed.row)
+        known = self.program.inputs(whole)
+        return {name: known[own] for name, own in self.names.items()}
+
+    def taken(self, placed: SortedCall) -> set[CallValue]:
+        """The values of a call that are inputs."""
+        plan, layout = self.program.plan, self.program.variant.group.layout
+        own = set(self.names.values())
+        used = set[tuple[str, str, str]]()
+        for name, leaf in zip(plan.names, plan.leaves, strict=True):
+            if name in own:
+                place = (layout.tensors if leaf.kind == "tensor" else layout.scalars)[leaf.index]
+                used.add((place.argument, place.path, leaf.kind))
+        values = values_of_layout(placed.layout)
+        return {one for one in values if (one.argument, one.path, one.kind) in used}
+
+
+def _program_inputs(model: str | os.PathLike[str], names: Sequence[str]) -> _ProgramInputs | None:
+    """The inputs of an ONNX file, if a manifest beside it knows it.
+
+    Args:
+        model: the path of the file.
+        names: of its inputs.
+
+    Raises:
+        TapeError: the manifest is damaged.
+    """
+    folder = folder_of_programs(model)
+    if folder is None:
+        return None
+    programs = declared_programs(folder)
+    file = Path(model).name
+    program = next((one for one in programs.values() if one.exported == file), None)
+    if program is None:
+        return None
+    known = set(program.plan.names)
+    # The exporter adds _orig to the name of an input that is also a value within the graph.
+    own = {name: name if name in known else name.removesuffix("_orig") for name in names}
+    return _ProgramInputs(program, programs.sorter, own) if known.issuperset(own.values()) else None
 
 
 def _value(call: Call, layout: ArgumentLayout, value: CallValue) -> Any:

@@ -11,8 +11,7 @@ import os
 import shutil
 from typing import Any
 
-from calltape_analyzer.converting.flat_calls import OTHER_FORM, FlatCalls
-from calltape_analyzer.converting.written import Written
+from calltape_analyzer.converting.flat_calls import OTHER_FORM, FlatCalls, Written
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.writing.output_file import create_file, new_folder

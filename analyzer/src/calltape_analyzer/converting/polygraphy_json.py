@@ -13,8 +13,7 @@ import json
 import os
 from typing import Any
 
-from calltape_analyzer.converting.flat_calls import OTHER_FORM, FlatCall, FlatCalls
-from calltape_analyzer.converting.written import Written
+from calltape_analyzer.converting.flat_calls import OTHER_FORM, FlatCall, FlatCalls, Written
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.writing.output_file import OutputFile

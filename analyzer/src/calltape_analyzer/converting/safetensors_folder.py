@@ -53,6 +53,7 @@ __all__ = ["read_safetensors_folder", "write_safetensors_folder"]
 
 _NAME = re.compile(r"(?:.*?)(\d{1,18})\.safetensors|call_(\d{8,18})\.json", re.ASCII)
 _MANIFEST = "tape.json"
+_NOT_GIVEN = "unknown (not in the files that the tape was made of)"
 _OUTPUTS = "outputs."
 _SIDES = ("inputs", "outputs")
 _DOCUMENTS = ("structure", "leaves")
@@ -113,7 +114,7 @@ def read_safetensors_folder(
         for number, stem in sorted(calls.items()):
             with told_of(f"{stem}.*", "the call"):
                 _add(writer, number, stem, manifest.tape)
-        writer.seal(coverage_of_numbers(max(calls), writer.calls))
+        writer.seal(coverage_of_numbers(max(calls) + 1, writer.calls, _NOT_GIVEN, at_least=True))
         return writer.calls
 
 

@@ -29,13 +29,13 @@ from calltape_analyzer.writing.coverage import (
     calls_in,
     closing_time,
     coverage_for,
-    new_coverage,
+    coverage_of_numbers,
     unkept_of,
 )
 from calltape_analyzer.writing.lineage import Numbering, Origin, derived, numbering_of
 from calltape_analyzer.writing.tape_writer import TapeWriter
 from calltape_schema.bounds import MAX_GROUP_CALLS
-from calltape_schema.endings import Coverage, Dump
+from calltape_schema.endings import Dump
 from calltape_schema.errors import LostCallsError, TapeError
 from calltape_schema.inputs_table import InputsTable
 from calltape_schema.records import CallRecord, Manifest
@@ -212,10 +212,14 @@ def _written(writer: TapeWriter, call: Call, number: int, how: Rewriting) -> Tap
 
 def _seal(writer: TapeWriter, tape: Tape, how: Rewriting, left_out: int) -> None:
     """Writes the accounts of the new tape."""
-    if how.origin is None:
+    origin, whole = how.origin, tape.coverage
+    if origin is None:
         coverage = coverage_for(tape.segments, writer.calls, left_out)
-    else:
-        coverage = _coverage_of(how.origin, tape.coverage, writer)
+    else:  # the numbers tell how many calls the recording saw before it was merged
+        end = (whole.seen if origin.end is None else origin.end) - origin.first
+        coverage = coverage_of_numbers(
+            max(end, writer.last + 1), writer.calls, _MERGED, at_least=whole.at_least
+        )
     is_whole = not left_out and how.keeps_counters
     unkept = how.revision.unkept(unkept_of(tape.whole.segments)) if is_whole else None
     try:
@@ -227,22 +231,6 @@ def _seal(writer: TapeWriter, tape: Tape, how: Rewriting, left_out: int) -> None
         )
     except ValidationError as error:
         raise TapeError("limit", f"the accounts break the format: {error}") from None
-
-
-def _coverage_of(origin: Origin, whole: Coverage, writer: TapeWriter) -> Coverage:
-    """The coverage of a recording that was merged: the numbers tell how many calls it saw.
-
-    Args:
-        origin: where it is on the merged tape.
-        whole: the coverage of that tape.
-        writer: has the calls of the recording.
-
-    Raises:
-        TapeError: ``limit`` if the tape claims more calls than can be counted.
-    """
-    end = whole.seen if origin.end is None else origin.end
-    missing = max(end - origin.first, writer.last + 1) - writer.calls
-    return new_coverage(writer.calls, {_MERGED: missing} if missing else {}, whole.at_least)
 
 
 def _losses(tape: Tape, lost: Sequence[_Lost], saved: Sequence[_Saved]) -> Iterator[str]:

@@ -12,8 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
 from calltape_analyzer.reading.recordings import CountedFile, coverage_of
-from calltape_analyzer.reading.segment import UNSEALED, Segment
-from calltape_analyzer.writing.tape_writer import LEFT_OUT
+from calltape_analyzer.reading.segment import LEFT_OUT, UNSEALED, Segment
 from calltape_schema.endings import Coverage
 from calltape_schema.errors import TapeError
 from calltape_schema.fields import MAX_COUNT
@@ -21,13 +20,12 @@ from calltape_schema.inputs_table import InputsTable
 
 __all__ = [
     "DAMAGED", "calls_in", "closing_time", "counts_stay", "coverage_for", "coverage_of_numbers",
-    "new_coverage", "unkept_of",
+    "unkept_of",
 ]  # fmt: skip
 
 DAMAGED = "damaged"
 """The reason of calls that were on the tape, and could not be read."""
 
-_NOT_GIVEN = "unknown (not in the files that the tape was made of)"
 _UNSEALED = "unknown (the tape was not sealed)"
 _MAX_REASONS = 1000
 
@@ -48,15 +46,28 @@ def coverage_for(segments: Sequence[CountedFile], kept: int, unwanted: int) -> C
     dropped[_UNSEALED] += dropped.pop(UNSEALED, 0)
     dropped[LEFT_OUT] += unwanted
     dropped[DAMAGED] += max(before.kept - kept - unwanted, 0)
-    return new_coverage(kept, +dropped, before.at_least)
+    return _coverage(kept, +dropped, before.at_least)
 
 
-def new_coverage(kept: int, dropped: Mapping[str, int], at_least: bool | None) -> Coverage:
-    """What an end can say.
+def coverage_of_numbers(
+    end: int, kept: int, missing: str, *, at_least: bool | None = None
+) -> Coverage:
+    """The coverage of a tape of which the numbers of its calls tell how many calls were seen.
+
+    Args:
+        end: the first number behind all that were seen.
+        kept: how many calls there are.
+        missing: why numbers are missing.
+        at_least: whether nobody knows how many calls there were.
 
     Raises:
         TapeError: ``limit`` if there are more calls than can be counted.
     """
+    return _coverage(kept, {missing: end - kept} if end > kept else {}, at_least)
+
+
+def _coverage(kept: int, dropped: Mapping[str, int], at_least: bool | None) -> Coverage:
+    """What an end can say."""
     folded = _folded(dropped)
     seen = kept + sum(folded.values())
     if seen > MAX_COUNT:
@@ -77,19 +88,6 @@ def _folded(dropped: Mapping[str, int]) -> dict[str, int]:
     found = dict(islice(most, _MAX_REASONS - 1))
     found["other reasons"] = sum(calls for _, calls in most[_MAX_REASONS - 1 :])
     return found
-
-
-def coverage_of_numbers(last: int, kept: int) -> Coverage:
-    """The coverage of a tape that is made of files of another form. These have calls, and do not
-    say how many calls there were.
-
-    Args:
-        last: the highest number of a call; -1 without calls.
-        kept: how many calls there are.
-    """
-    missing = last + 1 - kept
-    dropped = {_NOT_GIVEN: missing} if missing else {}
-    return new_coverage(kept, dropped, True)
 
 
 def unkept_of(segments: Sequence[Segment]) -> InputsTable:

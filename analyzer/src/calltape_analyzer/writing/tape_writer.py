@@ -18,6 +18,7 @@ from typing_extensions import Self
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.segment import LEFT_OUT
+from calltape_analyzer.writing.coverage import coverage_of_numbers
 from calltape_analyzer.writing.output_file import OutputFile
 from calltape_analyzer.writing.stored_values import stored_bytes, stored_form
 from calltape_schema import writer as container
@@ -30,7 +31,7 @@ from calltape_schema.packing import pack
 from calltape_schema.recent import Recent
 from calltape_schema.records import CallRecord, Manifest, Tree
 
-__all__ = ["LEFT_OUT", "TapeWriter"]
+__all__ = ["TapeWriter"]
 
 _GROUP_CALLS, _GROUP_BYTES = 512, 256 * 1024  # what waits for its group
 _KEY_BYTES = 150  # the memory of a key that is remembered
@@ -219,9 +220,7 @@ class TapeWriter:
             TapeError: ``io``, ``limit``.
         """
         if coverage is None:
-            missing = self.last + 1 - self.calls
-            dropped = {LEFT_OUT: missing} if missing else {}
-            coverage = Coverage(seen=self.last + 1, kept=self.calls, dropped=dropped)
+            coverage = coverage_of_numbers(self.last + 1, self.calls, LEFT_OUT)
         if coverage.kept != self.calls:
             raise UsageError(f"coverage of {coverage.kept} calls for a tape of {self.calls}")
         self._commit()
