@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from calltape_schema.bounds import MAX_HEADER_BRACKETS, MAX_HEADER_BYTES, MAX_HEADER_NESTING
 from calltape_schema.errors import TapeError
@@ -22,6 +22,7 @@ from calltape_schema.packing import is_list, is_map
 
 __all__ = [
     "ALIGNMENT",
+    "INTEGER_FORMATS",
     "MAX_HEADER_BYTES",
     "Entry",
     "Stored",
@@ -63,6 +64,13 @@ _STORED: dict[str, tuple[str, tuple[int, ...]]] = {
     # or as the integers of a quantized tensor.
     "qint8": ("I8", ()), "quint8": ("U8", ()), "qint32": ("I32", ()),
 }  # fmt: skip
+
+
+INTEGER_FORMATS: dict[str, Literal["B", "b", "H", "h", "I", "i", "Q", "q"]] = {
+    "uint8": "B", "int8": "b", "uint16": "H", "int16": "h", "uint32": "I", "int32": "i",
+    "uint64": "Q", "int64": "q",
+}  # fmt: skip
+"""For the dtypes of torch whose leaves have ranges, the formats of a memoryview of their bytes."""
 
 
 class Stored(NamedTuple):

@@ -11,10 +11,12 @@ import base64
 import io
 import json
 import os
+from collections.abc import Iterable
 from typing import Any
 
 from calltape_analyzer.converting.flat_calls import OTHER_FORM, FlatCall, FlatCalls, Written
 from calltape_analyzer.errors import UsageError
+from calltape_analyzer.reading.call import Side
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.writing.output_file import OutputFile
 
@@ -44,14 +46,8 @@ def write_polygraphy_inputs(
         TapeError: ``exists``, ``io``, ``invalid``.
     """
     calls = FlatCalls(tape, model)
-    with OutputFile(path) as file:
-        _write(file, "[")
-        for count, found in enumerate(calls):
-            _write(file, ",\n" if count else "\n")
-            arrays = {name: _array(name, one) for name, one in found.inputs.items()}
-            _write(file, json.dumps(arrays))
-        _write(file, "\n]\n")
-        return calls.written("inputs")
+    arrays = ({name: _array(name, one) for name, one in call.inputs.items()} for call in calls)
+    return _written(path, calls, "inputs", "[", arrays, "]")
 
 
 def write_polygraphy_outputs(
@@ -64,17 +60,20 @@ def write_polygraphy_outputs(
         UsageError: a call has no outputs on the tape.
     """
     calls = FlatCalls(tape, model)
+    begin, end = f'{{"lst": [["{_RUNNER}", [', f']]], "{_CLASS}": "RunResults"}}'
+    return _written(path, calls, "outputs", begin, map(_result, calls), end)
+
+
+def _written(
+    path: str | os.PathLike[str], calls: FlatCalls, side: Side, begin: str,
+    documents: Iterable[Any], end: str,
+) -> Written:  # fmt: skip
     with OutputFile(path) as file:
-        _write(file, f'{{"lst": [["{_RUNNER}", [')
-        for count, found in enumerate(calls):
-            _write(file, ",\n" if count else "\n")
-            _write(file, json.dumps(_result(found)))
-        _write(file, f'\n]]], "{_CLASS}": "RunResults"}}\n')
-        return calls.written("outputs")
-
-
-def _write(file: OutputFile, text: str) -> None:
-    file.append([text.encode("ascii")])
+        file.append([begin.encode("ascii")])
+        for count, document in enumerate(documents):
+            file.append([f"{',' * bool(count)}\n{json.dumps(document)}".encode("ascii")])
+        file.append([f"\n{end}\n".encode("ascii")])
+        return calls.written(side)
 
 
 def _result(found: FlatCall) -> dict[str, Any]:

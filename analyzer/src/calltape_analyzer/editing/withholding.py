@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.pytree.placed_nodes import PlacedNode, placed_nodes
 from calltape_analyzer.reading.call import Call, Side
+from calltape_schema.blob import INTEGER_FORMATS
 from calltape_schema.inputs_table import Kind
 from calltape_schema.interning import MAX_NODES
 from calltape_schema.leaves import Leaf, encode_leaves
@@ -42,12 +43,6 @@ __all__ = [
 _OUTPUTS = "left out by calltape filter"
 _MAX_KNOWN = 4096
 _CHUNK = 4096  # elements
-_SIDES: tuple[Side, Side] = ("inputs", "outputs")
-# Formats of memoryview for the dtypes that have ranges.
-_FORMATS: dict[str, Literal["B", "b", "H", "h", "I", "i", "Q", "q"]] = {
-    "uint8": "B", "int8": "b", "uint16": "H", "int16": "h", "uint32": "I", "int32": "i",
-    "uint64": "Q", "int64": "q",
-}  # fmt: skip
 
 
 class Withholding:
@@ -81,23 +76,23 @@ class Withholding:
             TapeError: the call is damaged.
         """
         record = call.record
-        of_inputs, of_outputs = (partial(_has_many, call, side) for side in _SIDES)
-        changes: dict[str, Any] = {"inputs": self._tree(record.inputs, "", of_inputs)}
-        if record.outputs is not None:
-            if self._outputs:
-                changes |= {"outputs": None, "outputs_missing": _OUTPUTS}
-            else:
-                changes["outputs"] = self._tree(record.outputs, "outputs", of_outputs)
-        made = record.model_copy(update=changes)
+        changes: dict[str, Any] = {}
         values: dict[str, Any] = {}
         sides: tuple[tuple[Side, Tree | None], ...] = (
-            ("inputs", made.inputs), ("outputs", made.outputs)
+            ("inputs", record.inputs), ("outputs", record.outputs)
         )  # fmt: skip
         for side, tree in sides:
-            for place, leaf in enumerate(tree.facts() if tree is not None else ()):
+            if tree is None:
+                continue
+            if side == "outputs" and self._outputs:
+                changes |= {"outputs": None, "outputs_missing": _OUTPUTS}
+                continue
+            plan = self._plan(tree.structure, tree.spec(), "" if side == "inputs" else side)
+            made = changes[side] = plan.applied(tree, partial(_has_many, call, side))
+            for place, leaf in enumerate(made.facts()):
                 if leaf.key is not None and leaf.key not in values:
                     values[leaf.key] = call.stored(side, place)
-        return made, values
+        return record.model_copy(update=changes), values
 
     def kind(self, kind: Kind) -> Kind:
         """Counted inputs without the values that the calls do not have.
@@ -107,9 +102,6 @@ class Withholding:
         """
         spec = decode_structure(kind.structure)
         return self._plan(kind.structure, spec, "").counted(kind)
-
-    def _tree(self, tree: Tree, path: str, has_many: Callable[[int], bool]) -> Tree:
-        return self._plan(tree.structure, tree.spec(), path).applied(tree, has_many)
 
     def _plan(self, structure: bytes, spec: Structure, path: str) -> WithholdingPlan:
         key = (structure, path)
@@ -277,7 +269,7 @@ def _has_many(call: Call, side: Side, leaf: int) -> bool:
     tree = call.record.inputs if side == "inputs" else call.record.outputs
     if data is None or tree is None:
         return True
-    form = _FORMATS.get(tree.facts()[leaf].dtype)
+    form = INTEGER_FORMATS.get(tree.facts()[leaf].dtype)
     if form is None:  # a stranger's tape says that it has a range
         return False
     elements, found = memoryview(data).cast(form), set[int]()

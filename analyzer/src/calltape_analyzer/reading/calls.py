@@ -203,14 +203,6 @@ class Calls(Sequence[Call]):
             places.setdefault(segment.manifest.tape, []).append(place)
         return [map(self._at, chain.from_iterable(found)) for found in places.values()]
 
-    def inputs_numbers(self) -> Iterator[tuple[int, int]]:
-        """For each call a file and a number, which are equal for calls of equal inputs (if both
-        raised, or both did not)."""
-        self._scan_all()
-        for which, segment in enumerate(self._segments):
-            for position in segment.order:
-                yield which, segment.inputs_number(position)
-
     def shown(self, ref: CallRef) -> str:
         """What people are told of a call: its number, or, of a tape of several recordings, its
         address."""

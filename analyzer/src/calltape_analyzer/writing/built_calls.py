@@ -6,11 +6,11 @@ In come arguments and results. Out goes a record with the values of its tensors,
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from calltape_analyzer.pytree.classes import name_of
-from calltape_analyzer.pytree.description import Description
 from calltape_analyzer.pytree.node_paths import nodes_with_paths
 from calltape_analyzer.pytree.recorded_description import describe_as_recorded, describe_result
 from calltape_schema.blob import stored_as
@@ -87,14 +87,20 @@ def build_tree(
         values: ``none`` leaves the values of tensors out.
     """
     description = describe_result(value) if path else describe_as_recorded(value)
-    leaves = _Leaves(description, found, values)
-    root = description.node.model_dump(exclude_none=True)
+    tensors = list({id(tensor): tensor for tensor in description.tensors}.values())
+    number_of = {id(tensor): number for number, tensor in enumerate(tensors)}
+    # Of each leaf of the description the number of its tensor.
+    numbers = [number_of[id(tensor)] for tensor in description.tensors]
     paths: dict[int, str] = {}
     for at, node in nodes_with_paths(description.node, path):
         if isinstance(node, TensorNode):
-            paths.setdefault(leaves.places[node.leaf], at)
-    _renumber(root, leaves.places)
-    documents = [leaves.document(place, paths[place]) for place in range(len(leaves.tensors))]
+            paths.setdefault(numbers[node.leaf], at)
+    root = description.node.model_dump(exclude_none=True)
+    _renumber(root, numbers)
+    documents = []
+    for number, storage in enumerate(_storages(tensors)):
+        facts = {**_facts(tensors[number]), **({} if storage is None else {"storage": storage})}
+        documents.append(_leaf(facts, tensors[number], paths[number], found, values))
     scalars = [_packed(one) for one in description.scalars]
     document = {"root": root, "leaves": len(documents), "scalars": len(scalars)}
     return Tree.model_construct(
@@ -105,58 +111,43 @@ def build_tree(
     )
 
 
-class _Leaves:
-    """The distinct tensors of a description. ``places`` has for each leaf of the description the
-    number of its tensor."""
+def _storages(tensors: Sequence[Any]) -> list[int | None]:
+    """For each tensor the number of the memory that it shares; None if it shares none."""
+    memory = [_memory_of(tensor) for tensor in tensors]
+    counts = Counter(memory)
+    shared = [one for one in counts if one and counts[one] > 1]
+    numbers = {one: number for number, one in enumerate(shared)}
+    return [numbers.get(one) for one in memory]
 
-    def __init__(
-        self, description: Description, found: dict[str, Any], values: Literal["all", "none"]
-    ) -> None:
-        self.tensors: list[Any] = []
-        self.places: list[int] = []
-        self._found = found
-        self._values = values
-        known: dict[int, int] = {}
-        for tensor in description.tensors:
-            place = known.setdefault(id(tensor), len(self.tensors))
-            if place == len(self.tensors):
-                self.tensors.append(tensor)
-            self.places.append(place)
-        memory = [_memory_of(tensor) for tensor in self.tensors]
-        shared = [one for one in dict.fromkeys(memory) if one and memory.count(one) > 1]
-        self._storages = [shared.index(one) if one in shared else None for one in memory]
 
-    def document(self, place: int, path: str) -> dict[str, Any]:
-        tensor = self.tensors[place]
-        facts = _facts(tensor)
-        if self._storages[place] is not None:
-            facts["storage"] = self._storages[place]
-        if "missing" not in facts and stored_as(_leaf(facts)) is None:
+def _leaf(
+    facts: dict[str, Any], tensor: Any, path: str, found: dict[str, Any],
+    values: Literal["all", "none"],
+) -> dict[str, Any]:  # fmt: skip
+    """The facts of a leaf as they are encoded: with a key, which ``found`` has then, or with the
+    reason why its value is missing."""
+    if "missing" not in facts:
+        if stored_as(Leaf.model_validate({**facts, "key": "x"}, strict=False)) is None:
             facts["missing"] = f"{facts['dtype']} has no encoding"
-        if "missing" not in facts and self._values == "none":
+        elif values == "none":
             facts["missing"] = "policy"
-        if "missing" in facts:
-            facts.pop("quantizer", None)  # it follows from the elements
-        else:
-            key = path.encode("utf-8", "backslashreplace").decode()
-            if len(key) > _MAX_KEY or key in self._found:
-                key = f"{key[:_MAX_KEY]}~{len(self._found)}"
-            facts["key"] = key
-            self._found[key] = tensor
+    if "missing" in facts:
+        facts.pop("quantizer", None)  # it follows from the elements
         return facts
+    key = path.encode("utf-8", "backslashreplace").decode()
+    if len(key) > _MAX_KEY or key in found:
+        key = f"{key[:_MAX_KEY]}~{len(found)}"
+    found[key] = tensor
+    return {**facts, "key": key}
 
 
-def _leaf(facts: dict[str, Any]) -> Leaf:
-    return Leaf.model_validate({**facts, "key": "x"}, strict=False)
-
-
-def _memory_of(tensor: Any) -> int | None:
+def _memory_of(tensor: Any) -> int:
+    """Where its memory begins; 0 if it has none."""
     import torch
 
     if tensor.layout is not torch.strided or tensor.is_meta or not tensor.numel():
-        return None
-    pointer: int = tensor.untyped_storage().data_ptr()
-    return pointer or None
+        return 0
+    return int(tensor.untyped_storage().data_ptr())
 
 
 def _facts(tensor: Any) -> dict[str, Any]:

@@ -138,7 +138,7 @@ class OutputFile:
                 self._file.flush()
                 os.fsync(self._file.fileno())
                 self._file.close()
-                _settle(self._beside, self.path, self._overwrite)
+                settle(self._beside, self.path, overwrite=self._overwrite)
         except BaseException:
             self.discard()
             raise
@@ -213,14 +213,18 @@ def write_file(path: str | os.PathLike[str], data: bytes, *, overwrite: bool = F
 
 
 def settle(source: str, target: str, *, overwrite: bool) -> None:
-    """Gives a whole file its final name, in the same file system.
+    """Gives a whole file or folder its final name, in the same file system.
 
     Raises:
         TapeError: ``exists`` or ``io``.
     """
     _refuse_device(target)
     with _told(target):
-        _settle(source, target, overwrite)
+        if overwrite:
+            os.replace(source, target)
+        else:
+            _move(source, target)
+        _sync_folder(os.path.dirname(target))
 
 
 def copy_tape(
@@ -260,7 +264,7 @@ def new_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
         with _told(str(final)):
             beside.mkdir(mode=0o700)
             yield beside
-            _settle(str(beside), str(final), overwrite=False)
+            settle(str(beside), str(final), overwrite=False)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
 
@@ -310,14 +314,6 @@ def refuse_inputs(path: str, inputs: Iterable[str]) -> None:
                     path=path,
                     advice="name another file for the result",
                 )
-
-
-def _settle(source: str, target: str, overwrite: bool) -> None:
-    if overwrite:
-        os.replace(source, target)
-    else:
-        _move(source, target)
-    _sync_folder(os.path.dirname(target))
 
 
 def _move(source: str, target: str) -> None:
