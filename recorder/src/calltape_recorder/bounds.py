@@ -140,13 +140,6 @@ FEWEST_QUEUED_CALLS = 256
 """So many of these may wait in any case."""
 STUCK_SECONDS = 30.0
 """At the end, nobody waits longer than this for a disk that takes nothing any more."""
-LAST_COMPRESSION_SECONDS = 10.0
-"""At the end, nobody waits longer for compression."""
-UNPACKED_BYTES = 2**28
-"""Readers refuse what becomes larger than this, and than the next, when it is decompressed: it
-could be an attack. So it stays as it is."""
-UNPACKED_TIMES = 60
-"""How many times its compressed size."""
 MAX_CALLS_IN_FILE = 1_000_000
 """The index of a file may have as many groups."""
 MAX_UNSEALED_FILES = 16

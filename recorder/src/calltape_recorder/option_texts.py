@@ -28,7 +28,6 @@ from calltape_recorder.launch.startup.calltape_variable import seconds
 from calltape_schema import TapeError
 
 __all__ = [
-    "parse_compression",
     "parse_count",
     "parse_duration",
     "parse_flight_recorder",
@@ -223,12 +222,6 @@ def parse_word(*words: str) -> Callable[[object], str]:
         return str(value)
 
     return parse
-
-
-def parse_compression(value: object) -> str | None:
-    """Reads the form of compressed files; ``none`` compresses none."""
-    word = parse_word("zstd", "gz", "none")(value)
-    return None if word == "none" else word
 
 
 def parse_mode(value: object) -> int:

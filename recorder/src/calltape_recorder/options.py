@@ -28,7 +28,6 @@ from calltape_recorder.bounds import (
 )
 from calltape_recorder.keep.policies import Every, FlightRecorder, Keep
 from calltape_recorder.option_texts import (
-    parse_compression,
     parse_count,
     parse_duration,
     parse_flight_recorder,
@@ -204,14 +203,6 @@ class Options(BaseModel):
     segment_seconds: float | None = _option(None, _TIME, **_ABOVE_0)
     """Go on in another file when a file has this age."""
 
-    compress: Literal["zstd", "gz"] | None = _option(
-        None, _Spelling("pass 'zstd', 'gz' or None", "zstd, gz or none", parse_compression)
-    )
-    """Compress each file when it is complete. This happens in the background, and adds ``.zst``
-    (``"zstd"``, which needs the extra ``zstd``) or ``.gz`` (``"gz"``) to the name of the file. The
-    file that is being written is never compressed. :meth:`Recorder.close` waits up to 10 s for it;
-    a file that is not compressed by then, or would hardly shrink, stays as it is."""
-
     file_mode: int = _option(
         OWNER_ONLY,
         _Spelling(
@@ -346,7 +337,6 @@ class Keywords(TypedDict, total=False):
     max_age_seconds: float | None
     segment_bytes: int | None
     segment_seconds: float | None
-    compress: Literal["zstd", "gz"] | None
     file_mode: int
     control: str | os.PathLike[str] | None
     via: Literal["hook", "method"]

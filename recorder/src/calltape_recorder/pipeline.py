@@ -298,14 +298,12 @@ class Pipeline:
             target=self._target, losing=self._news.losing,
             path=segments.path, last_write_ns=self.writer.last_write_ns,
             last_error=self.notices.last_error, last_error_ns=self.notices.last_error_ns,
-            compressed=segments.compression.done, uncompressed=segments.compression.left,
         )  # fmt: skip
 
     def abandon(self) -> None:
         """Lets go of all files in a fork: they are the parent's. It takes no lock, because a thread
         that does not exist here may hold it."""
         self._is_abandoned = True
-        self.segments.compression.abandon()
         self.segments.close()
         if self.write_ahead is not None:
             self.write_ahead.abandon()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import gzip
 import os
 from pathlib import Path
 from typing import Any
@@ -169,30 +168,6 @@ def test_what_a_deleted_file_counted_is_counted_on(tmp_path: Path) -> None:
     (rare,) = [k for t in found for k in t.kinds.values() if k.dtypes == ["int16"]]
     assert (rare.seen, rare.kept) == (1, 0)
     assert [axis and axis.sizes for axis in rare.axes] == [{7: 1}, {3: 1}]
-    assert not any(table.other.seen for table in found)
-
-
-def test_so_is_what_a_compressed_one_counted(tmp_path: Path) -> None:
-    model, folder = Identity(), tmp_path / "recorded"
-    options = DELETES | {"max_disk_bytes": 300 * KIB, "segment_bytes": 30 * KIB, "compress": "gz"}
-    with record(model, folder / "a.tape", **options) as recorder:
-        model(torch.zeros(7, 3, dtype=torch.int16))
-        for _ in range(90):
-            model(torch.cat([torch.randn(1280), torch.zeros(1280)]))
-            assert recorder.flush()
-            pipeline: Any = recorder._handler.pipeline
-            assert pipeline.writer.ask(lambda: None, 20)
-    stats = recorder.stats()
-    assert stats.compressed > 5
-    assert stats.dropped["deleted"] > 20
-    for path in folder.iterdir():
-        data = path.read_bytes()
-        name = path.name.removesuffix(".gz")
-        (tmp_path / name).write_bytes(gzip.decompress(data) if name != path.name else data)
-    adds_up(stats, tmp_path)
-    found = tables(tmp_path)
-    assert seen_in(found) == stats.seen == 91
-    assert [k.seen for t in found for k in t.kinds.values() if k.dtypes == ["int16"]] == [1]
     assert not any(table.other.seen for table in found)
 
 

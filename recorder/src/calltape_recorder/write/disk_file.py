@@ -181,10 +181,6 @@ class DiskFile:
         except OSError:  # the disk does not answer: the file may be there
             return True
 
-    def became(self, path: str, identity: tuple[int, int]) -> None:
-        """Notes that another file has taken the place of this one, which was closed."""
-        self.path, self.identity = path, identity
-
     def read_from(self, offset: int) -> bytes:
         """The bytes of the file from an offset on.
 

@@ -11,7 +11,6 @@ from calltape_recorder.bounds import END_SHARE, MAX_CALLS_IN_FILE
 from calltape_recorder.keep.ledger import Ledger
 from calltape_recorder.options import Options
 from calltape_recorder.write.closed_segments import ClosedSegments, Gone
-from calltape_recorder.write.compression import Compression
 from calltape_recorder.write.disk_budget import DiskBudget, Refusal, free_bytes
 from calltape_recorder.write.notices import Notices
 from calltape_recorder.write.tape_file import TapeFile
@@ -41,8 +40,7 @@ class Segments:
     Args:
         path: the path of the first file. The others are ``<stem>-00001.tape`` and so on.
         overwrite: whether to replace an existing first file. Later ones take names that are free.
-        options: tell when the next file begins and when to stop, the permissions of the files, and
-            the form in which complete ones are kept.
+        options: tell when the next file begins and when to stop, and the permissions of the files.
         ledger: tells what became of calls, and is told of files that are gone.
         drain: tells what became of the calls since it was called last, the counted inputs of those
             that are not on the tape, and the dumps.
@@ -51,11 +49,10 @@ class Segments:
 
     Attributes:
         budget: who has how much of ``max_disk_bytes``.
-        compression: of the complete files.
         file: counts the files that were begun. A call may refer to bytes of the current file alone.
 
     Raises:
-        TapeError: ``exists`` or ``io``; ``usage`` if this Python cannot write the form.
+        TapeError: ``exists`` or ``io``.
     """
 
     def __init__(
@@ -84,10 +81,6 @@ class Segments:
         self._manifest: Manifest | None = None
         self._began = self._looked = time.monotonic()
         self._free_left = 0
-        self.compression = Compression(
-            options.compress, options.file_mode, notices.complain, self._closed.measure
-        )
-        self.compression.claim(path, overwrite=overwrite)
         self._tape: TapeFile | None = TapeFile(path, overwrite, options.file_mode)
 
     @property
@@ -104,8 +97,7 @@ class Segments:
     @property
     def _tape_bytes(self) -> int:
         tape = self._tape
-        files = self._closed.nbytes + (tape.size if tape else 0)
-        return files + self.compression.nbytes
+        return self._closed.nbytes + (tape.size if tape else 0)
 
     @property
     def bytes_of_file(self) -> int | None:
@@ -172,7 +164,6 @@ class Segments:
             return
         self.file += 1
         self._closed.add(tape, *self._accounts(tape))
-        self.compression.add(tape)
         with contextlib.suppress(OSError):  # it is tried again when the disk takes the next file
             self._closed.seal(self._finish)
 
@@ -215,36 +206,11 @@ class Segments:
                 self._finish(tape, *self._accounts(tape), is_last=True)
             finally:
                 tape.close()
-            self.compression.add(tape)
-        # No file is deleted for it: after the last end, nothing on the tape would say so.
-        self.compression.finish(self._has_room_left)
         if refused is not None:
             raise refused
 
-    def compress_some(self) -> bool:
-        """Compresses a piece of a complete file; False if there is none to compress."""
-        return self.compression.step(self._has_room)
-
-    def _has_room(self, nbytes: int, tape: TapeFile) -> bool:
-        """Whether so many bytes may be written to compress a file. The oldest files give way."""
-        if not self._leaves_free(nbytes):
-            return False
-        while not self.budget.claim(self._needed() + nbytes):
-            if self._closed.next_to_go in (None, tape) or not self._delete_one():
-                return False
-        return True
-
-    def _has_room_left(self, nbytes: int, _tape: TapeFile) -> bool:
-        """Whether so many bytes may be written to compress a file when there will be no other."""
-        return self._leaves_free(nbytes) and self.budget.claim(self._needed(is_last=True) + nbytes)
-
-    def _leaves_free(self, nbytes: int) -> bool:
-        floor = self._options.min_free_bytes
-        return floor is None or free_bytes(self.first_path) >= floor + nbytes
-
     def close(self) -> None:
         """Closes the files as they are."""
-        self.compression.close()
         for unsealed in list(self._closed.unsealed):
             unsealed.closed.tape.close()
         if self._tape is not None:
@@ -268,7 +234,6 @@ class Segments:
         while True:
             path = f"{self._stem}-{self._number + 1:05d}.tape"
             try:
-                self.compression.claim(path, overwrite=False)
                 tape = TapeFile(path, overwrite=False, mode=self._options.file_mode)
             except TapeError as error:
                 if error.kind != "exists":

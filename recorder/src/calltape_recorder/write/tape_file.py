@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-import zlib
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
 
 from calltape_recorder.bounds import OWNER_ONLY
 from calltape_recorder.write.disk_file import DiskFile
@@ -18,84 +15,7 @@ from calltape_schema.records import Manifest
 from calltape_schema.tar import BLOCK, parse_header
 from calltape_schema.writer import TapeWriter
 
-__all__ = ["SUFFIXES", "CompressedFile", "Compressor", "TapeFile", "compressor"]
-
-# The two forms in which a complete tape may be compressed, and where its end is then.
-#
-# In come bytes, out go compressed ones. The end is in a frame of its own at the end, so that it
-# is read without the rest.
-
-SUFFIXES = {"zstd": ".zst", "gz": ".gz"}
-"""What is added to the name of a file, by form."""
-
-_GZIP = 16 + zlib.MAX_WBITS  # zlib writes, and reads, the frame of gzip
-_GZIP_LEVEL, _ZSTD_LEVEL = 6, 3
-
-
-class Compressor(Protocol):
-    """Compresses one frame."""
-
-    def compress(self, data: bytes, /) -> bytes: ...
-
-    def flush(self) -> bytes: ...
-
-
-class CompressedFile(NamedTuple):
-    """A compressed file that took the place of a tape.
-
-    Attributes:
-        form: ``zstd`` or ``gz``.
-        path: of the file.
-        size: of the file, in bytes.
-        identity: device and inode.
-        tail: the offset of the frame that has the end.
-    """
-
-    form: str
-    path: str
-    size: int
-    identity: tuple[int, int]
-    tail: int
-
-    def unpacked(self, frame: bytes) -> bytes:
-        """The bytes of the frame of the end.
-
-        Raises:
-            OSError: they are damaged.
-        """
-        try:
-            if self.form == "gz":
-                return zlib.decompress(frame, _GZIP)
-            return bytes(_zstd().decompress(frame))
-        except Exception as error:
-            raise OSError(str(error)) from None
-
-
-def compressor(form: str) -> Compressor:
-    """A compressor for one frame of this form, ``zstd`` or ``gz``.
-
-    Raises:
-        TapeError: ``usage`` if this Python cannot write the form.
-    """
-    if form == "gz":
-        return zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP)
-    module = _zstd()
-    parameters = module.CompressionParameter
-    options = {parameters.compression_level: _ZSTD_LEVEL, parameters.checksum_flag: 1}
-    return module.ZstdCompressor(options=options)  # type: ignore[no-any-return]
-
-
-def _zstd() -> Any:
-    """Zstandard, of Python itself from 3.14 on."""
-    for name in ("compression.zstd", "backports.zstd"):
-        try:
-            return importlib.import_module(name)
-        except ImportError:
-            continue
-    raise TapeError(
-        "usage", "compress='zstd' needs Zstandard, which this Python does not have",
-        advice="install calltape-recorder[zstd], or pass compress='gz'",
-    )  # fmt: skip
+__all__ = ["TapeFile"]
 
 
 class TapeFile(DiskFile):
@@ -120,7 +40,6 @@ class TapeFile(DiskFile):
         self.end_start: int | None = None
         self.size = self.calls = 0
         self._writer: TapeWriter | None = None  # until it is closed
-        self._compressed: CompressedFile | None = None
 
     def begin(self, manifest: Manifest) -> None:
         """Writes the manifest, the first member.
@@ -183,22 +102,13 @@ class TapeFile(DiskFile):
         writer.rewind()
         self.size, self.calls = writer.end, writer.calls
 
-    def became_compressed(self, other: CompressedFile) -> None:
-        """Notes that a compressed file has taken the place of this one, which was sealed."""
-        self._compressed = other
-        self.became(other.path, other.identity)
-        self.size = other.size
-
     def read_end(self) -> End | None:
         """The written end; None if there is none, or if the file is gone or damaged."""
-        start, packed = self.end_start, self._compressed
+        start = self.end_start
         if start is None:
             return None
         try:
-            if packed is None:
-                tail = self.read_from(start)
-            else:
-                tail = packed.unpacked(self.read_from(packed.tail))
+            tail = self.read_from(start)
             found = parse_header(tail[:BLOCK], start)
             return None if found is None else decode_end(tail[BLOCK : BLOCK + found.size])
         except (OSError, TapeError):

@@ -197,8 +197,6 @@ class Writer:
                     self._notices.complain("calls could not be written", error)
             elif self._stopping:
                 return
-            elif self._segments.compress_some():  # a piece: a call that comes now waits for it
-                sleep(_PAUSE_SECONDS)
             else:
                 empty += 1
                 self._wait(asleep=empty >= _IDLE_POLLS)
