@@ -161,6 +161,8 @@ MAX_TAPES = 10_000
 
 # What is said, and read from outside.
 
+MAX_KEPT_LINES = 100
+"""Lines for the log that a greenlet is to say."""
 MAX_NEWS = 100
 """News that wait to be said."""
 AGAIN_SECONDS = 60.0

@@ -32,11 +32,10 @@ from calltape_recorder.snapshot.earlier_copies import EarlierCopies
 from calltape_recorder.snapshot.repeats import Repeats
 from calltape_recorder.threads import HasLock
 from calltape_recorder.write.encoding import Encoder
-from calltape_recorder.write.flight_recorder import HeldCalls
 from calltape_recorder.write.notices import BEGINNING, AccountNews, Notices
 from calltape_recorder.write.segments import Segments
 from calltape_recorder.write.write_ahead import WriteAhead
-from calltape_recorder.write.writer import Writer
+from calltape_recorder.write.writer import HeldCalls, Writer
 from calltape_schema.endings import Coverage, Dump
 from calltape_schema.inputs_table import InputsTable
 from calltape_schema.records import MINOR, VERSION, Manifest, Observed, Target

@@ -19,20 +19,19 @@ from calltape_recorder.bounds import MAX_CLASSES
 from calltape_recorder.capture.keys import ModuleNames
 from calltape_recorder.capture.structures import Structure
 from calltape_recorder.control import ControlFile
-from calltape_recorder.functions import owner_of
 from calltape_recorder.handler import CallHandler
 from calltape_recorder.host import lifecycle
-from calltape_recorder.host.attachment import Attachment
 from calltape_recorder.host.blind_spots import blind_spots
 from calltape_recorder.host.hooks import HookPair
+from calltape_recorder.host.listener import Attachment
 from calltape_recorder.host.method import ReplacedMethod
-from calltape_recorder.host.target import check_target, describe_target
+from calltape_recorder.host.target import check_target, describe_target, owner_of
 from calltape_recorder.keep.ledger import State, Stats
 from calltape_recorder.keep.policies import Rate
-from calltape_recorder.log import say, say_kept
 from calltape_recorder.options import Keywords, absolute_path, check_options
 from calltape_recorder.pipeline import Pipeline, child_path, free_path
 from calltape_recorder.threads import RLock, value_of
+from calltape_recorder.write.notices import say, say_kept
 from calltape_schema import TapeError
 from calltape_schema.empty_tapes import why_empty
 from calltape_schema.plain_classes import name_of

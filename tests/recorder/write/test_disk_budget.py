@@ -13,9 +13,8 @@ import torch
 from calltape_recorder import Rate, TapeError, record
 from calltape_recorder.bounds import OWNER_ONLY
 from calltape_recorder.write import disk_file, segments
-from calltape_recorder.write.disk_budget import DiskBudget
-from calltape_recorder.write.disk_file import DiskFile
-from calltape_recorder.write.tape_file import TapeFile
+from calltape_recorder.write.disk_file import TapeFile
+from calltape_recorder.write.segments import DiskBudget
 from calltape_schema import writer as tape_writer
 from calltape_schema.end import End
 from calltape_schema.inputs_table import InputsTable
@@ -300,7 +299,7 @@ def test_a_disk_that_takes_a_byte_at_a_time(
     monkeypatch.setattr(
         disk_file, "pwritev", lambda file, parts, at: real(file, [b"".join(parts)[:1]], at)
     )
-    file = DiskFile(str(tmp_path / "t"), overwrite=False, mode=OWNER_ONLY)
+    file = TapeFile(str(tmp_path / "t"), overwrite=False, mode=OWNER_ONLY)
     data = bytes(range(256)) * 8
     file.write_at(0, [b"", data, b"", b"end"])
     assert (tmp_path / "t").read_bytes() == data + b"end"

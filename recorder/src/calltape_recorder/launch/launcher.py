@@ -40,11 +40,11 @@ from calltape_recorder.launch.startup.calltape_explaining import (
     has_tape,
 )
 from calltape_recorder.launch.startup.calltape_variable import seconds, split
-from calltape_recorder.log import say
 from calltape_recorder.options import help_of, parse_options
 from calltape_recorder.recorder import Recorder, record
 from calltape_recorder.threads import RLock
 from calltape_recorder.write.disk_file import make_folders
+from calltape_recorder.write.notices import say
 from calltape_schema import TapeError
 
 __all__ = ["STARTUP", "attach", "main", "options_in", "prepare"]

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import time
 from collections.abc import Callable, Sequence
 
-from calltape_recorder.bounds import END_SHARE, MAX_CALLS_IN_FILE
+from calltape_recorder.bounds import AHEAD_SHARE, END_SHARE, MAX_CALLS_IN_FILE
 from calltape_recorder.keep.ledger import Ledger
 from calltape_recorder.options import Options
+from calltape_recorder.threads import RLock
 from calltape_recorder.write.closed_segments import ClosedSegments, Gone
-from calltape_recorder.write.disk_budget import DiskBudget, Refusal, free_bytes
+from calltape_recorder.write.disk_file import TapeFile
 from calltape_recorder.write.notices import Notices
-from calltape_recorder.write.tape_file import TapeFile
 from calltape_schema import TapeError
 from calltape_schema.endings import Coverage, Dump
 from calltape_schema.groups import Append, NewCall, planned
@@ -21,13 +22,81 @@ from calltape_schema.inputs_table import InputsTable
 from calltape_schema.records import Manifest, Segment
 from calltape_schema.writer import manifest_member
 
-__all__ = ["OtherFile", "Refusal", "Segments"]
+__all__ = ["DiskBudget", "OtherFile", "Refusal", "Segments"]
 
 _LOOK_SECONDS = 1.0
 _FREE_LOOK_BYTES = 16 * 1024 * 1024
 _END_BYTES = 64 * 1024  # of an end without its index, until one was larger
 _LAST_END_BYTES = 8 * 1024  # of the end of a file without calls
 _INDEX_BYTES = 32  # in the end, per group, before it is deflated
+
+
+class Refusal(Exception):  # noqa: N818 - a decision, not an error
+    """No more bytes may be written. Calls are dropped for the reason in ``args[0]``."""
+
+
+def free_bytes(path: str) -> int:
+    """How many bytes are free where a file is."""
+    found = os.statvfs(os.path.dirname(path) or ".")
+    return found.f_bavail * found.f_frsize
+
+
+class DiskBudget:
+    """Shares the bytes of ``max_disk_bytes``. The writer's thread claims some for the tapes
+    (:meth:`claim`), and threads that write ahead borrow some (:meth:`lend`).
+
+    The lock is reentrant: a signal handler may call the model while its thread is in here.
+
+    Args:
+        most: how many bytes there are; None if there is no bound.
+
+    Attributes:
+        lent: bytes of calls under way.
+    """
+
+    def __init__(self, most: int | None) -> None:
+        self.lock = RLock()
+        self._most = most
+        self._taken = 0
+        self._wanted = 0  # the most that was lent at once, within its share
+        self.lent = 0
+
+    @property
+    def for_tapes(self) -> int | None:
+        """How many bytes all tapes may have; None if there is no bound."""
+        if self._most is None:
+            return None
+        # If old tapes are deleted for new ones, the disk is always full. So the bytes that
+        # write-ahead needed once stay free, because it will need them again.
+        return self._most - max(self.lent, self._wanted)
+
+    def claim(self, nbytes: int) -> bool:
+        """Sets how many bytes the tapes have, with what they are about to write. False, and nothing
+        changes, if that is too much."""
+        with self.lock:
+            most = self.for_tapes
+            if most is not None and nbytes > most:
+                return False
+            self._taken = nbytes
+            return True
+
+    def lend(self, nbytes: int) -> bool:
+        """Lends so many more bytes to a call that is written ahead. False, and nothing changes, if
+        that is too much."""
+        with self.lock:
+            lent = self.lent + nbytes
+            if self._most is not None:
+                if lent <= self._most // AHEAD_SHARE:
+                    self._wanted = max(self._wanted, lent)
+                if self._taken + lent > self._most:
+                    return False
+            self.lent = lent
+            return True
+
+    def give_back(self, nbytes: int) -> None:
+        """Takes back so many bytes that were lent, as they are gone from the disk."""
+        with self.lock:
+            self.lent -= nbytes
 
 
 class OtherFile(Exception):  # noqa: N818 - a signal between two functions, not an error
@@ -211,8 +280,8 @@ class Segments:
 
     def close(self) -> None:
         """Closes the files as they are."""
-        for unsealed in list(self._closed.unsealed):
-            unsealed.closed.tape.close()
+        for closed in list(self._closed.unsealed):
+            closed.tape.close()
         if self._tape is not None:
             self._tape.close()
 
@@ -298,7 +367,7 @@ class Segments:
             besides: a file whose end is not counted.
             is_last: whether there will be no other file.
         """
-        opened = [unsealed.closed.tape for unsealed in self._closed.unsealed]
+        opened = [closed.tape for closed in self._closed.unsealed]
         if self._tape is not None:
             opened.append(self._tape)
         ends = sum(
