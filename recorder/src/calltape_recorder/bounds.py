@@ -156,8 +156,8 @@ MAX_REASON_CHARACTERS = 1000
 """The reason of one."""
 MAX_INSTANCES = 32
 """Instances of a class that one process records: each has a tape and a thread."""
-MAX_TAPES = 10_000
-"""Names that are tried for a tape: the directory may be full of older ones."""
+MAX_NAMES_TRIED = 100
+"""Names that are tried for a tape: other threads may take those that were free."""
 
 # What is said, and read from outside.
 

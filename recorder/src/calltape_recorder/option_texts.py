@@ -24,7 +24,7 @@ from calltape_recorder.keep.policies import (
     PerStructure,
     Rate,
 )
-from calltape_recorder.launch.startup.calltape_variable import seconds
+from calltape_recorder.launch.startup.calltape_startup import seconds
 from calltape_schema import TapeError
 
 __all__ = [

@@ -9,7 +9,7 @@ import pytest
 
 from calltape_recorder import FlightRecorder, TapeError
 from calltape_recorder.launch.launcher import options_in
-from calltape_recorder.launch.startup.calltape_variable import split
+from calltape_recorder.launch.startup.calltape_startup import split
 from calltape_recorder.option_texts import parse_duration, parse_keep, parse_size
 
 

@@ -35,6 +35,7 @@ __all__ = [
     "check_target",
     "describe_producer",
     "describe_target",
+    "original_of",
     "outside_state",
     "owner_of",
     "rank_now",
@@ -237,6 +238,13 @@ def _takes_attributes(target: Any) -> bool:
     return True
 
 
+def original_of(module: Any) -> Any:
+    """The module inside one that ``torch.compile`` made; of anything else, the object itself."""
+    parts = getattr(module, "__dict__", {}).get("_modules")
+    # In a scripted module, _modules is not a dict.
+    return parts.get("_orig_mod", module) if isinstance(parts, dict) else module
+
+
 def describe_target(
     module: Any, method: str, via: Literal["hook", "method"], *, withholds: bool
 ) -> Target:
@@ -244,9 +252,7 @@ def describe_target(
 
     For a module that ``torch.compile`` made, they come from the module inside it.
     """
-    parts = vars(module).get("_modules")
-    # In a scripted module, _modules is not a dict.
-    original = parts.get("_orig_mod", module) if isinstance(parts, dict) else module
+    original = original_of(module)
     name = str(module.__name__)[:MAX_NAME_CHARACTERS] if isinstance(module, ModuleType) else None
     return Target(
         type=type_name(type(original)), method=method[:MAX_NAME_CHARACTERS], via=via,
