@@ -193,6 +193,6 @@ def test_the_manifest_notes_the_options(tmp_path: Path) -> None:
 def test_json_gives_numbers_where_the_text_has_words() -> None:
     said = {"max_share": 0.01, "max_calls": 3, "max_seconds": 1.5, "segment_bytes": 10}
     assert parse_options(said) == said
-    for wrong in (True, "", "x", None, []):
+    for wrong in (True, "", "x", []):
         with pytest.raises(TapeError, match="max_share"):
             parse_options({"max_share": wrong})

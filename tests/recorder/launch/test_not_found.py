@@ -1,4 +1,4 @@
-"""What is said of a target that was not found: that nothing is recorded, and which models there are."""
+"""What is said of a target that was not found: that nothing is recorded, and what could be."""
 
 from __future__ import annotations
 
