@@ -21,7 +21,7 @@ import os
 import sys
 import time
 from collections import deque
-from traceback import extract_tb, format_exception
+from traceback import extract_tb
 from typing import Any
 
 from calltape_recorder.bounds import (
@@ -107,10 +107,11 @@ class Notices:
         self._note(f"{about}: {what}")
         if self._is_new(about):
             say(logging.WARNING, f"{about}: {what} (said once; see Recorder.stats())")
-            if not _log.isEnabledFor(logging.DEBUG):
-                return
-            lines = _without_lines if self._withholds else _with_lines
-            say(logging.DEBUG, f"{about}\n{lines(error)}")
+            if _log.isEnabledFor(logging.DEBUG):
+                # No lines of code, and no other exceptions: they may have the text of one.
+                frames = extract_tb(_traceback_of(error))
+                lines = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
+                say(logging.DEBUG, "\n".join([about, *lines]))
 
     def warn(self, text: str) -> None:
         """Logs a text once."""
@@ -164,21 +165,6 @@ def _without_text(error: BaseException) -> str:
     number = _errno_of(error) if issubclass(type(error), OSError) else None
     reason = f": {os.strerror(number)}" if type(number) is int else ""
     return f"{name_of(type(error))}{reason}"
-
-
-def _with_lines(error: BaseException) -> str:
-    try:
-        return "".join(format_exception(error))
-    except BaseException as broken:  # the code of the exception, or of the one that it came from
-        if is_interrupt(broken):
-            raise
-        return _without_lines(error)
-
-
-def _without_lines(error: BaseException) -> str:
-    """The frames of the traceback. A line of code may have the text of the exception."""
-    frames = extract_tb(_traceback_of(error))
-    return "\n".join(f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames)
 
 
 def _one_line(error: BaseException) -> str:
