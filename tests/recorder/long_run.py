@@ -93,7 +93,6 @@ def caches(recorder: Recorder) -> dict[str, int]:
         "under way": len(recorder._attachment.under_way),  # type: ignore[union-attr]
         "files": mine.segments.count,
         "unsealed": len(mine.segments._closed.unsealed),
-        "to compress": len(mine.segments.compression._waiting),
         "said": len(mine.notices._said),
         "news": len(mine.notices._news),
     }
