@@ -20,12 +20,9 @@ if TYPE_CHECKING:
     from calltape_analyzer.differences.change import Change
     from calltape_analyzer.differences.difference import TapeDifference, diff
     from calltape_analyzer.editing.choice import Choice
-    from calltape_analyzer.editing.diagnosis import Diagnosis, diagnose
+    from calltape_analyzer.editing.diagnosis import Diagnosis, Symptom, diagnose
     from calltape_analyzer.editing.edit_report import EditReport
-    from calltape_analyzer.editing.filtering import filter_tape
-    from calltape_analyzer.editing.merging import merge_tapes
-    from calltape_analyzer.editing.recovering import recover_tape
-    from calltape_analyzer.editing.symptom import Symptom
+    from calltape_analyzer.editing.edits import filter_tape, merge_tapes, recover_tape
     from calltape_analyzer.errors import (
         ExportError,
         InferenceError,
@@ -225,12 +222,9 @@ _NAMES = {
     "differences.change": ("Change",),
     "differences.difference": ("TapeDifference", "diff"),
     "editing.choice": ("Choice",),
-    "editing.diagnosis": ("Diagnosis", "diagnose"),
-    "editing.symptom": ("Symptom",),
+    "editing.diagnosis": ("Diagnosis", "Symptom", "diagnose"),
     "editing.edit_report": ("EditReport",),
-    "editing.filtering": ("filter_tape",),
-    "editing.merging": ("merge_tapes",),
-    "editing.recovering": ("recover_tape",),
+    "editing.edits": ("filter_tape", "merge_tapes", "recover_tape"),
     "errors": (
         "ExportError",
         "InferenceError",

@@ -115,8 +115,7 @@ def bundle(
     inputs = [os.fspath(one) for one in model_code]
     options: dict[str, Any] = dict(redaction or {})
     place = _place_of(tape, call)
-    out = OutputFile(path, overwrite=overwrite, inputs=[*tape.paths, *inputs])
-    try:
+    with OutputFile(path, overwrite=overwrite, inputs=[*tape.paths, *inputs]) as out:
         with tempfile.TemporaryDirectory(prefix="calltape-") as folder:
             beside = Path(folder)
             notes = _write_tape(tape, beside / TAPE, options)
@@ -127,12 +126,8 @@ def bundle(
             packed = beside / "bundle.zip"
             files = _pack(packed, beside / TAPE, texts, sources)
             _check_size(packed.stat().st_size, limit, files)
-            _append(out, packed)
+            out.append_file(packed)
         size = out.end
-        out.finish()
-    except BaseException:
-        out.discard()
-        raise
     notes += [f"{name} goes in as it is" for name in sources]
     notes += _notes_of_model(factory, sources)
     return Bundle(path=os.fspath(path), size=size, files=tuple(files), notes=tuple(notes))
@@ -313,7 +308,3 @@ def _check_size(size: int, limit: int, files: Sequence[BundledFile]) -> None:
         f"(largest: {shown})",
         advice=_ADVICE,
     )
-
-
-def _append(out: OutputFile, packed: Path) -> None:
-    out.append(_read(packed))

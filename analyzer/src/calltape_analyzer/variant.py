@@ -153,10 +153,7 @@ class Variant(ProgramSource, Shown):
         did."""
         found: dict[bool, list[Call]] = {False: [], True: []}
         for call in self._tape.calls:
-            placed = self._sorter.sorted(call.record.inputs)
-            if self.facts.group.key.takes(placed.key) and all(
-                condition.holds(placed.row) for condition in self.facts.conditions
-            ):
+            if self.facts.has(self._sorter.sorted(call.record.inputs)):
                 found[has_raised(call)].append(call)
         returned, raised = found[False], found[True]
         return raised if raised_are_evidence(len(returned)) else returned

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from calltape_analyzer import diff, export, load_programs, open_tape, replay, survey
-from calltape_analyzer.editing.sized_calls import SizedCalls
+from calltape_analyzer.editing.choice import SizedCalls
 from calltape_analyzer.tape import Tape
 from tests.analyzer.tapes import Recorded, write_tape
 

@@ -78,7 +78,7 @@ def filter_(
     calltape filter runs/ -o long.tape --where 'sequence_length > 512' --first 10
     calltape filter runs/llm.tape -o shapes.tape --novel --drop '*'
     """
-    from calltape_analyzer.editing.filtering import filter_tape
+    from calltape_analyzer.editing.edits import filter_tape
 
     with (
         opened(paths, Part(calls, variant, target=target), tells=False) as tape,
@@ -110,7 +110,7 @@ def merge(
     calltape merge monday.tape tuesday.tape -o week.tape
     calltape merge runs/ -o all.tape
     """
-    from calltape_analyzer.editing.merging import merge_tapes
+    from calltape_analyzer.editing.edits import merge_tapes
 
     with opened(paths, Part(target=target), tells=False) as tape, forced(), wrong_words():
         print_report(merge_tapes(tape, out, overwrite=force), json)
@@ -129,7 +129,7 @@ def recover(
     calltape recover crashed.tape -o mended.tape
     calltape recover runs/ --target Llama -o llama.tape --json
     """
-    from calltape_analyzer.editing.recovering import recover_tape
+    from calltape_analyzer.editing.edits import recover_tape
     from calltape_analyzer.reading.compressed import remainders_taken
 
     with (

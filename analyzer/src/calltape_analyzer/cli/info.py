@@ -31,9 +31,7 @@ from calltape_analyzer.cli.recordings import (
     traffic_lines,
 )
 from calltape_analyzer.cli.tapes import Part, opened
-from calltape_analyzer.editing.contents import contents_of
-from calltape_analyzer.editing.diagnosis import symptoms_of
-from calltape_analyzer.editing.symptom import Symptom
+from calltape_analyzer.editing.diagnosis import Symptom, contents_of, symptoms_of
 from calltape_analyzer.observing.contexts import Context
 from calltape_analyzer.observing.signature import signature_text
 from calltape_analyzer.observing.traffic_counters import CountedKind

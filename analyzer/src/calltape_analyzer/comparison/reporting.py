@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from calltape_analyzer.comparison.reports import Report, ReportRow
@@ -17,8 +17,9 @@ from calltape_analyzer.observing.call_source import CallSource
 from calltape_analyzer.observing.evidence import has_raised, left_out_note
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.reading.call import Call
-from calltape_analyzer.reading.segment import UNDER_WAY_WORDS
+from calltape_analyzer.reading.segment import UNDER_WAY_WORDS, Segment
 from calltape_analyzer.text import counted, some_of
+from calltape_schema.errors import TapeError
 
 
 def report_on(
@@ -55,9 +56,7 @@ def report_on(
     wrong = [calls[place] for place, row in pairs if not row.ok]
     lost = 0
     if failing is not None and wrong:
-        from calltape_analyzer.writing.chosen_calls import write_chosen
-
-        lost = write_chosen(tape.segments, wrong, failing, "replay", {"failing": "yes"})
+        lost = _write_failing(tape.segments, wrong, failing)
     notes = [f"{counted(lost, 'failing call')} could not be written: damaged"] if lost else []
     notes += raised_note(reasons.pop("raised", 0))
     notes += [f"{counted(count, 'call')} {why}: left out" for why, count in reasons.items()]
@@ -68,6 +67,40 @@ def report_on(
         )
     report.notes += notes
     return report
+
+
+def _write_failing(
+    segments: Sequence[Segment], calls: Sequence[Call], path: str | os.PathLike[str]
+) -> int:
+    """Writes the calls that failed to a new tape, whose history says so.
+
+    Returns:
+        How many of them are damaged, and not on it.
+
+    Raises:
+        TapeError: ``exists`` or ``io``.
+    """
+    from calltape_analyzer.writing.coverage import coverage_for
+    from calltape_analyzer.writing.lineage import derived, numbering_of
+    from calltape_analyzer.writing.tape_writer import TapeWriter
+
+    numbering, left_out, damaged = numbering_of(segments), Counter[bytes](), 0
+    for segment in segments:
+        left_out[segment.manifest.tape] += len(segment)
+    left_out.subtract(call.ref.tape for call in calls)
+    manifest = derived(
+        segments, "replay", {"failing": "yes"}, numbering=numbering, left_out=left_out
+    )
+    with TapeWriter(path, manifest, inputs=[segment.path for segment in segments]) as writer:
+        for call in calls:
+            try:
+                writer.copy(call, number=numbering.number_of(*call.ref))
+            except TapeError as error:
+                if error.kind not in ("damaged", "invalid"):
+                    raise
+                damaged += 1
+        writer.seal(coverage_for(segments, writer.calls, left_out.total()))
+    return damaged
 
 
 def _raised(call: Call) -> str | None:

@@ -12,10 +12,10 @@ import shutil
 from typing import Any
 
 from calltape_analyzer.converting.flat_calls import OTHER_FORM, FlatCalls
-from calltape_analyzer.converting.new_folder import create_file, create_folder, new_folder
 from calltape_analyzer.converting.written import Written
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.tape import Tape
+from calltape_analyzer.writing.output_file import create_file, new_folder
 from calltape_schema.blob import stored_as
 from calltape_schema.leaves import Leaf
 
@@ -59,7 +59,7 @@ def write_onnx_test_data(
                 shutil.copyfileobj(given, copy)
         for count, found in enumerate(calls):
             own = folder / f"test_data_set_{count}"
-            create_folder(own)
+            own.mkdir(mode=0o700)
             sides = (("input", found.inputs), ("output", found.outputs or {}))
             for side, tensors in sides:
                 for at, (name, tensor) in enumerate(tensors.items()):

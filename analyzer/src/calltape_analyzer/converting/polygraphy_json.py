@@ -11,13 +11,13 @@ import base64
 import io
 import json
 import os
-from typing import IO, Any
+from typing import Any
 
 from calltape_analyzer.converting.flat_calls import OTHER_FORM, FlatCall, FlatCalls
-from calltape_analyzer.converting.new_folder import new_file
 from calltape_analyzer.converting.written import Written
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.tape import Tape
+from calltape_analyzer.writing.output_file import OutputFile
 
 __all__ = ["write_polygraphy_inputs", "write_polygraphy_outputs"]
 
@@ -45,12 +45,13 @@ def write_polygraphy_inputs(
         TapeError: ``exists``, ``io``, ``invalid``.
     """
     calls = FlatCalls(tape, model)
-    with new_file(path) as made, made.open("w", encoding="ascii") as file:
-        file.write("[")
+    with OutputFile(path) as file:
+        _write(file, "[")
         for count, found in enumerate(calls):
-            file.write(",\n" if count else "\n")
-            json.dump({name: _array(name, one) for name, one in found.inputs.items()}, file)
-        file.write("\n]\n")
+            _write(file, ",\n" if count else "\n")
+            arrays = {name: _array(name, one) for name, one in found.inputs.items()}
+            _write(file, json.dumps(arrays))
+        _write(file, "\n]\n")
         return calls.written("inputs")
 
 
@@ -64,16 +65,20 @@ def write_polygraphy_outputs(
         UsageError: a call has no outputs on the tape.
     """
     calls = FlatCalls(tape, model)
-    with new_file(path) as made, made.open("w", encoding="ascii") as file:
-        file.write(f'{{"lst": [["{_RUNNER}", [')
+    with OutputFile(path) as file:
+        _write(file, f'{{"lst": [["{_RUNNER}", [')
         for count, found in enumerate(calls):
-            file.write(",\n" if count else "\n")
-            _write_result(file, found)
-        file.write(f'\n]]], "{_CLASS}": "RunResults"}}\n')
+            _write(file, ",\n" if count else "\n")
+            _write(file, json.dumps(_result(found)))
+        _write(file, f'\n]]], "{_CLASS}": "RunResults"}}\n')
         return calls.written("outputs")
 
 
-def _write_result(file: IO[str], found: FlatCall) -> None:
+def _write(file: OutputFile, text: str) -> None:
+    file.append([text.encode("ascii")])
+
+
+def _result(found: FlatCall) -> dict[str, Any]:
     if found.outputs is None:
         raise UsageError(
             f"call {found.call.number} has no outputs on the tape",
@@ -83,13 +88,12 @@ def _write_result(file: IO[str], found: FlatCall) -> None:
         name: {"values": _array(name, one), _CLASS: "LazyArray"}
         for name, one in found.outputs.items()
     }
-    result = {
+    return {
         "outputs": outputs,
         "runtime": found.call.duration,
         "runner_name": _RUNNER,
         _CLASS: "IterationResult",
     }
-    json.dump(result, file)
 
 
 def _array(name: str, tensor: Any) -> dict[str, str]:

@@ -21,13 +21,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from calltape_analyzer.converting.new_folder import create_file, new_folder
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.programs.regular_files import read_json, read_regular, told_of
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import some_of
 from calltape_analyzer.writing.built_calls import ABSENT, build_call
 from calltape_analyzer.writing.coverage import coverage_of_numbers
+from calltape_analyzer.writing.output_file import create_file, new_folder
 from calltape_analyzer.writing.tape_writer import TapeWriter
 from calltape_schema import __version__
 from calltape_schema.blob import header_size, parse_header

@@ -1,30 +1,39 @@
 """Which calls of a tape are wanted.
 
 In come a tape and what somebody asks for. Out go the places of the calls, in order. Records are
-decoded only where the question needs them, and no tensor bytes are read.
+decoded only where the question needs them, and no tensor bytes are read. Conditions on sizes name
+them as people do.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
 from calltape_analyzer.editing.expressions import Expression
 from calltape_analyzer.editing.novelty import Novelty
-from calltape_analyzer.editing.sized_calls import SizedCalls
+from calltape_analyzer.errors import UsageError
+from calltape_analyzer.observing.columns import Column, value_in
+from calltape_analyzer.observing.layout import ArgumentLayout
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.plain_data import PlainData
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.damage import is_damage
+from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.tape import Tape
+from calltape_analyzer.text import pattern_of, some_of
+from calltape_analyzer.variants.facts import VariantFacts
 from calltape_schema.errors import TapeError
 from calltape_schema.records import CallRecord
 
-__all__ = ["Choice", "chosen"]
+__all__ = ["Choice", "SizedCalls", "chosen"]
+
+_MOST_SHOWN = 20
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Duration = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -80,9 +89,8 @@ def chosen(tape: Tape, choice: Choice) -> array[int]:
     """
     tape.calls.scan()  # a damaged call is none, whatever the end of its file says
     found: Iterable[int] = range(len(tape.calls))
-    tests = list(_tests(tape, choice))
-    if tests:
-        found = _passing(tape, tests)
+    if not _TESTS.keys().isdisjoint(choice.options) or choice.where:
+        found = _passing(tape, choice)
     if choice.novel:
         found = _novel(tape, found)
     if choice.every is not None:
@@ -102,13 +110,29 @@ def _first(places: Iterable[int], most: int) -> Iterator[int]:
                 return
 
 
-_Test = Callable[[Call, CallRecord], bool]
+_TESTS: Mapping[str, Callable[[CallRecord, Any], bool]] = {
+    "start": lambda record, start: record.time_ns / 1e9 >= start,
+    "end": lambda record, end: record.time_ns / 1e9 < end,
+    "raised": lambda record, raised: (record.error is not None) == raised,
+    "slower": lambda record, least: (
+        record.duration_ns is not None and record.duration_ns / 1e9 >= least
+    ),
+    "faster": lambda record, most: (
+        record.duration_ns is not None and record.duration_ns / 1e9 <= most
+    ),
+    "threads": lambda record, threads: record.thread in threads,
+}
+"""By the name of a field of :class:`Choice` whether a record is as it asks."""
 
 
-def _passing(tape: Tape, tests: Sequence[_Test]) -> Iterator[int]:
+def _passing(tape: Tape, choice: Choice) -> Iterator[int]:
+    tests = [(_TESTS[name], asked) for name, asked in choice.options.items() if name in _TESTS]
+    sizes = _Sizes(tape, choice.where) if choice.where else None
     for place, call in enumerate(tape.calls):
         record = _record_of(call)
-        if record is not None and all(test(call, record) for test in tests):
+        if record is None or not all(test(record, asked) for test, asked in tests):
+            continue
+        if sizes is None or sizes.meet(call):
             yield place
 
 
@@ -119,70 +143,6 @@ def _record_of(call: Call) -> CallRecord | None:
         if not is_damage(error):
             raise
         return None  # it stands in the tape's damage
-
-
-def _tests(tape: Tape, choice: Choice) -> Iterator[_Test]:
-    start, end = choice.start, choice.end
-    if start is not None:
-        yield lambda call, record: record.time_ns / 1e9 >= start
-    if end is not None:
-        yield lambda call, record: record.time_ns / 1e9 < end
-    if choice.raised is not None:
-        yield lambda call, record: (record.error is not None) == choice.raised
-    slower, faster = choice.slower, choice.faster
-    if slower is not None:
-        yield (
-            lambda call, record: (
-                record.duration_ns is not None and record.duration_ns / 1e9 >= slower
-            )
-        )
-    if faster is not None:
-        yield (
-            lambda call, record: (
-                record.duration_ns is not None and record.duration_ns / 1e9 <= faster
-            )
-        )
-    if choice.threads:
-        yield lambda call, record: record.thread in choice.threads
-    if choice.where:
-        yield _Sizes(tape, choice.where)
-
-
-class _Sizes:
-    """Whether the sizes of a call meet all conditions. Calls of equal inputs, which have a number,
-    are looked at once."""
-
-    def __init__(self, tape: Tape, texts: Sequence[str]) -> None:
-        self._expressions = [Expression(text) for text in texts]
-        self._calls = SizedCalls(tape)
-        self._calls.check(self._expressions)
-        self._numbers = _numbers_of(tape)
-        self._known: dict[int, bool] = {}
-
-    def __call__(self, call: Call, record: CallRecord) -> bool:
-        number = self._numbers[call.index]
-        found = self._known.get(number)
-        if found is None:
-            sizes = self._calls.of(call)
-            found = all(expression.holds(sizes) for expression in self._expressions)
-            if number != _ALONE:
-                self._known[number] = found
-        return found
-
-
-_ALONE = 2**64 - 1
-
-
-def _numbers_of(tape: Tape) -> array[int]:
-    """A small number for each call: calls of equal inputs in one file have one."""
-    known: dict[tuple[int, int], int] = {}
-    return array(
-        "Q",
-        (
-            _ALONE if found is None else known.setdefault(found, len(known))
-            for found in tape.calls.inputs_numbers()
-        ),
-    )
 
 
 def _novel(tape: Tape, places: Iterable[int]) -> list[int]:
@@ -197,3 +157,101 @@ def _novel(tape: Tape, places: Iterable[int]) -> list[int]:
         if novelty.is_new(sorter.sorted(record.inputs), raised, place):
             found.add(place)
     return sorted(found.union(novelty.extremes()))
+
+
+class _Sizes:
+    """Whether the sizes of a call meet all conditions. Calls of equal inputs in one file are looked
+    at once."""
+
+    def __init__(self, tape: Tape, texts: Sequence[str]) -> None:
+        self._expressions = [Expression(text) for text in texts]
+        self._calls = SizedCalls(tape)
+        self._calls.check(self._expressions)
+        self._known: dict[tuple[Segment, int], bool] = {}
+
+    def meet(self, call: Call) -> bool:
+        inputs = call.segment, call.segment.inputs_number(call.position)
+        found = self._known.get(inputs)
+        if found is None:
+            sizes = self._calls.of(call)
+            found = self._known[inputs] = all(one.holds(sizes) for one in self._expressions)
+        return found
+
+
+class SizedCalls:
+    """Tells the sizes of the calls of one tape by the names that people use: symbols
+    (``sequence_length``), dimensions (``input_ids[1]``) and ints (``n``). An int that a call leaves
+    to its default has that value. Reads no tensor bytes."""
+
+    def __init__(self, tape: Tape) -> None:
+        self._variants = [variant.facts for variant in tape.whole.variants()]
+        layouts = (facts.group.layout for facts in self._variants)
+        self._sorter = CallSorter.of(tape).agreeing(layouts)
+        self._names = {id(facts): _names_in(facts) for facts in self._variants}
+        self._defaults = tape.signature.int_defaults
+
+    def check(self, expressions: Iterable[Expression]) -> None:
+        """Raises if an expression names what no call has.
+
+        Raises:
+            UsageError: lists the names that there are.
+        """
+        every: list[Iterable[str]] = [*self._names.values(), self._defaults]
+        known = dict.fromkeys(chain.from_iterable(every))
+        for expression in expressions:
+            for reference in expression.references:
+                if not any(name in known for name in reference):
+                    shown = (name for name in known if "[-" not in name)
+                    raise UsageError(
+                        f"no call has a size named {reference[0]}",
+                        advice=f"the sizes are: {_examples(shown) or 'none'}",
+                    )
+
+    def of(self, call: Call) -> dict[str, int]:
+        """The sizes of a call.
+
+        Raises:
+            TapeError: its record breaks the format.
+        """
+        placed = self._sorter.sorted(call.record.inputs)
+        facts = next((one for one in self._variants if one.has(placed)), None)
+        if facts is None:
+            names = _spelled(placed.row.columns, placed.layout, list(map(len, placed.row.shapes)))
+        else:
+            names = self._names[id(facts)]
+        # Of an int that it left to its default, or passed as this, a layout has neither.
+        passed = placed.layout.nodes
+        left = {name: value for name, value in self._defaults.items() if name not in passed}
+        return left | {name: value_in(placed.row, column) for name, column in names.items()}
+
+
+def _names_in(facts: VariantFacts) -> dict[str, Column]:
+    ranks = [one.rank for one in facts.group.facts]
+    symbols = {symbol.name: symbol.columns[0] for symbol in facts.symbols}
+    return _spelled(facts.rows.columns, facts.group.layout, ranks) | symbols
+
+
+def _spelled(
+    columns: Iterable[Column], layout: ArgumentLayout, ranks: Sequence[int]
+) -> dict[str, Column]:
+    """Columns by their names, ``x[1]``, and by the same from the end: ``x[-1]``."""
+    found: dict[str, Column] = {}
+    for column in columns:
+        name = layout.column_name(column)
+        found[name] = column
+        if column.axis is not None:
+            stem = name.rpartition("[")[0]
+            found[f"{stem}[{column.axis - ranks[column.index]}]"] = column
+    return found
+
+
+def _examples(names: Iterable[str]) -> str:
+    """Names that can be typed as they are: one of those that differ in positions only."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        found.setdefault(pattern_of(name), []).append(name)
+    shown = [
+        same[0] if len(same) == 1 else f"{same[0]} and {len(same) - 1} like it"
+        for same in found.values()
+    ]
+    return some_of(shown, _MOST_SHOWN)

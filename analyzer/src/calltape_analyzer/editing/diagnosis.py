@@ -1,24 +1,67 @@
-"""Everything that is wrong or unwise about a tape, in words, with what to do."""
+"""Everything that is wrong or unwise about a tape, in words, with what to do.
+
+In comes a tape. Its calls are walked over once, and counted by what they lack. Out go symptoms: of
+the files, of calls that are lost, of what the calls could not keep, and of what they leave open.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
-from calltape_analyzer.editing.contents import Contents, contents_of
-from calltape_analyzer.editing.evidence_symptoms import evidence_symptoms
-from calltape_analyzer.editing.storage_symptoms import storage_symptoms
-from calltape_analyzer.editing.symptom import Symptom
-from calltape_analyzer.plain_data import PlainData
+from calltape_analyzer.editing.withholding import names_of_path
+from calltape_analyzer.observing.columns import Column
+from calltape_analyzer.observing.memory_layout import layouts_in_words
+from calltape_analyzer.plain_data import PlainData, Text
+from calltape_analyzer.pytree.classes import ClassIndex, loaded_named_tuple
+from calltape_analyzer.pytree.nested_tensors import is_nested_node
+from calltape_analyzer.pytree.node_paths import nodes_with_paths
+from calltape_analyzer.pytree.placeholder import UNKNOWN_CLASS
 from calltape_analyzer.reading.call import advice_on_outputs
-from calltape_analyzer.reading.damage import RepeatedCallsError
+from calltape_analyzer.reading.damage import RepeatedCallsError, is_damage
 from calltape_analyzer.tape import Tape, check_tape
-from calltape_analyzer.text import counted, listed, printable, some_of
+from calltape_analyzer.text import alike, counted, listed, printable, some_of, variant_names
+from calltape_analyzer.variants.facts import VariantFacts
 from calltape_analyzer.writing.coverage import DAMAGED
+from calltape_schema.errors import TapeError
+from calltape_schema.records import CallRecord, Tree
+from calltape_schema.tree import CustomNode, EnumNode, FieldsNode, OpaqueNode, TensorNode
 
-__all__ = ["Diagnosis", "diagnose", "symptoms_of"]
+__all__ = ["Contents", "Diagnosis", "Symptom", "contents_of", "diagnose", "symptoms_of"]
 
 _MAX_NAMED = 5
+_MAX_REASONS = 100
+_MAX_PLACES = 100
+_MAX_KNOWN = 4096
+_MAX_CLASSES = 1000
+
+
+class Symptom(PlainData):
+    """One thing that is wrong or unwise about a tape. ``str()`` of it is text for people.
+
+    Attributes:
+        kind: what it is, for programs: ``damage``, ``duplicates``, ``unsealed``, ``missing_files``,
+            ``lost``, ``open_end``, ``under_way``, ``empty``, ``all_raised``, ``one_size``,
+            ``one_call``, ``batch_one``, ``layouts``, ``outputs_missing``, ``values_missing``,
+            ``unknown_classes``, ``classes_not_stored``, ``values_not_stored``,
+            ``tensors_not_stored``.
+        level: ``error`` if calls cannot be trusted or read, ``warning`` if what follows from the
+            tape may be wrong or incomplete, ``note`` for what one should know.
+        text: what was found.
+        advice: what to do.
+    """
+
+    kind: str
+    level: Literal["error", "warning", "note"]
+    text: Text
+    advice: Text
+
+    def __str__(self) -> str:
+        advice = self.advice[:1].upper() + self.advice[1:]
+        return f"{self.level}: {printable(self.text)}. {advice}."
 
 
 class Diagnosis(PlainData):
@@ -43,7 +86,28 @@ class Diagnosis(PlainData):
         return "\n".join(map(str, self.symptoms))
 
 
-_ORDER: dict[Literal["error", "warning", "note"], int] = {"error": 0, "warning": 1, "note": 2}
+@dataclass
+class Contents:
+    """What is on a tape.
+
+    Attributes:
+        calls: how many calls are whole.
+        raised: how many of them raised.
+        outputs_missing: per reason, how many calls lack outputs.
+        withheld: how many tensors have no value, because the policy said so.
+        unknown: the names of classes that this process does not have or does not allow.
+        unstored: per reason, where objects and values are not on the tape because the recorder
+            could not store them.
+        valueless: per reason, where tensors have no value for another reason than the policy.
+    """
+
+    calls: int = 0
+    raised: int = 0
+    outputs_missing: Counter[str] = field(default_factory=Counter)
+    withheld: int = 0
+    unknown: set[str] = field(default_factory=set)
+    unstored: dict[str, dict[str, None]] = field(default_factory=dict)
+    valueless: dict[str, dict[str, None]] = field(default_factory=dict)
 
 
 def diagnose(tape: Tape) -> Diagnosis:
@@ -65,15 +129,99 @@ def symptoms_of(tape: Tape, found: Contents | None) -> list[Symptom]:
         tape: the tape.
         found: its contents; None if only its files are to be looked at.
     """
-    symptoms = [*_file_symptoms(tape), *_lost_symptoms(tape)]
+    symptoms = [*_of_files(tape), *_of_lost_calls(tape)]
     if found is not None:
-        symptoms += _content_symptoms(found)
+        symptoms += _of_contents(found)
         if found.calls:
-            symptoms += evidence_symptoms(tape)
-    return sorted(symptoms, key=lambda symptom: _ORDER[symptom.level])
+            symptoms += [*_of_unstored(found), *_of_evidence(tape)]
+    return sorted(symptoms, key=lambda one: ("error", "warning", "note").index(one.level))
 
 
-def _file_symptoms(tape: Tape) -> Iterator[Symptom]:
+def contents_of(tape: Tape, *, check: bool = True) -> Contents:
+    """Walks over the calls of a tape.
+
+    Args:
+        tape: the tape.
+        check: whether each tensor is compared with its checksum.
+    """
+    found = Contents()
+    looked: dict[Hashable, None] = {}
+    for call in tape.calls:
+        try:
+            if check:
+                call.check(entries=True)
+            record = call.record
+        except TapeError as error:
+            if not is_damage(error):
+                raise
+            continue  # it stands in the tape's damage
+        _count(found, record)
+        for tree, root in ((record.inputs, ""), (record.outputs, "outputs")):
+            if tree is None:
+                continue
+            found.withheld += sum(leaf.missing == "policy" for leaf in tree.facts())
+            key = (tree.structure, tree.leaves, root, record.tape)
+            if key not in looked:
+                if len(looked) >= _MAX_KNOWN:
+                    looked.clear()
+                looked[key] = None
+                _look(found, tree, root, tape)
+    return found
+
+
+def _count(found: Contents, record: CallRecord) -> None:
+    found.calls += 1
+    if record.error is not None:
+        found.raised += 1
+    if record.outputs_missing is not None or (record.outputs is None and record.error is None):
+        reason = record.outputs_missing or "no reason is given"
+        if reason in found.outputs_missing or len(found.outputs_missing) < _MAX_REASONS:
+            found.outputs_missing[reason] += 1
+
+
+def _look(found: Contents, tree: Tree, root: str, tape: Tape) -> None:
+    """Notes classes that are unknown here, and what the recorder could not store."""
+    facts = tree.facts()
+    for path, node in nodes_with_paths(tree.spec().root, root):
+        if isinstance(node, FieldsNode | CustomNode | EnumNode):
+            if len(found.unknown) < _MAX_CLASSES and not _is_known(node, tape.class_index):
+                found.unknown.add(node.type)
+            continue
+        # A place is told by the name of its parameter.
+        *_, name = names_of_path(path, tape.signature)
+        if isinstance(node, OpaqueNode) and node.reason != "policy":
+            _note_place(found.unstored, node.reason, f"{name} ({node.type})")
+        elif isinstance(node, TensorNode):
+            reason = facts[node.leaf].missing
+            if reason is not None and reason != "policy":
+                _note_place(found.valueless, reason, name)
+
+
+def _is_known(node: FieldsNode | CustomNode | EnumNode, classes: ClassIndex) -> bool:
+    if classes.get(node.type) is not None or is_nested_node(node):
+        return True
+    if not isinstance(node, FieldsNode) or node.kind != "namedtuple":
+        return False
+    return loaded_named_tuple(node.type, node.fields) is not None
+
+
+def _note_place(found: dict[str, dict[str, None]], reason: str, place: str) -> None:
+    if reason in found or len(found) < _MAX_REASONS:
+        places = found.setdefault(reason, {})
+        if len(places) < _MAX_PLACES:
+            places[place] = None
+
+
+def _symptom(
+    level: Literal["error", "warning", "note"], kind: str, text: str, advice: str
+) -> Symptom:
+    return Symptom(kind=kind, level=level, text=text, advice=advice)
+
+
+_error, _warning, _note = (partial(_symptom, level) for level in ("error", "warning", "note"))
+
+
+def _of_files(tape: Tape) -> Iterator[Symptom]:
     """What is wrong with the files."""
     repeated = sum(segment.left_out for segment in tape.segments)
     twice = [error for error in tape.damage if "same number" in error.reason]
@@ -81,118 +229,225 @@ def _file_symptoms(tape: Tape) -> Iterator[Symptom]:
     repeats = {id(error) for error in (*twice, *copies)}
     others = [error for error in tape.damage if id(error) not in repeats]
     if others:
-        yield Symptom(
-            kind="damage",
-            level="error",
-            text=f"{counted(len(others), 'place')} damaged: "
+        yield _error(
+            "damage",
+            f"{counted(len(others), 'place')} damaged: "
             + some_of([error.reason for error in others], _MAX_NAMED, "; "),
-            advice="copy the file again from where it came, or take what is left with "
-            "`calltape recover`",
+            "copy the file again from where it came, or take what is left with `calltape recover`",
         )
     if repeated or twice or copies:
         numbers = f"{counted(repeated, 'call')} of the other files" if repeated else "some calls"
-        yield Symptom(
-            kind="duplicates",
-            level="error",
-            text=f"{numbers} have numbers that another call of the same recording has; each number "
+        yield _error(
+            "duplicates",
+            f"{numbers} have numbers that another call of the same recording has; each number "
             "counts once",
-            advice="open only one of the copies",
+            "open only one of the copies",
         )
     unsealed = [s.path for s in tape.segments if s.end is None and not s.is_ahead]
     if unsealed:
         rest = f", with {tape.unfinished} bytes of unfinished calls" * bool(tape.unfinished)
-        yield Symptom(
-            kind="unsealed",
-            level="warning",
-            text=f"{counted(len(unsealed), 'file')} not sealed{rest}: its process still records, "
-            "was killed, or the file was cut off",
-            advice="close the recorder, or seal what is there with `calltape recover`",
+        yield _warning(
+            "unsealed",
+            f"{counted(len(unsealed), 'file')} not sealed{rest}: its process still records, was "
+            "killed, or the file was cut off",
+            "close the recorder, or seal what is there with `calltape recover`",
         )
     for recording, numbers_ in tape.missing_files.items():
         shown = some_of([str(number) for number in numbers_], _MAX_NAMED)
-        yield Symptom(
-            kind="missing_files",
-            level="warning",
-            text=f"of recording {recording.hex()[:8]}, the files numbered {shown} are not here",
-            advice="open all files of the recording together",
+        yield _warning(
+            "missing_files",
+            f"of recording {recording.hex()[:8]}, the files numbered {shown} are not here",
+            "open all files of the recording together",
         )
 
 
-def _lost_symptoms(tape: Tape) -> Iterator[Symptom]:
+def _of_lost_calls(tape: Tape) -> Iterator[Symptom]:
     lost = tape.coverage.lost
     unknown = {k: lost.pop(k) for k in list(lost) if k.startswith("unknown")}
     damaged = {k: lost.pop(k) for k in list(lost) if k == DAMAGED}
     should = "of the traffic should be on the tape, and nobody left them out"
+    again = "copy the tape that it was made of again from where it came"
     for reasons, what, advice in (
         (lost, should, "give the recorder a larger queue or disk; docs/production.md says how"),
-        (damaged, should, "they could not be read when this tape was made; copy the tape that it "
-         "was made of again from where it came"),
+        (damaged, should, f"they could not be read when this tape was made; {again}"),
         (unknown, "missing, and nobody knows what became of them",
          "open the files that have them too, if there are any"),
     ):  # fmt: skip
         if reasons:
-            yield Symptom(
-                kind="lost",
-                level="warning",
-                text=f"{counted(sum(reasons.values()), 'call')} {what}: "
-                + some_of([f"{calls} {printable(k)}" for k, calls in reasons.items()], 8),
-                advice=advice,
+            shown = some_of([f"{calls} {printable(k)}" for k, calls in reasons.items()], 8)
+            yield _warning(
+                "lost", f"{counted(sum(reasons.values()), 'call')} {what}: {shown}", advice
             )
-    ends = [segment.end for segment in tape.segments if segment.end is not None]
-    if any(end.coverage.at_least for end in ends):
-        yield Symptom(
-            kind="open_end",
-            level="warning",
-            text="it was made of a tape without an end: a last call may have been torn, and how "
-            "many calls followed is not known",
-            advice="copy the tape that it was made of again from where it came, if it is whole "
-            "there",
+    if any(segment.end and segment.end.coverage.at_least for segment in tape.segments):
+        yield _warning(
+            "open_end",
+            "it was made of a tape without an end: a last call may have been torn, and how many "
+            "calls followed is not known",
+            f"{again}, if it is whole there",
         )
     if tape.under_way:
         numbers = some_of([str(call.number) for call in tape.under_way], _MAX_NAMED)
-        yield Symptom(
-            kind="under_way",
-            level="warning",
-            text=f"the process died within a call, or is still in it: {numbers}",
-            advice="`calltape show` has its inputs; replay it to find out why",
+        yield _warning(
+            "under_way",
+            f"the process died within a call, or is still in it: {numbers}",
+            "`calltape show` has its inputs; replay it to find out why",
         )
 
 
-def _content_symptoms(found: Contents) -> Iterator[Symptom]:
+def _of_contents(found: Contents) -> Iterator[Symptom]:
+    """What calls do not show, or lack because nobody wanted it."""
     if not found.calls:
-        yield Symptom(
-            kind="empty", level="warning", text="there are no calls",
-            advice="check that the recorder was attached to what is really called",
-        )  # fmt: skip
+        yield _warning(
+            "empty",
+            "there are no calls",
+            "check that the recorder was attached to what is really called",
+        )
         return
     if found.raised == found.calls:
-        yield Symptom(
-            kind="all_raised", level="warning", text="every call raised",
-            advice="record calls that succeed; these show only what the model refuses",
-        )  # fmt: skip
+        yield _warning(
+            "all_raised",
+            "every call raised",
+            "record calls that succeed; these show only what the model refuses",
+        )
     if found.outputs_missing:
-        calls = sum(found.outputs_missing.values())
-        reasons = some_of([printable(reason) for reason in found.outputs_missing], _MAX_NAMED)
-        yield Symptom(
-            kind="outputs_missing",
-            level="note",
-            text=f"{counted(calls, 'call')} without outputs, or without a part of them ({reasons})",
-            advice=advice_on_outputs(found.outputs_missing),
+        calls = counted(sum(found.outputs_missing.values()), "call")
+        yield _note(
+            "outputs_missing",
+            f"{calls} without outputs, or without a part of them ({_shown(found.outputs_missing)})",
+            advice_on_outputs(found.outputs_missing),
         )
     if found.withheld:
-        yield Symptom(
-            kind="values_missing",
-            level="note",
-            text=f"{counted(found.withheld, 'tensor')} without values, which were not wanted",
-            advice="a replay makes values up for them, and compares no value; record with "
-            "values='all' to compare values",
+        yield _note(
+            "values_missing",
+            f"{counted(found.withheld, 'tensor')} without values, which were not wanted",
+            "a replay makes values up for them, and compares no value; record with values='all' "
+            "to compare values",
         )
     if found.unknown:
-        yield Symptom(
-            kind="unknown_classes",
-            level="note",
-            text=f"classes that are unknown here: {listed(sorted(found.unknown))}",
-            advice="pass open_tape(path, classes=[...]), or import the library that has them; "
-            "until then placeholders stand for their objects",
+        yield _note(
+            "unknown_classes",
+            f"classes that are unknown here: {listed(sorted(found.unknown))}",
+            "pass open_tape(path, classes=[...]), or import the library that has them; until then "
+            "placeholders stand for their objects",
         )
-    yield from storage_symptoms(found)
+
+
+_STAND_IN = (
+    "a placeholder stands for each: a replay cannot compare it, and fails if the model reads it"
+)
+
+
+def _of_unstored(found: Contents) -> Iterator[Symptom]:
+    """What calls passed or gave, and the recorder could not store: objects of unknown classes, long
+    texts, sparse tensors."""
+    others = dict(found.unstored)
+    classes = others.pop(UNKNOWN_CLASS, None)
+    if classes:
+        yield _warning(
+            "classes_not_stored",
+            "objects of classes that calltape does not know were not stored: " + _shown(classes),
+            f"{_STAND_IN}; register the class with torch.utils._pytree.register_pytree_node "
+            "(docs/classes.md), or call the model with the tensors that the object holds, and "
+            "record again",
+        )
+    if others:
+        yield _warning(
+            "values_not_stored",
+            f"values that a tape cannot hold were not stored: {_by_reason(others)}",
+            f"{_STAND_IN}; pass something shorter or simpler and record again; an argument that "
+            "the model does without can be left out with --ignore (Tape.remove_inputs)",
+        )
+    sparse = {k: v for k, v in found.valueless.items() if "sparse" in k}
+    rest = {k: v for k, v in found.valueless.items() if k not in sparse}
+    for tensors, what, to_do in (
+        (sparse, "sparse", "(x.to_dense()), or with the indices and the values of the sparse one,"),
+        (rest, "some", "of a plain dtype in memory,"),
+    ):
+        if tensors:
+            yield _warning(
+                "tensors_not_stored",
+                f"the values of {what} tensors could not be stored: {_by_reason(tensors)}",
+                "only its shape is known of each, and no replay has or compares its values; call "
+                f"the model with a dense tensor {to_do} and record again",
+            )
+
+
+def _by_reason(found: Mapping[str, Iterable[str]]) -> str:
+    """``layout sparse_coo: adjacency; ...``"""
+    parts = [f"{printable(reason)}: {_shown(places)}" for reason, places in found.items()]
+    return some_of(parts, _MAX_NAMED, "; ")
+
+
+def _shown(words: Iterable[str]) -> str:
+    return some_of([printable(word) for word in words], _MAX_NAMED)
+
+
+def _of_evidence(tape: Tape) -> Iterator[Symptom]:
+    """What to record besides, so that dynamic shapes are sure. Reads no tensor bytes."""
+    variants = [variant.facts for variant in tape.variants()]
+    alone = [facts for facts in variants if facts.calls == 1]
+    if alone:
+        yield _warning(
+            "one_call",
+            f"one call is all the evidence for {_named(alone)}",
+            "record more calls like these, of other sizes",
+        )
+    same = [facts for facts in variants if facts.calls > 1 and _has_one_size(facts)]
+    if same:
+        yield _warning(
+            "one_size",
+            f"all calls have the same sizes in {_named(same)}",
+            "record calls of other sizes, or every dimension counts as constant",
+        )
+    places = _always_one(variants)
+    if places:
+        yield _warning(
+            "batch_one",
+            f"the batch was 1 in every call: {listed(places, _MAX_NAMED)}",
+            "record a batch of 2 or more, or declare the dimension with "
+            "set_batch_dimension_for=True",
+        )
+    layouts = _several_layouts(tape)
+    if layouts:
+        yield _note(
+            "layouts",
+            f"calls differ in how tensors lie in memory: {some_of(layouts, _MAX_NAMED, '; ')}",
+            "a compiled program may be right for the layout that it was traced with and for no "
+            "other: trace it with that of your callers, or call contiguous() before the model",
+        )
+
+
+def _named(variants: list[VariantFacts]) -> str:
+    names = variant_names([printable(facts.name) for facts in variants], _MAX_NAMED)
+    return f"{counted(len(variants), 'variant')}: {names}"
+
+
+def _has_one_size(facts: VariantFacts) -> bool:
+    has_dimensions = any(not column.is_int for column in facts.every.columns)
+    return has_dimensions and len(facts.every) == 1
+
+
+def _always_one(variants: list[VariantFacts]) -> list[str]:
+    """The first dimensions of all tensors, if each is 1 in all calls. One that is not shows that a
+    batch of other sizes was recorded, or that first dimensions are no batch."""
+    found: dict[str, None] = {}
+    for facts in variants:
+        first: list[Column] = [one for one in facts.every.columns if one.axis == 0]
+        for column in first:
+            if facts.every.distinct(column) == {1}:
+                found[printable(facts.group.layout.column_name(column))] = None
+            elif facts.group.facts[column.index].rank > 1:
+                return []
+    return list(found)
+
+
+def _several_layouts(tape: Tape) -> list[str]:
+    """The tensors that have several layouts in the calls of one variant, each with these."""
+    found: list[str] = []
+    variants = tape.variants()
+    for variant in variants:
+        several = (one for one in variant.findings.tensors if len(one.layouts) > 1)
+        words = ((f"{one.argument}{one.path}", layouts_in_words(one.layouts)) for one in several)
+        where = f" in {variant.name}" if len(variants) > 1 else ""
+        found += (printable(f"{name}{where}: {layouts}") for name, layouts in alike(words))
+    return found

@@ -31,6 +31,10 @@ class EditReport(PlainData):
     bytes_written: int = 0
     notes: Texts = ()
 
+    def noting(self, *notes: str) -> EditReport:
+        """The same, with more notes."""
+        return self.model_copy(update={"notes": (*self.notes, *notes)})
+
     def __str__(self) -> str:
         size = f"{self.bytes_written:,} of {self.bytes_read:,} bytes"
         parts = [f"{printable(self.path)}: {counted(self.calls, 'call')}, {size}"]

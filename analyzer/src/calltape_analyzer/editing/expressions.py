@@ -1,7 +1,8 @@
 """Conditions on the sizes of a call, as text: ``sequence_length > 512 and batch_size == 1``.
 
 In comes text that somebody typed. Out goes a function of the sizes of one call. Nothing is
-evaluated by Python: the syntax tree is walked here, and only what is listed here is understood.
+evaluated by Python: the syntax tree is walked here once, and only what is listed here is
+understood.
 """
 
 from __future__ import annotations
@@ -9,13 +10,14 @@ from __future__ import annotations
 import ast
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import pairwise
-from typing import Any, TypeGuard
+from typing import Any, TypeAlias
 
 from calltape_analyzer.errors import UsageError
 
-__all__ = ["Expression", "Reference"]
+__all__ = ["Expression"]
 
 _MAX_TEXT = 1000
 _MAX_NODES = 200
@@ -40,14 +42,6 @@ _SIGNS: dict[type[ast.unaryop], Callable[[Any], Any]] = {
 }  # fmt: skip
 
 
-class Reference(tuple[str, ...]):
-    """A size that an expression names: the spellings that may stand for it, the likeliest first.
-    ``x[0]`` is a dimension of ``x``, or the first element of a list of ints."""
-
-    def __str__(self) -> str:
-        return self[0]
-
-
 class Expression:
     """A condition.
 
@@ -58,16 +52,16 @@ class Expression:
             (``cache["a-b"][1]``).
 
     Attributes:
-        references: the sizes that it names.
+        references: the sizes that it names, each with the spellings that may stand for it, the
+            likeliest first: ``x[0]`` is a dimension of ``x``, or the first element of a list.
 
     Raises:
         UsageError: it is anything else.
     """
 
     def __init__(self, text: str) -> None:
-        self.text = text
-        self._tree = _parsed(text)
-        self.references = tuple(_references(self._tree))
+        self.references: list[tuple[str, ...]] = []
+        self._meaning = _meaning_of(_parsed(text), self.references)
 
     def holds(self, sizes: Mapping[str, int]) -> bool:
         """Whether it is true of a call. As in SQL, a comparison is unknown if the call lacks one of
@@ -77,7 +71,7 @@ class Expression:
         Args:
             sizes: by name: symbols, dimensions and ints.
         """
-        return _truth(self._tree, sizes) is True
+        return bool(self._meaning(sizes))
 
 
 def _parsed(text: str) -> ast.expr:
@@ -91,7 +85,6 @@ def _parsed(text: str) -> ast.expr:
         raise UsageError(f"{text!r:.100} is no condition", advice=_ADVICE) from None
     if len(nodes) > _MAX_NODES:
         raise UsageError(f"a condition of {len(nodes)} parts (at most {_MAX_NODES})")
-    _check(tree)
     return tree
 
 
@@ -109,31 +102,64 @@ def _with_brackets(name: re.Match[str]) -> str:
     return _PART.sub(lambda part: f"[{part[1]}]" if part[1] else part[0], name[0])
 
 
-def _check(node: ast.expr) -> None:
-    """Raises for every part that is not understood."""
-    if _reference(node) is not None:
-        return
+_Meaning: TypeAlias = Callable[[Mapping[str, int]], Any]
+"""What a part is in a call with these sizes: a number, or whether it is true; None if that is
+unknown."""
+
+
+def _meaning_of(node: ast.expr, references: list[tuple[str, ...]]) -> _Meaning:
+    """The meaning of a part. Adds the sizes that it names to ``references``.
+
+    Raises:
+        UsageError: it is not understood.
+    """
+    names = _names_of(node)
+    if names:
+        references.append(names)
+        return lambda sizes: next((sizes[name] for name in names if name in sizes), None)
     if isinstance(node, ast.Constant) and _is_number(node.value):
-        return
-    parts = _parts(node)
-    if parts is None:
+        return lambda sizes: node.value
+    if isinstance(node, ast.BoolOp):
+        return _joined([_meaning_of(p, references) for p in node.values], type(node.op) is ast.Or)
+    function: Callable[..., Any]
+    if isinstance(node, ast.UnaryOp) and type(node.op) in _SIGNS:
+        function, operands = _SIGNS[type(node.op)], [node.operand]
+    elif isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
+        function, operands = _ARITHMETIC[type(node.op)], [node.left, node.right]
+    elif isinstance(node, ast.Compare) and all(type(op) in _COMPARISONS for op in node.ops):
+        signs = [_COMPARISONS[type(op)] for op in node.ops]
+        function, operands = partial(_compare, signs), [node.left, *node.comparators]
+    else:
         shown = ast.unparse(node)
         raise UsageError(f"{shown!r:.100} cannot be part of a condition", advice=_ADVICE)
-    for part in parts:
-        _check(part)
+    parts = [_meaning_of(part, references) for part in operands]
+
+    def applied(sizes: Mapping[str, int]) -> Any:
+        values = [part(sizes) for part in parts]
+        if None in values:
+            return None
+        try:
+            return function(*values)
+        except (ZeroDivisionError, OverflowError):
+            return None
+
+    return applied
 
 
-def _parts(node: ast.expr) -> list[ast.expr] | None:
-    """The parts of an operation that is understood; None for anything else."""
-    if isinstance(node, ast.BoolOp):
-        return node.values
-    if isinstance(node, ast.UnaryOp) and type(node.op) in _SIGNS:
-        return [node.operand]
-    if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
-        return [node.left, node.right]
-    if isinstance(node, ast.Compare) and all(type(op) in _COMPARISONS for op in node.ops):
-        return [node.left, *node.comparators]
-    return None
+def _joined(parts: list[_Meaning], decisive: bool) -> _Meaning:
+    """``or``, which one true part decides, or ``and``, which one false part decides."""
+
+    def joined(sizes: Mapping[str, int]) -> bool | None:
+        found = [None if value is None else bool(value) for value in (p(sizes) for p in parts)]
+        if decisive in found:
+            return decisive
+        return None if None in found else not decisive
+
+    return joined
+
+
+def _compare(signs: list[Callable[[Any, Any], bool]], *values: Any) -> bool:
+    return all(sign(*pair) for sign, pair in zip(signs, pairwise(values), strict=True))
 
 
 def _is_number(value: Any) -> bool:
@@ -142,36 +168,16 @@ def _is_number(value: Any) -> bool:
     return type(value) in (float, bool)
 
 
-def _references(node: ast.expr) -> Iterator[Reference]:
-    found = _reference(node)
-    if found is not None:
-        yield found
-        return
-    for part in _parts(node) or ():
-        yield from _references(part)
-
-
-def _reference(node: ast.expr) -> Reference | None:
-    """What a name, an attribute or an element refers to; None for anything else."""
-    if isinstance(node, ast.Subscript):
-        below, place = _path(node.value), _place(node.slice)
-        if below is None or place is None:
-            return None
-        return Reference((f"{below}[{place}]", f"{below}.{place}"))
-    path = _path(node)
-    return None if path is None else Reference((path,))
-
-
-def _path(node: ast.expr) -> str | None:
+def _names_of(node: ast.expr) -> tuple[str, ...]:
+    """The spellings of a name, an attribute or an element; none for anything else."""
     if isinstance(node, ast.Name):
-        return node.id
+        return (node.id,)
     if isinstance(node, ast.Attribute):
-        below = _path(node.value)
-        return None if below is None else f"{below}.{node.attr}"
-    if isinstance(node, ast.Subscript):
-        below, place = _path(node.value), _place(node.slice)
-        return None if below is None or place is None else f"{below}.{place}"
-    return None
+        return tuple(f"{below}.{node.attr}" for below in _names_of(node.value)[-1:])
+    if isinstance(node, ast.Subscript) and (place := _place(node.slice)) is not None:
+        below = _names_of(node.value)[-1:]
+        return tuple(made for name in below for made in (f"{name}[{place}]", f"{name}.{place}"))
+    return ()
 
 
 def _place(node: ast.expr) -> int | str | None:
@@ -184,62 +190,3 @@ def _place(node: ast.expr) -> int | str | None:
     if type(node.value) is int and node.value.bit_length() <= _MAX_BITS:
         return sign * node.value
     return node.value if type(node.value) is str and sign == 1 else None
-
-
-def _truth(node: ast.expr, sizes: Mapping[str, int]) -> bool | None:
-    """Whether a condition is true; None if that is unknown."""
-    if isinstance(node, ast.BoolOp):
-        decisive = isinstance(node.op, ast.Or)
-        parts = [_truth(part, sizes) for part in node.values]
-        if decisive in parts:
-            return decisive
-        return None if None in parts else not decisive
-    if _is_not(node):
-        found = _truth(node.operand, sizes)
-        return None if found is None else not found
-    try:
-        return bool(_value(node, sizes))
-    except (KeyError, ZeroDivisionError, OverflowError):
-        return None
-
-
-def _is_not(node: ast.expr) -> TypeGuard[ast.UnaryOp]:
-    return isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
-
-
-def _value(node: ast.expr, sizes: Mapping[str, int]) -> Any:
-    """A number, or whether a part is true.
-
-    Raises:
-        KeyError: the call lacks a size.
-    """
-    found = _reference(node)
-    if found is not None:
-        return _size(found, sizes)
-    if isinstance(node, ast.Constant):
-        return node.value
-    if isinstance(node, ast.BoolOp) or _is_not(node):
-        truth = _truth(node, sizes)
-        if truth is None:
-            raise KeyError(ast.unparse(node))
-        return truth
-    if isinstance(node, ast.UnaryOp):
-        return _SIGNS[type(node.op)](_value(node.operand, sizes))
-    if isinstance(node, ast.BinOp):
-        return _ARITHMETIC[type(node.op)](_value(node.left, sizes), _value(node.right, sizes))
-    assert isinstance(node, ast.Compare)
-    values_ = [_value(part, sizes) for part in (node.left, *node.comparators)]
-    pairs = pairwise(values_)
-    return all(_COMPARISONS[type(o)](*pair) for o, pair in zip(node.ops, pairs, strict=True))
-
-
-def _size(reference: Reference, sizes: Mapping[str, int]) -> int:
-    """A size by any of its spellings.
-
-    Raises:
-        KeyError: the call lacks it.
-    """
-    for name in reference:
-        if name in sizes:
-            return sizes[name]
-    raise KeyError(str(reference))

@@ -27,7 +27,9 @@ class Novelty:
 
     def __init__(self) -> None:
         self._patterns: dict[Hashable, _Span] = {}
-        self._extremes: dict[Hashable, _Extremes] = {}
+        # By kind, for each size its smallest value, and then for each its largest one negated, each
+        # with the first call that had it.
+        self._extremes: dict[Hashable, list[tuple[int, int]]] = {}
         self._constants: dict[Hashable, set[Hashable]] = {}
         self._room = _MAX_NUMBERS
 
@@ -48,10 +50,10 @@ class Novelty:
             if len(self._patterns) >= _MAX_PATTERNS or self._room < len(heads):
                 return True
             span = self._patterns[key] = _Span()
-        extremes = self._extremes.get(kind)
-        if extremes is None:
-            extremes = self._extremes[kind] = _Extremes(len(flat))
-        extremes.add(flat, index)
+        values = [*flat, *(-size for size in flat)]
+        known = self._extremes.get(kind) or [(value, index) for value in values]
+        pairs = zip(known, values, strict=True)
+        self._extremes[kind] = [one if one[0] <= value else (value, index) for one, value in pairs]
         if not span.add([flat[head] for head in heads]):
             return False
         self._room -= len(heads)
@@ -69,8 +71,8 @@ class Novelty:
 
     def extremes(self) -> Iterator[int]:
         """The places of calls with the smallest and the largest value of each size."""
-        for one in self._extremes.values():
-            yield from one.places()
+        for found in self._extremes.values():
+            yield from (index for _, index in found)
 
 
 def _pattern_of(flat: Sequence[int]) -> tuple[list[int], tuple[int, ...]]:
@@ -86,42 +88,18 @@ class _Span:
     """The affine span of rows, modulo a prime."""
 
     def __init__(self) -> None:
-        self._origin: list[int] | None = None
-        self._rows: dict[int, list[int]] = {}
+        self._basis: list[tuple[int, list[int]]] = []  # pivot, and a row that is 1 there
 
-    def add(self, row: Sequence[int]) -> bool:
+    def add(self, values: Sequence[int]) -> bool:
         """Adds a row. Returns whether it was outside of the span."""
-        if self._origin is None:
-            self._origin = [value % _PRIME for value in row]
-            return True
-        rest = [(a - b) % _PRIME for a, b in zip(row, self._origin, strict=True)]
-        for at in range(len(rest)):
-            if not rest[at]:
-                continue
-            known = self._rows.get(at)
-            if known is None:
-                inverse = pow(rest[at], -1, _PRIME)
-                self._rows[at] = [value * inverse % _PRIME for value in rest]
-                return True
-            factor = rest[at]
-            rest = [(a - factor * b) % _PRIME for a, b in zip(rest, known, strict=True)]
-        return False
-
-
-class _Extremes:
-    """For each size the smallest and the largest value, and the first call that had it."""
-
-    def __init__(self, sizes: int) -> None:
-        self._low: list[tuple[int, int] | None] = [None] * sizes
-        self._high: list[tuple[int, int] | None] = [None] * sizes
-
-    def add(self, flat: Sequence[int], index: int) -> None:
-        for at, value in enumerate(flat):
-            low, high = self._low[at], self._high[at]
-            if low is None or value < low[0]:
-                self._low[at] = value, index
-            if high is None or value > high[0]:
-                self._high[at] = value, index
-
-    def places(self) -> Iterator[int]:
-        yield from (found[1] for found in (*self._low, *self._high) if found is not None)
+        row = [1, *values]
+        for pivot, known in self._basis:
+            factor = row[pivot]
+            if factor:
+                row = [(a - factor * b) % _PRIME for a, b in zip(row, known, strict=True)]
+        pivot = next((at for at, value in enumerate(row) if value % _PRIME), -1)
+        if pivot < 0:
+            return False
+        inverse = pow(row[pivot], -1, _PRIME)
+        self._basis.append((pivot, [value * inverse % _PRIME for value in row]))
+        return True

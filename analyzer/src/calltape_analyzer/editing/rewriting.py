@@ -6,27 +6,33 @@ without the values that are not wanted. Out go a sealed tape and a report.
 
 from __future__ import annotations
 
+import bisect
+import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
 
 from pydantic import ValidationError
 
-from calltape_analyzer.editing.accounts import closing_time, unkept_of
 from calltape_analyzer.editing.edit_report import EditReport
-from calltape_analyzer.editing.numbering import Numbering, numbering_of
-from calltape_analyzer.editing.spare_calls import SpareCalls
 from calltape_analyzer.progress import steps
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef
-from calltape_analyzer.reading.damage import RepeatedCallsError, is_damage
-from calltape_analyzer.reading.recordings import recordings_of
+from calltape_analyzer.reading.damage import Damage, RepeatedCallsError, is_damage
+from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.reading.urls import shown
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import counted, some_of
-from calltape_analyzer.writing.coverage import calls_in, coverage_for
-from calltape_analyzer.writing.lineage import derived
+from calltape_analyzer.writing.coverage import (
+    calls_in,
+    closing_time,
+    coverage_for,
+    new_coverage,
+    unkept_of,
+)
+from calltape_analyzer.writing.lineage import Numbering, Origin, derived, numbering_of
 from calltape_analyzer.writing.tape_writer import TapeWriter
 from calltape_schema.bounds import MAX_GROUP_CALLS
 from calltape_schema.endings import Coverage, Dump
@@ -39,6 +45,7 @@ __all__ = ["Change", "Revision", "Rewriting", "rewrite"]
 
 _MAX_NAMED = 8
 _MAX_DUMPS = 1000
+_MERGED = "unknown (the tape was merged, and calls were left out)"
 
 
 class Change(Protocol):
@@ -69,47 +76,30 @@ class Revision:
         return time_ns
 
 
+@dataclass(frozen=True)
 class Rewriting:
     """How a tape is made of another one.
 
-    Args:
+    Attributes:
         verb, options: what is done, for the history.
-        numbering: by default, calls of one recording stay as they are.
         change: what is done to each call; None for nothing.
         revision: what is done to the rest.
         thorough: whether each call is checked against the format before it is written.
         keeps_counters: whether the inputs of calls that are on no tape stay if no call is left
             out.
         spares: whether a damaged call is taken from another file that has it too.
-        origin: the id of the only recording that is wanted, of those that were merged before.
-        coverage: gives the coverage, of the number of calls that were written and the highest
-            number among them; by default that of the tape that is read, with what is left out.
+        origin: the only recording that is wanted, of those that were merged before. Its calls get
+            back the id and the numbers that they had.
     """
 
-    def __init__(
-        self,
-        verb: str,
-        options: Mapping[str, Any],
-        *,
-        numbering: Numbering | None = None,
-        change: Change | None = None,
-        revision: Revision | None = None,
-        thorough: bool = False,
-        keeps_counters: bool = True,
-        spares: bool = False,
-        origin: bytes | None = None,
-        coverage: Callable[[int, int], Coverage] | None = None,
-    ) -> None:
-        self.verb = verb
-        self.options = dict(options)
-        self.numbering = numbering
-        self.change = change
-        self.revision = revision or Revision()
-        self.thorough = thorough
-        self.keeps_counters = keeps_counters
-        self.spares = spares
-        self.origin = origin
-        self.coverage = coverage
+    verb: str
+    options: Mapping[str, Any]
+    change: Change | None = None
+    revision: Revision = field(default_factory=Revision)
+    thorough: bool = False
+    keeps_counters: bool = True
+    spares: bool = False
+    origin: Origin | None = None
 
 
 def rewrite(
@@ -135,54 +125,50 @@ def rewrite(
         UsageError: the path is one of the tape's files.
         TapeError: ``exists``, ``io``, ``limit``.
     """
-    segments = tape.segments
-    numbering = how.numbering or numbering_of(segments)
+    segments, origin = tape.segments, how.origin
+    numbering = numbering_of(segments)
+    if origin is not None:
+        numbering = Numbering(origin.tape, {segments[0].manifest.tape: -origin.first})
     left_out = max(calls_in(segments) - wanted, 0)
-    manifest = _manifest(tape, how, numbering, left_out)
+    recordings = {segment.manifest.tape for segment in segments}
+    manifest = derived(
+        segments, how.verb, how.options, numbering=numbering, origin=origin and origin.tape,
+        # Of one recording it is known how many of its calls these are.
+        left_out=dict.fromkeys(recordings, left_out) if len(recordings) == 1 else {},
+    )  # fmt: skip
+    manifest = how.revision.manifest(manifest)
     with TapeWriter(path, manifest, overwrite=overwrite, inputs=tape.paths) as writer:
-        with closing(SpareCalls(tape)) as spares:
+        with contextlib.closing(_SpareCalls(tape)) as spares:
             found = steps(calls, "calls", wanted)
-            copied = _copied(writer, found, numbering, how, spares if how.spares else None)
-        _seal(writer, tape, how, left_out, copied.highest)
+            lost, saved = _copied(writer, found, numbering, how, spares if how.spares else None)
+        _seal(writer, tape, how, left_out)
         count = writer.calls
-    spared = list(_spared(tape, copied))
+    saved += _saved_elsewhere(tape, lost)
     return EditReport(
         path=os.fspath(path),
         tape=numbering.tape.hex(),
         calls=count,
         left_out=left_out,
-        lost=tuple(_lost(tape, copied, spared)),
-        notes=tuple(_notes(tape, copied, spared)),
+        lost=tuple(_losses(tape, lost, saved)),
+        notes=tuple(_notes(tape, saved)),
         bytes_read=tape.nbytes,
         bytes_written=os.stat(path).st_size,
     )
 
 
-def _manifest(tape: Tape, how: Rewriting, numbering: Numbering, left_out: int) -> Manifest:
-    """The manifest of the new tape."""
-    segments = tape.segments
-    manifest = derived(
-        segments, how.verb, how.options, tape=numbering.tape, firsts=numbering.firsts,
-        left_out=_left_out_of_one(tape, left_out), origin=how.origin,
-    )  # fmt: skip
-    if numbering.changes and len(recordings_of(segments)) == 1:
-        manifest = manifest.model_copy(update={"segment": None})
-    return how.revision.manifest(manifest)
+class _Lost(NamedTuple):
+    """A damaged call that was not written."""
+
+    error: TapeError
+    call: Call
 
 
-class _Copied(NamedTuple):
-    """What became of the calls.
+class _Saved(NamedTuple):
+    """A call that is damaged in the file of this path, and was written as another file has it."""
 
-    Attributes:
-        highest: the highest number of a call that was written, or -1.
-        damaged: the damaged calls that were not written, each with its damage.
-        saved: the damaged calls that were written all the same, each with its damage, and with the
-            one of another file that was taken in its place.
-    """
-
-    highest: int
-    damaged: list[tuple[Call, TapeError]]
-    saved: list[tuple[Call, TapeError, Call]]
+    error: TapeError
+    path: str
+    call: Call
 
 
 def _copied(
@@ -190,12 +176,10 @@ def _copied(
     calls: Iterable[Call],
     numbering: Numbering,
     how: Rewriting,
-    spares: SpareCalls | None,
-) -> _Copied:
+    spares: _SpareCalls | None,
+) -> tuple[list[_Lost], list[_Saved]]:
     """Writes the calls, but for damaged ones of which no file has a whole copy."""
-    damaged: list[tuple[Call, TapeError]] = []
-    saved: list[tuple[Call, TapeError, Call]] = []
-    highest = -1
+    lost, saved = list[_Lost](), list[_Saved]()
     for call in calls:
         number = numbering.number_of(*call.ref)
         wrong = _written(writer, call, number, how)
@@ -203,17 +187,22 @@ def _copied(
             others = spares.of(call) if spares is not None else ()
             other = next((o for o in others if _written(writer, o, number, how) is None), None)
             if other is None:
-                damaged.append((call, wrong))
-                continue
-            saved.append((call, wrong, other))
-        highest = max(highest, number)
-    return _Copied(highest, damaged, saved)
+                lost.append(_Lost(wrong, call))
+            else:
+                saved.append(_Saved(wrong, call.path, other))
+    return lost, saved
 
 
 def _written(writer: TapeWriter, call: Call, number: int, how: Rewriting) -> TapeError | None:
     """Writes a call. If it is damaged, nothing of it is written, and what is wrong comes back."""
     try:
-        _write(writer, call, number, how)
+        if how.thorough:
+            call.check(entries=True)
+        if how.change is None:
+            writer.copy(call, number=number)
+        else:
+            record, values = how.change.apply(call)
+            writer.write(record.model_copy(update={"call": number}), values)
     except TapeError as error:
         if not is_damage(error) or error.kind not in ("damaged", "invalid", "limit"):
             raise
@@ -221,13 +210,12 @@ def _written(writer: TapeWriter, call: Call, number: int, how: Rewriting) -> Tap
     return None
 
 
-def _seal(writer: TapeWriter, tape: Tape, how: Rewriting, left_out: int, highest: int) -> None:
+def _seal(writer: TapeWriter, tape: Tape, how: Rewriting, left_out: int) -> None:
     """Writes the accounts of the new tape."""
-    coverage = (
-        coverage_for(tape.segments, writer.calls, left_out)
-        if how.coverage is None
-        else how.coverage(writer.calls, highest)
-    )
+    if how.origin is None:
+        coverage = coverage_for(tape.segments, writer.calls, left_out)
+    else:
+        coverage = _coverage_of(how.origin, tape.coverage, writer)
     is_whole = not left_out and how.keeps_counters
     unkept = how.revision.unkept(unkept_of(tape.whole.segments)) if is_whole else None
     try:
@@ -241,42 +229,38 @@ def _seal(writer: TapeWriter, tape: Tape, how: Rewriting, left_out: int, highest
         raise TapeError("limit", f"the accounts break the format: {error}") from None
 
 
-def _write(writer: TapeWriter, call: Call, number: int, how: Rewriting) -> None:
-    if how.thorough:
-        call.check(entries=True)
-    if how.change is None:
-        writer.copy(call, number=number)
-        return
-    record, values = how.change.apply(call)
-    writer.write(record.model_copy(update={"call": number}), values)
+def _coverage_of(origin: Origin, whole: Coverage, writer: TapeWriter) -> Coverage:
+    """The coverage of a recording that was merged: the numbers tell how many calls it saw.
+
+    Args:
+        origin: where it is on the merged tape.
+        whole: the coverage of that tape.
+        writer: has the calls of the recording.
+
+    Raises:
+        TapeError: ``limit`` if the tape claims more calls than can be counted.
+    """
+    end = whole.seen if origin.end is None else origin.end
+    missing = max(end - origin.first, writer.last + 1) - writer.calls
+    return new_coverage(writer.calls, {_MERGED: missing} if missing else {}, whole.at_least)
 
 
-def _left_out_of_one(tape: Tape, left_out: int) -> dict[bytes, int]:
-    """How many calls of each recording are left out, if that is known: of one recording."""
-    recordings = {segment.manifest.tape for segment in tape.segments}
-    return dict.fromkeys(recordings, left_out) if len(recordings) == 1 else {}
-
-
-_Spared: TypeAlias = tuple[TapeError, Call]
-"""The damage of a call in one file, and the call as another file has it."""
-
-
-def _lost(tape: Tape, copied: _Copied, spared: Sequence[_Spared]) -> Iterator[str]:
+def _losses(tape: Tape, lost: Sequence[_Lost], saved: Sequence[_Saved]) -> Iterator[str]:
     """What is not on the new tape although nobody left it out."""
-    wrong = [error for _, error, _ in copied.saved] + [error for error, _ in spared]
-    saved = {str(error) for error in wrong}
     # Where a member is not there, a walk over the file finds no member, and does not know of which
     # call it was.
+    wrong = [*(one.error for one in lost), *(one.error for one in saved)]
     places = {(error.path, error.offset) for error in wrong}
-    places |= {(error.path, error.offset) for _, error in copied.damaged}
-    told: set[str] = set()
-    for error in tape.damage:
-        is_known = error.member is None and (error.path, error.offset) in places
-        if isinstance(error, RepeatedCallsError) or is_known or str(error) in saved:
-            continue
-        told.add(str(error))
-        yield str(error)
-    untold = [str(call.number) for call, error in copied.damaged if str(error) not in told]
+    whole = {str(one.error) for one in saved}
+    told = {
+        str(error): None
+        for error in tape.damage
+        if not isinstance(error, RepeatedCallsError)
+        and not (error.member is None and (error.path, error.offset) in places)
+        and str(error) not in whole
+    }
+    yield from told
+    untold = [str(one.call.number) for one in lost if str(one.error) not in told]
     if untold:
         shown = some_of(untold, _MAX_NAMED)
         yield f"{counted(len(untold), 'call')} could not be copied: {shown}"
@@ -284,31 +268,23 @@ def _lost(tape: Tape, copied: _Copied, spared: Sequence[_Spared]) -> Iterator[st
         yield f"{tape.unfinished} bytes of calls that were being written"
 
 
-def _spared(tape: Tape, copied: _Copied) -> Iterator[_Spared]:
-    """The damage of calls that another file has too, whole, so that they count there."""
+def _saved_elsewhere(tape: Tape, lost: Sequence[_Lost]) -> Iterator[_Saved]:
+    """The damaged calls that another file has too, whole, so that they count there."""
     recordings = {
         path: segment.manifest.tape
         for segment in tape.segments
         for path in (segment.path, *map(shown, segment.copies))
     }
-    lost = {call.ref for call, _ in copied.damaged}
+    refs = {one.call.ref for one in lost}
     for error in tape.damage:
-        recording = recordings.get(error.path or "")
-        found = [_at(tape, recording, number) for number in _numbers_of(error)]
-        calls = [call for call in found if call is not None]
-        if len(calls) == len(found) and all(
-            call.path != error.path and call.ref not in lost for call in calls
-        ):
-            for call in calls:
-                yield error, call
-
-
-def _at(tape: Tape, recording: bytes | None, number: int) -> Call | None:
-    """A call of a recording; None if no file has it."""
-    try:
-        return None if recording is None else tape.calls.at(CallRef(recording, number))
-    except TapeError:
-        return None
+        path = error.path or ""
+        numbers = _numbers_of(error) if path in recordings else ()
+        try:
+            calls = [tape.calls.at(CallRef(recordings[path], number)) for number in numbers]
+        except TapeError:
+            continue  # no file has it
+        if all(call.path != path and call.ref not in refs for call in calls):
+            yield from (_Saved(error, path, call) for call in calls)
 
 
 def _numbers_of(error: TapeError) -> Sequence[int]:
@@ -321,20 +297,73 @@ def _numbers_of(error: TapeError) -> Sequence[int]:
     return [int(found)] if found and member == blob_name(int(found)) else []
 
 
-def _notes(tape: Tape, copied: _Copied, spared: Sequence[_Spared]) -> Iterator[str]:
+def _notes(tape: Tape, saved: Sequence[_Saved]) -> Iterator[str]:
     """What is to be known of calls that several files have."""
     yield from (str(error) for error in tape.damage if isinstance(error, RepeatedCallsError))
-    pairs = [(call.number, call.path, other.path) for call, _, other in copied.saved]
-    pairs += [(call.number, error.path or "", call.path) for error, call in spared]
-    for number, damaged, whole in pairs[:_MAX_NAMED]:
-        names = _names(damaged, whole)
-        yield f"call {number} is damaged in {names[0]}; {names[1]} has it whole"
-    if len(pairs) > _MAX_NAMED:
-        more = counted(len(pairs) - _MAX_NAMED, "more damaged call")
+    for _, path, call in saved[:_MAX_NAMED]:
+        names = os.path.basename(path), os.path.basename(call.path)
+        damaged, whole = names if names[0] != names[1] else (path, call.path)
+        yield f"call {call.number} is damaged in {damaged}; {whole} has it whole"
+    if len(saved) > _MAX_NAMED:
+        more = counted(len(saved) - _MAX_NAMED, "more damaged call")
         yield f"{more} that another file has whole"
 
 
-def _names(path: str, other: str) -> tuple[str, str]:
-    """The names of two files; if they are the same, the paths."""
-    names = os.path.basename(path), os.path.basename(other)
-    return names if names[0] != names[1] else (path, other)
+class _SpareCalls:
+    """The calls of a tape that count in one file, as other files have them. Files that were closed
+    as copies are opened again when they are needed, until :meth:`close`."""
+
+    def __init__(self, tape: Tape) -> None:
+        self._tape = tape
+        self._opened: dict[str, Segment | None] = {}
+        self._sorted: dict[Segment, array[int]] = {}
+
+    def close(self) -> None:
+        """Closes what was opened."""
+        for segment in self._opened.values():
+            if segment is not None:
+                segment.close()
+
+    def of(self, call: Call) -> Iterator[Call]:
+        """The calls of other files with the same record. It has the checksum of the values, so that
+        they are the same too, or damaged."""
+        for segment in self._others(call):
+            position = self._position(segment, call.number)
+            if position is None:
+                continue
+            is_it = False
+            with contextlib.suppress(TapeError):  # then nothing tells
+                is_it = call.is_at(segment, position)
+            if is_it:
+                yield Call(segment, position, call.index, self._tape.class_index)
+
+    def _position(self, segment: Segment, number: int) -> int | None:
+        """Where a file has the call of a number, also if that call counts in another file: the list
+        of its calls lacks it then. A scan takes a number once."""
+        numbers = segment.numbers
+        if segment not in self._sorted:
+            by_number = sorted(range(len(numbers)), key=numbers.__getitem__)
+            self._sorted[segment] = array("Q", by_number)
+        order = self._sorted[segment]
+        at = bisect.bisect_left(order, number, key=numbers.__getitem__)
+        return order[at] if at < len(order) and numbers[order[at]] == number else None
+
+    def _others(self, call: Call) -> Iterator[Segment]:
+        """The other files of its recording."""
+        for segment in self._tape.segments:
+            if segment.manifest.tape != call.ref.tape:
+                continue
+            if segment.path != call.path:
+                yield segment
+            for location in segment.copies:
+                copied = self._copy(location)
+                if copied is not None:
+                    yield copied
+
+    def _copy(self, location: str) -> Segment | None:
+        if location not in self._opened:
+            try:
+                self._opened[location] = Segment(location, Damage(), scan=True)
+            except TapeError:
+                self._opened[location] = None  # it was read before, and is gone
+        return self._opened[location]

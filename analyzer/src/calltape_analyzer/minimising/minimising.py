@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from calltape_analyzer.editing.numbering import numbering_of
 from calltape_analyzer.errors import InferenceError, TapeError, UsageError
 from calltape_analyzer.exporting.free_memory import half_of_free
 from calltape_analyzer.minimising.asked_check import Named, check_of
@@ -36,7 +35,7 @@ from calltape_analyzer.opening import open_tape
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import counted
 from calltape_analyzer.writing.coverage import calls_in, coverage_for
-from calltape_analyzer.writing.lineage import derived
+from calltape_analyzer.writing.lineage import derived, numbering_of
 from calltape_analyzer.writing.output_file import copy_tape
 from calltape_analyzer.writing.tape_writer import TapeWriter
 from calltape_schema.records import Manifest
@@ -270,10 +269,7 @@ def _confirmed(search: Search) -> list[str]:
 
 
 def _manifest(tape: Tape, options: dict[str, Any]) -> Manifest:
-    numbering = numbering_of(tape.segments)
-    manifest = derived(
-        tape.segments, "minimise", options, tape=numbering.tape, firsts=numbering.firsts
-    )
+    manifest = derived(tape.segments, "minimise", options)
     # Calls have other sizes and values now: what it says of its segment is not so any more.
     return manifest.model_copy(update={"segment": None})
 

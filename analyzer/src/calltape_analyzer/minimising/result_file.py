@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from calltape_analyzer.errors import TapeError, UsageError
-from calltape_analyzer.writing.compressing import compressor_of
+from calltape_analyzer.writing.output_file import compressor_of
 
 __all__ = ["check_target"]
 

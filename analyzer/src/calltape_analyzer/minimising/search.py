@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from calltape_analyzer.editing.numbering import Numbering
 from calltape_analyzer.errors import InferenceError, TapeError, UsageError
 from calltape_analyzer.minimising.judge import Judge
 from calltape_analyzer.minimising.outcome import Outcome
@@ -23,6 +22,7 @@ from calltape_analyzer.reading.call import Call
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import counted
 from calltape_analyzer.writing.built_calls import BuiltCall
+from calltape_analyzer.writing.lineage import Numbering
 from calltape_analyzer.writing.tape_writer import TapeWriter
 from calltape_schema.records import Manifest
 

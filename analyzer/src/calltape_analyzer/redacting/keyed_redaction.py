@@ -11,9 +11,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from calltape_analyzer.editing.accounts import counts_stay
 from calltape_analyzer.editing.edit_report import EditReport
-from calltape_analyzer.editing.numbering import numbering_of
 from calltape_analyzer.editing.rewriting import Rewriting, rewrite
 from calltape_analyzer.errors import RedactionError
 from calltape_analyzer.observing.switches import looks_like_name
@@ -37,6 +35,8 @@ from calltape_analyzer.redacting.varying_keys import varying_keys
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import counted, pattern_of, some_of
 from calltape_analyzer.variant import Variant
+from calltape_analyzer.writing.coverage import counts_stay
+from calltape_analyzer.writing.lineage import numbering_of
 from calltape_schema.errors import TapeError
 from calltape_schema.privacy import FEWEST_RANGED
 

@@ -19,8 +19,7 @@ from calltape_analyzer.redacting.treatment import Treatments, Way
 from calltape_analyzer.redacting.value_facts import ValueFacts
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import pattern_of, some_of
-from calltape_analyzer.writing.compressing import compressor_of
-from calltape_analyzer.writing.output_file import copy_tape, refuse_inputs, settle
+from calltape_analyzer.writing.output_file import compressor_of, copy_tape, refuse_inputs, settle
 from calltape_schema.errors import TapeError
 
 __all__ = ["redact"]

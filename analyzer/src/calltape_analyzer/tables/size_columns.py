@@ -116,11 +116,8 @@ class SizeColumns:
         """
         placed = self._sorter.sorted(inputs)
         for known in self._known.get(_likeness(placed.key), ()):
-            facts = known.facts
-            if facts.group.key.takes(placed.key) and all(
-                condition.holds(placed.row) for condition in facts.conditions
-            ):
-                return CallSizes(facts.public_name, self._values(placed.row, known))
+            if known.facts.has(placed):
+                return CallSizes(known.facts.public_name, self._values(placed.row, known))
         return CallSizes(None, (None,) * len(self.columns))
 
     def _values(self, row: SizeRow, known: _Known) -> tuple[int | None, ...]:

@@ -6,6 +6,7 @@ read: a table tells when and how often a model was called.
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
@@ -68,25 +69,19 @@ def write_batches(
         TapeError: ``exists`` or ``io``.
     """
     open_writer = _WRITERS[check_suffix(path)]
-    file = OutputFile(path, overwrite=overwrite, inputs=inputs)
-    try:
-        rows = 0
+    rows = 0
+    with OutputFile(path, overwrite=overwrite, inputs=inputs) as file:
         writer, plain = open_writer(_Sink(file), batches.schema)
         with writer:
             for batch in batches:
                 rows += batch.num_rows
                 writer.write_batch(plain(batch))
-        file.finish()
-    except BaseException:
-        file.discard()
-        raise
     return rows
 
 
-class _Sink:
-    """The file as pyarrow takes it: something to write to, front to back."""
-
-    closed = False
+class _Sink(io.RawIOBase):
+    """The file as pyarrow takes it: something to write to, front to back. To close it does not
+    finish the file."""
 
     def __init__(self, file: OutputFile) -> None:
         self._file = file
@@ -98,20 +93,8 @@ class _Sink:
     def tell(self) -> int:
         return self._file.end
 
-    def flush(self) -> None:
-        """The file is flushed when it is finished."""
-
-    def close(self) -> None:
-        """It is closed when it is finished."""
-
     def writable(self) -> bool:
         return True
-
-    def readable(self) -> bool:
-        return False
-
-    def seekable(self) -> bool:
-        return False
 
 
 _Plain = Callable[[Any], Any]

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from calltape_analyzer.comparison.reports import Report, ReportRow
-from calltape_analyzer.editing.accounts import unkept_of
 from calltape_analyzer.errors import TapeError, UsageError
 from calltape_analyzer.opening import open_tape
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.testing.failure_text import call_of, difference_lines, place_of
 from calltape_analyzer.text import counted, listed, printable
+from calltape_analyzer.writing.coverage import unkept_of
 from calltape_analyzer.writing.lineage import derived
 from calltape_analyzer.writing.tape_writer import TapeWriter
 from calltape_schema.records import Manifest

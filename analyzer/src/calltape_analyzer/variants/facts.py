@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from calltape_analyzer.observing.columns import Column, SizeRow, value_in
-from calltape_analyzer.observing.groups import Group, GroupKey
+from calltape_analyzer.observing.groups import Group, GroupKey, SortedCall
 from calltape_analyzer.observing.size_table import SizeTable
 from calltape_analyzer.observing.tallies import Span
 from calltape_analyzer.variants.completion import Completion
@@ -134,6 +134,12 @@ class VariantFacts:
     def completion_of(self, key: GroupKey) -> Completion | None:
         """How a call of another group becomes a call of this variant."""
         return next((c for known, c in self.completions.items() if known.takes(key)), None)
+
+    def has(self, placed: SortedCall) -> bool:
+        """Whether a call is of its group, and meets its conditions."""
+        return self.group.key.takes(placed.key) and all(
+            condition.holds(placed.row) for condition in self.conditions
+        )
 
     def row_in(self, key: GroupKey, row: SizeRow) -> SizeRow | None:
         """A row of any group as a row of this variant; None if it takes no calls of the group.

@@ -1,8 +1,8 @@
 """What the end of a new tape says of the calls that it has, and of those that it lacks.
 
-In come the files that were read, and how many calls were written. Out goes a coverage that is true
-for the new tape: what it lacks is counted, and if nobody knows how many calls there were, it says
-so.
+In come the files that were read, and how many calls were written. Out go a coverage that is true
+for the new tape (what it lacks is counted, and if nobody knows how many calls there were, it says
+so), the counted inputs of calls that no file has, and when the recording ended.
 """
 
 from __future__ import annotations
@@ -17,8 +17,12 @@ from calltape_analyzer.writing.tape_writer import LEFT_OUT
 from calltape_schema.endings import Coverage
 from calltape_schema.errors import TapeError
 from calltape_schema.fields import MAX_COUNT
+from calltape_schema.inputs_table import InputsTable
 
-__all__ = ["DAMAGED", "calls_in", "coverage_for", "coverage_of_numbers", "new_coverage"]
+__all__ = [
+    "DAMAGED", "calls_in", "closing_time", "counts_stay", "coverage_for", "coverage_of_numbers",
+    "new_coverage", "unkept_of",
+]  # fmt: skip
 
 DAMAGED = "damaged"
 """The reason of calls that were on the tape, and could not be read."""
@@ -86,3 +90,45 @@ def coverage_of_numbers(last: int, kept: int) -> Coverage:
     missing = last + 1 - kept
     dropped = {_NOT_GIVEN: missing} if missing else {}
     return new_coverage(kept, dropped, True)
+
+
+def unkept_of(segments: Sequence[Segment]) -> InputsTable:
+    """The counted inputs of calls that were seen and are not in the files. They are of no use if
+    calls were chosen: nobody knows which of them would have been."""
+    found = InputsTable()
+    for segment in segments:
+        table = segment.table
+        if table is not None and not segment.left_out:
+            found.merge(table.others())
+    return found
+
+
+def counts_stay(segments: Sequence[Segment]) -> bool:
+    """Whether a copy of all calls, with :func:`unkept_of` these files, counts the same inputs. It
+    counts less if calls are lost, or if calls that were kept are counted by kind."""
+    for segment in segments:
+        table = segment.table
+        if table is None or segment.damaged or segment.left_out:
+            return False
+        if sum(row.kept for row in table.rows.values()) != len(segment.numbers):
+            return False
+        if any(row.seen != row.kept for row in table.rows.values()):
+            return False
+    return True
+
+
+def closing_time(segments: Sequence[Segment]) -> int:
+    """When the recordings ended, Unix time in nanoseconds: as the ends say, or else when the
+    last call of each file began."""
+    return max((_closed(segment) for segment in segments), default=0)
+
+
+def _closed(segment: Segment) -> int:
+    if segment.end is not None:
+        return segment.end.closed_ns
+    for position in reversed(segment.order):
+        try:
+            return segment.record(position).time_ns
+        except TapeError:
+            continue
+    return segment.manifest.created_ns

@@ -1,19 +1,24 @@
 """What a new tape says of where it came from.
 
-In come the files that it is made of, and what was done to them. Out goes its manifest: that of the
-first file, with one more step in its history.
+In come the files that it is made of, and what was done to them. Out go the numbers that their calls
+get, and its manifest: that of the first file, with one more step in its history. Calls of one
+recording keep id and numbers. Those of several get a new id, and the numbers of each recording
+follow those of the one before it, so that no two are equal and each can be traced back.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.plain_data import json_text
-from calltape_analyzer.reading.recordings import recordings_of
+from calltape_analyzer.reading.recordings import coverage_of, recordings_of
 from calltape_analyzer.reading.segment import Segment
+from calltape_analyzer.text import some_of
 from calltape_schema import __version__
 from calltape_schema.history import (
     MAX_OPTIONS,
@@ -28,10 +33,100 @@ from calltape_schema.history import (
 from calltape_schema.records import MINOR, Manifest
 from calltape_schema.records import Segment as SegmentFacts
 
-__all__ = ["derived"]
+__all__ = ["Numbering", "Origin", "derived", "numbering_of", "origin_of"]
 
 _MAX_FILES = 16
 _MAX_TEXT = 1000
+_MAX_NUMBER = 2**63 - 1
+_MAX_NAMED = 8
+
+
+@dataclass(frozen=True)
+class Numbering:
+    """Which id and numbers the calls of a new tape have.
+
+    Attributes:
+        tape: the id.
+        firsts: for each recording (by its id) what is added to the numbers of its calls.
+    """
+
+    tape: bytes
+    firsts: dict[bytes, int] = field(default_factory=dict)
+
+    def number_of(self, tape: bytes, number: int) -> int:
+        """The number that a call of a recording has now."""
+        return self.firsts.get(tape, 0) + number
+
+    @property
+    def changes(self) -> bool:
+        """Whether any call gets another id or number."""
+        return any(tape != self.tape or first for tape, first in self.firsts.items())
+
+
+def numbering_of(segments: Sequence[Segment]) -> Numbering:
+    """The numbering of a tape that is made of these files.
+
+    Raises:
+        UsageError: the numbers would be too high.
+    """
+    recordings = recordings_of(segments)
+    ids = [parts[0].manifest.tape for parts in recordings]
+    if len(ids) == 1:
+        return Numbering(ids[0], {ids[0]: 0})
+    firsts: dict[bytes, int] = {}
+    end = 0
+    for tape, parts in zip(ids, recordings, strict=True):
+        firsts[tape] = end
+        highest = max((max(part.numbers, default=-1) for part in parts), default=-1)
+        end += max(coverage_of(parts).seen, highest + 1)
+        if end > _MAX_NUMBER:
+            raise UsageError("the calls have numbers that are too high to be added up")
+    # The same recordings give the same tape.
+    made = hashlib.blake2b(b"calltape merge" + b"".join(ids), digest_size=16).digest()
+    return Numbering(made, firsts)
+
+
+class Origin(NamedTuple):
+    """A recording that a tape is made of. Call ``n`` of it is call ``first + n`` of the tape;
+    ``end`` is the first number behind its calls, or None if no other recording follows."""
+
+    tape: bytes
+    first: int
+    end: int | None
+
+
+def _origins_of(manifest: Manifest) -> list[Origin]:
+    """The recordings that a tape is made of, as its history says; itself if it is not merged."""
+    found = [Origin(manifest.tape, 0, None)]
+    for step in reversed(manifest.history or ()):
+        if len(step.sources) < 2:
+            continue
+        found = [
+            part
+            for origin in found
+            for part in ([origin] if origin.tape != step.tape else list(_parts(origin, step)))
+        ]
+    return found
+
+
+def _parts(origin: Origin, step: Step) -> Iterator[Origin]:
+    firsts = [source.first for source in step.sources]
+    ends = [origin.first + first for first in firsts[1:]] + [origin.end]
+    for source, end in zip(step.sources, ends, strict=True):
+        yield Origin(source.tape, origin.first + source.first, end)
+
+
+def origin_of(manifest: Manifest, recording: str) -> Origin | None:
+    """The recording, among those that a tape was merged from, whose id begins with these digits.
+
+    Raises:
+        UsageError: several do.
+    """
+    origins = [one for one in _origins_of(manifest) if one.tape.hex().startswith(recording)]
+    if len(origins) > 1:
+        names = some_of([one.tape.hex()[:8] for one in origins], _MAX_NAMED)
+        raise UsageError(f"several recordings begin with {recording}: {names}")
+    return origins[0] if origins else None
 
 
 def derived(
@@ -39,8 +134,7 @@ def derived(
     verb: str,
     options: Mapping[str, Any] | None = None,
     *,
-    tape: bytes | None = None,
-    firsts: Mapping[bytes, int] | None = None,
+    numbering: Numbering | None = None,
     left_out: Mapping[bytes, int] | None = None,
     origin: bytes | None = None,
 ) -> Manifest:
@@ -50,8 +144,7 @@ def derived(
         segments: the files that are read, in order (``tape.segments``).
         verb: what is done: ``filter``, ``redact``, ...
         options: what was asked for: names, and texts or plain data.
-        tape: the id of the new tape; by default that of the first file.
-        firsts: for each recording (by its id) what is added to the numbers of its calls.
+        numbering: of the new tape; by default that of all calls of these files.
         left_out: for each recording how many of its calls are not wanted.
         origin: the id of the only recording that is wanted, of those that were merged before.
 
@@ -60,7 +153,7 @@ def derived(
     """
     recordings = recordings_of(segments)
     first = segments[0].manifest
-    tape = first.tape if tape is None else tape
+    numbering = numbering or numbering_of(segments)
     steps = list(dict.fromkeys(step for s in segments for step in s.manifest.history or ()))
     if len(steps) >= MAX_STEPS:
         raise UsageError(
@@ -76,17 +169,17 @@ def derived(
         verb=verb,
         tool="calltape",
         version=__version__,
-        tape=tape,
+        tape=numbering.tape,
         options=tuple((k[:_MAX_TEXT], _shown(v)) for k, v in list((options or {}).items()))[
             :MAX_OPTIONS
         ],
-        sources=tuple(_source(parts, firsts or {}, left_out or {}, origin) for parts in recordings),
+        sources=tuple(_source(parts, numbering, left_out or {}, origin) for parts in recordings),
     )
     return first.model_copy(
         update={
             "minor": max(MINOR, first.minor),
-            "tape": tape,
-            "segment": _place(recordings[0]) if len(recordings) == 1 else None,
+            "tape": numbering.tape,
+            "segment": None if numbering.changes else _place(recordings[0]),
             "history": (*steps, step),
         }
     )
@@ -94,7 +187,7 @@ def derived(
 
 def _source(
     parts: Sequence[Segment],
-    firsts: Mapping[bytes, int],
+    numbering: Numbering,
     left_out: Mapping[bytes, int],
     origin: bytes | None,
 ) -> Source:
@@ -106,7 +199,7 @@ def _source(
         other_files=max(len(names) - _MAX_FILES, 0),
         calls=sum(len(part.numbers) - part.left_out for part in parts),
         left_out=left_out.get(tape),
-        first=firsts.get(tape, 0),
+        first=numbering.number_of(tape, 0),
         redacted=redacted_of_all(_redacted(part.manifest, origin) for part in parts),
     )
 

@@ -1,26 +1,34 @@
-"""A file that gets its name when it is complete.
+"""Files and folders that get their name when they are complete.
 
 In come bytes, front to back. They go to a temporary file beside the final one. Out goes the whole
-file under its name; a process that is killed before leaves nothing there.
+file under its name, compressed if a tape's name asks for it (``.tape.gz``, ``.tape.zst``); a
+process that is killed before leaves nothing there.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gzip
 import os
 import re
 import secrets
 import shutil
 import stat
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, BinaryIO
+
+from typing_extensions import Self
 
 from calltape_analyzer.errors import UsageError
-from calltape_analyzer.reading.compressed import most_unpacked
-from calltape_analyzer.writing.compressing import Compressor, compressor_of
+from calltape_analyzer.reading.compressed import is_compressed, most_unpacked, zstd_module
 from calltape_schema.errors import TapeError
 
-__all__ = ["OutputFile", "copy_tape", "refuse_inputs", "settle", "write_file"]
+__all__ = [
+    "OutputFile", "compressor_of", "copy_tape", "create_file", "new_folder", "refuse_inputs",
+    "settle", "write_file",
+]  # fmt: skip
 
 _BUFFER = 1024 * 1024
 _LOOKS_LIKE_URL = re.compile(r"[a-z][a-z0-9+.\-]+:/")  # of which a path has one slash
@@ -28,8 +36,13 @@ _ADVICE_OF_URL = "files are written here, not behind a URL: write it here, and c
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
 
 
+Compressor = Callable[[IO[bytes]], Any]
+"""Opens a compressed stream to a file."""
+
+
 class OutputFile:
-    """A new file.
+    """A new file. As a context manager it is finished at the end of the block, and discarded if the
+    block raises.
 
     Args:
         path: of the final file.
@@ -61,8 +74,22 @@ class OutputFile:
         if not overwrite and os.path.lexists(self.path):
             raise TapeError("exists", "it is there already", path=self.path)
         _refuse_device(self.path)
-        with self._told():
+        with _told(self.path):
             self._open()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.finish()
+        else:
+            self.discard()
 
     def append(self, parts: Iterable[Any]) -> None:
         """Writes bytes, one part after the other.
@@ -70,10 +97,20 @@ class OutputFile:
         Raises:
             TapeError: ``io``.
         """
-        with self._told():
+        with _told(self.path):
             for part in parts:
                 self._file.write(part)
                 self.end += len(part)
+
+    def append_file(self, path: str | os.PathLike[str]) -> None:
+        """Writes the bytes of a file.
+
+        Raises:
+            TapeError: ``io``.
+        """
+        with open(path, "rb") as file:
+            while part := file.read(_BUFFER):
+                self.append([part])
 
     def cut(self, end: int) -> None:
         """Removes all bytes from an offset on.
@@ -81,7 +118,7 @@ class OutputFile:
         Raises:
             TapeError: ``io``.
         """
-        with self._told():
+        with _told(self.path):
             self._file.flush()
             self._file.truncate(end)
             self._file.seek(end)
@@ -95,17 +132,13 @@ class OutputFile:
                 would be compressed so much that no reader takes it.
         """
         try:
-            with self._told():
+            with _told(self.path):
                 if self._compressor is not None:
                     self._compress(self._compressor)
                 self._file.flush()
                 os.fsync(self._file.fileno())
                 self._file.close()
-                if self._overwrite:
-                    os.replace(self._beside, self.path)
-                else:
-                    _move(self._beside, self.path)
-                _sync_folder(os.path.dirname(self.path))
+                _settle(self._beside, self.path, self._overwrite)
         except BaseException:
             self.discard()
             raise
@@ -146,17 +179,27 @@ class OutputFile:
                 advice="name it .tape",
             )
 
-    @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
-        """Turns errors of the system into TapeError."""
-        try:
-            yield
-        except FileExistsError:
-            raise TapeError("exists", "it is there already", path=self.path) from None
-        except OSError as error:
-            reason = f"cannot write it: {error.strerror or type(error).__name__}"
-            advice = _ADVICE_OF_URL if _LOOKS_LIKE_URL.match(self.path) else None
-            raise TapeError("io", reason, path=self.path, advice=advice) from None
+
+def compressor_of(path: str) -> Compressor | None:
+    """What compresses a tape of this name; None if the name does not ask for it.
+
+    Raises:
+        TapeError: ``usage``: Zstandard is not installed.
+    """
+    if not is_compressed(path):
+        return None
+    if path.endswith(".gz"):
+        # No name and no time: equal tapes are equal files.
+        return lambda file: gzip.GzipFile("", "wb", fileobj=file, mtime=0)
+    module = zstd_module()
+    if module is None:
+        raise TapeError(
+            "usage",
+            "its name asks for Zstandard, which this Python cannot write",
+            path=path,
+            advice="install calltape-analyzer[zstd], or name it .tape or .tape.gz",
+        )
+    return lambda file: module.ZstdFile(file, "w")
 
 
 def write_file(path: str | os.PathLike[str], data: bytes, *, overwrite: bool = False) -> None:
@@ -165,13 +208,8 @@ def write_file(path: str | os.PathLike[str], data: bytes, *, overwrite: bool = F
     Raises:
         TapeError: ``exists`` or ``io``.
     """
-    file = OutputFile(path, overwrite=overwrite)
-    try:
+    with OutputFile(path, overwrite=overwrite) as file:
         file.append([data])
-        file.finish()
-    except BaseException:
-        file.discard()
-        raise
 
 
 def settle(source: str, target: str, *, overwrite: bool) -> None:
@@ -181,17 +219,8 @@ def settle(source: str, target: str, *, overwrite: bool) -> None:
         TapeError: ``exists`` or ``io``.
     """
     _refuse_device(target)
-    try:
-        if overwrite:
-            os.replace(source, target)
-        else:
-            _move(source, target)
-        _sync_folder(os.path.dirname(target))
-    except FileExistsError:
-        raise TapeError("exists", "it is there already", path=target) from None
-    except OSError as error:
-        reason = f"cannot write it: {error.strerror or type(error).__name__}"
-        raise TapeError("io", reason, path=target) from None
+    with _told(target):
+        _settle(source, target, overwrite)
 
 
 def copy_tape(
@@ -210,15 +239,49 @@ def copy_tape(
     Raises:
         UsageError, TapeError: as :class:`OutputFile` does.
     """
-    out = OutputFile(target, overwrite=overwrite, inputs=inputs, is_tape=True)
+    with OutputFile(target, overwrite=overwrite, inputs=inputs, is_tape=True) as out:
+        out.append_file(source)
+
+
+@contextlib.contextmanager
+def new_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A new folder beside ``path``, which gets this name at the end of the block; it is removed if
+    the block fails. Only its owner may read it.
+
+    Raises:
+        TapeError: ``exists`` or ``io``.
+    """
+    final = Path(path)
+    if os.path.lexists(final):
+        advice = "name another file or folder"
+        raise TapeError("exists", "it is there already", path=str(final), advice=advice)
+    beside = final.with_name(f".{final.name}.{secrets.token_hex(8)}")
     try:
-        with open(source, "rb") as file:
-            while part := file.read(_BUFFER):
-                out.append([part])
-        out.finish()
-    except BaseException:
-        out.discard()
-        raise
+        with _told(str(final)):
+            beside.mkdir(mode=0o700)
+            yield beside
+            _settle(str(beside), str(final), overwrite=False)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def create_file(path: Path) -> BinaryIO:
+    """Makes a file that only its owner may read, whatever the umask is, and opens it for
+    writing."""
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
+
+
+@contextlib.contextmanager
+def _told(path: str) -> Iterator[None]:
+    """Turns errors of the system into TapeError."""
+    try:
+        yield
+    except FileExistsError:
+        raise TapeError("exists", "it is there already", path=path) from None
+    except OSError as error:
+        reason = f"cannot write it: {error.strerror or type(error).__name__}"
+        advice = _ADVICE_OF_URL if _LOOKS_LIKE_URL.match(path) else None
+        raise TapeError("io", reason, path=path, advice=advice) from None
 
 
 def _refuse_device(path: str) -> None:
@@ -249,8 +312,16 @@ def refuse_inputs(path: str, inputs: Iterable[str]) -> None:
                 )
 
 
+def _settle(source: str, target: str, overwrite: bool) -> None:
+    if overwrite:
+        os.replace(source, target)
+    else:
+        _move(source, target)
+    _sync_folder(os.path.dirname(target))
+
+
 def _move(source: str, target: str) -> None:
-    """Renames a file, but never onto another one."""
+    """Renames a file or folder, but never onto another one."""
     try:
         os.link(source, target)
     except FileExistsError:

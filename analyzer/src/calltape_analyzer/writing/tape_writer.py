@@ -56,6 +56,7 @@ class TapeWriter:
 
     Attributes:
         calls: how many calls were written.
+        last: the highest number of a call; -1 before the first one.
 
     Raises:
         UsageError: the path is one of the inputs.
@@ -76,7 +77,7 @@ class TapeWriter:
         self._waiting: list[NewCall] = []
         self._waiting_bytes = 0
         self._shared: set[bytes] = set()  # structures and leaves that wait, each once
-        self._last = -1  # the highest number
+        self.last = -1
         self._last_ns = manifest.created_ns
         self._numbers = array("Q")
         self._known: set[int] | None = None  # the numbers, as soon as one is not the highest so far
@@ -218,9 +219,9 @@ class TapeWriter:
             TapeError: ``io``, ``limit``.
         """
         if coverage is None:
-            missing = self._last + 1 - self.calls
+            missing = self.last + 1 - self.calls
             dropped = {LEFT_OUT: missing} if missing else {}
-            coverage = Coverage(seen=self._last + 1, kept=self.calls, dropped=dropped)
+            coverage = Coverage(seen=self.last + 1, kept=self.calls, dropped=dropped)
         if coverage.kept != self.calls:
             raise UsageError(f"coverage of {coverage.kept} calls for a tape of {self.calls}")
         self._commit()
@@ -246,7 +247,7 @@ class TapeWriter:
         self._waiting_bytes += size
         if len(self._waiting) >= _GROUP_CALLS or self._waiting_bytes >= _GROUP_BYTES:
             self._commit()
-        self._last = max(self._last, number)
+        self.last = max(self.last, number)
         self._numbers.append(number)
         if self._known is not None:
             self._known.add(number)
@@ -275,7 +276,7 @@ class TapeWriter:
     def _expect_new(self, number: int) -> None:
         if self._is_sealed:
             raise UsageError("the tape is sealed, and takes no more calls")
-        if number > self._last:
+        if number > self.last:
             return
         if self._known is None:
             self._known = set(self._numbers)

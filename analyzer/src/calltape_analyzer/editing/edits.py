@@ -1,29 +1,31 @@
-"""Some calls of a tape as a tape, all of each call or some of it."""
+"""The tapes that one makes of others: some of the calls, all calls of several files, what is sound.
+
+In come an open tape and what is wanted of it. Out go a new, sealed tape and a report. All is read,
+changed and written by one loop (``rewriting.py``).
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from pydantic import ValidationError
 
 from calltape_analyzer.editing.choice import Choice, chosen
 from calltape_analyzer.editing.edit_report import EditReport
-from calltape_analyzer.editing.numbering import Numbering, Origin, origin_of
 from calltape_analyzer.editing.rewriting import Rewriting, rewrite
 from calltape_analyzer.editing.withholding import Withholding
 from calltape_analyzer.errors import UsageError
+from calltape_analyzer.reading.damage import RepeatedCallsError
+from calltape_analyzer.reading.recordings import recordings_of
 from calltape_analyzer.tape import Tape, check_tape
-from calltape_analyzer.text import some_of
-from calltape_analyzer.writing.coverage import new_coverage
-from calltape_schema.endings import Coverage
+from calltape_analyzer.text import counted, some_of
+from calltape_analyzer.writing.lineage import Origin, origin_of
 
-__all__ = ["filter_tape"]
+__all__ = ["filter_tape", "merge_tapes", "recover_tape"]
 
 _MAX_NAMED = 8
-_MERGED = "unknown (the tape was merged, and calls were left out)"
 
 
 def filter_tape(
@@ -64,13 +66,10 @@ def filter_tape(
     asked = _choice_of(choice)
     patterns = [drop] if isinstance(drop, str) else list(drop)
     options: dict[str, Any] = {**tape.selected, **asked.options}
-    numbering, origin = None, None
+    origin = None
     if recording is not None:
         tape, origin = _of_recording(tape, recording)
         options["recording"] = recording
-        numbering = origin and Numbering(
-            origin.tape, {tape.segments[0].manifest.tape: -origin.first}
-        )
     options |= {"drop": patterns} if patterns else {}
     options |= {"drop_outputs": True} if drop_outputs else {}
     withholding = None
@@ -78,21 +77,13 @@ def filter_tape(
         withholding = Withholding(patterns, outputs=drop_outputs, signature=tape.signature)
     places = chosen(tape, asked)
     how = Rewriting(
-        "filter", options, numbering=numbering, change=withholding,
-        keeps_counters=not patterns, origin=origin and origin.tape,
-        coverage=origin and partial(_coverage_of, origin, tape.coverage),
-    )  # fmt: skip
+        "filter", options, change=withholding, keeps_counters=not patterns, origin=origin
+    )
     calls = (tape.calls[place] for place in places)
     report = rewrite(tape, path, calls, len(places), how, overwrite=overwrite)
-    return _with_unmet(report, withholding)
-
-
-def _with_unmet(report: EditReport, withholding: Withholding | None) -> EditReport:
-    """A report that names the paths of which no call had a value."""
     if withholding is None or not withholding.unmet:
         return report
-    note = f"no value has a path like {some_of(withholding.unmet, _MAX_NAMED)}"
-    return report.model_copy(update={"notes": (*report.notes, note)})
+    return report.noting(f"no value has a path like {some_of(withholding.unmet, _MAX_NAMED)}")
 
 
 def _choice_of(given: dict[str, Any]) -> Choice:
@@ -126,19 +117,86 @@ def _of_recording(tape: Tape, recording: str) -> tuple[Tape, Origin | None]:
     )
 
 
-def _coverage_of(origin: Origin, whole: Coverage, kept: int, highest: int) -> Coverage:
-    """The coverage of a recording that was merged: the numbers tell how many calls it saw.
+def merge_tapes(
+    tape: Tape,
+    path: str | os.PathLike[str],
+    *,
+    any_signature: bool = False,
+    overwrite: bool = False,
+) -> EditReport:
+    """Writes all calls of several files to one new, sealed tape.
+
+    A call that several files have is written once; where one file is damaged, another one gives it.
+
+    Files of one recording keep its id and their numbers. Several recordings get a new id, and the
+    numbers of each follow those of the one before; the history says which are whose, and
+    ``filter_tape(recording=...)`` takes them apart again. Traffic counters add up.
 
     Args:
-        origin: where it is on the merged tape.
-        whole: the coverage of that tape.
-        kept: how many calls of the recording are written.
-        highest: the highest number among them, or -1.
+        tape: what ``open_tape`` made of several paths.
+        path: of the new file.
+        any_signature: merges also if the recorded signatures differ; the first one is kept.
+        overwrite: whether a file that is there already is replaced.
 
     Raises:
-        TapeError: ``limit`` if the tape claims more calls than can be counted.
+        UsageError: the signatures differ, or the path is one of the tape's own files.
+        TapeError: ``exists``, ``io``, ``limit``. Tapes of different targets cannot be opened
+            together.
     """
-    end = whole.seen if origin.end is None else origin.end
-    seen = max(end - origin.first, highest + 1)
-    dropped = {_MERGED: seen - kept} if seen > kept else {}
-    return new_coverage(kept, dropped, whole.at_least)
+    check_tape(tape, "merge_tapes")
+    difference = _difference_of(tape)
+    if difference is not None and not any_signature:
+        raise UsageError(
+            difference, advice="merge tapes of one version of the model, or allow any signature"
+        )
+    notes = [] if difference is None else [difference]
+    options = {"any_signature": True} if any_signature else {}
+    how = Rewriting("merge", options, spares=True)
+    report = rewrite(tape, path, iter(tape.calls), len(tape.calls), how, overwrite=overwrite)
+    recordings = recordings_of(tape.segments)
+    if len(recordings) > 1:
+        notes.append(
+            f"{counted(len(recordings), 'recording')} are one now, and calls have new numbers"
+        )
+    return report.noting(*notes)
+
+
+def _difference_of(tape: Tape) -> str | None:
+    """In what the targets differ, apart from class and method, which are the same."""
+    known = [(one.path, one.manifest.target) for one in tape.segments if one.manifest.target]
+    for path, target in known[1:]:
+        if target.signature != known[0][1].signature:
+            names = os.path.basename(known[0][0]), os.path.basename(path)
+            return f"the recorded signatures differ: {names[0]} and {names[1]}"
+    return None
+
+
+def recover_tape(
+    tape: Tape, path: str | os.PathLike[str], *, overwrite: bool = False
+) -> EditReport:
+    """Writes all sound calls of a tape to a new, sealed tape.
+
+    Each call is compared with its checksums and with the format. A damaged one is taken from
+    another file of the tape that has it too. What cannot be read is left out, counted in the end,
+    and named in the report (``lost``).
+
+    Args:
+        tape: a damaged, torn or unsealed tape, as ``open_tape`` gives it.
+        path: of the new file.
+        overwrite: whether a file that is there already is replaced.
+
+    Raises:
+        UsageError: the path is one of the tape's own files.
+        TapeError: ``exists``, ``io``, ``limit``.
+    """
+    check_tape(tape, "recover_tape")
+    was_sealed = tape.sealed
+    how = Rewriting("recover", {}, thorough=True, spares=True)
+    report = rewrite(tape, path, iter(tape.calls), len(tape.calls), how, overwrite=overwrite)
+    if not was_sealed:
+        return report.noting(
+            "the tape had no end: whether calls followed the last one on it is not known"
+        )
+    if all(isinstance(error, RepeatedCallsError) for error in tape.damage):
+        return report.noting("the tape was sound: nothing had to be recovered")
+    return report
