@@ -49,11 +49,17 @@ class _File(Protocol):
 
 
 class _Descriptor:
-    __slots__ = ("number", "users")
+    """An open file, which is closed when nobody refers to it any more: neither the list of open
+    ones nor an action."""
+
+    __slots__ = ("number",)
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.users = 0
+
+    def __del__(self) -> None:
+        with suppress(OSError):
+            os.close(self.number)
 
 
 class Descriptors:
@@ -61,7 +67,7 @@ class Descriptors:
     closed, because its number could become that of another file.
 
     Args:
-        most: how many unused descriptors stay open.
+        most: how many descriptors stay open.
     """
 
     def __init__(self, most: int = _MOST) -> None:
@@ -82,33 +88,23 @@ class Descriptors:
             OSError: and whatever else opening the file, or the action, raises.
         """
         with self._lock:
-            found = self._open.get(file)
+            found = self._open.pop(file, None)
             if found is None:
-                found = self._open[file] = _Descriptor(self._number_for(file))
-            else:
-                self._open.move_to_end(file)
-            found.users += 1
-        try:
-            return action(found.number)
-        finally:
-            with self._lock:
-                found.users -= 1
-                if not found.users and self._open.get(file) is not found:
-                    os.close(found.number)
+                found = self._opened(file)
+            self._open[file] = found  # the one that was used last
+        return action(found.number)
 
     def close(self, file: _File) -> None:
         """Closes the descriptor of a file, now or when nobody uses it any more."""
         with self._lock:
-            found = self._open.pop(file, None)
-            if found is not None and not found.users:
-                os.close(found.number)
+            self._open.pop(file, None)
 
-    def _number_for(self, file: _File) -> int:
-        while len(self._open) >= self._most and self._close_one():
-            pass
+    def _opened(self, file: _File) -> _Descriptor:
+        while len(self._open) >= self._most:
+            self._close_one()
         while True:
             try:
-                return file.open()
+                return _Descriptor(file.open())
             except OSError as error:
                 if error.errno not in (errno.EMFILE, errno.ENFILE):
                     raise
@@ -117,18 +113,12 @@ class Descriptors:
                     raise no_descriptor(error, file.path) from None
 
     def _close_one(self) -> bool:
-        """Closes the descriptor that was used longest ago. False if all are in use."""
-        for file, found in self._open.items():
-            if not found.users:
-                del self._open[file]
-                with suppress(OSError):
-                    os.close(found.number)
-                return True
-        return False
+        """Closes the descriptor that was used longest ago. False if there is none."""
+        if not self._open:
+            return False
+        self._open.popitem(last=False)
+        return True
 
     def _renew(self) -> None:
-        """In a fork, the lock may be held by a thread that does not exist there, and no thread
-        uses a descriptor."""
+        """In a fork, the lock may be held by a thread that does not exist there."""
         self._lock = threading.RLock()
-        for found in self._open.values():
-            found.users = 0

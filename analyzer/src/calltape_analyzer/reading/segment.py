@@ -19,6 +19,7 @@ from calltape_analyzer.progress import steps
 from calltape_analyzer.pytree.inputs import parts_of_inputs
 from calltape_analyzer.pytree.memory_limit import check_memory, memory_limit_of
 from calltape_analyzer.reading.call_ref import CallRef
+from calltape_analyzer.reading.compressed import compressed_since
 from calltape_analyzer.reading.damage import Damage, is_damage
 from calltape_analyzer.reading.file_descriptors import DescriptorError
 from calltape_analyzer.reading.tape_file import TapeBytes, TapeFile, is_ahead
@@ -781,14 +782,21 @@ def no_single_call() -> UsageError:
 
 
 def _opened_file(path: str) -> TapeBytes:
-    """The bytes of a tape, decompressed if somebody compressed it.
+    """The bytes of a tape, decompressed if somebody compressed it, also if that was just now.
 
     Raises:
         TapeError: ``not_found``, ``io`` or ``not_a_tape``; ``damaged``, ``limit`` or ``usage`` for
             a compressed file that cannot be read; ``usage`` for a URL without the extra ``remote``.
     """
     if not is_url(path):
-        return TapeFile(local_path(path))
+        path = local_path(path)
+        try:
+            return TapeFile(path)
+        except TapeError as error:
+            compressed = compressed_since(path) if error.kind == "not_found" else None
+            if compressed is None:
+                raise
+            return TapeFile(compressed)
     # A process that reads local files never imports what URLs need.
     from calltape_analyzer.reading.remote_file import opened_url
 

@@ -14,7 +14,6 @@ from typing import TypeAlias
 
 from calltape_analyzer.observing.traffic_counters import CountedGroup
 from calltape_analyzer.pytree.inputs import parts_of_inputs
-from calltape_analyzer.reading.compressed import compressed_since
 from calltape_analyzer.reading.damage import Damage
 from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.reading.urls import without_secrets
@@ -94,8 +93,6 @@ def read_file(path: str, scan: bool, guard: Guard | None) -> FileSurvey | TapeEr
         with nullcontext() if guard is None else guard([path]):
             return _read(path, scan)
     except TapeError as error:
-        if error.kind == "not_found" and (compressed := compressed_since(path)) is not None:
-            return read_file(compressed, scan, guard)
         return error.at(path=without_secrets(path, path))
     except MemoryError:
         return TapeError("limit", "there was not enough memory to read it", path=path)
