@@ -14,8 +14,12 @@ from typing import TypeVar
 
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.pytree.classes import Classes
-from calltape_analyzer.reading.damage import Damage, RepeatedCallsError
-from calltape_analyzer.reading.file_descriptors import DescriptorError, RemoteError
+from calltape_analyzer.reading.damage import (
+    Damage,
+    DescriptorError,
+    RemoteError,
+    RepeatedCallsError,
+)
 from calltape_analyzer.reading.files import Paths, files_of
 from calltape_analyzer.reading.ranks import without_other_ranks
 from calltape_analyzer.reading.repeated_calls import without_repeats
@@ -152,7 +156,7 @@ class _Files:
         self._expect_some()
 
     def _open_one(self, name: str) -> Segment:
-        found = Segment(name, self._damage, scan=None)
+        found = Segment(name, self._damage)
         self._opened.append(found)
         if self._is_closed:
             found.close()
@@ -239,10 +243,7 @@ def _side_by_side(ask: Callable[[T], R], things: Sequence[T]) -> Iterator[R]:
 
 
 def _scanned(segment: Segment) -> Segment:
-    try:
-        segment.scan()
-    except TapeError as error:
-        raise error.at(path=segment.path) from None
+    segment.scan()
     return segment
 
 
@@ -278,7 +279,11 @@ def _recordings(segments: Iterable[Segment], damage: Damage) -> list[list[Segmen
         model = None if target is None else target.name
         recordings.setdefault((segment.manifest.tape, model), []).append(segment)
     found = [without_repeats(sorted(parts, key=_rank), damage) for parts in recordings.values()]
-    return sorted((parts for parts in found if parts), key=_began)
+    found = sorted((parts for parts in found if parts), key=_began)
+    for which, parts in enumerate(found):
+        for part in parts:
+            part.which = which
+    return found
 
 
 def _began(parts: Sequence[Segment]) -> int:
