@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
-from calltape_analyzer.reading.recordings import CountedFile, coverage_of
-from calltape_analyzer.reading.segment import UNSEALED, Segment
+from calltape_analyzer.reading.recordings import UNSEALED, CountedFile, coverage_of
+from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.writing.tape_writer import LEFT_OUT
 from calltape_schema.endings import Coverage
 from calltape_schema.errors import TapeError
