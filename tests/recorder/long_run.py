@@ -84,7 +84,7 @@ def caches(recorder: Recorder) -> dict[str, int]:
         "repeats": len(mine.repeats),
         "classes": len(recorder.classes),
         "array types": len(large_copies._array_types),
-        "structures of rows": len(inputs_table._lengths_in._known),  # type: ignore[attr-defined]
+        "structures of rows": len(inputs_table._lengths_in._recent._known),  # type: ignore[attr-defined]
         "rows that wait": len(mine.unkept._waiting),
         "kinds": len(table.kinds),
         "axes of kinds": table._axes,

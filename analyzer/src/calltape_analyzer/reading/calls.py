@@ -16,8 +16,8 @@ from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef, Place, SeenInputs
 from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.text import counted
+from calltape_schema.bounds import MAX_COUNT
 from calltape_schema.errors import TapeError
-from calltape_schema.fields import MAX_COUNT
 from calltape_schema.records import Tree
 
 __all__ = ["Calls", "Place", "SeenInputs"]

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Protocol, TypeVar
 
+from calltape_schema.bounds import MAX_COUNT
 from calltape_schema.endings import Coverage
-from calltape_schema.fields import MAX_COUNT
 
 __all__ = [
     "UNSEALED",

@@ -14,9 +14,9 @@ from itertools import islice
 from calltape_analyzer.reading.recordings import UNSEALED, CountedFile, coverage_of
 from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.writing.tape_writer import LEFT_OUT
+from calltape_schema.bounds import MAX_COUNT
 from calltape_schema.endings import Coverage
 from calltape_schema.errors import TapeError
-from calltape_schema.fields import MAX_COUNT
 from calltape_schema.inputs_table import InputsTable
 
 __all__ = [
