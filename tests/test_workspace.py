@@ -20,7 +20,6 @@ MEMBERS = ("schema", "recorder", "analyzer")
 # Top-level modules that a member may import besides the standard library and itself.
 _SCHEMA = {"msgpack", "pydantic", "pydantic_core", "typing_extensions", "zlib_ng"}
 _RECORDER = {*_SCHEMA, "calltape_schema", "opentelemetry", "torch"}
-_RECORDER |= {"calltape_variable"}  # at start-up its files lie on the path, outside of any package
 ALLOWED = {"schema": _SCHEMA, "recorder": _RECORDER}
 
 # What installing a member installs. Recorders go into servers, so theirs is not to grow unnoticed.

@@ -84,7 +84,7 @@ def caches(recorder: Recorder) -> dict[str, int]:
         "repeats": len(mine.repeats),
         "classes": len(recorder.classes),
         "array types": len(large_copies._array_types),
-        "structures of rows": len(inputs_table._lengths_in._known),  # type: ignore[attr-defined]
+        "structures of rows": len(inputs_table._lengths_in._recent._known),  # type: ignore[attr-defined]
         "rows that wait": len(mine.unkept._waiting),
         "kinds": len(table.kinds),
         "axes of kinds": table._axes,
@@ -93,7 +93,6 @@ def caches(recorder: Recorder) -> dict[str, int]:
         "under way": len(recorder._attachment.under_way),  # type: ignore[union-attr]
         "files": mine.segments.count,
         "unsealed": len(mine.segments._closed.unsealed),
-        "to compress": len(mine.segments.compression._waiting),
         "said": len(mine.notices._said),
         "news": len(mine.notices._news),
     }

@@ -151,7 +151,7 @@ MOST = {
     "axes of kinds": MAX_AXES, "held calls": long_run.FLIGHT.calls,
     # Some files are shorter than a segment: each quarter ends one, and the last one begins.
     "queue": 0, "under way": 0, "files": long_run.DISK_BYTES // long_run.SEGMENT_BYTES + 2,
-    "unsealed": 0, "to compress": 0, "said": 10, "news": 10,
+    "unsealed": 0, "said": 10, "news": 10,
 }  # fmt: skip
 
 

@@ -7,7 +7,7 @@ import os.path
 
 import pytest
 
-from calltape_recorder.functions import owner_of
+from calltape_recorder.host.target import owner_of
 from calltape_schema import TapeError
 
 

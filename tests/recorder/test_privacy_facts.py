@@ -13,7 +13,6 @@ import calltape_schema
 from calltape_analyzer import open_tape, redact
 from calltape_recorder import record
 from calltape_schema.fields import Record
-from calltape_schema.interning import Part
 from tests.recorder.secrets import PAGE, SECRET, TABLE, Model, S, use
 from tests.unpacked import readable
 
@@ -43,8 +42,7 @@ def facts_of_the_format() -> set[str]:
         importlib.import_module(f"calltape_schema.{module.name}")
     return {
         f"{model.__name__}.{field}"
-        for base in (Record, Part)
-        for model in classes(base)
+        for model in classes(Record)
         if model.__module__.startswith("calltape_schema.")
         for field in vars(model).get("__annotations__", ())
     }

@@ -16,16 +16,14 @@ from hypothesis import strategies as st
 from calltape_schema import blob
 from calltape_schema.blob import (
     ALIGNMENT,
-    MAX_HEADER_BRACKETS,
-    MAX_HEADER_BYTES,
     Stored,
     build_header,
     header_size,
     parse_header,
     stored_as,
 )
+from calltape_schema.bounds import MAX_HEADER_BRACKETS, MAX_HEADER_BYTES, MAX_RANK
 from calltape_schema.errors import TapeError
-from calltape_schema.interning import MAX_RANK
 from calltape_schema.leaves import Leaf
 from tests.schema.raising import raises
 

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calltape_schema import interning
+from calltape_schema import recent
+from calltape_schema.bounds import MAX_DEPTH, MAX_NESTING
 from calltape_schema.leaves import decode_leaves, encode_leaves
 from calltape_schema.packing import pack
 from calltape_schema.records import Tree
@@ -164,21 +165,21 @@ def nested(depth: int) -> dict[str, Any]:
 
 
 def test_depth() -> None:
-    root = decode_structure(encode_structure(nested(interning.MAX_DEPTH))).root
+    root = decode_structure(encode_structure(nested(MAX_DEPTH))).root
     depth = 1
     while children_of(root):
         (root,) = children_of(root)
         depth += 1
-    assert depth == interning.MAX_DEPTH == 64
+    assert depth == MAX_DEPTH == 64
     with raises("limit"):
-        encode_structure(nested(interning.MAX_DEPTH + 2))
+        encode_structure(nested(MAX_DEPTH + 2))
     with raises("limit"):
         decode_structure(b"\x81\xa1x" * 300 + b"\xc0")
 
 
 def test_the_deepest_context_is_validated_without_recursion_errors() -> None:
     node: dict[str, Any] = NONE
-    for _ in range(interning.MAX_NESTING - 2):
+    for _ in range(MAX_NESTING - 2):
         node = {"kind": "custom", "type": "a:B", "context": node, "children": []}
     root = decode_structure(encode_structure(structure(node))).root
     assert isinstance(root, CustomNode)
@@ -223,24 +224,24 @@ def test_memory_of_interned_structures_is_bounded() -> None:
         decoded += 1
         return len(data)
 
-    intern = interning.Interner(decode)
-    size = interning._MAX_INTERNED_BYTES // 4
+    intern = recent.Interner(decode)
+    size = recent._INTERNED_BYTES // 4
     documents = [bytes([letter]) * size for letter in b"abcdefgh"]
     for document in documents:
         assert intern(document) == size
     assert decoded == 8
-    assert len(intern._known) == 4
-    assert intern._bytes == sum(map(len, intern._known)) <= interning._MAX_INTERNED_BYTES
+    assert len(intern._recent._known) == 4
+    assert intern._recent._used == sum(map(len, intern._recent._known)) <= recent._INTERNED_BYTES
     intern(documents[-1])
     assert decoded == 8
-    dropped = next(document for document in documents if document not in intern._known)
+    dropped = next(document for document in documents if document not in intern._recent._known)
     intern(dropped)
     assert decoded == 9
     # One that exceeds the budget alone is remembered until the next one comes.
     intern(b"x" * (5 * size))
-    assert len(intern._known) == 1
+    assert len(intern._recent._known) == 1
     intern(dropped)
-    assert len(intern._known) == 1
+    assert len(intern._recent._known) == 1
 
 
 def test_one_document_too_many_does_not_cost_all_of_them() -> None:
@@ -251,8 +252,8 @@ def test_one_document_too_many_does_not_cost_all_of_them() -> None:
         decoded += 1
         return len(data)
 
-    intern = interning.Interner(decode)
-    size = interning._MAX_INTERNED_BYTES // 20
+    intern = recent.Interner(decode)
+    size = recent._INTERNED_BYTES // 20
     documents = [bytes([letter]) * size for letter in range(22)]
     for _ in range(20):
         for document in documents:

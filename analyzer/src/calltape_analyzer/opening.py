@@ -6,19 +6,20 @@ of tapes would take minutes in which nothing happens.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import copy_context
-from itertools import islice
 from typing import TypeVar
 
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.pytree.classes import Classes
-from calltape_analyzer.reading.compressed import compressed_since
-from calltape_analyzer.reading.damage import Damage, RepeatedCallsError
-from calltape_analyzer.reading.file_descriptors import DescriptorError, RemoteError
+from calltape_analyzer.reading.damage import (
+    Damage,
+    DescriptorError,
+    RemoteError,
+    RepeatedCallsError,
+)
 from calltape_analyzer.reading.files import Paths, files_of
 from calltape_analyzer.reading.ranks import without_other_ranks
 from calltape_analyzer.reading.repeated_calls import without_repeats
@@ -35,6 +36,7 @@ __all__ = ["open_tape", "opened_recordings"]
 _AT_A_TIME = 16
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 def open_tape(
@@ -83,7 +85,7 @@ def open_tape(
         raise UsageError(f"target={target!r:.100}", advice=advice)
     damage = Damage()
     files = _Files(damage)
-    with files.closed_on_error():
+    try:
         files.open(path)
         if target is not None:
             names = {target_name(segment.manifest.target) for segment in files.segments}
@@ -95,6 +97,9 @@ def open_tape(
         )
         parts = [segment for recording in recordings for segment in recording]
         tape = Tape(parts, damage, classes, other_ranks)
+    except BaseException:
+        files.close()
+        raise
     if verify:
         tape.verify()
         tape._leave_out_damaged()
@@ -130,18 +135,14 @@ class _Files:
     def __init__(self, damage: Damage) -> None:
         self._damage = damage
         self._errors: list[TapeError] = []
+        self._opened: list[Segment] = []
+        self._is_closed = False
         self.segments: list[Segment] = []
 
-    @contextmanager
-    def closed_on_error(self) -> Iterator[None]:
-        try:
-            yield
-        except BaseException:
-            self.close()
-            raise
-
     def close(self) -> None:
-        for segment in self.segments:
+        """Closes all files, also those that another thread opens just now."""
+        self._is_closed = True
+        for segment in self._opened:
             segment.close()
 
     def open(self, path: Paths) -> None:
@@ -151,18 +152,15 @@ class _Files:
             TapeError: none can be read, or the process may open no more files.
         """
         names = files_of(path, self._damage.add)
-        for name, found in zip(names, _opened_segments(names, self._damage), strict=True):
-            self._take(name, found)
+        self.segments = self._read(self._open_one, names, sum(map(is_url, names)))
         self._expect_some()
 
-    def _take(self, name: str, found: Segment | TapeError) -> None:
-        if isinstance(found, Segment):
-            self.segments.append(found)
-        elif found.kind == "not_found" and (compressed := compressed_since(name)) is not None:
-            for other in _opened_segments([compressed], self._damage):
-                self._take(compressed, other)
-        else:
-            self._errors.append(found)
+    def _open_one(self, name: str) -> Segment:
+        found = Segment(name, self._damage)
+        self._opened.append(found)
+        if self._is_closed:
+            found.close()
+        return found
 
     def keep_only(self, target: str) -> None:
         """Closes the files of other targets."""
@@ -189,21 +187,64 @@ class _Files:
             for segment in self.segments
             if segment.unscanned_end is None or (every and not segment.elsewhere)
         ]
-        unsound: set[int] = set()
-        for segment, found in zip(waiting, _scanned_segments(waiting), strict=True):
-            if isinstance(found, TapeError):
-                segment.close()
-                self._errors.append(found.at(path=segment.path))
-                unsound.add(id(segment))
+        remote = sum(is_url(segment.location) for segment in waiting)
+        unsound = {id(segment): segment for segment in waiting}
+        for segment in self._read(_scanned, waiting, remote):
+            del unsound[id(segment)]
+        for segment in unsound.values():
+            segment.close()
         self.segments = [segment for segment in self.segments if id(segment) not in unsound]
         self._expect_some()
         for unreadable in self._errors:
             if not holds_no_call(unreadable.path):
                 self._damage.add(unreadable)
 
+    def _read(
+        self, read: Callable[[T], Segment], things: Sequence[T], remote: int
+    ) -> list[Segment]:
+        """What is read of each thing, in their order; several at a time if ``remote`` ones are. The
+        error of a file that cannot be read is noted.
+
+        Raises:
+            DescriptorError: the process may open no more files.
+        """
+
+        def tried(thing: T) -> Segment | TapeError:
+            try:
+                return read(thing)
+            except RemoteError as error:
+                return error
+            except DescriptorError:
+                raise
+            except TapeError as error:
+                return error
+
+        found: list[Segment] = []
+        for one in map(tried, things) if remote < 2 else _side_by_side(tried, things):
+            if isinstance(one, Segment):
+                found.append(one)
+            else:
+                self._errors.append(one)
+        return found
+
     def _expect_some(self) -> None:
         if not self.segments:
             raise self._errors[0]
+
+
+def _side_by_side(ask: Callable[[T], R], things: Sequence[T]) -> Iterator[R]:
+    """The answer for each thing, in their order; several are asked at a time."""
+    pool = ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="calltape-open")
+    contexts = [copy_context() for _ in things]  # what was granted here holds for the others too
+    try:
+        yield from pool.map(lambda context, thing: context.run(ask, thing), contexts, things)
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _scanned(segment: Segment) -> Segment:
+    segment.scan()
+    return segment
 
 
 def _without_surveyed(segments: Sequence[Segment], damage: Damage) -> list[Segment]:
@@ -238,7 +279,11 @@ def _recordings(segments: Iterable[Segment], damage: Damage) -> list[list[Segmen
         model = None if target is None else target.name
         recordings.setdefault((segment.manifest.tape, model), []).append(segment)
     found = [without_repeats(sorted(parts, key=_rank), damage) for parts in recordings.values()]
-    return sorted((parts for parts in found if parts), key=_began)
+    found = sorted((parts for parts in found if parts), key=_began)
+    for which, parts in enumerate(found):
+        for part in parts:
+            part.which = which
+    return found
 
 
 def _began(parts: Sequence[Segment]) -> int:
@@ -249,83 +294,3 @@ def _began(parts: Sequence[Segment]) -> int:
 def _rank(segment: Segment) -> tuple[bool, int]:
     """Calls that were under way come last."""
     return segment.is_ahead, segment.part
-
-
-def _opened_segments(names: Sequence[str], damage: Damage) -> Iterator[Segment | TapeError]:
-    """For each name a segment that is not scanned, or the error of a file that cannot be read.
-
-    Args:
-        names: paths and URLs.
-        damage: gets what is wrong with single calls.
-
-    Raises:
-        DescriptorError: the process may open no more files.
-    """
-    return _answers(lambda name: _opened(name, damage), names, sum(map(is_url, names)) > 1)
-
-
-def _scanned_segments(segments: Sequence[Segment]) -> Iterator[Segment | TapeError]:
-    """Scans each segment. Out comes the segment, or the error of a file that cannot be read.
-
-    Raises:
-        DescriptorError: the process may open no more files.
-    """
-    remote = sum(is_url(segment.location) for segment in segments)
-    return _answers(_scanned, segments, remote > 1)
-
-
-def _answers(
-    ask: Callable[[T], Segment | TapeError], things: Sequence[T], several: bool
-) -> Iterator[Segment | TapeError]:
-    """The answer for each thing, in their order; several at a time, if that is asked for."""
-    if not several:
-        yield from map(ask, things)
-        return
-    pool = ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="calltape-open")
-    waiting = iter(things)
-    started: deque[Future[Segment | TapeError]] = deque()
-    try:
-        while True:
-            for thing in islice(waiting, 2 * _AT_A_TIME - len(started)):
-                # What was granted to this thread holds for the others too.
-                started.append(pool.submit(copy_context().run, ask, thing))
-            if not started:
-                return
-            found = started[0].result()
-            started.popleft()
-            yield found
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
-        for left in started:
-            left.add_done_callback(_close)
-
-
-def _opened(name: str, damage: Damage) -> Segment | TapeError:
-    return _tried(lambda: Segment(name, damage, scan=None))
-
-
-def _scanned(segment: Segment) -> Segment | TapeError:
-    def scan() -> Segment:
-        segment.scan()
-        return segment
-
-    return _tried(scan)
-
-
-def _tried(read: Callable[[], Segment]) -> Segment | TapeError:
-    """What was read, or the error of this one file."""
-    try:
-        return read()
-    except RemoteError as error:
-        return error
-    except DescriptorError:
-        raise
-    except TapeError as error:
-        return error
-
-
-def _close(left: Future[Segment | TapeError]) -> None:
-    if not left.cancelled() and left.exception() is None:
-        found = left.result()
-        if isinstance(found, Segment):
-            found.close()

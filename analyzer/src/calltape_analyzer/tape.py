@@ -27,7 +27,7 @@ from calltape_analyzer.pytree.classes import Classes
 from calltape_analyzer.pytree.inputs import Inputs
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.calls import Calls
-from calltape_analyzer.reading.damage import Damage, is_damage
+from calltape_analyzer.reading.damage import Damage
 from calltape_analyzer.reading.recorded_calls import RecordedCalls
 from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.reading.selection import (
@@ -321,15 +321,11 @@ class Tape(RecordedCalls, ProgramSource, Reported):
             return question()
 
     def _leave_out_unsound(self) -> bool:
-        """Takes calls off the list whose trees break the format. Under a valid checksum only a
-        writer with a bug or ill intent leaves one, so nobody looks before it is met."""
+        """Takes calls off the list whose trees break the format."""
         before = len(self)
-        for call in self._calls:
-            try:
-                call.record  # noqa: B018
-            except TapeError as error:
-                if not is_damage(error):
-                    raise
+        for segment in self._segments:
+            if not segment.elsewhere:
+                segment.drop_unsound()
         self._leave_out_damaged()
         return len(self) < before
 

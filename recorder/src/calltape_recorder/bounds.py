@@ -140,13 +140,6 @@ FEWEST_QUEUED_CALLS = 256
 """So many of these may wait in any case."""
 STUCK_SECONDS = 30.0
 """At the end, nobody waits longer than this for a disk that takes nothing any more."""
-LAST_COMPRESSION_SECONDS = 10.0
-"""At the end, nobody waits longer for compression."""
-UNPACKED_BYTES = 2**28
-"""Readers refuse what becomes larger than this, and than the next, when it is decompressed: it
-could be an attack. So it stays as it is."""
-UNPACKED_TIMES = 60
-"""How many times its compressed size."""
 MAX_CALLS_IN_FILE = 1_000_000
 """The index of a file may have as many groups."""
 MAX_UNSEALED_FILES = 16
@@ -163,11 +156,13 @@ MAX_REASON_CHARACTERS = 1000
 """The reason of one."""
 MAX_INSTANCES = 32
 """Instances of a class that one process records: each has a tape and a thread."""
-MAX_TAPES = 10_000
-"""Names that are tried for a tape: the directory may be full of older ones."""
+MAX_NAMES_TRIED = 100
+"""Names that are tried for a tape: other threads may take those that were free."""
 
 # What is said, and read from outside.
 
+MAX_KEPT_LINES = 100
+"""Lines for the log that a greenlet is to say."""
 MAX_NEWS = 100
 """News that wait to be said."""
 AGAIN_SECONDS = 60.0

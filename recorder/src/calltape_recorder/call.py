@@ -21,7 +21,7 @@ class Home(Protocol):
 
 
 class Chunked(Protocol):
-    """What a generator yielded so far; see :class:`calltape_recorder.host.chunks.Chunks`."""
+    """What a generator yielded so far; see :class:`calltape_recorder.host.streams.Chunks`."""
 
     reason: str | None
     closed: bool

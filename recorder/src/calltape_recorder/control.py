@@ -27,11 +27,10 @@ from calltape_recorder.bounds import (
     MAX_CONTROL_TROUBLE_CHARACTERS,
     MAX_CONTROL_TROUBLES,
 )
-from calltape_recorder.log import say
-from calltape_recorder.write.disk_file import foreign_hand
+from calltape_recorder.write.notices import say
 from calltape_schema import TapeError
 
-__all__ = ["ControlFile", "Controlled"]
+__all__ = ["ControlFile", "Controlled", "foreign_hand"]
 
 
 class Controlled(Protocol):
@@ -251,3 +250,53 @@ def _one_line(error: Exception) -> str:
             else str(first["msg"])[:MAX_CONTROL_TROUBLE_CHARACTERS]
         )
     return " ".join(str(error).split())[:MAX_CONTROL_TROUBLE_CHARACTERS]
+
+
+# Whose files the recorder trusts. The umask does not count: it is a setting of the machine, not a
+# decision about this file.
+
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+def foreign_hand(path: str, found: os.stat_result) -> str | None:
+    """Why somebody other than this user or root may have written a file; None if nobody may.
+
+    Args:
+        path: the path of the file.
+        found: the status of the file, as it was opened.
+    """
+    if not hasattr(os, "geteuid"):
+        return None
+    real = os.path.realpath(path)
+    reason = _written_by_others(found, "it")
+    # Whoever may write to a directory above the file may put another file or directory in its
+    # place, unless only owners may remove their entries (/tmp). If the path is a link, the same
+    # holds for the directories that it leads to.
+    here, there = os.path.dirname(os.path.abspath(path)), os.path.dirname(real)
+    for folder in dict.fromkeys((*_up(here), *_up(there))):
+        if reason is None:
+            inside = os.stat(folder)
+            if not inside.st_mode & stat.S_ISVTX or not _is_ours(inside):
+                is_its = folder in (here, there)
+                reason = _written_by_others(inside, "its directory" if is_its else folder)
+    return reason
+
+
+def _up(folder: str) -> list[str]:
+    """A directory, and all directories above it."""
+    found = [folder]
+    while (above := os.path.dirname(found[-1])) != found[-1]:
+        found.append(above)
+    return found
+
+
+def _written_by_others(found: os.stat_result, what: str) -> str | None:
+    if not _is_ours(found):
+        return f"{what} belongs to user {found.st_uid}, not to this one or root"
+    if found.st_mode & _OTHERS_WRITE:
+        return f"others may write {what} ({stat.filemode(found.st_mode)}): chmod go-w"
+    return None
+
+
+def _is_ours(found: os.stat_result) -> bool:
+    return found.st_uid in (os.geteuid(), 0)

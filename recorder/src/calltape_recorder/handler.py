@@ -19,8 +19,8 @@ from calltape_recorder.capture.call_view import CallView
 from calltape_recorder.capture.known_classes import type_name
 from calltape_recorder.capture.structures import Structure
 from calltape_recorder.capture.walk import Capture, capture_output
-from calltape_recorder.host.chunks import capture_chunk
 from calltape_recorder.host.compilers import dispatch_modes, is_tracing
+from calltape_recorder.host.streams import capture_chunk
 from calltape_recorder.keep.admission import Admission
 from calltape_recorder.keep.policies import EVIDENCE
 from calltape_recorder.pipeline import Pipeline

@@ -14,7 +14,17 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple, cast
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ByteSize,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from typing_extensions import Self, TypedDict
 
 from calltape_recorder.bounds import (
@@ -23,25 +33,22 @@ from calltape_recorder.bounds import (
     MAX_KEEP_CHARACTERS,
     MAX_PATTERN_CHARACTERS,
     MAX_PATTERNS,
+    MAX_POLICY_CHARACTERS,
+    MAX_POLICY_DEPTH,
     OLDEST_SHARE,
     OWNER_ONLY,
 )
-from calltape_recorder.keep.policies import Every, FlightRecorder, Keep
-from calltape_recorder.option_texts import (
-    parse_compression,
-    parse_count,
-    parse_duration,
-    parse_flight_recorder,
-    parse_keep,
-    parse_mode,
-    parse_path,
-    parse_share,
-    parse_size,
-    parse_text,
-    parse_truth,
-    parse_values,
-    parse_word,
+from calltape_recorder.keep.novelty import Novelty
+from calltape_recorder.keep.policies import (
+    Every,
+    First,
+    FlightRecorder,
+    Keep,
+    PerSecond,
+    PerStructure,
+    Rate,
 )
+from calltape_recorder.launch.startup.calltape_startup import seconds
 from calltape_schema import TapeError
 from calltape_schema.records import FlightPolicy, Policy
 
@@ -53,18 +60,104 @@ class _Spelling(NamedTuple):
 
     Attributes:
         advice: what to pass in code, for somebody who passed something else.
-        text: how the text of a value looks, for the help.
-        parse: reads this text. None if the option is for code only.
+        text: what to write, for the help; empty if the option is for code only.
+        read: reads what is of these types in settings. It raises ValueError for text that is none,
+            or TapeError if it can say more.
+        types: the types. What else comes from JSON is a value as in code.
     """
 
     advice: str
     text: str = ""
-    parse: Callable[[object], Any] | None = None
+    read: Callable[[Any], Any] = str
+    types: tuple[type, ...] = (str,)
 
 
 def _one_of(*words: str) -> _Spelling:
-    advice = f"pass {' or '.join(map(repr, words))}"
-    return _Spelling(advice, " or ".join(words), parse_word(*words))
+    return _Spelling(f"pass {' or '.join(map(repr, words))}", " or ".join(words))
+
+
+def _read_values(text: str) -> str | dict[str, str]:
+    """Reads ``all``, ``none``, or patterns of leaf paths (``*:all,cache.*:none``)."""
+    if ":" not in text:
+        return text
+    parts = [part.rpartition(":") for part in text.split(",")]
+    if not all(pattern.strip() for pattern, _, _ in parts):
+        raise ValueError
+    return {pattern.strip(): choice.strip() for pattern, _, choice in parts}
+
+
+def _read_flight_recorder(value: str | bool | Mapping[str, Any]) -> FlightRecorder | None:
+    """Reads ``true``, or one or both of the bounds: ``calls=100,bytes=64MiB``."""
+    if isinstance(value, str) and "=" in value:
+        parts = [part.partition("=") for part in value.split(",")]
+        value = {name.strip(): given.strip() for name, _, given in parts}
+    if not isinstance(value, Mapping):
+        return FlightRecorder() if _truth(value) else None
+    if not value.keys() <= {"calls", "bytes"}:
+        raise ValueError
+    return FlightRecorder(**{name: int(_size(given)) for name, given in value.items()})
+
+
+def _read_share(text: str) -> float:
+    return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+
+
+_POLICIES: dict[str, type[Keep]] = {
+    "every": Every,
+    "first": First,
+    "novelty": Novelty,
+    "per_second": PerSecond,
+    "per_structure": PerStructure,
+    "rate": Rate,
+}
+_BY_NAME = {name.replace("_", ""): policy for name, policy in _POLICIES.items()}
+
+
+def _read_keep(text: str) -> Keep:
+    """Reads policies that are composed with ``&`` and ``|``; ``&`` binds tighter. The text is what
+    ``str(policy)`` gives. It is parsed and never evaluated: only known names of policies are taken,
+    with numbers as their arguments."""
+    if len(text) > MAX_POLICY_CHARACTERS:
+        raise ValueError
+    try:
+        return _policy(ast.parse(" ".join(text.split()), mode="eval").body, MAX_POLICY_DEPTH)
+    except (SyntaxError, RecursionError, MemoryError):
+        raise ValueError from None
+
+
+def _policy(node: ast.expr, depth: int) -> Keep:
+    if depth and isinstance(node, ast.BinOp) and isinstance(node.op, (ast.BitAnd, ast.BitOr)):
+        left, right = _policy(node.left, depth - 1), _policy(node.right, depth - 1)
+        return left & right if isinstance(node.op, ast.BitAnd) else left | right
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+        raise ValueError
+    name = node.func.id
+    policy = _BY_NAME.get(name.replace("_", "").lower())
+    if policy is None:
+        raise TapeError(
+            "usage", f"no policy {name[:100]!r}",
+            advice=f"there are {', '.join(_POLICIES)}; a predicate is passed in code, as"
+            " keep=When(function)",
+        )  # fmt: skip
+    arguments = [_number(argument) for argument in node.args]
+    named = {keyword.arg or "**": _number(keyword.value) for keyword in node.keywords}
+    try:
+        if len(named) < len(node.keywords):
+            raise TypeError("an argument is given twice")
+        return policy(*arguments, **named)
+    except TypeError:
+        fields = ", ".join(inspect.signature(policy).parameters) or "none"
+        raise TapeError(
+            "usage", f"other arguments than those of {name[:100]}",
+            advice=f"they are: {fields}",
+        ) from None  # fmt: skip
+
+
+def _number(node: ast.expr) -> int | float:
+    value = ast.literal_eval(node)
+    if type(value) not in (int, float):
+        raise ValueError
+    return value  # type: ignore[no-any-return]
 
 
 def absolute_path(path: Any) -> str:
@@ -90,10 +183,12 @@ def absolute_path(path: Any) -> str:
         return text
 
 
-_TRUTH = _Spelling("pass True or False", "true or false", parse_truth)
-_COUNT = _Spelling("pass an int, 0 or more", "such as 10000", parse_count)
-_SIZE = _Spelling(_COUNT.advice, "such as 256MiB", parse_size)
-_TIME = _Spelling("pass a number above 0", "such as 90, 10m, 24h or 7d", parse_duration)
+_truth = TypeAdapter(bool).validate_python
+_size = TypeAdapter(ByteSize).validate_python
+_TRUTH = _Spelling("pass True or False", "true or false", _truth)
+_COUNT = _Spelling("pass an int, 0 or more", "a number, such as 10000", int)
+_SIZE = _Spelling(_COUNT.advice, "a size, such as 256MiB", lambda text: int(_size(text)))
+_TIME = _Spelling("pass a number above 0", "a time, such as 90, 10m, 24h or 7d", seconds)
 _WHOLE: dict[str, Any] = {"ge": 0, "le": MAX_COUNT}
 _ABOVE_0: dict[str, Any] = {"gt": 0, "allow_inf_nan": False}
 
@@ -104,6 +199,8 @@ def _option(default: Any, spelling: _Spelling, **bounds: Any) -> Any:
 
 
 _SPELLED = "spelling"
+_TEXT = "text"
+"""The context of values that come from settings."""
 
 
 class Options(BaseModel):
@@ -114,7 +211,7 @@ class Options(BaseModel):
         arbitrary_types_allowed=True,
     )  # fmt: skip
 
-    overwrite: bool = _option(False, _TRUTH._replace(parse=None))
+    overwrite: bool = _option(False, _TRUTH._replace(text=""))
     """Replace an existing file. Otherwise the recorder refuses to start."""
 
     outputs: bool = _option(True, _TRUTH)
@@ -125,7 +222,7 @@ class Options(BaseModel):
         _Spelling(
             "pass 'all', 'none', or a dict from leaf paths to one of these, with at most"
             f" {MAX_PATTERNS} patterns of {MAX_PATTERN_CHARACTERS} characters",
-            "all, none, or *:all,cache.*:none", parse_values,
+            "all, none, or *:all,cache.*:none", _read_values,
         ),
     )  # fmt: skip
     """Which values are kept, by leaf path. ``"all"`` keeps the bytes of every tensor, text and
@@ -139,7 +236,7 @@ class Options(BaseModel):
         Every(),
         _Spelling(
             "pass a Keep of calltape_recorder",
-            'such as "novelty() | rate(0.01, seed=7) & per_second(5)"', parse_keep,
+            'policies, such as "novelty() | rate(0.01, seed=7) & per_second(5)"', _read_keep,
         ),
     )  # fmt: skip
     """Which calls are kept. By default all are. The policies are in
@@ -149,7 +246,7 @@ class Options(BaseModel):
         None,
         _Spelling(
             "pass a FlightRecorder of calltape_recorder", "true, or calls=100,bytes=64MiB",
-            parse_flight_recorder,
+            _read_flight_recorder, (str, bool, Mapping),
         ),
     )  # fmt: skip
     """Hold the last calls in memory that ``keep`` does not keep. They are written when a call
@@ -166,7 +263,10 @@ class Options(BaseModel):
     """Stop recording after this time."""
 
     max_share: float | None = _option(
-        None, _Spelling(f"{_TIME.advice}, and at most 1", "such as 1%", parse_share), gt=0, le=1
+        None,
+        _Spelling(f"{_TIME.advice}, and at most 1", "a share, such as 1%", _read_share),
+        gt=0,
+        le=1,
     )
     """Keep what recording costs below this share of the time of the calls, by recording fewer. The
     others are only counted, as dropped for this reason. The cost is what
@@ -204,28 +304,18 @@ class Options(BaseModel):
     segment_seconds: float | None = _option(None, _TIME, **_ABOVE_0)
     """Go on in another file when a file has this age."""
 
-    compress: Literal["zstd", "gz"] | None = _option(
-        None, _Spelling("pass 'zstd', 'gz' or None", "zstd, gz or none", parse_compression)
-    )
-    """Compress each file when it is complete. This happens in the background, and adds ``.zst``
-    (``"zstd"``, which needs the extra ``zstd``) or ``.gz`` (``"gz"``) to the name of the file. The
-    file that is being written is never compressed. :meth:`Recorder.close` waits up to 10 s for it;
-    a file that is not compressed by then, or would hardly shrink, stays as it is."""
-
     file_mode: int = _option(
         OWNER_ONLY,
         _Spelling(
             "pass permissions that let the owner read and write, such as 0o640",
-            "such as 640; 600 by default", parse_mode,
+            "permissions, such as 640; 600 by default", lambda text: int(text, 8),
         ),
         ge=OWNER_ONLY, le=0o777,
     )  # fmt: skip
     """The permissions of the files. The umask does not change them. By default only the owner has
     access (0o600). New directories can be searched by everybody who may read the files."""
 
-    control: str | os.PathLike[str] | None = _option(
-        None, _Spelling("pass a path", "a path", parse_path)
-    )
+    control: str | os.PathLike[str] | None = _option(None, _Spelling("pass a path", "a path"))
     """A file that is read about once a second, to pause, resume, seal and dump from outside. It is
     refused if others may write it. :mod:`calltape_recorder.control` says what is in it."""
 
@@ -237,10 +327,23 @@ class Options(BaseModel):
     ``BaseException``."""
 
     method: str = _option(
-        "forward", _Spelling("name one of the object's methods", "a name", parse_text), min_length=1
+        "forward", _Spelling("name one of the object's methods", "a name"), min_length=1
     )
     """The name of the method that is recorded. Any name but ``forward`` implies
     ``via="method"``."""
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _is_read(cls, value: Any, info: ValidationInfo) -> Any:
+        """Reads what comes from settings."""
+        spelling = _SPELLINGS[str(info.field_name)]
+        if info.context is not _TEXT or not isinstance(value, spelling.types):
+            return value
+        try:
+            return spelling.read(value)
+        except TapeError as error:
+            reason = f"{info.field_name}: {error.reason}"
+            raise TapeError("usage", reason, advice=error.advice) from None
 
     @field_validator("values")
     @classmethod
@@ -268,6 +371,8 @@ class Options(BaseModel):
     @field_validator("control", mode="before")
     @classmethod
     def _is_absolute(cls, path: Any) -> str | None:
+        if path == "":
+            raise ValueError
         return None if path is None else absolute_path(path)
 
     @model_validator(mode="after")
@@ -346,7 +451,6 @@ class Keywords(TypedDict, total=False):
     max_age_seconds: float | None
     segment_bytes: int | None
     segment_seconds: float | None
-    compress: Literal["zstd", "gz"] | None
     file_mode: int
     control: str | os.PathLike[str] | None
     via: Literal["hook", "method"]
@@ -371,13 +475,18 @@ def check_options(given: Mapping[str, Any]) -> Options:
             near = difflib.get_close_matches(name, _SPELLINGS, 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise TypeError(f"a recorder has no option {name!r}{hint}")
+    options = _checked(given, None)
+    return options if options.method == "forward" else options.model_copy(update={"via": "method"})
+
+
+def _checked(given: Mapping[str, Any], context: Any) -> Options:
     try:
-        options = Options.model_validate(dict(given))
+        return Options.model_validate(dict(given), context=context)
     except ValidationError as error:
         name = str(error.errors(include_url=False, include_input=False)[0]["loc"][0])
-        reason = f"{name}={given[name]!r:.100}"
-        raise TapeError("usage", reason, advice=_SPELLINGS[name].advice) from None
-    return options if options.method == "forward" else options.model_copy(update={"via": "method"})
+        spelling = _SPELLINGS[name]
+        advice = f"write {spelling.text}" if context is _TEXT else spelling.advice
+        raise TapeError("usage", f"{name}={given[name]!r:.100}", advice=advice) from None
 
 
 def parse_options(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -386,18 +495,13 @@ def parse_options(settings: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         TapeError: ``usage`` if a setting is unknown or wrong. The error names the key.
     """
-    options: dict[str, Any] = {}
-    parsers = {name: spelling.parse for name, spelling in _SPELLINGS.items() if spelling.parse}
-    for key, value in settings.items():
-        if key not in parsers:
-            advice = f"there are {', '.join(parsers)}"
+    known = [name for name, spelling in _SPELLINGS.items() if spelling.text]
+    for key in settings:
+        if key not in known:
+            advice = f"there are {', '.join(known)}"
             raise TapeError("usage", f"no option {key[:100]!r}", advice=advice)
-        try:
-            options[key] = parsers[key](value)
-        except TapeError as error:
-            begins = "" if error.reason.startswith(f"{key}=") else f"{key}: "
-            raise TapeError("usage", begins + error.reason, advice=error.advice) from None
-    return options
+    options = _checked(settings, _TEXT)
+    return {name: getattr(options, name) for name in settings}
 
 
 def help_of() -> dict[str, str]:
@@ -405,7 +509,7 @@ def help_of() -> dict[str, str]:
     found: dict[str, str] = {}
     for name, doc in _docs():
         spelling = _SPELLINGS[name]
-        if spelling.parse:
+        if spelling.text:
             sentence = doc.partition(". ")[0].removesuffix(".").replace("`", "")
             found[name] = f"{sentence[:1].lower()}{sentence[1:]}: {spelling.text}"
     return found

@@ -32,11 +32,10 @@ from calltape_recorder.snapshot.earlier_copies import EarlierCopies
 from calltape_recorder.snapshot.repeats import Repeats
 from calltape_recorder.threads import HasLock
 from calltape_recorder.write.encoding import Encoder
-from calltape_recorder.write.flight_recorder import HeldCalls
 from calltape_recorder.write.notices import BEGINNING, AccountNews, Notices
 from calltape_recorder.write.segments import Segments
 from calltape_recorder.write.write_ahead import WriteAhead
-from calltape_recorder.write.writer import Writer
+from calltape_recorder.write.writer import HeldCalls, Writer
 from calltape_schema.endings import Coverage, Dump
 from calltape_schema.inputs_table import InputsTable
 from calltape_schema.records import MINOR, VERSION, Manifest, Observed, Target
@@ -298,14 +297,12 @@ class Pipeline:
             target=self._target, losing=self._news.losing,
             path=segments.path, last_write_ns=self.writer.last_write_ns,
             last_error=self.notices.last_error, last_error_ns=self.notices.last_error_ns,
-            compressed=segments.compression.done, uncompressed=segments.compression.left,
         )  # fmt: skip
 
     def abandon(self) -> None:
         """Lets go of all files in a fork: they are the parent's. It takes no lock, because a thread
         that does not exist here may hold it."""
         self._is_abandoned = True
-        self.segments.compression.abandon()
         self.segments.close()
         if self.write_ahead is not None:
             self.write_ahead.abandon()

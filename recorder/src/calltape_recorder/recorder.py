@@ -10,29 +10,33 @@ import os
 import re
 import time
 from dataclasses import replace
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any
 
 from typing_extensions import Self, Unpack
 
-from calltape_recorder.bounds import MAX_CLASSES
+from calltape_recorder.bounds import MAX_CLASSES, MAX_NAMES_TRIED
 from calltape_recorder.capture.keys import ModuleNames
 from calltape_recorder.capture.structures import Structure
 from calltape_recorder.control import ControlFile
-from calltape_recorder.functions import owner_of
 from calltape_recorder.handler import CallHandler
 from calltape_recorder.host import lifecycle
-from calltape_recorder.host.attachment import Attachment
 from calltape_recorder.host.blind_spots import blind_spots
 from calltape_recorder.host.hooks import HookPair
+from calltape_recorder.host.listener import Attachment
 from calltape_recorder.host.method import ReplacedMethod
-from calltape_recorder.host.target import check_target, describe_target
+from calltape_recorder.host.target import (
+    check_target,
+    describe_target,
+    original_of,
+    owner_of,
+)
 from calltape_recorder.keep.ledger import State, Stats
 from calltape_recorder.keep.policies import Rate
-from calltape_recorder.log import say, say_kept
 from calltape_recorder.options import Keywords, absolute_path, check_options
 from calltape_recorder.pipeline import Pipeline, child_path, free_path
 from calltape_recorder.threads import RLock, value_of
+from calltape_recorder.write.notices import say, say_kept
 from calltape_schema import TapeError
 from calltape_schema.empty_tapes import why_empty
 from calltape_schema.plain_classes import name_of
@@ -440,12 +444,31 @@ def record(
             options["method"] = method
     chosen = check_options(options)
     check_target(model, chosen.method, chosen.via, text)
-    recorder = Recorder(_file_in(text, name_of(type(model))), **options)
+    recorder = _new(text, _name_of(model, chosen.method), options)
     try:
         return recorder.attach(model, running=running)
     except BaseException:
         recorder.discard()
         raise
+
+
+def _new(path: str, name: str, options: Keywords) -> Recorder:
+    """A recorder at this path, or at a free one in this directory."""
+    for _ in range(MAX_NAMES_TRIED):
+        free = _file_in(path, name)
+        try:
+            return Recorder(free, **options)
+        except TapeError as error:  # another thread took the name
+            if error.kind != "exists" or free == path:
+                raise
+    raise TapeError("exists", f"{MAX_NAMES_TRIED} names were taken", path=path)
+
+
+def _name_of(model: Any, method: str) -> str:
+    """What the tape of a model is called: after its class, or after the function of a module."""
+    if isinstance(model, ModuleType):
+        return method
+    return name_of(type(original_of(model)))
 
 
 def _file_in(path: str, name: str) -> str:

@@ -17,6 +17,7 @@ All metrics have the attribute ``calltape.tape``, the name of the tape's file.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -87,8 +88,34 @@ def observe(recorder: Recorder, meter: Meter | None = None) -> Observing:
             "usage", "OpenTelemetry is not installed", advice="pip install calltape-recorder[otel]"
         ) from None
     observing = Observing(recorder)
-    _instruments(metrics.get_meter("calltape") if meter is None else meter).add(observing)
+    reported = metrics.get_meter("calltape") if meter is None else meter
+    with _making:
+        instruments = _of_meter.get(reported)
+        if instruments is None:
+            instruments = _of_meter[reported] = _Instruments(reported)
+    instruments.observed.append(observing)
     return observing
+
+
+_METRICS: dict[str, tuple[str, str, _Values]] = {
+    "calls.seen": ("{call}", "calls of the recorded method", lambda stats: [(stats.seen, {})]),
+    "calls.kept": ("{call}", "calls on the tape", lambda stats: [(stats.kept, {})]),
+    "calls.dropped": (
+        "{call}", "calls not on the tape",
+        lambda stats: [(calls, {"reason": reason}) for reason, calls in stats.dropped.items()],
+    ),
+    "queue.bytes": (
+        "By", "memory of calls to be written", lambda stats: [(stats.queued_bytes, {})],
+    ),
+    "tape.bytes": ("By", "bytes written to the tape", lambda stats: [(stats.written_bytes, {})]),
+    "time": (
+        "ns", "what recording took",
+        lambda stats: [
+            (stats.in_calls_ns, {"where": "calls"}), (stats.in_thread_ns, {"where": "thread"}),
+        ],
+    ),
+}  # fmt: skip
+"""By name: unit, description and values. All but ``queue.bytes`` only grow."""
 
 
 class _Instruments:
@@ -96,24 +123,11 @@ class _Instruments:
     an instrument, and warns if two have one name."""
 
     def __init__(self, meter: Meter) -> None:
-        self._observed: list[Observing] = []
-        self._lock = RLock()
-        count, size = "{call}", "By"
-        counter, gauge = meter.create_observable_counter, meter.create_observable_gauge
-        counter("calltape.calls.seen", [self._each(_seen)], count, "calls of the recorded method")
-        counter("calltape.calls.kept", [self._each(_kept)], count, "calls on the tape")
-        counter("calltape.calls.dropped", [self._each(_dropped)], count, "calls not on the tape")
-        gauge("calltape.queue.bytes", [self._each(_queue)], size, "memory of calls to be written")
-        counter("calltape.tape.bytes", [self._each(_tape)], size, "bytes written to the tape")
-        counter("calltape.time", [self._each(_time)], "ns", "what recording took")
-
-    def renew(self) -> None:
-        """Makes a new lock in a fork: a thread that the fork does not have may hold the old one."""
-        self._lock = RLock()
-
-    def add(self, observing: Observing) -> None:
-        with self._lock:
-            self._observed.append(observing)
+        self.observed: list[Observing] = []
+        for name, (unit, says, values) in _METRICS.items():
+            is_gauge = name == "queue.bytes"
+            make = meter.create_observable_gauge if is_gauge else meter.create_observable_counter
+            make(f"calltape.{name}", [self._each(values)], unit, says)
 
     def _each(self, values: _Values) -> Callable[[CallbackOptions], Iterable[Observation]]:
         from opentelemetry.metrics import Observation
@@ -127,37 +141,15 @@ class _Instruments:
         return observations
 
     def _recorders(self) -> list[Recorder]:
-        with self._lock:
-            found = [(one, one.recorder) for one in self._observed]
-            self._observed = [one for one, recorder in found if recorder is not None]
-        # A recorder that is observed twice is reported once.
-        return list({id(recorder): recorder for _, recorder in found if recorder}.values())
-
-
-def _seen(stats: Stats) -> Iterator[tuple[int, dict[str, str]]]:
-    yield stats.seen, {}
-
-
-def _kept(stats: Stats) -> Iterator[tuple[int, dict[str, str]]]:
-    yield stats.kept, {}
-
-
-def _dropped(stats: Stats) -> Iterator[tuple[int, dict[str, str]]]:
-    for reason, calls in stats.dropped.items():
-        yield calls, {"reason": reason}
-
-
-def _queue(stats: Stats) -> Iterator[tuple[int, dict[str, str]]]:
-    yield stats.queued_bytes, {}
-
-
-def _tape(stats: Stats) -> Iterator[tuple[int, dict[str, str]]]:
-    yield stats.written_bytes, {}
-
-
-def _time(stats: Stats) -> Iterator[tuple[int, dict[str, str]]]:
-    yield stats.in_calls_ns, {"where": "calls"}
-    yield stats.in_thread_ns, {"where": "thread"}
+        found: dict[int, Recorder] = {}  # a recorder that is observed twice is reported once
+        for observing in list(self.observed):
+            recorder = observing.recorder
+            if recorder is not None:
+                found[id(recorder)] = recorder
+            else:
+                with contextlib.suppress(ValueError):  # another thread removed it
+                    self.observed.remove(observing)
+        return list(found.values())
 
 
 _of_meter: weakref.WeakKeyDictionary[Any, _Instruments] = weakref.WeakKeyDictionary()
@@ -165,19 +157,9 @@ _making = RLock()
 
 
 def _renew() -> None:
-    """Makes new locks in a fork: a thread that the fork does not have may hold the old ones."""
+    """Makes a new lock in a fork: a thread that the fork does not have may hold the old one."""
     global _making
     _making = RLock()
-    for instruments in list(_of_meter.values()):
-        instruments.renew()
 
 
 os.register_at_fork(after_in_child=_renew)
-
-
-def _instruments(meter: Meter) -> _Instruments:
-    with _making:
-        found = _of_meter.get(meter)
-        if found is None:
-            found = _of_meter[meter] = _Instruments(meter)
-        return found

@@ -14,16 +14,20 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from calltape_schema.bounds import MAX_HEADER_BRACKETS, MAX_HEADER_BYTES, MAX_HEADER_NESTING
+from calltape_schema.bounds import (
+    MAX_HEADER_BRACKETS,
+    MAX_HEADER_BYTES,
+    MAX_HEADER_NESTING,
+    MAX_LEAVES,
+    MAX_RANK,
+)
 from calltape_schema.errors import TapeError
-from calltape_schema.interning import MAX_LEAVES, MAX_RANK
 from calltape_schema.leaves import Leaf
 from calltape_schema.packing import is_list, is_map
 
 __all__ = [
     "ALIGNMENT",
     "INTEGER_FORMATS",
-    "MAX_HEADER_BYTES",
     "Entry",
     "Stored",
     "build_header",

@@ -19,11 +19,10 @@ from typing_extensions import Self
 from calltape_schema.bounds import MAX_COUNT, MAX_INDEX_BYTES, MAX_MEMBER_BYTES, MAX_TABLE_BYTES
 from calltape_schema.endings import Coverage, Dump
 from calltape_schema.errors import TapeError
-from calltape_schema.fields import Count, Many, Nanoseconds, Record, TapeId
+from calltape_schema.fields import Count, Many, Nanoseconds, Record, TapeId, validated
 from calltape_schema.groups import inflated
 from calltape_schema.inputs_table import InputsTable, u64s
 from calltape_schema.packing import open_envelope, pack, seal_envelope, unpack
-from calltape_schema.records import decode_record
 from calltape_schema.tar import BLOCK, ZEROS_AT_END, padding
 
 __all__ = [
@@ -208,7 +207,7 @@ def decode_end(content: bytes) -> End:
     Raises:
         TapeError: ``damaged``, ``invalid`` or ``limit``.
     """
-    return decode_record(_ends, unpack(open_envelope(content)), "end")
+    return validated(_ends, unpack(open_envelope(content)), "end")
 
 
 def end_offset(tail: bytes, size: int) -> int | None:

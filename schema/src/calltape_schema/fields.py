@@ -1,17 +1,35 @@
-"""The types of fields that records share, and their base class."""
+"""The types of fields that records and documents share, their base class, and how plain data are
+compared with them."""
 
 from __future__ import annotations
 
-from collections.abc import Sized
-from typing import Annotated, TypeAlias, TypeVar
+from collections.abc import Callable, Iterable, Sized
+from typing import Annotated, Any, TypeAlias, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    TypeAdapter,
+    ValidationError,
+)
 
-from calltape_schema.bounds import MAX_COUNT
+from calltape_schema.bounds import (
+    MAX_COUNT,
+    MAX_DEPTH,
+    MAX_ELEMENTS,
+    MAX_NESTING,
+    MAX_NODES,
+    MAX_STRING_BYTES,
+)
+from calltape_schema.errors import Problem, TapeError
+from calltape_schema.packing import is_array, is_map, unpack
 
 __all__ = [
-    "MAX_COUNT", "Count", "Int64", "Many", "Nanoseconds", "Record", "Seconds", "Short", "TapeId",
-    "at_most",
+    "Count", "Index", "Int64", "Many", "Name", "Nanoseconds", "Record", "Seconds", "Short", "Size",
+    "TapeId", "Text", "TypeName", "at_most", "decoder", "problems_of", "validated",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -19,11 +37,32 @@ Many: TypeAlias = Annotated[tuple[T, ...], Field(fail_fast=True)]
 """Any number of things. The first that is wrong ends the check: an error for each of a million
 would take gigabytes."""
 
+
+def _text_of(limit: int) -> Callable[[Any], str]:
+    # pydantic's str refuses lone surrogates, but a Python program may pass them to a model.
+    def text(value: Any) -> str:
+        if type(value) is not str:
+            raise ValueError(f"Input should be text, not {type(value).__name__}")
+        if len(value) > limit:
+            raise ValueError(f"Text should have at most {limit} characters")
+        return value
+
+    return text
+
+
 Short = Annotated[str, Field(max_length=1024)]
+Name = Annotated[str, PlainValidator(_text_of(1024))]
+Text = Annotated[str, PlainValidator(_text_of(MAX_STRING_BYTES))]
+TypeName = Annotated[str, Field(max_length=512, pattern=r"^[^:\s]+:[^:\s]+$")]
+"""A class as ``module:qualified.name``. A reader looks it up among the classes that it allows, and
+never imports it."""
+
 TapeId = Annotated[bytes, Field(min_length=16, max_length=16)]
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
-Nanoseconds = Annotated[int, Field(ge=0, le=2**63 - 1)]
+Nanoseconds = Count
 Int64 = Annotated[int, Field(ge=-(2**63), le=2**64 - 1)]
+Index = Annotated[int, Field(ge=0, lt=MAX_NODES)]
+Size = Annotated[int, Field(ge=0, le=MAX_ELEMENTS)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -39,7 +78,67 @@ def at_most(count: int) -> BeforeValidator:
 
 
 class Record(BaseModel):
-    """The base class of all records. Unknown fields are skipped, because minor versions add
-    some."""
+    """The base class of all models."""
 
+    # strict: "1" is no int. Unknown fields are skipped, so that a minor version can add some.
     model_config = ConfigDict(strict=True, frozen=True, extra="ignore")
+
+
+def problems_of(error: ValidationError) -> list[Problem]:
+    """What a pydantic validation found wrong, in document order: of many items, the first."""
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    return [Problem(tuple(e["loc"]), e["msg"]) for e in found]
+
+
+def validated(adapter: TypeAdapter[T], document: Any, what: str) -> T:
+    """The model of plain data.
+
+    Raises:
+        TapeError: ``invalid``, with the problems; the message calls the document ``what``.
+            ``limit`` if it is too deep.
+    """
+    if not (is_map(document) or is_array(document)):
+        raise TapeError("invalid", f"{what} is a {type(document).__name__}")
+    try:
+        return adapter.validate_python(document)
+    except ValidationError as error:
+        problems = problems_of(error)
+        raise TapeError("invalid", f"{what} breaks the format", problems=problems) from None
+    except RecursionError:
+        raise TapeError("limit", f"{what} is too deep") from None
+
+
+def decoder(adapter: TypeAdapter[T], what: str) -> Callable[[bytes], T]:
+    """A function from the bytes of one part of a tree (a structure, leaves) to its model. It raises
+    ``TapeError`` as :func:`validated`, and ``damaged`` or ``limit``."""
+
+    def decode(data: bytes) -> T:
+        document = unpack(data)
+        _check_depth(document)
+        return validated(adapter, document, what)
+
+    return decode
+
+
+_NESTED = frozenset({dict, tuple})
+
+
+def _check_depth(document: Any) -> None:
+    """Raises if a decoded document is too deep or has too many nodes, before models are made."""
+    level: list[Any] = [document] if type(document) in _NESTED else []
+    nodes = 0
+    for _ in range(MAX_NESTING):
+        below: list[Any] = []
+        for item in level:
+            values: Iterable[Any] = item
+            if type(item) is dict:
+                nodes += 1
+                values = item.values()
+            # The decoder makes no subclasses, and a list of this form is the fastest.
+            below += [value for value in values if type(value) in _NESTED]
+        if nodes > MAX_NODES:
+            raise TapeError("limit", f"a tree has more than {MAX_NODES} nodes")
+        if not below:
+            return
+        level = below
+    raise TapeError("limit", f"a tree is deeper than {MAX_DEPTH} levels")

@@ -29,17 +29,17 @@ from calltape_schema.bounds import (
     MAX_GROUP_CALLS,
     MAX_INFLATION,
     MAX_MEMBER_BYTES,
+    MAX_NODES,
     MAX_RANK,
     MAX_REFERENCES,
 )
 from calltape_schema.checksum import crc32
 from calltape_schema.errors import TapeError
-from calltape_schema.fields import Count, Many, Short
+from calltape_schema.fields import Count, Many, Short, validated
 from calltape_schema.inputs_table import begun_hash, u64s
-from calltape_schema.interning import MAX_NODES
 from calltape_schema.packing import is_array, is_map, pack, unpack, unpack_plain
 from calltape_schema.recent import Recent
-from calltape_schema.records import BlobFacts, CallRecord, Range, Tree, decode_record
+from calltape_schema.records import BlobFacts, CallRecord, Range, Tree
 from calltape_schema.tar import BLOCK, Member, blob_name, group_name, member_header, padding
 
 __all__ = [
@@ -361,7 +361,7 @@ class Group:
         document["tape"], document["call"] = self.tape, self.numbers[at]
         key = self._share(document, "inputs")
         self._share(document, "outputs")
-        found = decode_record(_records, document, "call record")
+        found = validated(_records, document, "call record")
         self._check(found, at, key)
         return found
 

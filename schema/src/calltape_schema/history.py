@@ -8,14 +8,10 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 from typing_extensions import Self
 
-from calltape_schema.bounds import MAX_OPTIONS, MAX_PARTS, MAX_SOURCES, MAX_STEPS
+from calltape_schema.bounds import MAX_OPTIONS, MAX_PARTS, MAX_SOURCES
 from calltape_schema.fields import Count, Many, Record, Short, TapeId
 
 __all__ = [
-    "MAX_OPTIONS",
-    "MAX_PARTS",
-    "MAX_SOURCES",
-    "MAX_STEPS",
     "Parts",
     "Redacted",
     "Source",

@@ -27,15 +27,17 @@ from calltape_schema.bounds import (
     MAX_AXES,
     MAX_COUNT,
     MAX_KIND_BYTES,
+    MAX_NODES,
+    MAX_RANK,
     MAX_ROW_BYTES,
     MAX_ROWS,
     MAX_SIZES,
 )
 from calltape_schema.errors import TapeError
-from calltape_schema.fields import Count, Int64, Many, Record
-from calltape_schema.interning import MAX_NODES, MAX_RANK, Index, Interner, Size, decoder
+from calltape_schema.fields import Count, Index, Int64, Many, Record, Size, decoder, validated
 from calltape_schema.packing import is_array, pack, unpack
-from calltape_schema.records import Tree, decode_record
+from calltape_schema.recent import Interner
+from calltape_schema.records import Tree
 
 __all__ = [
     "Axis",
@@ -172,7 +174,7 @@ class Row(Counts):
             "structure": self.structure, "leaves": self.leaves, "ranges": ranges,
             "scalars": unpack(self.scalars),
         }  # fmt: skip
-        return decode_record(_trees, document, "a row of the table of inputs")
+        return validated(_trees, document, "a row of the table of inputs")
 
     def kind(self) -> Kind:
         """The calls of this row by their kind. Their ranges are given up. No more of the inputs is
@@ -522,7 +524,7 @@ class InputsTable:
         Raises:
             TapeError: ``damaged``, ``invalid`` or ``limit``.
         """
-        document = decode_record(_tables, unpack(data), "table of inputs")
+        document = validated(_tables, unpack(data), "table of inputs")
         table = cls()
         table.rows_below, table.kinds_below = document.rows_below, document.kinds_below
         table.other = _counts(*document.other)

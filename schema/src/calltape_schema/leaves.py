@@ -13,25 +13,15 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, TypeAdapter, model_validator
 from typing_extensions import Self
 
-from calltape_schema.fields import Many
-from calltape_schema.interning import (
-    MAX_ELEMENTS,
-    MAX_LEAVES,
-    MAX_RANK,
-    Index,
-    Interner,
-    Name,
-    Part,
-    Size,
-    TypeName,
-    decoder,
-)
+from calltape_schema.bounds import MAX_ELEMENTS, MAX_LEAVES, MAX_RANK
+from calltape_schema.fields import Index, Many, Name, Record, Size, TypeName, decoder
 from calltape_schema.packing import pack
+from calltape_schema.recent import Interner
 
 __all__ = ["Leaf", "Quantizer", "checked_leaves", "decode_leaves", "encode_leaves"]
 
 
-class Quantizer(Part):
+class Quantizer(Record):
     """The quantization of a whole tensor: ``real = scale * (stored - zero_point)``."""
 
     scheme: Literal["per_tensor_affine", "per_tensor_symmetric"]
@@ -39,7 +29,7 @@ class Quantizer(Part):
     zero_point: int
 
 
-class Leaf(Part):
+class Leaf(Record):
     """The facts of one tensor.
 
     ``dtype``, ``shape`` and ``strides`` (in elements; None if contiguous) are those of the tensor,

@@ -17,16 +17,11 @@ from calltape_schema.bounds import (
     MAX_DOCUMENT_BYTES,
     MAX_DOCUMENT_TOKENS,
     MAX_INT_BYTES,
-    MAX_STRING_BYTES,
 )
 from calltape_schema.checksum import crc32
 from calltape_schema.errors import TapeError
 
 __all__ = [
-    "MAX_DOCUMENT_BYTES",
-    "MAX_DOCUMENT_TOKENS",
-    "MAX_INT_BYTES",
-    "MAX_STRING_BYTES",
     "is_array",
     "is_list",
     "is_map",

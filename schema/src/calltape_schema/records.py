@@ -4,23 +4,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, TypeAdapter, ValidationError, field_validator, model_validator
+from pydantic import Field, TypeAdapter, field_validator, model_validator
 from typing_extensions import Self
 
-from calltape_schema.bounds import MAX_OUTSIDE, MAX_PARAMETERS
+from calltape_schema.bounds import MAX_NODES, MAX_OUTSIDE, MAX_PARAMETERS, MAX_STEPS
 from calltape_schema.errors import TapeError
-from calltape_schema.fields import Count, Int64, Many, Nanoseconds, Record, Seconds, Short, TapeId
-from calltape_schema.history import MAX_STEPS, Step
-from calltape_schema.interning import MAX_NODES, Text, TypeName, problems_of
+from calltape_schema.fields import (
+    Count,
+    Int64,
+    Many,
+    Nanoseconds,
+    Record,
+    Seconds,
+    Short,
+    TapeId,
+    Text,
+    TypeName,
+    validated,
+)
+from calltape_schema.history import Step
 from calltape_schema.leaves import Leaf, decode_leaves
 from calltape_schema.packing import is_array, is_map, open_envelope, pack, seal_envelope, unpack
 from calltape_schema.tree import Scalar, Structure, decode_structure
 
 __all__ = [
     "FORMAT",
-    "MAX_PARAMETERS",
     "MINOR",
     "VERSION",
     "BlobFacts",
@@ -39,7 +49,6 @@ __all__ = [
     "Tree",
     "decode_call",
     "decode_manifest",
-    "decode_record",
     "encode_manifest",
     "encode_record",
 ]
@@ -289,8 +298,6 @@ class CallRecord(Record):
     blob: BlobFacts | None = None
 
 
-R = TypeVar("R", bound=Record)
-
 _manifests: TypeAdapter[Manifest] = TypeAdapter(Manifest)
 _calls: TypeAdapter[CallRecord] = TypeAdapter(CallRecord)
 
@@ -298,21 +305,6 @@ _calls: TypeAdapter[CallRecord] = TypeAdapter(CallRecord)
 def encode_record(record: Record) -> bytes:
     """The content of a member, from its model."""
     return seal_envelope(pack(record.model_dump(exclude_none=True)))
-
-
-def decode_record(adapter: TypeAdapter[R], document: Any, what: str) -> R:
-    """The model of a decoded document.
-
-    Raises:
-        TapeError: ``invalid``; the message calls the document ``what``.
-    """
-    if not is_map(document):
-        raise TapeError("invalid", f"{what} is not a map")
-    try:
-        return adapter.validate_python(document)
-    except ValidationError as error:
-        problems = problems_of(error)
-        raise TapeError("invalid", f"{what} breaks the format", problems=problems) from None
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
@@ -335,7 +327,7 @@ def decode_manifest(data: bytes) -> Manifest:
         raise TapeError(
             "version", f"the tape has format version {version}; this reader knows {VERSION}"
         )
-    return decode_record(_manifests, document, "manifest")
+    return validated(_manifests, document, "manifest")
 
 
 def decode_call(data: bytes) -> CallRecord:
@@ -344,4 +336,4 @@ def decode_call(data: bytes) -> CallRecord:
     Raises:
         TapeError: ``damaged``, ``invalid`` or ``limit``.
     """
-    return decode_record(_calls, unpack(open_envelope(data)), "call record")
+    return validated(_calls, unpack(open_envelope(data)), "call record")

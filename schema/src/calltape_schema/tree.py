@@ -25,27 +25,15 @@ from calltape_schema.bounds import (
     MAX_AUTOCASTS,
     MAX_KEY_CHARACTERS,
     MAX_KEY_PARTS,
-    MAX_PATHS_CHARACTERS,
-)
-from calltape_schema.fields import Many
-from calltape_schema.interning import (
     MAX_LEAVES,
     MAX_NODES,
-    Index,
-    Interner,
-    Name,
-    Part,
-    TypeName,
-    decoder,
+    MAX_PATHS_CHARACTERS,
 )
+from calltape_schema.fields import Index, Many, Name, Record, TypeName, decoder
 from calltape_schema.packing import is_array, pack
+from calltape_schema.recent import Interner
 
 __all__ = [
-    "MAX_ALIKE",
-    "MAX_AUTOCASTS",
-    "MAX_KEY_CHARACTERS",
-    "MAX_KEY_PARTS",
-    "MAX_PATHS_CHARACTERS",
     "Autocast",
     "BoolNode",
     "CallContext",
@@ -119,7 +107,7 @@ Key = Annotated[Scalar | tuple[Scalar, ...], PlainValidator(_key)]
 """A dict key: a scalar, or a tuple of scalars."""
 
 
-class Described(Part):
+class Described(Record):
     """A value whose elements or fields are described. ``beside`` has the names of other attributes
     that were set on it and are not described; None if there are none."""
 
@@ -143,27 +131,27 @@ class ScalarNode(Described):
     type: TypeName | None = None
 
 
-class NoneNode(Part):
+class NoneNode(Record):
     """``None`` or ``...``."""
 
     kind: Literal["none", "ellipsis"]
 
 
-class BoolNode(Part):
+class BoolNode(Record):
     """``True`` or ``False``."""
 
     kind: Literal["bool"]
     value: bool
 
 
-class ConstantNode(Part):
+class ConstantNode(Record):
     """A torch constant by name: ``float32``, ``cuda:0``, ``strided``, ``channels_last``."""
 
     kind: Literal["dtype", "device", "layout", "memory_format"]
     name: Name
 
 
-class EnumNode(Part):
+class EnumNode(Record):
     """A member of an enum, with its ``value`` if that is a scalar."""
 
     kind: Literal["enum"]
@@ -172,14 +160,14 @@ class EnumNode(Part):
     value: Scalar = None
 
 
-class ClassNode(Part):
+class ClassNode(Record):
     """A class that was passed as a value."""
 
     kind: Literal["class"]
     type: TypeName
 
 
-class OpaqueNode(Part):
+class OpaqueNode(Record):
     """A value that is not on the tape: its type, and the reason. The reason is ``policy`` if values
     were not wanted; then ``of`` is the kind of a scalar, and ``length`` is the scalar that has the
     length of a text (in characters) or of bytes."""
@@ -242,7 +230,7 @@ class FieldsNode(Described):
         return self
 
 
-class CustomNode(Part):
+class CustomNode(Record):
     """An object whose class was registered with ``torch.utils._pytree`` in the recorded process:
     the children and the context that its flatten function returned. The context has no tensors."""
 
@@ -278,14 +266,14 @@ def _check_pairs(names: tuple[Key, ...], children: tuple[Node, ...]) -> None:
         raise ValueError("the same name twice")
 
 
-class Autocast(Part):
+class Autocast(Record):
     """Autocast for one type of device, with the dtype that it casts to, by torch's names."""
 
     device: Annotated[str, Field(max_length=64, pattern=r"^[a-z][a-z0-9_]*$")]
     dtype: Annotated[str, Field(max_length=64, pattern=r"^[a-z][a-z0-9_]*$")]
 
 
-class CallContext(Part):
+class CallContext(Record):
     """What the thread of a call was in when the call began: ``torch.autocast``, and whether it
     recorded gradients, or was in inference mode; and the default dtype of torch, by its name. The
     defaults are those of torch."""
@@ -302,7 +290,7 @@ class CallContext(Part):
         return self
 
 
-class Structure(Part):
+class Structure(Record):
     """One spec: its ``root``, and how many leaves and scalars its nodes refer to.
 
     The root of inputs is a tuple of two: the args tuple and the kwargs dict. ``context`` is of

@@ -18,9 +18,8 @@ import torch
 from calltape_analyzer import TapeError, open_tape
 from calltape_analyzer.reading import tape_file
 from calltape_analyzer.reading.damage import Damage
-from calltape_analyzer.reading.file_descriptors import Descriptors
 from calltape_analyzer.reading.segment import Segment
-from calltape_analyzer.reading.tape_file import TapeFile
+from calltape_analyzer.reading.tape_file import Descriptors, TapeFile
 from calltape_recorder import Recorder
 from calltape_schema.storage import Window
 from tests.analyzer.tapes import Recorded, write_tape

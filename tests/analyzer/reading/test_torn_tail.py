@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from calltape_analyzer.reading.damage import Damage
-from calltape_analyzer.reading.segment import UNSEALED, Segment, coverage_without_end
+from calltape_analyzer.reading.recordings import UNSEALED, coverage_without_end
+from calltape_analyzer.reading.segment import Segment
 from calltape_schema.tar import BLOCK, member_header
 from tests.analyzer.tapes import Recorded, write_tape
 

@@ -275,7 +275,7 @@ def test_the_text_of_an_exception_may_have_code(
 def test_an_exception_that_came_of_one_with_code(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """On the level DEBUG the traceback is logged, with the text of what the error came of."""
+    """On the level DEBUG the frames are logged, and nothing of what the error came of."""
     caplog.set_level(logging.DEBUG)
     notices = Notices(withholds=False)
     try:

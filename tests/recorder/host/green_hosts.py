@@ -159,7 +159,7 @@ def everything() -> None:
     """Compressing, write-ahead, large calls, seal, a control file."""
     control = os.path.join(FOLDER, "control.json")
     with record(
-        model, path, write_ahead=True, segment_bytes=10_000, compress="gz", control=control,
+        model, path, write_ahead=True, segment_bytes=10_000, control=control,
     ) as recorder:  # fmt: skip
         for size in (1, 10_000, 2_000_000):
             for _ in range(3):

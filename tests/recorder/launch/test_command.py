@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from calltape_recorder.launch.launcher import STARTUP, main, prepare
-from calltape_recorder.launch.startup import calltape_variable
+from calltape_recorder.launch.startup import calltape_startup
 from calltape_recorder.options import help_of
 
 PID = os.getpid()
@@ -20,13 +20,11 @@ def test_the_environment_of_the_command(tmp_path: Path) -> None:
     environment = prepare(settings, {"PYTHONPATH": "/x:/y", "OTHER": "1"})
     assert environment["PYTHONPATH"] == f"{STARTUP}:/x:/y"
     assert environment["OTHER"] == "1"
-    said = calltape_variable.split(environment["CALLTAPE"])
+    said = calltape_startup.split(environment["CALLTAPE"])
     assert said == {**settings, "pid": PID}
     assert (tmp_path / "tapes").is_dir()
     assert prepare(said, environment)["PYTHONPATH"] == f"{STARTUP}:/x:/y"
-    files = {"sitecustomize.py", "calltape_startup.py", "calltape_variable.py"}
-    files.add("calltape_explaining.py")
-    assert files <= set(os.listdir(STARTUP))
+    assert {"sitecustomize.py", "calltape_startup.py"} <= set(os.listdir(STARTUP))
 
 
 def test_the_help_names_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
@@ -43,6 +41,7 @@ def test_the_help_names_every_setting(capsys: pytest.CaptureFixture[str]) -> Non
     [
         (["--target", "a:b", "--tape", "{}"], "no command"),
         (["--target", "a.b", "--tape", "{}", "--", "true"], "package.module:attribute"),
+        (["--target", "a:b.<locals>.c", "--tape", "{}", "--", "true"], "of a class, all instances"),
         (["--target", "a:b c", "--tape", "{}", "--", "true"], "package.module:attribute"),
         (["--tape", "{}", "--", "true"], "package.module:attribute"),
         (["--target", "a:b", "--", "true"], "no tape="),

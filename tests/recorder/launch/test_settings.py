@@ -9,8 +9,8 @@ import pytest
 
 from calltape_recorder import FlightRecorder, TapeError
 from calltape_recorder.launch.launcher import options_in
-from calltape_recorder.launch.startup.calltape_variable import split
-from calltape_recorder.option_texts import parse_duration, parse_keep, parse_size
+from calltape_recorder.launch.startup.calltape_startup import split
+from calltape_recorder.options import parse_options
 
 
 @pytest.mark.parametrize(
@@ -29,12 +29,15 @@ from calltape_recorder.option_texts import parse_duration, parse_keep, parse_siz
     ],
 )
 def test_keep_reads_what_policies_print(text: str) -> None:
-    assert str(parse_keep(text)) == text
+    assert str(parse_options({"keep": text})["keep"]) == text
 
 
 def test_keep_takes_the_names_of_the_classes_too() -> None:
     text = "Novelty()|Rate(0.01)\n & PerSecond( calls=5 )"
-    assert str(parse_keep(text)) == "novelty() | rate(0.01, seed=0) & per_second(5)"
+    assert (
+        str(parse_options({"keep": text})["keep"])
+        == "novelty() | rate(0.01, seed=0) & per_second(5)"
+    )
 
 
 @pytest.mark.parametrize(
@@ -49,7 +52,7 @@ def test_keep_takes_the_names_of_the_classes_too() -> None:
 )  # fmt: skip
 def test_keep_refuses_the_rest_with_advice(text: str) -> None:
     with pytest.raises(TapeError) as caught:
-        parse_keep(text)
+        parse_options({"keep": text})["keep"]
     assert caught.value.kind == "usage"
     assert caught.value.advice
     assert len(str(caught.value)) < 500
@@ -57,19 +60,19 @@ def test_keep_refuses_the_rest_with_advice(text: str) -> None:
 
 def test_sizes_and_durations() -> None:
     sizes = ["4096", "64MiB", "1.5GiB", "10 kb", "1tib", 7]
-    assert [parse_size(size) for size in sizes] == [
+    assert [parse_options({"segment_bytes": size})["segment_bytes"] for size in sizes] == [
         4096, 64 << 20, 3 << 29, 10_000, 1 << 40, 7,
     ]  # fmt: skip
     durations = ["90", "1.5h", "10m", "24h", "7d", "30s", 2.5]
-    assert [parse_duration(duration) for duration in durations] == [
+    assert [parse_options({"max_seconds": duration})["max_seconds"] for duration in durations] == [
         90, 5400, 600, 86400, 604800, 30, 2.5,
     ]  # fmt: skip
-    for bad in ("", "1e3", "-1", "MiB", "1 2", True, None, 1.5, []):
-        with pytest.raises(TapeError, match="no size"):
-            parse_size(bad)
-    for bad in ("", "x", "-1", "nan", "inf", "1ms", "m", True, None, float("inf"), []):
-        with pytest.raises(TapeError, match="no duration"):
-            parse_duration(bad)
+    for bad in ("", "1e3", "-1", "MiB", "1 2", True, 1.5, []):
+        with pytest.raises(TapeError, match=r"segment_bytes=.*Write a size, such as 256MiB"):
+            parse_options({"segment_bytes": bad})
+    for bad in ("", "x", "-1", "nan", "inf", "1ms", "m", True, float("inf"), []):
+        with pytest.raises(TapeError, match=r"max_seconds=.*Write a time, such as 90"):
+            parse_options({"max_seconds": bad})
 
 
 def test_the_environment_says_every_option() -> None:

@@ -15,7 +15,7 @@ from tests.recorder.write.test_segments import KIB, block, call
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"compress": "gz"}, {"max_disk_bytes": 200 * KIB, "when_full": "delete_oldest"}],
+    [{}, {"max_disk_bytes": 200 * KIB, "when_full": "delete_oldest"}],
 )
 def test_the_sum_is_that_of_the_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]

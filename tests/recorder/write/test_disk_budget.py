@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import gzip
 import os
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,8 @@ import torch
 from calltape_recorder import Rate, TapeError, record
 from calltape_recorder.bounds import OWNER_ONLY
 from calltape_recorder.write import disk_file, segments
-from calltape_recorder.write.disk_budget import DiskBudget
-from calltape_recorder.write.disk_file import DiskFile
-from calltape_recorder.write.tape_file import TapeFile
+from calltape_recorder.write.disk_file import TapeFile
+from calltape_recorder.write.segments import DiskBudget
 from calltape_schema import writer as tape_writer
 from calltape_schema.end import End
 from calltape_schema.inputs_table import InputsTable
@@ -172,30 +170,6 @@ def test_what_a_deleted_file_counted_is_counted_on(tmp_path: Path) -> None:
     assert not any(table.other.seen for table in found)
 
 
-def test_so_is_what_a_compressed_one_counted(tmp_path: Path) -> None:
-    model, folder = Identity(), tmp_path / "recorded"
-    options = DELETES | {"max_disk_bytes": 300 * KIB, "segment_bytes": 30 * KIB, "compress": "gz"}
-    with record(model, folder / "a.tape", **options) as recorder:
-        model(torch.zeros(7, 3, dtype=torch.int16))
-        for _ in range(90):
-            model(torch.cat([torch.randn(1280), torch.zeros(1280)]))
-            assert recorder.flush()
-            pipeline: Any = recorder._handler.pipeline
-            assert pipeline.writer.ask(lambda: None, 20)
-    stats = recorder.stats()
-    assert stats.compressed > 5
-    assert stats.dropped["deleted"] > 20
-    for path in folder.iterdir():
-        data = path.read_bytes()
-        name = path.name.removesuffix(".gz")
-        (tmp_path / name).write_bytes(gzip.decompress(data) if name != path.name else data)
-    adds_up(stats, tmp_path)
-    found = tables(tmp_path)
-    assert seen_in(found) == stats.seen == 91
-    assert [k.seen for t in found for k in t.kinds.values() if k.dtypes == ["int16"]] == [1]
-    assert not any(table.other.seen for table in found)
-
-
 def test_or_at_least_their_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TapeFile, "read_end", lambda _: None)
     model = Identity()
@@ -325,7 +299,7 @@ def test_a_disk_that_takes_a_byte_at_a_time(
     monkeypatch.setattr(
         disk_file, "pwritev", lambda file, parts, at: real(file, [b"".join(parts)[:1]], at)
     )
-    file = DiskFile(str(tmp_path / "t"), overwrite=False, mode=OWNER_ONLY)
+    file = TapeFile(str(tmp_path / "t"), overwrite=False, mode=OWNER_ONLY)
     data = bytes(range(256)) * 8
     file.write_at(0, [b"", data, b"", b"end"])
     assert (tmp_path / "t").read_bytes() == data + b"end"

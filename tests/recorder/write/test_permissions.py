@@ -101,7 +101,7 @@ def test_permissions_in_text() -> None:
     for text in ("640", "0640", "0o640"):
         assert parse_options({"file_mode": text}) == {"file_mode": 0o640}
     for wrong in ("rw-r-----", "64", "888", 640):
-        with pytest.raises(TapeError, match="permissions like 600"):
+        with pytest.raises(TapeError, match="permissions, such as 640"):
             parse_options({"file_mode": wrong})
 
 

@@ -29,10 +29,10 @@ from calltape_analyzer.writing.output_file import create_file, new_folder
 from calltape_analyzer.writing.tape_writer import TapeWriter
 from calltape_schema import __version__
 from calltape_schema.blob import header_size, parse_header
+from calltape_schema.bounds import MAX_DOCUMENT_BYTES, MAX_STEPS
 from calltape_schema.errors import TapeError
-from calltape_schema.history import MAX_STEPS, Step
+from calltape_schema.history import Step
 from calltape_schema.packing import (
-    MAX_DOCUMENT_BYTES,
     is_array,
     is_list,
     is_map,

@@ -319,11 +319,11 @@ class _SpareCalls:
             position = self._position(segment, call.number)
             if position is None:
                 continue
-            is_it = False
+            spare, is_it = Call(segment, position, call.index, self._tape.class_index), False
             with contextlib.suppress(TapeError):  # then nothing tells
-                is_it = call.is_at(segment, position)
+                is_it = call.is_same(spare)
             if is_it:
-                yield Call(segment, position, call.index, self._tape.class_index)
+                yield spare
 
     def _position(self, segment: Segment, number: int) -> int | None:
         """Where a file has the call of a number, also if that call counts in another file: the list
@@ -350,8 +350,13 @@ class _SpareCalls:
 
     def _copy(self, location: str) -> Segment | None:
         if location not in self._opened:
-            try:
-                self._opened[location] = Segment(location, Damage(), scan=True)
-            except TapeError:
-                self._opened[location] = None  # it was read before, and is gone
+            self._opened[location] = None  # it was read before, and may be gone
+            with contextlib.suppress(TapeError):
+                found = Segment(location, Damage())
+                try:
+                    found.scan()
+                except TapeError:
+                    found.close()
+                    raise
+                self._opened[location] = found
         return self._opened[location]

@@ -16,8 +16,8 @@ from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.pytree.placed_nodes import PlacedNode, placed_nodes
 from calltape_analyzer.reading.call import Call, Side
 from calltape_schema.blob import INTEGER_FORMATS
+from calltape_schema.bounds import MAX_NODES
 from calltape_schema.inputs_table import Kind
-from calltape_schema.interning import MAX_NODES
 from calltape_schema.leaves import Leaf, encode_leaves
 from calltape_schema.patterns import is_exact, matches_whole
 from calltape_schema.privacy import FEWEST_RANGED

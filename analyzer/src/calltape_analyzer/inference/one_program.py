@@ -33,7 +33,7 @@ from calltape_analyzer.observing.signature import Key, Signature
 from calltape_analyzer.observing.traffic_counters import TrafficCounters
 from calltape_analyzer.pytree.placeholder import check_rebuilt
 from calltape_analyzer.reading.call import Call
-from calltape_analyzer.reading.calls import Calls, SeenInputs
+from calltape_analyzer.reading.calls import Calls
 from calltape_analyzer.text import counted
 from calltape_schema.records import Target
 
@@ -245,7 +245,7 @@ class OneProgram:
             keyword.
         """
         call = self._calls[index]
-        pattern = self._bindings().pattern(SeenInputs.of(call, index))
+        pattern = self._bindings().pattern(call.seen(index))
         recorded = [slot for a in pattern.bound.all if a.given is None for slot in a.slots]
         shared = {
             slot.leaf: detached(call.tensor("inputs", slot.leaf))
@@ -371,7 +371,7 @@ class OneProgram:
                     advice="count from 0",
                 )
             call = self._calls[index]
-            pattern = found.reduced.pattern(SeenInputs.of(call, index))
+            pattern = found.reduced.pattern(call.seen(index))
             found.alignment.check(pattern)
             return found.alignment.row(pattern), call
         if not isinstance(index, tuple | Mapping):

@@ -158,7 +158,7 @@ def seen_in(calls: Sequence[Call]) -> Iterator[SeenInputs]:
     """The inputs of calls. Those of a tape come with their numbers of calls, others one by one."""
     if isinstance(calls, Calls):
         return calls.by_inputs()
-    return (SeenInputs.of(call, position) for position, call in enumerate(calls))
+    return (call.seen(position) for position, call in enumerate(calls))
 
 
 def place_of(pattern: CallPattern) -> Place:

@@ -19,8 +19,7 @@ from typing_extensions import NotRequired, TypedDict
 from calltape_analyzer.errors import TapeError
 from calltape_analyzer.programs.conditions import MAX_TEXT
 from calltape_analyzer.programs.regular_files import read_regular
-from calltape_schema.fields import Many, at_most
-from calltape_schema.interning import problems_of
+from calltape_schema.fields import Many, at_most, problems_of
 
 __all__ = [
     "FORMAT",

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from calltape_analyzer.pytree.caches import is_cache_part
 from calltape_analyzer.pytree.nested_tensors import is_ragged_dimension
 from calltape_analyzer.pytree.node_paths import names_of_children
-from calltape_schema.interning import MAX_NODES
+from calltape_schema.bounds import MAX_NODES
 from calltape_schema.privacy import FEW_NUMBERS, is_name, is_position
 from calltape_schema.tree import (
     CustomNode,

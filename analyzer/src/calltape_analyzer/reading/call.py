@@ -11,23 +11,28 @@ from typing import Any, Literal
 
 from calltape_analyzer.notebook import Shown, Sketch
 from calltape_analyzer.pytree.classes import ClassIndex
-from calltape_analyzer.pytree.inputs import Inputs, parts_of_inputs
+from calltape_analyzer.pytree.inputs import Inputs
 from calltape_analyzer.pytree.memory import on_device, place_together
 from calltape_analyzer.pytree.memory_limit import check_memory, memory_limit_of
 from calltape_analyzer.pytree.rendering import render
-from calltape_analyzer.reading.call_ref import CallRef
-from calltape_analyzer.reading.damage import is_damage
+from calltape_analyzer.reading.call_ref import CallRef, Place, SeenInputs
 from calltape_analyzer.reading.segment import UNDER_WAY, Segment
 from calltape_analyzer.text import counted
+from calltape_schema.blob import Stored, build_header, stored_as
+from calltape_schema.checksum import crc32
 from calltape_schema.errors import TapeError
 from calltape_schema.groups import Elsewhere, GroupedRecord
 from calltape_schema.leaves import Leaf
+from calltape_schema.packing import pack
+from calltape_schema.reader import Extent, TensorPlace
 from calltape_schema.records import BlobFacts, CallRecord, Manifest, ModelError, Tree
 from calltape_schema.tree import Node
 
 __all__ = ["Call", "Side", "advice_on_outputs"]
 
 Side = Literal["inputs", "outputs"]
+
+_PART = 1024 * 1024
 
 _ADVICE = {
     "policy": "record with outputs=True",
@@ -59,13 +64,14 @@ class Call(Shown):
             that was dropped.
     """
 
-    __slots__ = ("_classes", "_position", "_record", "_segment", "index", "number")
+    __slots__ = ("_classes", "_position", "_record", "_segment", "_shared", "index", "number")
 
     def __init__(self, segment: Segment, position: int, index: int, classes: ClassIndex) -> None:
         self._segment = segment
         self._position = position
         self._classes = classes
         self._record: GroupedRecord | None = None
+        self._shared: int | None = None  # how many bytes its tensors are, leaf by leaf
         self.index = index
         self.number = segment.number(position)
 
@@ -112,71 +118,12 @@ class Call(Shown):
         other._record = self._record
         return other
 
-    def raw_record(self) -> bytes:
-        """All that the record says, as bytes: equal for equal calls of any files.
-
-        Raises:
-            TapeError: ``damaged``, ``closed``.
-        """
-        return self._segment.content(self._position)
-
-    def is_at(self, segment: Segment, position: int) -> bool:
-        """Whether a file has this call at a position.
-
-        Raises:
-            TapeError: one of them is damaged, so that nothing tells.
-        """
-        return self._segment.is_same(self._position, segment, position)
-
-    def document(self) -> dict[str, Any]:
-        """The record as plain data, with the encoded structure and leaves of its trees.
-
-        Raises:
-            TapeError: ``damaged``, ``closed``.
-        """
-        return self._segment.document(self._position)
-
     @property
     def segment(self) -> Segment:
         """The file that the call is in, as it is read: references lead to calls of the same one."""
         return self._segment
 
-    @property
-    def references(self) -> Mapping[str, Elsewhere]:
-        """By key the tensors that earlier calls of the file have for this one, or the first part
-        of.
-
-        Raises:
-            TapeError: as :attr:`record`.
-        """
-        return self._grouped.elsewhere
-
-    def raw_blob(self, kept: Collection[str] = ()) -> Iterator[bytes]:
-        """The content of a blob for the call, in parts of at most 1 MiB: as it stands in the file,
-        or a new one with the tensors that earlier calls have. What the call has itself is not
-        compared with its checksum.
-
-        Args:
-            kept: the keys of :attr:`references` that are not followed.
-
-        Raises:
-            TapeError: ``damaged``, ``closed``; ``limit`` if the file is nearly all holes.
-        """
-        return self._segment.blob_parts(self._position, self._grouped, kept)
-
-    def blob_facts(self, kept: Collection[str] = ()) -> BlobFacts | None:
-        """The size and the checksum of the content that :meth:`raw_blob` gives; None if it has no
-        tensors.
-
-        Raises:
-            TapeError: as :meth:`raw_blob`.
-        """
-        return self._segment.blob_facts(self._position, self._grouped, kept)
-
-    def blob_damage(self) -> TapeError:
-        """Notes that the checksum of this call's tensors does not match, and gives the error that
-        says so."""
-        return self._segment.report_blob(self._position, self._grouped)
+    # --- what the record says ----------------------------------------------------------------
 
     @property
     def ref(self) -> CallRef:
@@ -202,16 +149,78 @@ class Call(Shown):
     @property
     def _grouped(self) -> GroupedRecord:
         if self._record is None:
-            try:
-                record = self._segment.record(self._position)
-                if parts_of_inputs(record.inputs.spec().root) is None:
-                    raise TapeError("invalid", "the inputs are not (args, kwargs)")
-                if record.outputs is not None:
-                    record.outputs.spec()
-            except TapeError as error:
-                raise self._reported(error) from None
-            self._record = record
+            self._record = self._segment.record(self._position)
         return self._record
+
+    def document(self) -> dict[str, Any]:
+        """The record as plain data, with the encoded structure and leaves of its trees. It was
+        compared with its checksum, and not with the format.
+
+        Raises:
+            TapeError: ``damaged``, ``closed``.
+        """
+        return self._segment.document(self._position)
+
+    def raw_record(self) -> bytes:
+        """All that the call says, as bytes: equal for equal calls of any files. Tensors that
+        earlier calls have for it are read for this.
+
+        Raises:
+            TapeError: ``damaged``, ``closed``.
+        """
+        document = self.document()
+        if not document.pop("at", None):
+            return self.stated()
+        facts = self.blob_facts()
+        return self._packed(document, None if facts is None else facts.model_dump())
+
+    def stated(self) -> bytes:
+        """All that the call says by records and checksums alone, as bytes. Equal calls of files in
+        which the same calls have the tensors of others say the same, whether these are whole or
+        not.
+
+        Raises:
+            TapeError: the record is damaged, or that of a call that has tensors for it.
+        """
+        document = self.document()
+        if document.get("at"):
+            record = self._segment.record_alone(self._position)
+            blobs = [one.blob for one in self._segment.holders(record, record.elsewhere)]
+            facts = [None if one is None else [one.size, one.crc32] for one in blobs]
+            document["at"] = [document["at"], facts]
+        return self._packed(document, document.get("blob"))
+
+    def _packed(self, document: dict[str, Any], blob: Any) -> bytes:
+        document.pop("blob", None)
+        if blob is not None:
+            document["blob"] = {name: blob.get(name) for name in ("size", "crc32")}
+        # A copy has the fields in another order, and none that is nil.
+        said: list[Any] = [self.number]
+        for name in sorted(document):
+            said += [name, document[name]] if document[name] is not None else []
+        return b"".join(map(pack, said))  # one by one: they may nest as deep as msgpack allows
+
+    def is_same(self, other: Call) -> bool:
+        """Whether a call of another file is this one.
+
+        Raises:
+            TapeError: one of them is damaged, so that nothing tells.
+        """
+        return self.stated() == other.stated() or self.raw_record() == other.raw_record()
+
+    def seen(self, position: int) -> SeenInputs:
+        """The inputs of this call alone.
+
+        Args:
+            position: in a sequence of calls.
+
+        Raises:
+            TapeError: as :attr:`record`.
+        """
+        place = Place(0, position, self.ref)
+        return SeenInputs(self.record.inputs, self.error is not None, 1, place, place)
+
+    # --- values ------------------------------------------------------------------------------
 
     @property
     def inputs(self) -> Inputs:
@@ -400,8 +409,29 @@ class Call(Shown):
         except TapeError as error:
             raise self._segment.located(error, self._position) from None
 
+    def _tree(self, side: Side) -> Tree:
+        tree = self.record.inputs if side == "inputs" else self.record.outputs
+        if tree is None:
+            raise TapeError(
+                "usage", f"call {self.number} has no outputs on the tape", path=self.path
+            )
+        return tree
+
+    # --- bytes -------------------------------------------------------------------------------
+
+    @property
+    def references(self) -> Mapping[str, Elsewhere]:
+        """By key the tensors that earlier calls of the file have for this one, or the first part
+        of.
+
+        Raises:
+            TapeError: as :attr:`record`.
+        """
+        return self._grouped.elsewhere
+
     def check(self, *, entries: bool = False) -> None:
-        """Checks the call's trees, and the checksum of its tensors.
+        """Checks the call's trees, and the checksum of its tensors, also of those that earlier
+        calls have for it.
 
         Args:
             entries: check too whether the blob's header and the record say the same about each
@@ -411,40 +441,120 @@ class Call(Shown):
         Raises:
             TapeError: as :attr:`inputs`. The error is added to the tape's ``damage``.
         """
-        record = self.record
+        record = self._grouped
         try:
-            self._segment.check_values(self._position, self._grouped)
-            if entries:
-                self._check_entries(record)
+            self._segment.check_blob(self._position, record)
+            self._segment.check_holders(self._position, record, record.elsewhere)
+            self._check_sum()
+            for leaf in _leaves_with_values(record) if entries else ():
+                self._place(leaf)
         except TapeError as error:
-            raise self._reported(error) from None
-
-    def _reported(self, error: TapeError) -> TapeError:
-        located = self._segment.located(error, self._position)
-        if is_damage(located):
-            self._segment.report(located, self._position)
-        return located
-
-    def _check_entries(self, record: CallRecord) -> None:
-        for tree in (record.inputs, record.outputs):
-            for leaf in tree.facts() if tree is not None else ():
-                if leaf.key is not None:
-                    self._segment.place(self._position, self._grouped, leaf)
-
-    def _tree(self, side: Side) -> Tree:
-        tree = self.record.inputs if side == "inputs" else self.record.outputs
-        if tree is None:
-            raise TapeError(
-                "usage", f"call {self.number} has no outputs on the tape", path=self.path
-            )
-        return tree
+            raise self._segment.reported(error, self._position) from None
 
     def _bytes(self, leaf: Leaf) -> bytearray:
-        record = self._grouped
-        self._segment.check_blob(self._position, record)
-        place = self._segment.place(self._position, record, leaf)
+        self._segment.check_blob(self._position, self._grouped)
+        place = self._place(leaf)
         check_memory(memory_limit_of(self.tape_bytes), [((place.size,), 1)], leaf.key or "")
         return self._segment.bytes_of(place)
+
+    def _place(self, leaf: Leaf) -> TensorPlace:
+        """Where the bytes of a leaf are, after a look at the checksums of the blobs of earlier
+        calls that have them.
+
+        Raises:
+            TapeError: ``damaged``, ``invalid`` or ``limit``.
+        """
+        record = self._grouped
+        if leaf.key in record.elsewhere:
+            self._segment.check_holders(self._position, record, [leaf.key])
+        self._check_sum()
+        return self._segment.place(record, leaf)
+
+    def _check_sum(self) -> None:
+        """Raises if all tensors of the call together take far more memory than the file has bytes:
+        a thousand leaves may have the bytes of one."""
+        if self._shared is None:
+            self._shared = _shared_bytes(self._grouped)
+        # A grant holds where it was given only, so the sum is compared each time.
+        what = f"the tensors of call {self.number}"
+        check_memory(memory_limit_of(self._segment.stored_bytes), [((self._shared,), 1)], what)
+
+    def blob_facts(self, kept: Collection[str] = ()) -> BlobFacts | None:
+        """The size and the checksum of the content that :meth:`raw_blob` gives; None if it has no
+        tensors.
+
+        Raises:
+            TapeError: as :meth:`raw_blob`.
+        """
+        if len(kept) == len(self.references):
+            return self._grouped.blob
+        size = checksum = 0
+        for part in self.raw_blob(kept):
+            size, checksum = size + len(part), crc32(part, checksum)
+        return BlobFacts(size=size, crc32=checksum)
+
+    def raw_blob(self, kept: Collection[str] = ()) -> Iterator[bytes]:
+        """The content of a blob for the call: as it stands in the file, or a new one with the
+        tensors that earlier calls have. The parts have at most 1 MiB, or are a tensor that several
+        calls have parts of. What the call has itself is not compared with its checksum. A blob of
+        holes takes no room in the file, and would take as much as it claims in a copy: it is
+        refused.
+
+        Args:
+            kept: the keys of :attr:`references` that are not followed.
+
+        Raises:
+            TapeError: ``damaged``, ``closed``; ``limit`` if the file is nearly all holes.
+        """
+        record, segment = self._grouped, self._segment
+        places: list[TensorPlace] = []
+        if len(kept) == len(record.elsewhere):
+            if record.blob is None:
+                return
+            found = segment.blob(record)
+            places.append(TensorPlace((Extent(found.start, found.size),), 1))
+        else:
+            entries: dict[str, Stored] = {}
+            for leaf in {leaf.key: leaf for leaf in _leaves_with_values(record)}.values():
+                key, form = leaf.key or "", stored_as(leaf)
+                if form is None:
+                    continue
+                if key not in kept:
+                    entries[key] = form
+                    places.append(self._place(leaf))
+                elif record.elsewhere[key][2] is not None:
+                    entries[key], extent = segment.tail(record, key)
+                    places.append(TensorPlace((extent,), 1))
+            yield build_header(entries)
+        what = f"a copy of the tensors of call {self.number}"
+        size = sum(place.size for place in places)
+        check_memory(memory_limit_of(segment.stored_bytes), [((size,), 1)], what)
+        for place in places:
+            if len(place.parts) > 1:
+                yield bytes(segment.bytes_of(place))
+                continue
+            for begin, size, _ in place.parts:
+                for offset in range(0, size, _PART):
+                    yield segment.read(begin + offset, min(_PART, size - offset))
+
+
+def _leaves_with_values(record: GroupedRecord) -> list[Leaf]:
+    return [
+        leaf
+        for tree in (record.inputs, record.outputs)
+        for leaf in (tree.facts() if tree is not None else ())
+        if leaf.key is not None
+    ]
+
+
+def _shared_bytes(record: GroupedRecord) -> int:
+    """How many bytes the tensors of a call are, leaf by leaf; 0 if each leaf has bytes of its own
+    in the blob of the call, which is no larger than the file."""
+    leaves = _leaves_with_values(record)
+    is_own = not record.at and len({leaf.key for leaf in leaves}) == len(leaves)
+    if is_own or (record.blob is None and not record.at):
+        return 0
+    return sum(form.nbytes for leaf in leaves if (form := stored_as(leaf)) is not None)
 
 
 def advice_on_outputs(missing: Iterable[str | None]) -> str:

@@ -7,66 +7,20 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate, chain
-from typing import NamedTuple, overload
+from itertools import accumulate
+from typing import overload
 
 from calltape_analyzer.progress import steps
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.reading.call import Call
-from calltape_analyzer.reading.call_ref import CallRef
+from calltape_analyzer.reading.call_ref import CallRef, Place, SeenInputs
 from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.text import counted
+from calltape_schema.bounds import MAX_COUNT
 from calltape_schema.errors import TapeError
-from calltape_schema.records import Range, Tree
+from calltape_schema.records import Tree
 
 __all__ = ["Calls", "Place", "SeenInputs"]
-
-
-class Place(NamedTuple):
-    """Where a call is. Places sort by recording, and there by number: a later file may have an
-    earlier call.
-
-    Attributes:
-        recording: which of several it is of.
-        at: its number there, or its position in a list.
-        ref: the call.
-    """
-
-    recording: int
-    at: int
-    ref: CallRef
-
-
-class SeenInputs(NamedTuple):
-    """Equal inputs of several calls: what an analysis reads of a tape.
-
-    Attributes:
-        inputs: as in the record of each.
-        raised: whether the calls raised.
-        calls: how many they are.
-        first, last: of these calls.
-    """
-
-    inputs: Tree
-    raised: bool
-    calls: int
-    first: Place
-    last: Place
-
-    @classmethod
-    def of(cls, call: Call, position: int) -> SeenInputs:
-        """The inputs of one call.
-
-        Args:
-            call: the call.
-            position: in a sequence of calls.
-
-        Raises:
-            TapeError: as :attr:`Call.record`.
-        """
-        place = Place(0, position, call.ref)
-        record = call.record
-        return cls(record.inputs, record.error is not None, 1, place, place)
 
 
 class Calls(Sequence[Call]):
@@ -118,7 +72,7 @@ class Calls(Sequence[Call]):
 
     def __iter__(self) -> Iterator[Call]:
         self._scan_all()
-        return iter(steps(map(self._at, range(len(self))), "calls", len(self)))
+        return iter(steps(self._each(self._placed()), "calls", len(self)))
 
     @overload
     def __getitem__(self, index: int) -> Call: ...
@@ -146,30 +100,8 @@ class Calls(Sequence[Call]):
         Raises:
             TapeError: a call's record breaks the format.
         """
-        recordings: dict[bytes, int] = {}
         for segment in list(self._segments):
-            which = recordings.setdefault(segment.manifest.tape, len(recordings))
-            summed = segment.summed_inputs()
-            if summed is None:
-                self._scan([segment])
-                yield from self._scanned_inputs(which, segment)
-                continue
-            for inputs, raised, calls, first, last in summed:
-                places = (Place(which, number, segment.ref(number)) for number in (first, last))
-                yield SeenInputs(inputs, raised, calls, *places)
-
-    def _scanned_inputs(self, which: int, segment: Segment) -> Iterator[SeenInputs]:
-        tape = segment.manifest.tape
-        for position, end, calls in segment.by_inputs():
-            record = Call(segment, position, 0, self._classes).record
-            spans = segment.ranges_at(position)
-            made = tuple(Range(leaf=leaf, min=low, max=high) for leaf, low, high in spans)
-            inputs = record.inputs.model_copy(update={"ranges": made})
-            places = (
-                Place(which, number, CallRef(tape, number))
-                for number in (segment.number(position), segment.number(end))
-            )
-            yield SeenInputs(inputs, record.error is not None, calls, *places)
+            yield from segment.seen_inputs()
 
     @property
     def are_single(self) -> bool:
@@ -197,11 +129,20 @@ class Calls(Sequence[Call]):
     def by_recording(self) -> list[Iterator[Call]]:
         """The calls of each recording, in the order of their numbers; every call comes once."""
         self._scan_all()
-        places: dict[bytes, list[range]] = {}
-        for segment, end in zip(self._segments, self._ends, strict=True):
-            place = range(end - len(segment), end)
-            places.setdefault(segment.manifest.tape, []).append(place)
-        return [map(self._at, chain.from_iterable(found)) for found in places.values()]
+        found: dict[bytes, list[tuple[int, Segment]]] = {}
+        for start, segment in self._placed():
+            found.setdefault(segment.manifest.tape, []).append((start, segment))
+        return list(map(self._each, found.values()))
+
+    def _placed(self) -> list[tuple[int, Segment]]:
+        """Each file with the index of its first call."""
+        starts = (end - length for end, length in zip(self._ends, self._lengths, strict=True))
+        return list(zip(starts, self._segments, strict=True))
+
+    def _each(self, placed: Iterable[tuple[int, Segment]]) -> Iterator[Call]:
+        for start, segment in placed:
+            for index, position in enumerate(segment.order, start):
+                yield Call(segment, position, index, self._classes)
 
     def shown(self, ref: CallRef) -> str:
         """What people are told of a call: its number, or, of a tape of several recordings, its
@@ -236,9 +177,9 @@ class Calls(Sequence[Call]):
             TapeError: as :meth:`at`, and as :attr:`Call.record`.
         """
         for which in self._may_have(ref):
-            for row in self._segments[which].summed_inputs() or ():
-                if self._segments[which].ref(row.first) == ref:
-                    return row.inputs
+            for seen in self._segments[which].summed_inputs() or ():
+                if seen.first.ref == ref:
+                    return seen.inputs
         return self.at(ref).record.inputs
 
     def path(self, ref: CallRef) -> str:
@@ -264,7 +205,7 @@ class Calls(Sequence[Call]):
             found: dict[bytes, list[tuple[int, int]]] = {}
             last: dict[int, int] = {}
             for which, segment in enumerate(self._segments):
-                low, last[which] = segment.bounds
+                low, last[which] = segment.extent or (0, MAX_COUNT)
                 for tape, first in segment.recordings.items():
                     found.setdefault(tape, []).append((0 if first else low, which))
             self._cached_parts = {}

@@ -1,16 +1,41 @@
-"""What a reader found damaged.
+"""What a reader found damaged, and what says nothing about the tape.
 
-In come errors that say something about the tape. Out goes a bounded list of them.
+In come errors. Out goes a bounded list of those that say something about the tape.
 """
 
 from __future__ import annotations
 
-from calltape_analyzer.reading.file_descriptors import DescriptorError
 from calltape_schema.errors import TapeError
 
-__all__ = ["Damage", "RepeatedCallsError", "is_damage"]
+__all__ = [
+    "Damage",
+    "DescriptorError",
+    "RemoteError",
+    "RepeatedCallsError",
+    "is_damage",
+    "no_descriptor",
+]
 
 _MAX_LISTED = 1000
+
+
+class DescriptorError(TapeError):
+    """The process may open no more files. This says nothing about the tape, so it is no damage."""
+
+
+class RemoteError(DescriptorError):
+    """A server does not answer, or not with what was asked. This says nothing about the calls on a
+    tape either."""
+
+
+def no_descriptor(error: OSError | ValueError, path: str) -> DescriptorError:
+    """The error of a file that cannot be opened because too many are open."""
+    return DescriptorError(
+        "io",
+        f"cannot open the file: {getattr(error, 'strerror', None) or error}",
+        path=path,
+        advice="close files in this process, or raise its limit (ulimit -n)",
+    )
 
 
 def is_damage(error: TapeError) -> bool:
@@ -38,12 +63,6 @@ class Damage:
             self._listed.append(error)
         else:
             self._more += 1
-
-    def add_all(self, other: Damage) -> None:
-        """Adds everything that another list has."""
-        for error in other._listed:
-            self.add(error)
-        self._more += other._more
 
     def add_more(self, places: int) -> None:
         """Adds damage of which nothing but the number is known."""

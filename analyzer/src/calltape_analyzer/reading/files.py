@@ -1,4 +1,4 @@
-"""The tape files that a path stands for.
+"""The tape files that a path stands for, and how one is opened.
 
 In come a file, a directory, a pattern, a URL of one of these, or several. Out go the paths and URLs
 of files, each once. A directory stands for all tapes in it and in the directories below it.
@@ -14,10 +14,11 @@ from typing import Any
 
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.reading.compressed import SUFFIXES, compressed_since
+from calltape_analyzer.reading.tape_file import TapeBytes, TapeFile
 from calltape_analyzer.reading.urls import is_url, local_path
 from calltape_schema.errors import TapeError
 
-__all__ = ["Paths", "files_of"]
+__all__ = ["Paths", "files_of", "opened_file"]
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 Told = Callable[[TapeError], None]
@@ -161,3 +162,25 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return entry.is_dir()
     except OSError:  # a link that leads nowhere, or to itself
         return False
+
+
+def opened_file(path: str) -> TapeBytes:
+    """The bytes of a tape, decompressed if somebody compressed it, also if that was just now.
+
+    Raises:
+        TapeError: ``not_found``, ``io`` or ``not_a_tape``; ``damaged``, ``limit`` or ``usage`` for
+            a compressed file that cannot be read; ``usage`` for a URL without the extra ``remote``.
+    """
+    if not is_url(path):
+        path = local_path(path)
+        try:
+            return TapeFile(path)
+        except TapeError as error:
+            compressed = compressed_since(path) if error.kind == "not_found" else None
+            if compressed is None:
+                raise
+            return TapeFile(compressed)
+    # A process that reads local files never imports what URLs need.
+    from calltape_analyzer.reading.remote_file import opened_url
+
+    return opened_url(path)

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Mapping
 from typing import Any, NamedTuple, cast
 
-from calltape_analyzer.reading.file_descriptors import RemoteError
+from calltape_analyzer.reading.damage import RemoteError
 from calltape_analyzer.reading.remote_access import (
     RemoteFacts,
     UnavailableError,

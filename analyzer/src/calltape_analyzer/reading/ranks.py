@@ -7,35 +7,37 @@ told. Ranks with other data, as of data-parallel training, have other calls, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Protocol, TypeVar
 
 from calltape_analyzer.pytree.classes import ClassIndex
+from calltape_analyzer.reading.call_ref import row_of
 from calltape_analyzer.reading.calls import Calls
 from calltape_analyzer.reading.segment import Segment
-from calltape_schema.packing import pack
-from calltape_schema.records import Tree
+from calltape_schema.inputs_table import Row
+from calltape_schema.records import Manifest
 
-__all__ = ["of_other_ranks", "rank_key", "without_other_ranks"]
+__all__ = ["Steps", "are_of", "of_other_ranks", "steps_of", "without_other_ranks"]
 
 
-T = TypeVar("T")
+class _File(Protocol):
+    @property
+    def manifest(self) -> Manifest: ...
+    def __len__(self) -> int: ...
+
+
+F = TypeVar("F", bound=_File)
+
+Steps = dict[Hashable, Row]
+"""What was counted of distinct inputs, by what ranks have in common of them."""
 
 
 def without_other_ranks(
     recordings: Sequence[list[Segment]],
 ) -> tuple[list[list[Segment]], list[str]]:
     """The recordings of which each has steps of its own, and the paths of the files of others,
-    which are closed. Of ranks with the same steps, that with the most calls stays, else the lowest.
-    """
-    by_size: dict[int, list[list[Segment]]] = {}
-    for parts in recordings:
-        rank = parts[0].manifest.rank
-        if rank is not None:
-            by_size.setdefault(rank.of, []).append(parts)
-    gone: list[list[Segment]] = []
-    for ranks in by_size.values():
-        gone += of_other_ranks(sorted(ranks, key=_preference), _number, _are_of)
+    which are closed."""
+    gone = of_other_ranks(recordings, _are_of)
     left_out = {id(parts) for parts in gone}
     paths = [part.path for parts in gone for part in parts]
     for parts in gone:
@@ -44,70 +46,93 @@ def without_other_ranks(
     return [parts for parts in recordings if id(parts) not in left_out], paths
 
 
-def _preference(parts: Sequence[Segment]) -> tuple[int, int]:
-    return -sum(map(len, parts)), _number(parts)
+def of_other_ranks(
+    recordings: Iterable[Sequence[F]], are_of: Callable[[Sequence[F], Sequence[F]], bool]
+) -> list[Sequence[F]]:
+    """The recordings whose steps one of another rank has, which stays. That is the one with the
+    most calls, else the lowest. A job has each rank once.
+
+    Args:
+        recordings: of any jobs, or of none.
+        are_of: whether the steps of a recording are those of another one.
+    """
+    by_size: dict[int, list[Sequence[F]]] = {}
+    for parts in recordings:
+        rank = parts[0].manifest.rank
+        if rank is not None:
+            by_size.setdefault(rank.of, []).append(parts)
+    gone: list[Sequence[F]] = []
+    for ranks in by_size.values():
+        kept: list[tuple[Sequence[F], set[int]]] = []
+        for parts in sorted(ranks, key=lambda parts: (-sum(map(len, parts)), _number(parts))):
+            number = _number(parts)
+            for other, numbers in kept:
+                if number not in numbers and are_of(parts, other):
+                    numbers.add(number)
+                    gone.append(parts)
+                    break
+            else:
+                kept.append((parts, {number}))
+    return gone
 
 
-def _number(parts: Sequence[Segment]) -> int:
+def _number(parts: Sequence[_File]) -> int:
     rank = parts[0].manifest.rank
     return 0 if rank is None else rank.number
 
 
-def of_other_ranks(
-    ranks: Sequence[T], number_of: Callable[[T], int], are_of: Callable[[T, T], bool]
-) -> list[T]:
-    """The recordings whose steps an earlier one of another rank has. A job has each rank once.
+def _are_of(parts: Sequence[Segment], steps: Sequence[Segment]) -> bool:
+    is_whole = all(part.end is not None for part in (*parts, *steps))
+    return are_of(_steps(parts), _steps(steps), is_whole=is_whole)
+
+
+def _steps(parts: Sequence[Segment]) -> Steps:
+    return steps_of(map(row_of, Calls(parts, ClassIndex()).by_inputs()))
+
+
+def steps_of(rows: Iterable[Row]) -> Steps:
+    """What was counted, with the inputs as ranks have them in common: each has them on a device of
+    its own."""
+    found: Steps = {}
+    for row in rows:
+        facts = tuple((leaf.dtype, leaf.shape) for leaf in row.tree().facts())
+        own = Row(row.structure, row.leaves, row.scalars, row.first, row.last)
+        found.setdefault((row.structure, facts, row.scalars), own).absorb(row)
+    return found
+
+
+def are_of(own: Mapping[Hashable, Row], others: Mapping[Hashable, Row], *, is_whole: bool) -> bool:
+    """Whether the calls of a recording are those of another rank's, as far as counts tell.
 
     Args:
-        ranks: recordings of jobs of one size.
-        number_of: the rank of a recording.
-        are_of: whether the steps of a recording are those of another one.
+        own, others: what was counted of both.
+        is_whole: whether both have all calls. If one of the processes was killed, some of the last
+            ones may be missing.
     """
-    kept: list[tuple[T, set[int]]] = []
-    gone: list[T] = []
-    for one in ranks:
-        number = number_of(one)
-        for other, numbers in kept:
-            if number not in numbers and are_of(one, other):
-                numbers.add(number)
-                gone.append(one)
-                break
-        else:
-            kept.append((one, {number}))
-    return gone
+    if is_whole and own.keys() != others.keys():
+        return False
+    is_one = _is_equal if is_whole else _is_part
+    return (is_whole or bool(own)) and all(
+        key in others and is_one(row, others[key]) for key, row in own.items()
+    )
 
 
-def _are_of(parts: Sequence[Segment], steps: Sequence[Segment]) -> bool:
-    """Whether the calls of a recording are those of another one. If one of the processes was
-    killed, some of the last calls may be missing."""
-    every = (*parts, *steps)
-    if all(part.end is not None for part in every):
-        return _inputs(parts) == _inputs(steps)
-    own, others = _calls(parts), _calls(steps)
-    return bool(own) and all(others.get(number) == inputs for number, inputs in own.items())
+def _is_equal(row: Row, other: Row) -> bool:
+    return row.spans() == other.spans() and (
+        (row.first, row.last, row.kept, row.raised)
+        == (other.first, other.last, other.kept, other.raised)
+    )
 
 
-def _inputs(parts: Sequence[Segment]) -> set[Hashable]:
-    """The distinct inputs, with how many calls had them, and which one was the first and the
-    last."""
-    return {
-        (
-            rank_key(seen.inputs),
-            seen.raised,
-            seen.calls,
-            seen.first.ref.number,
-            seen.last.ref.number,
+def _is_part(row: Row, other: Row) -> bool:
+    return (
+        row.first == other.first
+        and row.last <= other.last
+        and row.kept <= other.kept
+        and row.raised <= other.raised
+        and row.ranges.keys() <= other.ranges.keys()
+        and all(
+            other.ranges[leaf][0] <= low and high <= other.ranges[leaf][1]
+            for leaf, low, high in row.spans()
         )
-        for seen in Calls(parts, ClassIndex()).by_inputs()
-    }
-
-
-def _calls(parts: Sequence[Segment]) -> dict[int, Hashable]:
-    return {call.number: rank_key(call.record.inputs) for call in Calls(parts, ClassIndex())}
-
-
-def rank_key(inputs: Tree) -> Hashable:
-    """What ranks have in common of equal inputs. Each has them on a device of its own."""
-    facts = tuple((leaf.dtype, leaf.shape) for leaf in inputs.facts())
-    ranges = tuple((one.leaf, one.min, one.max) for one in inputs.ranges)
-    return inputs.structure, facts, pack(inputs.scalars), ranges
+    )

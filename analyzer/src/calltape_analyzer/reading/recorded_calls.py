@@ -17,7 +17,7 @@ from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.reading.calls import Calls
 from calltape_analyzer.reading.damage import Damage, is_damage
-from calltape_analyzer.reading.recordings import coverage_of, dumps_of, missing_numbers
+from calltape_analyzer.reading.recordings import coverage_of, missing_numbers
 from calltape_analyzer.reading.segment import UNDER_WAY_WORDS, Segment
 from calltape_analyzer.reading.selection import call_at
 from calltape_analyzer.reading.targets import common_target, target_name
@@ -222,7 +222,9 @@ class RecordedCalls(Shown):
     @property
     def dumps(self) -> tuple[Dump, ...]:
         """When the calls of a flight recorder were written, and why, in the order of time."""
-        return dumps_of(self._segments)
+        ends = (segment.end for segment in self._segments)
+        every = (dump for end in ends if end is not None for dump in end.dumps)
+        return tuple(sorted(every, key=lambda dump: dump.time_ns))
 
     @property
     def damage(self) -> list[TapeError]:

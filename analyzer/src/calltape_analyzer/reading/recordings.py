@@ -1,7 +1,7 @@
-"""The segments of a tape as recordings.
+"""The files of a tape as recordings.
 
-In come segments. Out go the segments of each recording, its coverage, its dumps, and the numbers of
-the files that are missing.
+In come files. Out go those of each recording, its coverage, and the numbers of the files that are
+missing.
 """
 
 from __future__ import annotations
@@ -11,17 +11,22 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Protocol, TypeVar
 
-from calltape_analyzer.reading.segment import UNSEALED, Segment
-from calltape_schema.endings import Coverage, Dump
+from calltape_schema.bounds import MAX_COUNT
+from calltape_schema.endings import Coverage
 
 __all__ = [
+    "UNSEALED",
     "CountedFile",
     "coverage_of",
-    "dumps_of",
+    "coverage_without_end",
     "missing_numbers",
     "places_of",
     "recordings_of",
+    "sound_coverage",
 ]
+
+UNSEALED = "unknown (the tape is not sealed)"
+"""The reason of missing calls if no end says what became of them."""
 
 _MAX_MISSING = 1000
 
@@ -124,12 +129,6 @@ def places_of(parts: Iterable[F]) -> list[list[F]]:
     return [found[number] for number in sorted(found)]
 
 
-def dumps_of(segments: Sequence[Segment]) -> tuple[Dump, ...]:
-    """The dumps of flight recorders, the oldest first."""
-    every = [dump for s in segments if s.end is not None for dump in s.end.dumps]
-    return tuple(sorted(every, key=lambda dump: dump.time_ns))
-
-
 def missing_numbers(segments: Sequence[CountedFile]) -> dict[bytes, tuple[int, ...]]:
     """The numbers of the files that are missing before the last one of a recording, at most 1,000
     per recording. A recording without missing files is not in the dict."""
@@ -146,3 +145,31 @@ def _gaps(numbers: set[int]) -> Iterator[int]:
     for number in sorted(numbers):
         yield from range(expected, number)
         expected = number + 1
+
+
+def coverage_without_end(numbers: Sequence[int], first_call: int) -> Coverage:
+    """The coverage of a file without an end. The numbers of its calls tell how many calls were seen
+    at least: no number comes after the last one.
+
+    Args:
+        numbers: of the calls in the file.
+        first_call: the number that the file began with.
+    """
+    found = len(numbers)
+    seen = min(max(found, max(numbers, default=-1) + 1 - first_call), MAX_COUNT)
+    dropped = {UNSEALED: seen - found} if seen > found else {}
+    return Coverage(seen=seen, kept=found, dropped=dropped, at_least=True)
+
+
+def sound_coverage(coverage: Coverage) -> Coverage:
+    """The coverage of an end, with a sum that holds. If the end contradicts itself (which is
+    damage), the larger number counts as seen, as far as it can be counted."""
+    told = coverage.kept + sum(coverage.dropped.values())
+    if coverage.seen == told:
+        return coverage
+    seen = min(max(coverage.seen, told), MAX_COUNT)
+    dropped = dict(coverage.dropped) if told <= seen else {}
+    told = coverage.kept + sum(dropped.values())
+    if seen > told:
+        dropped["unknown (the end contradicts itself)"] = seen - told
+    return coverage.model_copy(update={"seen": seen, "dropped": dropped})

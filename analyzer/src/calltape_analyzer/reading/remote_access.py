@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from calltape_analyzer.errors import UsageError
-from calltape_analyzer.reading.file_descriptors import RemoteError
+from calltape_analyzer.reading.damage import RemoteError
 from calltape_analyzer.reading.urls import name_of, protocol_of, shown, without_secrets
 from calltape_schema.errors import TapeError
 
@@ -23,7 +23,6 @@ __all__ = [
     "RemoteFacts",
     "UnavailableError",
     "answer_of",
-    "changed_file",
     "file_system",
     "is_web",
     "other_facts",
@@ -60,17 +59,10 @@ class RemoteFacts(NamedTuple):
     version: tuple[tuple[str, str], ...]
 
 
-def changed_file(url: str, how: str) -> TapeError:
-    """The error of a file that is no longer what was opened."""
-    return TapeError(
-        "damaged", f"the file changed since it was opened: {how}", path=shown(url),
-        advice="open it again",
-    )  # fmt: skip
-
-
 def other_facts(url: str) -> TapeError:
     """The error of a file of another size or version."""
-    return changed_file(url, "another file has taken its place")
+    reason = "the file changed since it was opened: another file has taken its place"
+    return TapeError("damaged", reason, path=shown(url), advice="open it again")
 
 
 class UnavailableError(RemoteError):

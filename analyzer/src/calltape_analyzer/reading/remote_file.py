@@ -14,11 +14,10 @@ import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
-from typing import Protocol
 
 from calltape_analyzer.reading.compressed import is_compressed, unpacked
 from calltape_analyzer.reading.http_ranges import HttpRanges
-from calltape_analyzer.reading.remote_access import RemoteFacts, changed_file, is_web, other_facts
+from calltape_analyzer.reading.remote_access import is_web, other_facts
 from calltape_analyzer.reading.stored_ranges import StoredRanges
 from calltape_analyzer.reading.tape_file import TapeBytes, TapeFile
 from calltape_analyzer.reading.urls import name_of, shown
@@ -121,20 +120,6 @@ ranges = RangeCache()
 """The pieces of all remote files of this process."""
 
 
-class _Ranges(Protocol):
-    facts: RemoteFacts
-
-    @property
-    def first(self) -> bytes: ...
-
-    @property
-    def sizes_are_true(self) -> bool: ...
-
-    def look(self) -> RemoteFacts: ...
-
-    def fetch(self, start: int, end: int) -> bytes: ...
-
-
 def opened_url(url: str) -> TapeBytes:
     """The bytes of a tape behind a URL. A compressed one is read once, from front to back.
 
@@ -151,7 +136,7 @@ def opened_url(url: str) -> TapeBytes:
         remote.close()
     if found is None:
         return RemoteFile(url)
-    return TapeFile.of_unpacked(remote.path, url, found, remote.disk_bytes)
+    return TapeFile(remote.path, url, (found, remote.disk_bytes))
 
 
 def _unpacked(remote: RemoteFile) -> int | None:
@@ -164,8 +149,8 @@ def _unpacked(remote: RemoteFile) -> int | None:
         raise TapeError("io", reason, path=remote.path) from None
 
 
-class RemoteFile:
-    """A file behind a URL; the attributes are those of :class:`TapeBytes`.
+class RemoteFile(TapeBytes):
+    """A file behind a URL.
 
     Args:
         url: as the caller gave it.
@@ -174,27 +159,22 @@ class RemoteFile:
         TapeError: ``not_found``, ``io``, ``usage``, ``not_a_tape``.
     """
 
-    has_holes = False
-
     def __init__(self, url: str) -> None:
-        self.path = shown(url)
-        self.location = url
-        self.is_closed = False
+        super().__init__(shown(url), url)
         self._number = next(_numbers)
         self._received = 0
         self._renew()
         self.size = self._ranges.facts.size
         self._keep(0, self._ranges.first)
-        if not self.size:
-            raise TapeError("not_a_tape", "the file is empty", path=self.path)
+        self._expect_content()
 
     def _renew(self) -> None:
         """Opens the file for this process."""
         self._lock = threading.RLock()
         self._process = os.getpid()
         self._step, self._end = _FIRST_PIECE, 0
-        web = is_web(self.location)
-        self._ranges: _Ranges = HttpRanges(self.location) if web else StoredRanges(self.location)
+        kind = HttpRanges if is_web(self.location) else StoredRanges
+        self._ranges: HttpRanges | StoredRanges = kind(self.location)
 
     @property
     def disk_bytes(self) -> int:
@@ -202,7 +182,6 @@ class RemoteFile:
         return self.size if self._ranges.sizes_are_true else min(self.size, self._received)
 
     def refresh(self) -> bool:
-        """Asks for size and version as they are now, and returns whether they are as before."""
         self._expect_open()
         with self._lock:
             try:
@@ -222,12 +201,7 @@ class RemoteFile:
         """Nothing to note: all of it must stay as it is."""
 
     def read_at(self, offset: int, size: int) -> bytes:
-        """Up to ``size`` bytes from ``offset`` on; fewer only at the end of the file.
-
-        Raises:
-            TapeError: ``closed``; ``damaged`` if the file is not what it was; ``io``.
-        """
-        size = max(min(size, self.size - offset), 0)
+        size = self._up_to_end(offset, size)
         self._expect_open()
         if not size:
             return b""
@@ -244,43 +218,24 @@ class RemoteFile:
         return found + piece[:size]
 
     def copy(self, offset: int, size: int) -> bytearray:
-        """``size`` bytes in new memory.
-
-        Raises:
-            TapeError: as :meth:`read`.
-        """
         made = bytearray()
-        for piece in self._pieces(offset, max(min(size, self.size - offset), 0)):
+        for piece in self._pieces(offset, size):
             made += piece
         return made
 
     def crc32(self, offset: int, size: int) -> int:
-        """The CRC-32 of ``size`` bytes from ``offset`` on.
-
-        Raises:
-            TapeError: as :meth:`read`.
-        """
         found = 0
-        for piece in self._pieces(offset, max(min(size, self.size - offset), 0)):
+        for piece in self._pieces(offset, size):
             found = crc32(piece, found)
         return found
 
-    def next_data(self, offset: int) -> int:
-        """The offset itself: a server sends zeros like any other bytes."""
-        return offset
-
     def close(self) -> None:
-        """Forgets the file. A second call does nothing."""
         self.is_closed = True
         ranges.drop(self._number)
 
-    def changed(self, how: str) -> TapeError:
-        """A ``damaged`` error: the file is no longer what was opened."""
-        return changed_file(self.location, how)
-
     def _pieces(self, offset: int, size: int) -> Iterator[bytes]:
         self._expect_open()
-        end = offset + size
+        end = offset + self._up_to_end(offset, size)
         while offset < end:
             some = min(end - offset, _MOST_ASKED)
             if some <= _LAST_PIECE:

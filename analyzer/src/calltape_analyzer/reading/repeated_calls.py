@@ -12,6 +12,8 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from calltape_analyzer.pytree.classes import ClassIndex
+from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.compressed import COMPRESSIONS
 from calltape_analyzer.reading.damage import Damage, RepeatedCallsError, is_damage
 from calltape_analyzer.reading.segment import Segment
@@ -96,7 +98,7 @@ def _digest(file: Segment) -> bytes:
         made.update(repr(file.end).encode("utf-8", "surrogatepass"))
     for position, number in enumerate(file.numbers):
         try:
-            stated = file.stated(position)
+            stated = _call(file, position).stated()
         except TapeError as error:
             if not is_damage(error):
                 raise
@@ -104,6 +106,10 @@ def _digest(file: Segment) -> bytes:
         made.update(f"{number} {len(stated)} ".encode())
         made.update(stated)
     return made.digest()
+
+
+def _call(file: Segment, position: int) -> Call:
+    return Call(file, position, 0, ClassIndex())
 
 
 def _drop(file: Segment, originals: Sequence[Segment], damage: Damage) -> None:
@@ -180,7 +186,7 @@ def _is_other(file: Segment, position: int, owner: tuple[Segment, int]) -> bool:
     """Whether a call is another one than that of its number in another file. Of a damaged one,
     nobody can tell, and its damage is told when it is read."""
     try:
-        return not file.is_same(position, *owner)
+        return not _call(file, position).is_same(_call(*owner))
     except TapeError as error:
         if not is_damage(error):
             raise

@@ -10,32 +10,28 @@ import contextlib
 import threading
 from array import array
 from collections import Counter
-from collections.abc import Collection, Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.progress import steps
 from calltape_analyzer.pytree.inputs import parts_of_inputs
-from calltape_analyzer.pytree.memory_limit import check_memory, memory_limit_of
-from calltape_analyzer.reading.call_ref import CallRef
-from calltape_analyzer.reading.damage import Damage, is_damage
-from calltape_analyzer.reading.file_descriptors import DescriptorError
-from calltape_analyzer.reading.tape_file import TapeBytes, TapeFile, is_ahead
-from calltape_analyzer.reading.urls import is_url, local_path
-from calltape_schema.blob import Stored, build_header, joined, stored_as
-from calltape_schema.checksum import crc32
+from calltape_analyzer.reading.call_ref import CallRef, Place, SeenInputs
+from calltape_analyzer.reading.damage import Damage, DescriptorError, is_damage
+from calltape_analyzer.reading.files import opened_file
+from calltape_analyzer.reading.recordings import coverage_without_end, sound_coverage
+from calltape_analyzer.reading.tape_file import is_ahead
+from calltape_schema.blob import Stored, joined
 from calltape_schema.end import End
 from calltape_schema.endings import Coverage
 from calltape_schema.errors import Kind, TapeError
-from calltape_schema.fields import MAX_COUNT
 from calltape_schema.groups import CALL_BYTES, GroupedRecord
 from calltape_schema.history import Source
 from calltape_schema.inputs_table import InputsTable
 from calltape_schema.leaves import Leaf
-from calltape_schema.packing import pack
 from calltape_schema.reader import Extent, Holder, TapeReader, TensorPlace
-from calltape_schema.records import BlobFacts, Manifest, Tree, encode_manifest
+from calltape_schema.records import Manifest, Range, Tree, encode_manifest
 from calltape_schema.scan import Scan
 from calltape_schema.tar import END_MEMBER, Member, group_name
 
@@ -43,8 +39,6 @@ __all__ = [
     "LEFT_OUT",
     "UNDER_WAY",
     "UNDER_WAY_WORDS",
-    "UNSEALED",
-    "InputsOfCalls",
     "Segment",
     "no_single_call",
 ]
@@ -54,9 +48,6 @@ T = TypeVar("T")
 UNDER_WAY = "under way"
 """The reason why a call that was written ahead has no outputs."""
 UNDER_WAY_WORDS = "under way when the process died"
-UNSEALED = "unknown (the tape is not sealed)"
-"""The reason of missing calls if no end says what became of them."""
-
 LEFT_OUT = "not extracted"
 """The reason of calls that are left out of a new tape because they were not wanted."""
 
@@ -67,28 +58,12 @@ _PART = 1024 * 1024
 _WHOLE, _BROKEN, _TOLD = 1, 2, 4
 
 
-class InputsOfCalls(NamedTuple):
-    """Equal inputs of calls of one file.
-
-    Attributes:
-        inputs: as in their records, with the ranges of all these calls.
-        raised: whether the calls raised.
-        calls: how many they are.
-        first, last: the lowest and the highest of their numbers.
-    """
-
-    inputs: Tree
-    raised: bool
-    calls: int
-    first: int
-    last: int
-
-
 class Segment:
     """One open tape file.
 
-    A sealed file with a table of counted inputs is not scanned until somebody asks for a single
-    call. Calls are told apart by their position: where the scan found them.
+    A file is scanned when somebody asks for a single call; if it has no end with a table of counted
+    inputs, when somebody asks for anything. Calls are told apart by their position: where the scan
+    found them.
 
     Attributes:
         path: as people may see it: without what is secret in a URL.
@@ -98,42 +73,37 @@ class Segment:
         damage: gets what is wrong with single calls.
         left_out: how many of its calls are in another file too, and count there.
         copies: the locations of files that have calls of this one too, and were closed.
+        which: of the recordings of a tape it is of.
 
     Args:
         path: of a file, or a URL.
         damage: gets what is wrong with single calls.
-        scan: whether the file is scanned now, and its table compared with the records. None for a
-            file that is not scanned before somebody asks for a call, with a table or without; then
-            :meth:`scan` raises what is wrong with it.
 
     Raises:
         TapeError: ``not_found``, ``io``, ``not_a_tape``, ``version``, ``damaged`` or ``invalid``
             (the last two if it is the manifest that is wrong).
     """
 
-    def __init__(self, path: str, damage: Damage, *, scan: bool | None = False) -> None:
+    def __init__(self, path: str, damage: Damage) -> None:
         self.damage = damage
         self.left_out = 0
         self.copies: list[str] = []
+        self.which = 0
         self._found: Scan | None = None
-        self._rows: list[InputsOfCalls] | None = None
+        self._rows: list[SeenInputs] | None = None
         self._ranges: dict[int, dict[int, tuple[int, int]]] | None = None
         self._order: array[int] | None = None
         self._table: InputsTable | None = None
         self._end: End | None = None
         self._checked = bytearray()
-        self._whole: Container[int] = ()  # calls whose blobs were found whole last
-        self._summed = -1, 0  # the call whose tensors were summed up last, and their bytes
         self._ahead: tuple[int, bytes] | None = None
         self._lock = threading.RLock()
-        self._file = _opened_file(path)
+        self._file = opened_file(path)
         self.path, self.location = self._file.path, self._file.location
         try:
             self._reader = TapeReader(self._file)
             self.manifest: Manifest = self._reader.manifest
             self._read_end()
-            if scan or (scan is not None and self._table is None):
-                self.scan()
         except TapeError as error:
             self.close()
             raise error.at(path=self.path) from None
@@ -213,12 +183,19 @@ class Segment:
 
     def scan(self) -> None:
         """Finds every call of the file, if that was not done yet. What its end says is compared
-        with the calls; a difference is damage."""
+        with the calls; a difference is damage.
+
+        Raises:
+            TapeError: it is another file by now, or cannot be read; ``usage`` for a survey.
+        """
         if self.elsewhere:
             raise no_single_call()
         with self._lock:
             if self._found is None:
-                self._scan_now()
+                try:
+                    self._scan_now()
+                except TapeError as error:
+                    raise error.at(path=self.path) from None
 
     def _scan_now(self) -> None:
         before = self.manifest
@@ -229,7 +206,8 @@ class Segment:
             raise self._file.changed("it is another tape")
         self._checked = bytearray(len(found))
         if is_ahead(self.path) and len(found):
-            self._ahead = self._raw_group(found)
+            first = found.offsets[0]
+            self._ahead = first, self._file.read_at(first, min(self._file.size - first, _PART))
         if self._order is None:
             self._order = found.order
         self._table = found.table
@@ -240,37 +218,30 @@ class Segment:
         looked like damage was another call."""
         for tries in range(_TRIES, -1, -1):
             try:
-                self._reader = TapeReader(self._file)
-                self.manifest = self._reader.manifest
-                found = self._reader.scan(_watched)
-                is_sealed = self._reader.end is not None
-                self._file.expect_unchanged(self._reader.start, is_sealed=is_sealed)
+                found = self._walked()
+                if not found.damage or not tries or not self._has_changed():
+                    break
             except TapeError as error:
                 if not is_damage(error) or not tries or not self._has_changed():
                     raise
-                self._expect_no_end()
-            else:
-                if not found.damage or not tries or not self._has_changed():
-                    for wrong in found.damage:
-                        self.damage.add(wrong.at(path=self.path))
-                    self.damage.add_more(found.more_damage)
-                    return found
-                self._expect_no_end()
-        raise AssertionError
+            if self._end is not None:  # a file that had its end may not change any more
+                raise self._file.changed("its end was read before")
+        for wrong in found.damage:
+            self.damage.add(wrong.at(path=self.path))
+        self.damage.add_more(found.more_damage)
+        return found
 
-    def _expect_no_end(self) -> None:
-        """A file that had its end may not change any more."""
-        if self._end is not None:
-            raise self._file.changed("its end was read before")
+    def _walked(self) -> Scan:
+        self._reader = TapeReader(self._file)
+        self.manifest = self._reader.manifest
+        found = self._reader.scan(_watched)
+        self._file.expect_unchanged(self._reader.start, is_sealed=self._reader.end is not None)
+        return found
 
     def _has_changed(self) -> bool:
         # Of a write-ahead file, size and time do not tell: another call may have as many bytes,
         # and be written within a tick of the clock.
         return not self._file.refresh() or is_ahead(self.path)
-
-    def _raw_group(self, found: Scan) -> tuple[int, bytes]:
-        offset = found.offsets[0]
-        return offset, self._file.read_at(offset, min(self._file.size - offset, _PART))
 
     @property
     def _scan(self) -> Scan:
@@ -305,15 +276,6 @@ class Segment:
         return len(self.order) if self.unscanned_end is None else self.unscanned_end.coverage.kept
 
     @property
-    def bounds(self) -> tuple[int, int]:
-        """The lowest and the highest number of the calls in its list, of which there are some."""
-        if self.unscanned_end is not None and self.extent is not None:
-            return self.extent
-        if self.elsewhere:
-            return 0, MAX_COUNT
-        return self.number(self.order[0]), self.number(self.order[-1])
-
-    @property
     def extent(self) -> tuple[int, int] | None:
         """The lowest and the highest number of its calls, those that were left out too; None
         without calls."""
@@ -335,7 +297,7 @@ class Segment:
         times: list[int] = []
         for position in {self.order[0], self.order[-1]} if len(self) else ():
             with contextlib.suppress(TapeError):  # a look at the call tells
-                record = self.record(position)
+                record = self.record_alone(position)
                 times += [record.time_ns, record.time_ns + (record.duration_ns or 0)]
         return (min(times), max(times)) if times else None
 
@@ -345,13 +307,14 @@ class Segment:
         return self._file.disk_bytes
 
     @property
+    def stored_bytes(self) -> int:
+        """How many bytes a copy of it takes at least: its size, without holes."""
+        return self._file.disk_bytes if self._file.has_holes else self._file.size
+
+    @property
     def tensor_bytes(self) -> int:
         """The sizes of all blobs together, as its end or a scan found them."""
         return self._scan.tensor_bytes if self.end is None else self.end.tensor_bytes
-
-    @property
-    def closed(self) -> bool:
-        return self._file.is_closed
 
     def close(self) -> None:
         self._file.close()
@@ -361,7 +324,7 @@ class Segment:
         """How many calls were seen, kept and dropped: by the end, or without one by the numbers of
         the calls that were found."""
         if self.end is not None:
-            return _sound(self.end.coverage)
+            return sound_coverage(self.end.coverage)
         if self.is_ahead:
             return Coverage(seen=len(self), kept=len(self), at_least=True)
         segment = self.manifest.segment
@@ -382,7 +345,7 @@ class Segment:
         if not len(self._scan):
             return is_ahead(self.path)
         try:
-            return self.record(0).outputs_missing == UNDER_WAY
+            return self.record_alone(0).outputs_missing == UNDER_WAY
         except DescriptorError:
             raise
         except TapeError:
@@ -404,6 +367,17 @@ class Segment:
         self.order = array("Q", (p for p in order if all_numbers[p] not in numbers))
         self.left_out += len(order) - len(self.order)
 
+    def drop_unsound(self) -> None:
+        """Removes the calls from the list whose records break the format. Under a valid checksum
+        only a writer with a bug or ill intent leaves one, so nobody looks before it is met."""
+        for position in self.order:
+            try:
+                self.record(position)
+            except TapeError as error:
+                if not is_damage(error):
+                    raise
+        self.drop_damaged()
+
     def drop_damaged(self) -> None:
         """Removes the calls that are known to be damaged from the list."""
         if self.is_scanned:
@@ -411,16 +385,25 @@ class Segment:
 
     # --- inputs of many calls ----------------------------------------------------------------
 
-    def summed_inputs(self) -> list[InputsOfCalls] | None:
-        """The distinct inputs of its calls by the table of its end, in the order of their first
-        calls; None if the file was scanned, or if the table does not tell them all apart. If it
-        cannot be read, that is damage."""
+    def seen_inputs(self) -> Iterable[SeenInputs]:
+        """The distinct inputs of its calls, in the order of their first calls. Calls that raised
+        are apart from those that did not, and have no ranges. If the table of the end does not tell
+        them all, the file is scanned, and a record is read for each.
+
+        Raises:
+            TapeError: a record that is read breaks the format. It is damage, too.
+        """
+        told = self.summed_inputs()
+        return self._recorded_inputs() if told is None else told
+
+    def summed_inputs(self) -> list[SeenInputs] | None:
+        """:meth:`seen_inputs` by the table of the end; None if the file was scanned, or if the
+        table does not tell them all apart. If it cannot be read, that is damage."""
         if self.unscanned_end is None:
             return None
         if self._rows is None:
             try:
-                assert self._table is not None
-                self._rows = self._surveyed() if self.elsewhere else _rows_of(self._table)
+                self._rows = self._told_inputs()
             except TapeError as error:
                 broken = _stale(str(error.reason), error.kind).at(path=self.path, member=END_MEMBER)
                 if self.elsewhere:
@@ -435,35 +418,62 @@ class Segment:
                 self.scan()
         return self._rows
 
-    def _surveyed(self) -> list[InputsOfCalls]:
-        """The inputs of a survey. Calls of which only the kind is known are told."""
-        assert self._table is not None
-        others = sum(one.kept for one in (*self._table.kinds.values(), self._table.other))
-        if others:
+    def _told_inputs(self) -> list[SeenInputs] | None:
+        """The rows of the table; None if some calls have none, if calls of one row are not all on
+        the tape, or if some of them raised and others did not. A survey has nothing else: calls
+        of which only the kind is known are told.
+
+        Raises:
+            TapeError: a row breaks the format.
+        """
+        table = self._table
+        assert table is not None
+        others = sum(one.kept for one in (*table.kinds.values(), table.other))
+        rows = [row for row in table.rows.values() if row.kept]
+        if not self.elsewhere:
+            if others or any(r.kept != r.seen or r.raised not in (0, r.seen) for r in rows):
+                return None
+        elif others:
             reason = (
                 f"the inputs of {others:,} calls are left out: there are too many different ones"
             )
             advice = "survey fewer tapes at once"
             self.damage.add(TapeError("limit", reason, path=self.path, advice=advice))
-        found: list[InputsOfCalls] = []
-        for row in self._table.rows.values():
+        found: list[SeenInputs] = []
+        for row in rows:
             raised = min(row.raised, row.kept)
             for calls, has_raised in ((row.kept - raised, False), (raised, True)):
                 if calls:
-                    tree = _inputs(row.tree())
-                    found.append(InputsOfCalls(tree, has_raised, calls, row.first, row.last))
-        return sorted(found, key=lambda one: (one.first, one.raised))
+                    inputs = _inputs(row.tree())
+                    first, last = self._place(row.first), self._place(row.last)
+                    found.append(SeenInputs(inputs, has_raised, calls, first, last))
+        return sorted(found, key=lambda one: (one.first.at, one.raised))
+
+    def _recorded_inputs(self) -> Iterator[SeenInputs]:
+        order = self.order
+        numbers = list(map(self.inputs_number, order))
+        counts = Counter(numbers)
+        last = dict(zip(numbers, order, strict=True))
+        for position, number in zip(order, numbers, strict=True):
+            if not counts:
+                return
+            if number not in counts:
+                continue
+            inputs, raised = self.record(position).inputs, self._scan.raised(position)
+            spans = self._all_ranges().get(number, {})
+            if spans or inputs.ranges:
+                made = (Range(leaf=n, min=a, max=b) for n, (a, b) in sorted(spans.items()))
+                inputs = inputs.model_copy(update={"ranges": tuple(made)})
+            places = (self._place(self.number(one)) for one in (position, last[number]))
+            yield SeenInputs(inputs, raised, counts.pop(number), *places)
+
+    def _place(self, number: int) -> Place:
+        return Place(self.which, number, self.ref(number))
 
     def inputs_number(self, position: int) -> int:
         """A number that is equal for calls of equal inputs that both raised, or both did not. No
         record is decoded for this."""
         return self._scan.inputs[position] << 1 | self._scan.raised(position)
-
-    def ranges_at(self, position: int) -> tuple[tuple[int, int, int], ...]:
-        """Leaf, smallest and largest element of all calls in its list that returned and whose
-        inputs equal those of a call. Records that have ranges are decoded for it, once."""
-        found = self._all_ranges().get(self.inputs_number(position), {})
-        return tuple((leaf, low, high) for leaf, (low, high) in sorted(found.items()))
 
     def check_table(self) -> None:
         """Compares the ranges in the table of the end with those of the records, if all of these
@@ -477,7 +487,8 @@ class Segment:
             for at in self.order:
                 if self._scan.has_ranges(at) and not self._scan.raised(at):
                     spans = self._ranges.setdefault(self.inputs_number(at), {})
-                    for leaf, low, high in self._ranges_of(at):
+                    offset, there = self._scan.place(at)
+                    for leaf, low, high in self._reader.group(offset).ranges_of(there):
                         known = spans.get(leaf, (low, high))
                         spans[leaf] = min(low, known[0]), max(high, known[1])
             if len(self._order or ()) == len(self._scan):
@@ -498,23 +509,6 @@ class Segment:
             reason = "it has other ranges of integers than the records"
             self.damage.add(_stale(reason).at(path=self.path, member=END_MEMBER))
             self._table = None
-
-    def _ranges_of(self, position: int) -> list[tuple[int, int, int]]:
-        offset, there = self._scan.place(position)
-        return self._reader.group(offset).ranges_of(there)
-
-    def by_inputs(self) -> Iterator[tuple[int, int, int]]:
-        """For each of the distinct inputs the positions of the first and of the last call that have
-        them, and how many calls do. The file is scanned for this, and no record is decoded."""
-        order = self.order
-        numbers = list(map(self.inputs_number, order))
-        counts = Counter(numbers)
-        last = dict(zip(numbers, order, strict=True))
-        for position, number in zip(order, numbers, strict=True):
-            if not counts:
-                return
-            if number in counts:
-                yield position, last[number], counts.pop(number)
 
     # --- single calls ------------------------------------------------------------------------
 
@@ -545,73 +539,28 @@ class Segment:
         return self._same(self._file.read_at(offset, size))
 
     def record(self, position: int) -> GroupedRecord:
-        """The record of a call, decoded anew."""
+        """The record of a call, decoded anew. Its trees were checked against the format.
+
+        Raises:
+            TapeError: ``damaged``, ``invalid`` or ``limit``, which is damage of the file too.
+        """
+        try:
+            record = self.record_alone(position)
+            _inputs(record.inputs)
+            if record.outputs is not None:
+                record.outputs.spec()
+        except TapeError as error:
+            raise self.reported(error, position) from None
+        return record
+
+    def record_alone(self, position: int) -> GroupedRecord:
+        """The record of a call, whose trees nobody looked at."""
         return self._same(self._reader.record_at(position))
 
     def document(self, position: int) -> dict[str, Any]:
         """The record of a call as plain data, which was compared with its checksum and not with the
         format. Its trees have the encoded structure and leaves."""
         return self._same(self._reader.document(position))
-
-    def content(self, position: int) -> bytes:
-        """All that a call says, as bytes: equal for equal calls of any files. Tensors that earlier
-        calls have for it are read for this.
-
-        Raises:
-            TapeError: the call is damaged.
-        """
-        document = self.document(position)
-        if not document.pop("at", None):
-            return self.stated(position)
-        facts = self.blob_facts(position, self.record(position))
-        return self._packed(position, document, None if facts is None else facts.model_dump())
-
-    def stated(self, position: int) -> bytes:
-        """All that a call says by records and checksums alone, as bytes. Equal calls of files in
-        which the same calls have the tensors of others say the same, whether these are whole or
-        not.
-
-        Raises:
-            TapeError: the record is damaged, or that of a call that has tensors for it.
-        """
-        document = self.document(position)
-        if document.get("at"):
-            record = self.record(position)
-            blobs = [one.blob for one in self._holders(record, record.elsewhere).values()]
-            facts = [None if one is None else [one.size, one.crc32] for one in blobs]
-            document["at"] = [document["at"], facts]
-        return self._packed(position, document, document.get("blob"))
-
-    def _packed(self, position: int, document: dict[str, Any], blob: Any) -> bytes:
-        document.pop("blob", None)
-        if blob is not None:
-            document["blob"] = {name: blob.get(name) for name in ("size", "crc32")}
-        # A copy has the fields in another order, and none that is nil.
-        said: list[Any] = [self.number(position)]
-        for name in sorted(document):
-            said += [name, document[name]] if document[name] is not None else []
-        return b"".join(map(pack, said))  # one by one: they may nest as deep as msgpack allows
-
-    def is_same(self, position: int, other: Segment, there: int) -> bool:
-        """Whether a call of another file is this one.
-
-        Raises:
-            TapeError: one of them is damaged, so that nothing tells.
-        """
-        if self.stated(position) == other.stated(there):
-            return True
-        return self.content(position) == other.content(there)
-
-    def blob_facts(
-        self, position: int, record: GroupedRecord, kept: Collection[str] = ()
-    ) -> BlobFacts | None:
-        """The facts of the blob that :meth:`blob_parts` gives; None without tensors."""
-        if len(kept) == len(record.elsewhere):
-            return record.blob
-        size = checksum = 0
-        for part in self.blob_parts(position, record, kept):
-            size, checksum = size + len(part), crc32(part, checksum)
-        return BlobFacts(size=size, crc32=checksum)
 
     def blob(self, record: GroupedRecord | Holder) -> Member:
         """The member with the tensors of a call.
@@ -621,40 +570,13 @@ class Segment:
         """
         return self._same(self._reader.blob_member(record))
 
-    def blob_parts(
-        self, position: int, record: GroupedRecord, kept: Collection[str] = ()
-    ) -> Iterator[bytes]:
-        """The content of a blob of a call: its own one, or a new one if earlier calls have some of
-        its tensors. ``kept`` are the keys of which they have them still. The parts have at most 1
-        MiB, or are a tensor that several calls have parts of. A blob of holes takes no room in the
-        file, and would take as much as it claims in a copy: it is refused."""
-        places: list[TensorPlace] = []
-        if len(kept) == len(record.elsewhere):
-            if record.blob is None:
-                return
-            found = self.blob(record)
-            places.append(TensorPlace((Extent(found.start, found.size),), 1))
-        else:
-            entries: dict[str, Stored] = {}
-            for key, (form, leaf) in _stored_leaves(record).items():
-                if key not in kept:
-                    entries[key] = form
-                    places.append(self.place(position, record, leaf))
-                elif record.elsewhere[key][2] is not None:
-                    entries[key], extent = self._same(self._reader.tail(record, key))
-                    places.append(TensorPlace((extent,), 1))
-            yield build_header(entries)
-        if self._file.has_holes:
-            what = f"a copy of the tensors of call {record.call}"
-            size = sum(place.size for place in places)
-            check_memory(memory_limit_of(self.disk_bytes), [((size,), 1)], what)
-        for place in places:
-            if len(place.parts) > 1:
-                yield bytes(self.bytes_of(place))
-                continue
-            for begin, size, _ in place.parts:
-                for offset in range(0, size, _PART):
-                    yield self.read(begin + offset, min(_PART, size - offset))
+    def place(self, record: GroupedRecord, leaf: Leaf) -> TensorPlace:
+        """Where the bytes of a leaf are; as :meth:`TapeReader.place`."""
+        return self._same(self._reader.place(record, leaf))
+
+    def tail(self, record: GroupedRecord, key: str) -> tuple[Stored, Extent]:
+        """What the own blob of a call has for a key, and where; as :meth:`TapeReader.tail`."""
+        return self._same(self._reader.tail(record, key))
 
     def bytes_of(self, place: TensorPlace) -> bytearray:
         """The bytes of a tensor in new memory."""
@@ -664,71 +586,6 @@ class Segment:
     def _copy(self, part: Extent) -> bytearray:
         offset, size, known = part
         return self._file.copy(offset, size) if known is None else bytearray(known)
-
-    def place(self, position: int, record: GroupedRecord, leaf: Leaf) -> TensorPlace:
-        """Where the bytes of a leaf are, after a look at the checksum of the blob that has them.
-
-        Raises:
-            TapeError: ``damaged``, ``invalid`` or ``limit``.
-        """
-        if leaf.key in record.elsewhere:
-            self._check_holders(position, record, [leaf.key])
-        self._check_sum(position, record)
-        return self._same(self._reader.place(record, leaf))
-
-    def check_values(self, position: int, record: GroupedRecord) -> None:
-        """Compares the blob of a call with its checksum, and those of the earlier calls that have
-        tensors for it.
-
-        Raises:
-            TapeError: ``damaged``, ``invalid``.
-        """
-        self.check_blob(position, record)
-        self._check_holders(position, record, record.elsewhere)
-        self._check_sum(position, record)
-
-    def _check_sum(self, position: int, record: GroupedRecord) -> None:
-        """Raises if all tensors of a call together take far more memory than the file has bytes: a
-        thousand leaves may have the bytes of one."""
-        if record.blob is None and not record.at:
-            return
-        summed, nbytes = self._summed
-        if summed != position:
-            nbytes = _shared_bytes(record)
-            self._summed = position, nbytes
-        # A grant holds where it was given only, so the sum is compared each time.
-        stored = self._file.disk_bytes if self._file.has_holes else self._file.size
-        what = f"the tensors of call {record.call}"
-        check_memory(memory_limit_of(stored), [((nbytes,), 1)], what)
-
-    def _holders(self, record: GroupedRecord, keys: Iterable[str]) -> dict[int, Holder]:
-        """By number the calls whose blobs have the tensors of a call for these keys."""
-        return {
-            holder.call: holder
-            for key in keys
-            for holder, _ in self._reader.holders(record, key).parts
-        }
-
-    def _check_holders(self, position: int, record: GroupedRecord, keys: Iterable[str]) -> None:
-        """Compares the blobs of the calls that have tensors for these keys with their checksums."""
-        number = 0
-        try:
-            found = self._holders(record, keys)
-            for number in found:
-                if number not in self._whole:
-                    at = self._scan.position(number)
-                    assert at is not None
-                    self.check_blob(at, found[number])
-            self._whole = found.keys()  # other tensors of the call are mostly of the same calls
-        except TapeError as error:
-            if not is_damage(error):
-                raise
-            why = error.reason.removeprefix(f"call {number}: ")
-            has = f"call {record.call} has tensors of call "
-            reason = why if why.startswith(has) else f"{has}{number}: {why}"
-            damage = self.located(TapeError(error.kind, reason), position)
-            self.report(damage, position)
-            raise damage from None
 
     def check_blob(self, position: int, record: GroupedRecord | Holder) -> None:
         """Compares a call's blob with its checksum. The bytes are read the first time only.
@@ -747,18 +604,44 @@ class Segment:
             self.report(self._damaged_blob(record.call, found), position)
         raise self._damaged_blob(record.call, found)
 
-    def report_blob(self, position: int, record: GroupedRecord) -> TapeError:
-        """Notes that a call's blob does not match its checksum, and gives the error."""
-        found = self.blob(record)
-        self._checked[position] |= _BROKEN
-        self.report(self._damaged_blob(record.call, found), position)
-        return self._damaged_blob(record.call, found)
+    def holders(self, record: GroupedRecord, keys: Iterable[str]) -> list[Holder]:
+        """The calls whose blobs have the tensors of a call for these keys, each once."""
+        found = [h for key in keys for h, _ in self._reader.holders(record, key).parts]
+        return list({holder.call: holder for holder in found}.values())
+
+    def check_holders(self, position: int, record: GroupedRecord, keys: Iterable[str]) -> None:
+        """Compares the blobs of the calls that have tensors for these keys with their checksums.
+
+        Raises:
+            TapeError: ``damaged``, ``invalid`` or ``limit``: damage of the call at this position.
+        """
+        number = 0
+        try:
+            for holder in self.holders(record, keys):
+                number = holder.call
+                at = self._scan.position(number)
+                assert at is not None
+                self.check_blob(at, holder)
+        except TapeError as error:
+            if not is_damage(error):
+                raise
+            why = error.reason.removeprefix(f"call {number}: ")
+            has = f"call {record.call} has tensors of call "
+            reason = why if why.startswith(has) else f"{has}{number}: {why}"
+            raise self.reported(TapeError(error.kind, reason), position) from None
 
     def located(self, error: TapeError, position: int) -> TapeError:
         """The error, with the file, the member and the offset of the group of the call."""
         offset, at = self._scan.place(position)
         first = self._scan.numbers[position - at]
         return error.at(path=self.path, member=group_name(first), offset=offset)
+
+    def reported(self, error: TapeError, position: int) -> TapeError:
+        """The error, located; it is added to the list if it says something about the call."""
+        located = self.located(error, position)
+        if is_damage(located):
+            self.report(located, position)
+        return located
 
     def report(self, error: TapeError, position: int) -> None:
         """Adds the damage of a call to the list, once per call."""
@@ -780,65 +663,6 @@ def no_single_call() -> UsageError:
     return UsageError(reason, advice="open the tapes themselves for this")
 
 
-def _opened_file(path: str) -> TapeBytes:
-    """The bytes of a tape, decompressed if somebody compressed it.
-
-    Raises:
-        TapeError: ``not_found``, ``io`` or ``not_a_tape``; ``damaged``, ``limit`` or ``usage`` for
-            a compressed file that cannot be read; ``usage`` for a URL without the extra ``remote``.
-    """
-    if not is_url(path):
-        return TapeFile(local_path(path))
-    # A process that reads local files never imports what URLs need.
-    from calltape_analyzer.reading.remote_file import opened_url
-
-    return opened_url(path)
-
-
-def _shared_bytes(record: GroupedRecord) -> int:
-    """How many bytes the tensors of a call are, leaf by leaf; 0 if each leaf has bytes of its own
-    in the blob of the call, which is no larger than the file."""
-    leaves = [
-        leaf
-        for tree in (record.inputs, record.outputs)
-        for leaf in (tree.facts() if tree is not None else ())
-        if leaf.key is not None
-    ]
-    if not record.at and len({leaf.key for leaf in leaves}) == len(leaves):
-        return 0
-    return sum(form.nbytes for leaf in leaves if (form := stored_as(leaf)) is not None)
-
-
-def _stored_leaves(record: GroupedRecord) -> dict[str, tuple[Stored, Leaf]]:
-    """By key the leaves of a call that have values, and how a blob has them."""
-    return {
-        leaf.key: (form, leaf)
-        for tree in (record.inputs, record.outputs)
-        for leaf in (tree.facts() if tree is not None else ())
-        if leaf.key is not None and (form := stored_as(leaf)) is not None
-    }
-
-
-def _rows_of(table: InputsTable) -> list[InputsOfCalls] | None:
-    """The inputs of all kept calls, in the order of their first calls; None if some have no row, if
-    calls of one row are not all on the tape, or if some of them raised and others did not.
-
-    Raises:
-        TapeError: a row breaks the format.
-    """
-    parts = (*table.kinds.values(), table.other)
-    rows = [row for row in table.rows.values() if row.kept]
-    if any(one.kept for one in parts) or any(
-        row.kept != row.seen or row.raised not in (0, row.seen) for row in rows
-    ):
-        return None
-    found = [
-        InputsOfCalls(_inputs(row.tree()), bool(row.raised), row.kept, row.first, row.last)
-        for row in rows
-    ]
-    return sorted(found, key=lambda row: row.first)
-
-
 def _inputs(tree: Tree) -> Tree:
     if parts_of_inputs(tree.spec().root) is None:
         raise TapeError("invalid", "the inputs are not (args, kwargs)")
@@ -855,31 +679,3 @@ def _stale(reason: str, kind: Kind = "damaged") -> TapeError:
         kind, f"forged or stale table of inputs: {reason}",
         advice="the records are used; calltape recover writes a tape with a true one",
     )  # fmt: skip
-
-
-def coverage_without_end(numbers: Sequence[int], first_call: int) -> Coverage:
-    """The coverage of a file without an end. The numbers of its calls tell how many calls were seen
-    at least: no number comes after the last one.
-
-    Args:
-        numbers: of the calls in the file.
-        first_call: the number that the file began with.
-    """
-    found = len(numbers)
-    seen = min(max(found, max(numbers, default=-1) + 1 - first_call), MAX_COUNT)
-    dropped = {UNSEALED: seen - found} if seen > found else {}
-    return Coverage(seen=seen, kept=found, dropped=dropped, at_least=True)
-
-
-def _sound(coverage: Coverage) -> Coverage:
-    """The coverage of an end, with a sum that holds. If the end contradicts itself (which is
-    damage), the larger number counts as seen, as far as it can be counted."""
-    told = coverage.kept + sum(coverage.dropped.values())
-    if coverage.seen == told:
-        return coverage
-    seen = min(max(coverage.seen, told), MAX_COUNT)
-    dropped = dict(coverage.dropped) if told <= seen else {}
-    told = coverage.kept + sum(dropped.values())
-    if seen > told:
-        dropped["unknown (the end contradicts itself)"] = seen - told
-    return coverage.model_copy(update={"seen": seen, "dropped": dropped})

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from calltape_analyzer.reading.file_descriptors import RemoteError
+from calltape_analyzer.reading.damage import RemoteError
 from calltape_analyzer.reading.remote_access import (
     RemoteFacts,
     answer_of,

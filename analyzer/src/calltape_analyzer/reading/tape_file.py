@@ -1,7 +1,8 @@
 """The bytes of a tape file, read with ``pread``.
 
 In comes a path; out go bytes at offsets, and an error if the file is no longer the one that was
-opened. Of a compressed file, these are the bytes of the tape, which were decompressed once. Nothing
+opened. Of a compressed file, these are the bytes of the tape, which were decompressed once. A
+process may have more tapes than the system allows descriptors, so a bounded number is open. Nothing
 is mapped into memory: a process that touches a mapped page which is no longer in the file is killed
 by a signal (SIGBUS), and a recorder cuts its write-ahead files after every call.
 """
@@ -12,30 +13,37 @@ import errno
 import os
 import re
 import stat
+import threading
 import weakref
+from abc import ABC, abstractmethod
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache
 from typing import NamedTuple, Protocol, TypeVar
 
-from typing_extensions import Self
-
 from calltape_analyzer.reading.compressed import is_compressed, unpacked
-from calltape_analyzer.reading.file_descriptors import Descriptors, no_descriptor
+from calltape_analyzer.reading.damage import no_descriptor
 from calltape_analyzer.reading.urls import is_url
 from calltape_schema.checksum import crc32
 from calltape_schema.errors import TapeError
 
-__all__ = ["TapeBytes", "TapeFile", "crc32_after_zeros", "descriptors", "holds_no_call", "is_ahead"]
+__all__ = [
+    "Descriptors",
+    "TapeBytes",
+    "TapeFile",
+    "crc32_after_zeros",
+    "descriptors",
+    "holds_no_call",
+    "is_ahead",
+]
 
 T = TypeVar("T")
 
-descriptors = Descriptors()
-"""The descriptors of all tapes of this process."""
-
+_MOST_OPEN = 64
 _STEP = 128 * 1024
 _MAX_HELD = 8 * 1024 * 1024
 _HOLE = 16 * 1024 * 1024
-_FIRST_WINDOW, _LAST_WINDOW = 4 * 1024, 256 * 1024
 _TIMES_PACKED = 8
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK  # a pipe does not wait
 _ALL, _POLYNOMIAL = 0xFFFFFFFF, 0xEDB88320
@@ -58,6 +66,95 @@ def holds_no_call(path: str | None) -> bool:
         return True
 
 
+class _File(Protocol):
+    path: str
+
+    def open(self) -> int: ...
+
+
+class _Descriptor:
+    """An open file, which is closed when nobody refers to it any more: neither the list of open
+    ones nor an action."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __del__(self) -> None:
+        with suppress(OSError):
+            os.close(self.number)
+
+
+class Descriptors:
+    """Keeps the descriptors that were used last, for all threads. A descriptor in use is never
+    closed, because its number could become that of another file.
+
+    Args:
+        most: how many descriptors stay open.
+    """
+
+    def __init__(self, most: int = _MOST_OPEN) -> None:
+        self._most = most
+        self._lock = threading.RLock()
+        self._open: OrderedDict[_File, _Descriptor] = OrderedDict()
+        os.register_at_fork(after_in_child=self._renew)
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def use(self, file: _File, action: Callable[[int], T]) -> T:
+        """Calls an action with the descriptor of a file, and returns what it returns. The file is
+        opened if it is not open.
+
+        Raises:
+            DescriptorError: ``io``: there are no descriptors left.
+            OSError: and whatever else opening the file, or the action, raises.
+        """
+        with self._lock:
+            found = self._open.pop(file, None)
+            if found is None:
+                found = self._opened(file)
+            self._open[file] = found  # the one that was used last
+        try:
+            return action(found.number)
+        finally:
+            del found  # an error keeps this frame, and nobody uses the descriptor any more
+
+    def close(self, file: _File) -> None:
+        """Closes the descriptor of a file, now or when nobody uses it any more."""
+        with self._lock:
+            self._open.pop(file, None)
+
+    def _opened(self, file: _File) -> _Descriptor:
+        while len(self._open) >= self._most:
+            self._close_one()
+        while True:
+            try:
+                return _Descriptor(file.open())
+            except OSError as error:
+                if error.errno not in (errno.EMFILE, errno.ENFILE):
+                    raise
+                # The rest of the process may hold all descriptors that it may have.
+                if not self._close_one():
+                    raise no_descriptor(error, file.path) from None
+
+    def _close_one(self) -> bool:
+        """Closes the descriptor that was used longest ago. False if there is none."""
+        if not self._open:
+            return False
+        self._open.popitem(last=False)
+        return True
+
+    def _renew(self) -> None:
+        """In a fork, the lock may be held by a thread that does not exist there."""
+        self._lock = threading.RLock()
+
+
+descriptors = Descriptors()
+"""The descriptors of all tapes of this process."""
+
+
 class _Version(NamedTuple):
     """What differs between two states of a file."""
 
@@ -65,9 +162,9 @@ class _Version(NamedTuple):
     changed_ns: int
 
 
-class TapeBytes(Protocol):
-    """What every source of a tape's bytes can do, a file on this machine or one behind a URL: bytes
-    at offsets, and an error if they are no longer those of the file that was opened.
+class TapeBytes(ABC):
+    """Where the bytes of a tape come from, a file on this machine or one behind a URL: bytes at
+    offsets, and an error if they are no longer those of the file that was opened.
 
     Attributes:
         path: as people may see it: a URL without user and query.
@@ -77,61 +174,76 @@ class TapeBytes(Protocol):
         has_holes: whether a part of it can be zeros that nobody stored.
     """
 
-    path: str
-    location: str
-    is_closed: bool
-    size: int
-    has_holes: bool
+    has_holes = False
+
+    def __init__(self, path: str, location: str) -> None:
+        self.path = path
+        self.location = location
+        self.is_closed = False
+        self.size = 0
 
     @property
+    @abstractmethod
     def disk_bytes(self) -> int:
         """How many of its bytes are surely there: claiming more is cheap."""
-        ...
 
+    @abstractmethod
     def refresh(self) -> bool:
         """Notes the file as it is now, and returns whether it is as before."""
-        ...
 
+    @abstractmethod
     def expect_unchanged(self, head: int, *, is_sealed: bool) -> None:
         """Notes what must stay the same: the first ``head`` bytes, or all of a sealed file."""
-        ...
 
+    @abstractmethod
     def read_at(self, offset: int, size: int) -> bytes:
-        """Up to ``size`` bytes from ``offset`` on; fewer only at the end of the file."""
-        ...
+        """Up to ``size`` bytes from ``offset`` on; fewer only at the end of the file.
 
+        Raises:
+            TapeError: ``closed``; ``damaged`` if the file is not what it was; ``io``.
+        """
+
+    @abstractmethod
     def copy(self, offset: int, size: int) -> bytearray:
-        """``size`` bytes in new memory."""
-        ...
+        """``size`` bytes in new memory; raises as :meth:`read_at`."""
 
+    @abstractmethod
     def crc32(self, offset: int, size: int) -> int:
-        """The CRC-32 of ``size`` bytes from ``offset`` on."""
-        ...
+        """The CRC-32 of ``size`` bytes from ``offset`` on; raises as :meth:`read_at`."""
 
     def next_data(self, offset: int) -> int:
-        """The offset of the next byte that is stored, at or after ``offset``."""
-        ...
+        """The offset of the next byte that is stored, at or after ``offset``. All bytes before it
+        are a hole, which reads as zeros."""
+        return offset
 
+    @abstractmethod
     def close(self) -> None:
         """Lets go of the file. A second call does nothing."""
-        ...
 
     def changed(self, how: str) -> TapeError:
         """A ``damaged`` error: the file is no longer what was opened."""
-        ...
+        return TapeError(
+            "damaged", f"the file changed since it was opened: {how}", path=self.path,
+            advice="open it again",
+        )  # fmt: skip
+
+    def _expect_content(self) -> None:
+        if not self.size:
+            raise TapeError("not_a_tape", "the file is empty", path=self.path)
+
+    def _up_to_end(self, offset: int, size: int) -> int:
+        """How many of so many bytes the file has."""
+        return max(min(size, self.size - offset), 0)
 
 
-class TapeFile:
+class TapeFile(TapeBytes):
     """A file that is opened when it is read, and stays open while there are descriptors.
 
     Args:
         path: as the caller gave it; errors show it like this.
-
-    Attributes:
-        location: the path.
-        size: in bytes, at the last :meth:`refresh`.
-        disk_bytes: how many of these bytes are stored on the disk; a hole is not. Of a compressed
-            file, at most 8 times what it takes itself: what it claims beyond is cheap to claim.
+        location: what opens it again; by default the path.
+        unpacked: of a file that was decompressed already, a descriptor of its bytes, which is
+            closed with it; and the size of the compressed file.
 
     Raises:
         TapeError: ``not_found``, ``io`` or ``not_a_tape``; ``damaged``, ``limit`` or ``usage`` for
@@ -140,22 +252,11 @@ class TapeFile:
 
     has_holes = True
 
-    def __init__(self, path: str) -> None:
-        self._begin(path, path)
-        try:
-            self.refresh()
-            self._unpack()
-            self._expect_content()
-        except BaseException:
-            self.close()
-            raise
-
-    def _begin(self, path: str, location: str) -> None:
-        self.path = path
-        self.location = location
-        self.is_closed = False
-        self.size = 0
-        self.disk_bytes = 0
+    def __init__(
+        self, path: str, location: str | None = None, unpacked: tuple[int, int] | None = None
+    ) -> None:
+        super().__init__(path, path if location is None else location)
+        self._disk_bytes = 0
         self._identity: tuple[int, int] | None = None
         self._version: _Version | None = None
         self._head: tuple[int, int] | None = None
@@ -163,42 +264,23 @@ class TapeFile:
         self._held: bytes | None = None
         self._unpacked: int | None = None
         self._most_disk_bytes: int | None = None
-
-    def _expect_content(self) -> None:
-        if not self.size:
-            raise TapeError("not_a_tape", "the file is empty", path=self.path)
-
-    @classmethod
-    def of_unpacked(cls, path: str, location: str, unpacked: int, packed_bytes: int) -> Self:
-        """A file that was decompressed already.
-
-        Args:
-            path: errors show it like this.
-            location: what opens it again.
-            unpacked: a descriptor of its bytes, which is closed with it.
-            packed_bytes: the size of the compressed file.
-
-        Raises:
-            TapeError: ``not_a_tape`` if it is empty.
-        """
-        made = cls.__new__(cls)
-        made._begin(path, location)
-        made._take(unpacked, packed_bytes)
         try:
-            made._expect_content()
+            if unpacked is None:
+                self.refresh()
+                found = self._use(self._unpacked_bytes) if is_compressed(path) else None
+                unpacked = None if found is None else (found, self.disk_bytes)
+            if unpacked is not None:
+                self._take(*unpacked)
+            self._expect_content()
         except BaseException:
-            made.close()
+            self.close()
             raise
-        return made
 
-    def _unpack(self) -> None:
-        """Reads a compressed file from its decompressed bytes from now on."""
-        if not is_compressed(self.path):
-            return
-        found = self._use(self._unpacked_bytes)
-        if found is not None:
-            descriptors.close(self)
-            self._take(found, self.disk_bytes)
+    @property
+    def disk_bytes(self) -> int:
+        """How many bytes are stored on the disk; a hole is not. Of a compressed file, at most 8
+        times what it takes itself: what it claims beyond is cheap to claim."""
+        return self._disk_bytes
 
     def _unpacked_bytes(self, file: int) -> int | None:
         with open(os.dup(file), "rb") as packed:
@@ -206,6 +288,8 @@ class TapeFile:
             return unpacked(packed, self.path, self.path, lambda: os.fstat(file).st_size)
 
     def _take(self, unpacked: int, packed_bytes: int) -> None:
+        """Reads the decompressed bytes from now on."""
+        descriptors.close(self)
         self._unpacked = unpacked
         self._close_unpacked = weakref.finalize(self, os.close, unpacked)
         self._most_disk_bytes = _TIMES_PACKED * packed_bytes
@@ -220,9 +304,9 @@ class TapeFile:
         status = self._use(os.fstat)
         self._version = _version(status)
         self.size = self._version.size
-        self.disk_bytes = min(self.size, getattr(status, "st_blocks", self.size) * 512)
+        self._disk_bytes = min(self.size, getattr(status, "st_blocks", self.size) * 512)
         if self._most_disk_bytes is not None:
-            self.disk_bytes = min(self.size, self._most_disk_bytes)
+            self._disk_bytes = min(self.size, self._most_disk_bytes)
         self._held = None
         if self.size <= _MAX_HELD and is_ahead(self.path):
             self._held = self._use(lambda file: b"".join(_parts(file, 0, self.size)))
@@ -230,18 +314,11 @@ class TapeFile:
         return self._version == before
 
     def expect_unchanged(self, head: int, *, is_sealed: bool) -> None:
-        """Notes what must be the same when the file is opened again: its first ``head`` bytes, and
-        all of it if it is sealed."""
         self._head = head, self.crc32(0, head)
         self._is_sealed = is_sealed
 
     def read_at(self, offset: int, size: int) -> bytes:
-        """Up to ``size`` bytes from ``offset`` on; fewer only at the end of the file.
-
-        Raises:
-            TapeError: ``closed``; ``damaged`` if the file is not what it was; ``io``.
-        """
-        size = max(min(size, self.size - offset), 0)
+        size = self._up_to_end(offset, size)
         if self._held is not None:
             return self._held[offset : offset + size]
         data = self._use(lambda file: os.pread(file, size, offset))
@@ -254,12 +331,7 @@ class TapeFile:
         return data
 
     def copy(self, offset: int, size: int) -> bytearray:
-        """``size`` bytes in new memory, copied once.
-
-        Raises:
-            TapeError: as :meth:`read`.
-        """
-        size = max(min(size, self.size - offset), 0)
+        size = self._up_to_end(offset, size)
         if self._held is not None:
             return bytearray(self.read_at(offset, size))
         made = bytearray(size)
@@ -279,15 +351,9 @@ class TapeFile:
         return made
 
     def crc32(self, offset: int, size: int) -> int:
-        """The CRC-32 of ``size`` bytes from ``offset`` on.
-
-        Raises:
-            TapeError: as :meth:`read`.
-        """
         if self._held is not None:
             return crc32(self.read_at(offset, size))
-
-        size = max(min(size, self.size - offset), 0)
+        size = self._up_to_end(offset, size)
 
         def add_up(file: int) -> tuple[int, int]:
             # All steps read into the same memory, which stays in the processor's cache. New memory
@@ -317,18 +383,11 @@ class TapeFile:
         return found
 
     def next_data(self, offset: int) -> int:
-        """The offset of the next byte that is stored on the disk, at or after ``offset``. All bytes
-        before it are a hole, which reads as zeros. The size of the file if no such byte follows.
-
-        Raises:
-            TapeError: as :meth:`read`.
-        """
         if self._held is not None or offset >= self.size:
             return offset
         return self._use(lambda file: _next_data(file, offset, self.size))
 
     def close(self) -> None:
-        """Closes the file. A second call does nothing."""
         self.is_closed = True
         self._held = None
         descriptors.close(self)
@@ -391,13 +450,6 @@ class TapeFile:
     def _ensure(self, is_whole: bool) -> None:
         if not is_whole:
             raise self.changed("it is shorter now")
-
-    def changed(self, how: str) -> TapeError:
-        """A ``damaged`` error: the file is no longer what was opened."""
-        return TapeError(
-            "damaged", f"the file changed since it was opened: {how}", path=self.path,
-            advice="open it again",
-        )  # fmt: skip
 
 
 def _next_data(file: int, offset: int, size: int) -> int:

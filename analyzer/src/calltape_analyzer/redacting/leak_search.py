@@ -18,7 +18,6 @@ from calltape_analyzer.redacting.tensor_values import Drawn
 from calltape_analyzer.redacting.tree_plan import TreePlan
 from calltape_schema.blob import stored_as
 from calltape_schema.fields import Record
-from calltape_schema.interning import Part
 from calltape_schema.leaves import Leaf
 from calltape_schema.packing import pack
 from calltape_schema.tree import DictNode, FieldsNode
@@ -134,20 +133,14 @@ class RemovedValues:
 
 def _words_of_the_format() -> Iterator[str]:
     """The names of all fields, and of the kinds of nodes."""
-    models: list[type[BaseModel]] = [*Record.__subclasses__(), *_nodes()]
-    for model in models:
+    waiting: list[type[BaseModel]] = [Record]
+    while waiting:
+        model = waiting.pop()
         yield from model.model_fields
+        waiting += model.__subclasses__()
     yield from ("per_tensor_affine", "per_tensor_symmetric", "namedtuple", "dataclass")
     yield from ("memory_format", "frozenset", "builtins:int", "builtins:str", "safetensors")
     yield from ("data_offsets", "POSITIONAL_OR_KEYWORD", "VAR_POSITIONAL", "not extracted")
-
-
-def _nodes() -> Iterator[type[Part]]:
-    waiting = [Part]
-    while waiting:
-        found = waiting.pop()
-        yield found
-        waiting += found.__subclasses__()
 
 
 def number_forms(value: Any) -> Iterator[bytes]:

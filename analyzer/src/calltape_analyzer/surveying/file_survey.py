@@ -7,23 +7,22 @@ file holds: a file that cannot be read costs its own answer only.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from calltape_analyzer.observing.traffic_counters import CountedGroup
 from calltape_analyzer.pytree.inputs import parts_of_inputs
-from calltape_analyzer.reading.compressed import compressed_since
-from calltape_analyzer.reading.damage import Damage
+from calltape_analyzer.reading.call_ref import SeenInputs, row_of
+from calltape_analyzer.reading.damage import Damage, is_damage
 from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.reading.urls import without_secrets
 from calltape_analyzer.writing.coverage import DAMAGED
 from calltape_schema.endings import Coverage
 from calltape_schema.errors import TapeError
 from calltape_schema.history import Source
-from calltape_schema.inputs_table import InputsTable, Row, inputs_hash
-from calltape_schema.packing import pack
+from calltape_schema.inputs_table import InputsTable, inputs_hash
 from calltape_schema.records import Manifest
 
 __all__ = ["FileSurvey", "Guard", "failed", "read_file"]
@@ -94,8 +93,6 @@ def read_file(path: str, scan: bool, guard: Guard | None) -> FileSurvey | TapeEr
         with nullcontext() if guard is None else guard([path]):
             return _read(path, scan)
     except TapeError as error:
-        if error.kind == "not_found" and (compressed := compressed_since(path)) is not None:
-            return read_file(compressed, scan, guard)
         return error.at(path=without_secrets(path, path))
     except MemoryError:
         return TapeError("limit", "there was not enough memory to read it", path=path)
@@ -115,7 +112,7 @@ def failed(path: str, error: Exception) -> TapeError:
 
 
 def _read(path: str, scan: bool) -> FileSurvey:
-    segment = Segment(path, Damage(), scan=None)
+    segment = Segment(path, Damage())
     try:
         if scan and not segment.elsewhere:
             segment.scan()
@@ -179,26 +176,18 @@ def _told(segment: Segment) -> InputsTable | None:
 
 
 def _scanned(segment: Segment) -> InputsTable:
-    """The inputs of the calls that a scan found; those that break the format are damage."""
+    """The inputs of the calls that a scan found, without those that break the format."""
+    try:
+        return _counted(segment.seen_inputs())
+    except TapeError as error:
+        if not is_damage(error):
+            raise
+        segment.drop_unsound()
+        return _counted(segment.seen_inputs())
+
+
+def _counted(every: Iterable[SeenInputs]) -> InputsTable:
     table = InputsTable()
-    for position, last, calls in segment.by_inputs():
-        try:
-            record = segment.record(position)
-            inputs = record.inputs
-            if parts_of_inputs(inputs.spec().root) is None:
-                raise TapeError("invalid", "the inputs are not (args, kwargs)")
-            inputs.facts()
-            spans = segment.ranges_at(position)
-        except TapeError as error:
-            segment.report(segment.located(error, position), position)
-            continue
-        first = segment.number(position)
-        row = Row(
-            inputs.structure, inputs.leaves, pack(inputs.scalars), first, segment.number(last)
-        )
-        row.seen = row.kept = calls
-        row.raised = calls if record.error is not None else 0
-        row.example = first
-        row.widen(spans)
+    for row in map(row_of, every):
         table.add_row(inputs_hash(row.structure, row.leaves, row.scalars), row)
     return table

@@ -13,7 +13,7 @@ from itertools import chain
 
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.notebook import Shown, Sketch
-from calltape_analyzer.reading.ranks import of_other_ranks, rank_key
+from calltape_analyzer.reading.ranks import Steps, are_of, of_other_ranks, steps_of
 from calltape_analyzer.reading.recordings import recordings_of
 from calltape_analyzer.reading.targets import TargetsError, chosen_target, target_name
 from calltape_analyzer.surveying.file_survey import FileSurvey
@@ -21,18 +21,11 @@ from calltape_analyzer.text import counted, some_of
 from calltape_analyzer.writing.coverage import coverage_for
 from calltape_analyzer.writing.output_file import write_file
 from calltape_schema import __version__
+from calltape_schema.bounds import MAX_COUNT, MAX_SOURCES
 from calltape_schema.endings import Coverage
 from calltape_schema.errors import TapeError
-from calltape_schema.fields import MAX_COUNT
-from calltape_schema.history import (
-    MAX_SOURCES,
-    Source,
-    Step,
-    joined_parts,
-    redacted_of_all,
-    redacted_of_steps,
-)
-from calltape_schema.inputs_table import InputsTable
+from calltape_schema.history import Source, Step, joined_parts, redacted_of_all, redacted_of_steps
+from calltape_schema.inputs_table import InputsTable, Row
 from calltape_schema.records import MINOR, Manifest
 from calltape_schema.storage import BytesSink
 from calltape_schema.writer import TapeWriter
@@ -186,21 +179,17 @@ class TargetSurvey:
 
     def _without_other_ranks(self, files: Sequence[FileSurvey]) -> list[FileSurvey]:
         """The files without those whose calls another rank of the job has."""
-        by_size: dict[int, list[list[FileSurvey]]] = {}
-        for parts in recordings_of(files):
-            rank = parts[0].manifest.rank
-            if rank is not None:
-                by_size.setdefault(rank.of, []).append(parts)
         gone: set[int] = set()
-        for ranks in by_size.values():
-            ranks.sort(key=lambda parts: (-sum(map(len, parts)), _rank(parts)))
-            for parts in of_other_ranks(ranks, _rank, self._are_of):
-                self.other_ranks += [one.path for one in parts]
-                gone.update(map(id, parts))
+        for parts in of_other_ranks(recordings_of(files), self._are_of):
+            self.other_ranks += [one.path for one in parts]
+            gone.update(map(id, parts))
         return [one for one in files if id(one) not in gone]
 
     def _are_of(self, parts: Sequence[FileSurvey], steps: Sequence[FileSurvey]) -> bool:
-        return not self._is_late() and _are_of(parts, steps)
+        if self._is_late():
+            return False
+        is_whole = all(one.sealed for one in (*parts, *steps))
+        return are_of(_steps(parts), _steps(steps), is_whole=is_whole)
 
     def _count(self, one: FileSurvey) -> None:
         key = _identity(one)
@@ -410,38 +399,12 @@ def _renumber(table: InputsTable, firsts: Sequence[tuple[int, int]]) -> None:
             row.example = min(max(row.example, row.first), row.last)
 
 
-def _rank(parts: Sequence[FileSurvey]) -> int:
-    rank = parts[0].manifest.rank
-    return 0 if rank is None else rank.number
-
-
-def _are_of(parts: Sequence[FileSurvey], steps: Sequence[FileSurvey]) -> bool:
-    """Whether the calls of a recording are those of another rank's, as far as counts tell. If one
-    of the processes was killed, some of the last calls may be missing."""
-    own, others = _steps(parts), _steps(steps)
-    if all(one.sealed for one in (*parts, *steps)):
-        return own == others
-    found = [(counts, others.get(key, (0, 0, 0, 0))) for key, counts in own.items()]
-    return bool(found) and all(
-        first == a and last <= b and kept <= all_kept and raised <= all_raised
-        for (first, last, kept, raised), (a, b, all_kept, all_raised) in found
-    )
-
-
-def _steps(parts: Sequence[FileSurvey]) -> dict[Hashable, tuple[int, int, int, int]]:
-    """The distinct inputs, as ranks have them in common: the first and the last call with them, how
-    many were kept, and how many raised. Calls of a kind have no numbers."""
-    found: dict[Hashable, tuple[int, int, int, int]] = {}
-    for one in parts:
-        for row in one.table.rows.values():
-            key = rank_key(row.tree())
-            first, last, kept, raised = found.get(key, (row.first, row.last, 0, 0))
-            found[key] = (
-                min(first, row.first), max(last, row.last), kept + row.kept, raised + row.raised
-            )  # fmt: skip
-        for kind in one.table.kinds.values():
-            *_, kept, raised = found.get(kind.key, (0, 0, 0, 0))
-            found[kind.key] = 0, 0, kept + kind.seen, raised + kind.raised
+def _steps(parts: Sequence[FileSurvey]) -> Steps:
+    """What the tables of files count. Calls of a kind have no numbers."""
+    found = steps_of(row for one in parts for row in one.table.rows.values())
+    for kind in (kind for one in parts for kind in one.table.kinds.values()):
+        row = found.setdefault(kind.key, Row(kind.structure, b"", b"", 0, 0))
+        row.kept, row.raised = row.kept + kind.seen, row.raised + kind.raised
     return found
 
 

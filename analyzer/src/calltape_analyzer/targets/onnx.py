@@ -20,7 +20,6 @@ from calltape_analyzer.observing.declarations import BatchFor, DimNames, is_batc
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.pytree.flattening import Flattener, Slot
 from calltape_analyzer.reading.call import advice_on_outputs
-from calltape_analyzer.reading.calls import SeenInputs
 from calltape_analyzer.text import counted
 
 if TYPE_CHECKING:
@@ -138,7 +137,7 @@ def _observed(aligned: AlignedCalls) -> list[tuple[CallPattern, AlignedRow, Tree
     for position, call in enumerate(aligned.calls):
         tree = call.record.outputs
         if tree is not None:
-            pattern = aligned.reduced.pattern(SeenInputs.of(call, position))
+            pattern = aligned.reduced.pattern(call.seen(position))
             if not pattern.calls:
                 continue
             found.setdefault((id(pattern), tree.structure, tree.leaves), (pattern, tree))

@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
-from calltape_analyzer.reading.recordings import CountedFile, coverage_of
-from calltape_analyzer.reading.segment import LEFT_OUT, UNSEALED, Segment
+from calltape_analyzer.reading.recordings import UNSEALED, CountedFile, coverage_of
+from calltape_analyzer.reading.segment import LEFT_OUT, Segment
+from calltape_schema.bounds import MAX_COUNT
 from calltape_schema.endings import Coverage
 from calltape_schema.errors import TapeError
-from calltape_schema.fields import MAX_COUNT
 from calltape_schema.inputs_table import InputsTable
 
 __all__ = [

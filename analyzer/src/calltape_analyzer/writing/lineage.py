@@ -23,16 +23,8 @@ from calltape_analyzer.reading.recordings import coverage_of, recordings_of
 from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.text import some_of
 from calltape_schema import __version__
-from calltape_schema.history import (
-    MAX_OPTIONS,
-    MAX_SOURCES,
-    MAX_STEPS,
-    Redacted,
-    Source,
-    Step,
-    redacted_of_all,
-    redacted_of_steps,
-)
+from calltape_schema.bounds import MAX_OPTIONS, MAX_SOURCES, MAX_STEPS
+from calltape_schema.history import Redacted, Source, Step, redacted_of_all, redacted_of_steps
 from calltape_schema.records import MINOR, VERSION, Manifest, Policy, Producer, Target
 from calltape_schema.records import Segment as SegmentFacts
 

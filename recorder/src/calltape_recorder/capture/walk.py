@@ -57,6 +57,7 @@ from calltape_schema.attributes import (
     names_beside,
     slots_of,
 )
+from calltape_schema.bounds import MAX_KEY_CHARACTERS
 from calltape_schema.cache_classes import is_cache
 from calltape_schema.containers import held_by, is_wrapped
 from calltape_schema.nested_tensors import is_jagged_class, jagged_parts
@@ -66,7 +67,6 @@ from calltape_schema.plain_classes import (
     module_of,
     name_of,
 )
-from calltape_schema.tree import MAX_KEY_CHARACTERS
 
 __all__ = ["Capture", "capture_inputs", "capture_output", "jagged"]
 

@@ -1,9 +1,10 @@
-"""Checks what is to be recorded, and describes it for the manifest (class, method, signature), with
-what records it."""
+"""Finds what is to be recorded, checks it, and describes it for the manifest (class, method,
+signature), with what records it."""
 
 from __future__ import annotations
 
 import dis
+import importlib
 import inspect
 import platform
 import sys
@@ -27,10 +28,19 @@ from calltape_recorder.bounds import (
 from calltape_recorder.capture.known_classes import type_name
 from calltape_recorder.capture.withholding import is_public_default
 from calltape_schema import TapeError, __version__
+from calltape_schema.bounds import MAX_PARAMETERS
 from calltape_schema.plain_classes import namespace_of
-from calltape_schema.records import MAX_PARAMETERS, Parameter, Producer, Rank, Target
+from calltape_schema.records import Parameter, Producer, Rank, Target
 
-__all__ = ["check_target", "describe_producer", "describe_target", "outside_state", "rank_now"]
+__all__ = [
+    "check_target",
+    "describe_producer",
+    "describe_target",
+    "original_of",
+    "outside_state",
+    "owner_of",
+    "rank_now",
+]
 
 # Names what a model reads that is no argument: engines keep the state of a step beside the call.
 #
@@ -136,6 +146,55 @@ def _changed_by(code: CodeType) -> Iterator[str]:
             yield from _changed_by(inner)
 
 
+# A library of kernels has functions and no modules. A call of a function is seen only if the
+# attribute is replaced, which every caller asks for: so the object is recorded that has it.
+
+
+def owner_of(target: Any, path: str | None = None) -> tuple[Any, str | None]:
+    """The object to record and the name of its method; of anything but functions and names, the
+    target itself and None.
+
+    Args:
+        target: a function, a bound method, a name ``"package.module:attribute"``, or an object.
+        path: of the tape, for errors.
+
+    Raises:
+        TapeError: ``usage`` if there is no such name, or a function is no module's attribute.
+    """
+    if isinstance(target, str):
+        return _named(target, path)
+    if inspect.ismethod(target):
+        return target.__self__, target.__name__
+    if not inspect.isroutine(target):
+        return target, None
+    module = sys.modules.get(getattr(target, "__module__", None) or "")
+    name = getattr(target, "__name__", "")
+    if vars(module).get(name) is target if module is not None else False:
+        return module, name
+    full = getattr(target, "__qualname__", name)
+    raise TapeError(
+        "usage", f"no module has the function {full!r} by its name", path=path,
+        advice="record the object whose attribute it is, with method= its name",
+    )  # fmt: skip
+
+
+def _named(target: str, path: str | None) -> tuple[Any, str | None]:
+    module, colon, attributes = target.partition(":")
+    try:
+        owner: Any = None
+        found: Any = importlib.import_module(module)
+        for name in attributes.split(".") if colon else ():
+            owner, found = found, getattr(found, name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise TapeError(
+            "usage", f"there is no {target!r}: {error}", path=path,
+            advice="name it like package.module:function",
+        ) from None  # fmt: skip
+    if inspect.isroutine(found) and owner is not None:
+        return owner, attributes.rpartition(".")[2]
+    return found, None
+
+
 def check_target(
     target: Any, method: str, via: Literal["hook", "method"], path: str | None = None
 ) -> None:
@@ -180,6 +239,13 @@ def _takes_attributes(target: Any) -> bool:
     return True
 
 
+def original_of(module: Any) -> Any:
+    """The module inside one that ``torch.compile`` made; of anything else, the object itself."""
+    parts = getattr(module, "__dict__", {}).get("_modules")
+    # In a scripted module, _modules is not a dict.
+    return parts.get("_orig_mod", module) if isinstance(parts, dict) else module
+
+
 def describe_target(
     module: Any, method: str, via: Literal["hook", "method"], *, withholds: bool
 ) -> Target:
@@ -187,9 +253,7 @@ def describe_target(
 
     For a module that ``torch.compile`` made, they come from the module inside it.
     """
-    parts = vars(module).get("_modules")
-    # In a scripted module, _modules is not a dict.
-    original = parts.get("_orig_mod", module) if isinstance(parts, dict) else module
+    original = original_of(module)
     name = str(module.__name__)[:MAX_NAME_CHARACTERS] if isinstance(module, ModuleType) else None
     return Target(
         type=type_name(type(original)), method=method[:MAX_NAME_CHARACTERS], via=via,

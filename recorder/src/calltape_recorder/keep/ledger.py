@@ -97,14 +97,11 @@ class Stats:
             first.
         last_error: what went wrong last, as it was logged; None if nothing did.
         last_error_ns: when that was, Unix time in nanoseconds.
-        compressed: files that were compressed.
         in_calls_ns: what the recorder added to the host's calls, in nanoseconds of wall time. Of
             calls that are not recorded, every 17th is measured.
         in_thread_ns: processor time of the recorder's own thread, in nanoseconds.
         copies: copies (deep ones and pickles) that were made of what is recorded. Nobody sees the
             calls of a copy.
-        uncompressed: complete files that stay as they are although ``compress`` was asked for,
-            because they would hardly shrink, or because it failed.
     """
 
     seen: int
@@ -124,8 +121,6 @@ class Stats:
     last_write_ns: int | None = None
     last_error: str | None = None
     last_error_ns: int | None = None
-    compressed: int = 0
-    uncompressed: int = 0
     copies: int = 0
     in_calls_ns: int = 0
     in_thread_ns: int = 0

@@ -16,7 +16,6 @@ import atexit
 import contextlib
 import functools
 import gc
-import glob
 import inspect
 import json
 import logging
@@ -27,24 +26,23 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
 
-from calltape_recorder.bounds import MAX_INSTANCES, MAX_TAPES, OWNER_ONLY
-from calltape_recorder.launch.startup.calltape_explaining import (
-    LOCALS,
-    about_class,
-    about_locals,
+from calltape_recorder.bounds import MAX_INSTANCES, OWNER_ONLY
+from calltape_recorder.launch.startup.calltape_startup import (
+    VARIABLE,
     has_tape,
+    models_there,
+    seconds,
+    split,
 )
-from calltape_recorder.launch.startup.calltape_variable import seconds, split
-from calltape_recorder.log import say
 from calltape_recorder.options import help_of, parse_options
 from calltape_recorder.recorder import Recorder, record
 from calltape_recorder.threads import RLock
 from calltape_recorder.write.disk_file import make_folders
+from calltape_recorder.write.notices import say
 from calltape_schema import TapeError
 
 __all__ = ["STARTUP", "attach", "main", "options_in", "prepare"]
@@ -103,30 +101,8 @@ def _directory(settings: Mapping[str, Any]) -> str:
 
 
 def _start(target: Any, directory: str, options: Mapping[str, Any], *, running: bool) -> Recorder:
-    """Begins a tape. Its name has the class (or the function of a module) and the process number.
-
-    A target that was found ``running`` may have been called before. The system gives process
-    numbers again, in containers at every start: existing tapes stay, and the next free name is
-    taken."""
-    named = options.get("method") if isinstance(target, ModuleType) else None
-    parts = getattr(target, "__dict__", {}).get("_modules")
-    original = parts.get("_orig_mod", target) if isinstance(parts, dict) else target
-    name = named or type(original).__name__
-    make_folders(directory, options.get("file_mode", OWNER_ONLY))
-    stem = os.path.join(directory, f"{name}-{os.getpid()}")
-    for number in range(1, MAX_TAPES):
-        free = stem if number == 1 else f"{stem}.{number}"
-        path = f"{free}.tape"
-        if os.path.exists(path) or glob.glob(f"{glob.escape(free)}-*.tape"):
-            continue
-        try:
-            recorder = record(target, path, running=running, **options)
-        except TapeError as error:
-            if error.kind != "exists":
-                raise
-        else:
-            return recorder
-    raise TapeError("exists", f"{MAX_TAPES} tapes are there", path=stem, advice="move them away")
+    """Begins a tape. A target that was found ``running`` may have been called before."""
+    return record(target, os.path.join(directory, ""), running=running, **options)
 
 
 def _follow_instances(
@@ -179,7 +155,7 @@ def _say_if_none(
     """Says at the end of the command that a class had no instance, unless a worker recorded."""
     if pid == os.getpid() and not count() and not has_tape(directory, since):
         name = f"{cls.__module__}:{cls.__qualname__}"
-        _warn("%s: nothing is recorded", about_class(name))
+        _warn("no instance of %s was made: nothing is recorded%s", name, models_there())
 
 
 def _warn(text: str, *values: object) -> None:
@@ -216,11 +192,13 @@ def prepare(settings: Mapping[str, Any], environment: Mapping[str, str]) -> dict
     """
     target = str(settings.get("target") or "")
     module, _, attribute = target.partition(":")
-    if LOCALS in attribute:
-        raise TapeError("usage", f"target={target[:100]!r}", advice=about_locals(module, attribute))
     if not all(part.isidentifier() for part in (*module.split("."), *attribute.split("."))):
         reason = f"target={target[:100]!r}"
-        raise TapeError("usage", reason, advice="write it like package.module:attribute")
+        raise TapeError(
+            "usage",
+            reason,
+            advice="write it like package.module:attribute; of a class, all instances are recorded",
+        )
     directory = _directory(settings)
     options = options_in(settings)
     whole = {key: value for key, value in settings.items() if value is not None}
@@ -238,7 +216,7 @@ def prepare(settings: Mapping[str, Any], environment: Mapping[str, str]) -> dict
         raise TapeError("io", "the directory cannot be written", path=directory)
     paths = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
     paths = [STARTUP, *(path for path in paths if path != STARTUP)]
-    return {**environment, "CALLTAPE": text, "PYTHONPATH": os.pathsep.join(paths)}
+    return {**environment, VARIABLE: text, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -267,7 +245,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _said_before(environment: Mapping[str, str]) -> dict[str, Any]:
     try:
-        return split(environment.get("CALLTAPE", ""))
+        return split(environment.get(VARIABLE, ""))
     except ValueError as error:
         advice = "write it like target=serve:model;tape=/tapes"
         raise TapeError("usage", f"CALLTAPE: {error}", advice=advice) from None

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from calltape_recorder.capture.known_classes import type_name
-from calltape_schema.interning import MAX_RANK
+from calltape_schema.bounds import MAX_RANK
 from calltape_schema.plain_classes import class_attribute, name_of
 
 __all__ = [

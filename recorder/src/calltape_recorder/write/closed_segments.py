@@ -9,32 +9,26 @@ from typing import NamedTuple, TypeAlias
 
 from calltape_recorder.bounds import MAX_UNSEALED_FILES
 from calltape_recorder.keep.ledger import Ledger
+from calltape_recorder.write.disk_file import TapeFile
 from calltape_recorder.write.notices import Notices
-from calltape_recorder.write.tape_file import TapeFile
 from calltape_schema import TapeError
 from calltape_schema.endings import Coverage, Dump
 from calltape_schema.inputs_table import Counts, InputsTable
 
-__all__ = ["Closed", "ClosedSegments", "Unsealed"]
+__all__ = ["Closed", "ClosedSegments"]
 
 _LOOKS = 16  # files that are looked for at once
 
 
 class Closed(NamedTuple):
     """A segment that takes no more calls since ``ended`` (a time of :func:`time.monotonic`); its
-    table has ``counted`` calls."""
+    table has ``counted`` calls. ``coverage`` and ``dumps`` are those of its end."""
 
     tape: TapeFile
     coverage: Coverage
+    dumps: tuple[Dump, ...]
     counted: int
     ended: float
-
-
-class Unsealed(NamedTuple):
-    """A closed segment whose end the disk did not take yet."""
-
-    closed: Closed
-    dumps: tuple[Dump, ...]
 
 
 Gone: TypeAlias = Callable[[InputsTable, str, int], None]
@@ -65,8 +59,7 @@ class ClosedSegments:
         self._all: list[Closed] = []
         self._cursor = 0
         self._nbytes = 0
-        self._sizes: dict[TapeFile, int] = {}
-        self.unsealed: list[Unsealed] = []
+        self.unsealed: list[Closed] = []
 
     @property
     def nbytes(self) -> int:
@@ -79,22 +72,12 @@ class ClosedSegments:
         """How many there are."""
         return len(self._all)
 
-    @property
-    def next_to_go(self) -> TapeFile | None:
-        """The file that is deleted first."""
-        return self._first().tape if self._all else None
-
-    def _first(self) -> Closed:
-        """The oldest of the files with the least evidence: what is only a sample goes first."""
-        return min(self._all, key=lambda closed: closed.tape.evidence)
-
     def add(self, tape: TapeFile, coverage: Coverage, dumps: tuple[Dump, ...]) -> None:
         """Adds a segment that has no end yet."""
-        closed = Closed(tape, coverage, tape.table.totals().seen, time.monotonic())
+        closed = Closed(tape, coverage, dumps, tape.table.totals().seen, time.monotonic())
         self._all.append(closed)
-        self._sizes[tape] = tape.size
         self._nbytes += tape.size
-        self.unsealed.append(Unsealed(closed, dumps))
+        self.unsealed.append(closed)
 
     def seal(self, finish: Finish) -> None:
         """Writes the ends that the disk did not take so far, with ``finish``.
@@ -103,10 +86,10 @@ class ClosedSegments:
             OSError: it still does not. The files stay readable without them.
         """
         while self.unsealed:
-            closed, dumps = self.unsealed[0]
-            tape = closed.tape
+            closed = self.unsealed[0]
+            tape, before = closed.tape, closed.tape.size
             try:
-                self._finish(finish, closed, dumps)
+                finish(tape, closed.coverage, closed.dumps)
             except Exception as error:
                 if isinstance(error, OSError) and len(self.unsealed) < MAX_UNSEALED_FILES:
                     raise
@@ -114,20 +97,9 @@ class ClosedSegments:
             else:
                 says = f"sealed {tape.path}: the next calls go to another file"
                 self._notices.tell("sealed", says)
+            self._nbytes += tape.size - before
             self.unsealed.pop(0)
             tape.close()
-
-    def _finish(self, finish: Finish, closed: Closed, dumps: tuple[Dump, ...]) -> None:
-        try:
-            finish(closed.tape, closed.coverage, dumps)
-        finally:
-            self.measure(closed.tape)
-
-    def measure(self, tape: TapeFile) -> None:
-        """Takes note that a file has another size now, if it is one of these."""
-        if tape in self._sizes:
-            self._nbytes += tape.size - self._sizes[tape]
-            self._sizes[tape] = tape.size
 
     def forget_moved(self) -> None:
         """Forgets sealed files that somebody moved away: they use no space here any more, and their
@@ -135,8 +107,7 @@ class ClosedSegments:
         if self._cursor >= len(self._all):
             self._cursor = 0
         some = self._all[self._cursor : self._cursor + _LOOKS]
-        waiting = {id(unsealed.closed) for unsealed in self.unsealed}
-        gone = [c for c in some if id(c) not in waiting and not c.tape.is_there()]
+        gone = [one for one in some if not self._waits(one) and not one.tape.is_there()]
         for closed in gone:
             self._remove(closed)
         self._cursor += len(some) - len(gone)
@@ -158,14 +129,15 @@ class ClosedSegments:
 
     def delete_one(self) -> bool:
         """Deletes a file, because its room is needed; False if it is still there."""
-        first = self._first()
+        # The oldest of the files with the least evidence: what is only a sample goes first.
+        first = min(self._all, key=lambda closed: closed.tape.evidence)
         return self._delete(first, "deleted", self._table_of(first))
 
     def _delete(self, closed: Closed, reason: str | None, table: InputsTable) -> bool:
         if not closed.tape.remove():
             return False
         self._remove(closed)
-        self.unsealed = [other for other in self.unsealed if other.closed is not closed]
+        self.unsealed = [other for other in self.unsealed if other is not closed]
         closed.tape.close()
         if reason is not None:
             self._ledger.lose(closed.coverage, reason)
@@ -174,12 +146,15 @@ class ClosedSegments:
 
     def _remove(self, closed: Closed) -> None:
         self._all.remove(closed)
-        self._nbytes -= self._sizes.pop(closed.tape)
+        self._nbytes -= closed.tape.size
+
+    def _waits(self, closed: Closed) -> bool:
+        return any(other is closed for other in self.unsealed)
 
     def _table_of(self, closed: Closed) -> InputsTable:
         """The table that its end has, or will have. It is read from the file if that is sealed: in
         memory, tables would grow with every segment."""
-        if any(other.closed is closed for other in self.unsealed):
+        if self._waits(closed):
             return closed.tape.table
         try:
             end = closed.tape.read_end()

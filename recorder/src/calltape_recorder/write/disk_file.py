@@ -1,6 +1,6 @@
-"""A file on the disk that one process writes, and that stays the same file whatever the host does.
+"""A tape file that one process writes, and that stays the same file whatever the host does.
 
-In come parts and offsets. The host may close descriptors that it does not know, a person may move
+In come appends and an end. The host may close descriptors that it does not know, a person may move
 or remove the file, and a fork shares the descriptor.
 """
 
@@ -9,26 +9,20 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from calltape_recorder.bounds import OWNER_ONLY
 from calltape_schema import TapeError
+from calltape_schema.end import End, decode_end
+from calltape_schema.endings import Coverage, Dump
+from calltape_schema.groups import Append
+from calltape_schema.inputs_table import InputsTable
+from calltape_schema.records import Manifest
+from calltape_schema.tar import BLOCK, parse_header
+from calltape_schema.writer import TapeWriter
 
-__all__ = ["DiskFile", "foreign_hand", "make_folders", "set_mode"]
-
-# Who may read the files of a recorder, and whose files the recorder trusts. The umask does not
-# count: it is a setting of the machine, not a decision about this file.
-
-_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-
-
-def set_mode(descriptor: int, mode: int) -> None:
-    """Gives an open file these permissions, whatever the umask is."""
-    # Some file systems have no permissions (vfat), and some systems have no fchmod.
-    with contextlib.suppress(OSError, AttributeError):
-        os.fchmod(descriptor, mode)
+__all__ = ["TapeFile", "make_folders"]
 
 
 def make_folders(path: str, mode: int = OWNER_ONLY) -> None:
@@ -57,50 +51,6 @@ def make_folders(path: str, mode: int = OWNER_ONLY) -> None:
             os.chmod(folder, search)
 
 
-def foreign_hand(path: str, found: os.stat_result) -> str | None:
-    """Why somebody other than this user or root may have written a file; None if nobody may.
-
-    Args:
-        path: the path of the file.
-        found: the status of the file, as it was opened.
-    """
-    if not hasattr(os, "geteuid"):
-        return None
-    real = os.path.realpath(path)
-    reason = _written_by_others(found, "it")
-    # Whoever may write to a directory above the file may put another file or directory in its
-    # place, unless only owners may remove their entries (/tmp). If the path is a link, the same
-    # holds for the directories that it leads to.
-    here, there = os.path.dirname(os.path.abspath(path)), os.path.dirname(real)
-    for folder in dict.fromkeys((*_up(here), *_up(there))):
-        if reason is None:
-            inside = os.stat(folder)
-            if not inside.st_mode & stat.S_ISVTX or not _is_ours(inside):
-                is_its = folder in (here, there)
-                reason = _written_by_others(inside, "its directory" if is_its else folder)
-    return reason
-
-
-def _up(folder: str) -> list[str]:
-    """A directory, and all directories above it."""
-    found = [folder]
-    while (above := os.path.dirname(found[-1])) != found[-1]:
-        found.append(above)
-    return found
-
-
-def _written_by_others(found: os.stat_result, what: str) -> str | None:
-    if not _is_ours(found):
-        return f"{what} belongs to user {found.st_uid}, not to this one or root"
-    if found.st_mode & _OTHERS_WRITE:
-        return f"others may write {what} ({stat.filemode(found.st_mode)}): chmod go-w"
-    return None
-
-
-def _is_ours(found: os.stat_result) -> bool:
-    return found.st_uid in (os.geteuid(), 0)
-
-
 _MAX_PARTS = 512  # POSIX promises 16, Linux and macOS take 1024
 _NO_FILE = (-1, -1)
 
@@ -108,8 +58,10 @@ _NO_FILE = (-1, -1)
 pwritev = os.pwritev
 
 
-class DiskFile:
-    """A new file. It takes what :class:`calltape_schema.storage.Sink` takes.
+class TapeFile:
+    """A new tape file: what is written to it, and what becomes of it on the disk. Only one thread
+    at a time may use it. Its :class:`~calltape_schema.writer.TapeWriter` writes to it as a
+    :class:`calltape_schema.storage.Sink`.
 
     Args:
         path: of the file. Missing directories are made.
@@ -118,14 +70,19 @@ class DiskFile:
 
     Attributes:
         path: of the file.
-        identity: device and inode.
+        size: of the file, in bytes.
+        calls: how many calls it has.
+        evidence: how many of its calls were like none before.
 
     Raises:
         TapeError: ``exists`` or ``io``.
     """
 
-    def __init__(self, path: str, overwrite: bool, mode: int) -> None:
+    def __init__(self, path: str, overwrite: bool, mode: int = OWNER_ONLY) -> None:
         self.path = path
+        self.size = self.calls = self.evidence = 0
+        self._end_start: int | None = None  # where its end begins, once it is sealed
+        self._writer: TapeWriter | None = None  # until it is closed
         self._head = b""  # what the file begins with, once it is written
         try:
             make_folders(os.path.dirname(path), mode)
@@ -133,17 +90,93 @@ class DiskFile:
                 os.unlink(path)
             flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
             self._file = os.open(path, flags, OWNER_ONLY)
-            set_mode(self._file, mode)
-            self.identity = _identity(os.fstat(self._file))
+            # The umask does not count: it is a setting of the machine, not a decision about this
+            # file. Some file systems have no permissions (vfat), and some systems have no fchmod.
+            with contextlib.suppress(OSError, AttributeError):
+                os.fchmod(self._file, mode)
+            self._identity = _identity(os.fstat(self._file))
         except FileExistsError:
             raise TapeError("exists", "there is a file already", path=path) from None
         except OSError as error:
             raise TapeError("io", error.strerror or type(error).__name__, path=path) from None
 
+    def begin(self, manifest: Manifest) -> None:
+        """Writes the manifest, the first member.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        self._writer = TapeWriter(self, manifest)
+        self.size = self._writer.end
+
     @property
-    def is_closed(self) -> bool:
-        """Whether nothing more is written to the file."""
-        return self._file < 0
+    def table(self) -> InputsTable:
+        """The counted inputs, until it is closed."""
+        table = self._open.table
+        assert table is not None
+        return table
+
+    @property
+    def groups(self) -> int:
+        """How many groups its index will have."""
+        return 0 if self._writer is None else self._writer.groups
+
+    @property
+    def _open(self) -> TapeWriter:
+        if self._writer is None:
+            raise OSError("the tape is closed")
+        return self._writer
+
+    def commit(self, append: Append) -> None:
+        """Appends whole calls.
+
+        Raises:
+            OSError: none of these calls counts as written.
+        """
+        writer = self._open
+        writer.commit(append)
+        self.size, self.calls = writer.end, writer.calls
+
+    def seal(
+        self, coverage: Coverage, dumps: tuple[Dump, ...], fits: Callable[[int], bool],
+        *, continues: bool,
+    ) -> None:  # fmt: skip
+        """Writes the end. Then the tape is complete.
+
+        Raises:
+            OSError: it is not written.
+        """
+        writer = self._open
+        begin = writer.end
+        writer.seal(coverage, dumps=dumps, continues=continues, fits=fits)
+        self.size, self._end_start = writer.end, begin
+
+    def rewind(self) -> None:
+        """Removes all calls from the file.
+
+        Raises:
+            OSError: the file cannot be cut.
+        """
+        writer = self._open
+        writer.rewind()
+        self.size, self.calls = writer.end, writer.calls
+
+    def read_end(self) -> End | None:
+        """The written end; None if there is none, or if the file is gone or damaged."""
+        start = self._end_start
+        if start is None:
+            return None
+        try:
+            file = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | getattr(os, "O_CLOEXEC", 0))
+            with os.fdopen(file, "rb") as stream:
+                if _identity(os.fstat(file)) != self._identity:
+                    return None
+                stream.seek(start)
+                tail = stream.read()
+            found = parse_header(tail[:BLOCK], start)
+            return None if found is None else decode_end(tail[BLOCK : BLOCK + found.size])
+        except (OSError, TapeError):
+            return None
 
     def write_at(self, offset: int, parts: Sequence[Any]) -> None:
         """Writes all of these bytes there.
@@ -175,28 +208,11 @@ class DiskFile:
     def is_there(self) -> bool:
         """Whether the path still leads to the file, as far as the disk tells."""
         try:
-            return _identity(os.stat(self.path)) == self.identity
+            return _identity(os.stat(self.path)) == self._identity
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError:  # the disk does not answer: the file may be there
             return True
-
-    def became(self, path: str, identity: tuple[int, int]) -> None:
-        """Notes that another file has taken the place of this one, which was closed."""
-        self.path, self.identity = path, identity
-
-    def read_from(self, offset: int) -> bytes:
-        """The bytes of the file from an offset on.
-
-        Raises:
-            OSError: it is gone, or another file has its place.
-        """
-        file = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | getattr(os, "O_CLOEXEC", 0))
-        with os.fdopen(file, "rb") as stream:
-            if _identity(os.fstat(file)) != self.identity:
-                raise FileNotFoundError(errno.ENOENT, "the path leads to another file")
-            stream.seek(offset)
-            return stream.read()
 
     def close(self) -> None:
         """Closes the file; it may be called twice."""
@@ -205,11 +221,12 @@ class DiskFile:
                 os.close(self._file)
             self._file = -1
             self._head = b""  # there may be thousands of closed files
+        self._writer = None
 
     def remove(self) -> bool:
         """Removes the file, if the path still leads to it; False if it is still there."""
         try:
-            if _identity(os.lstat(self.path)) == self.identity:
+            if _identity(os.lstat(self.path)) == self._identity:
                 os.unlink(self.path)
         except (FileNotFoundError, NotADirectoryError):
             pass
@@ -221,7 +238,7 @@ class DiskFile:
         """Whether the descriptor is still this file's. A host may close descriptors that it does
         not know, and then the next file that it opens has this descriptor, or even the inode."""
         try:
-            is_same = _identity(os.fstat(self._file)) == self.identity
+            is_same = _identity(os.fstat(self._file)) == self._identity
             return is_same and os.pread(self._file, len(self._head), 0) == self._head
         except OSError:
             return False
@@ -243,9 +260,9 @@ class DiskFile:
                 os.close(file)
                 raise
         except FileNotFoundError:
-            self.identity = _NO_FILE
+            self._identity = _NO_FILE
             raise
-        self._file, self.identity = file, _identity(status)
+        self._file, self._identity = file, _identity(status)
 
 
 def _after(parts: list[Any], written: int) -> list[Any]:

@@ -7,27 +7,78 @@ thread says it: neither a call nor a fork waits for a log handler of the host.
 What goes well is said on the level INFO. Where nobody configured logging, Python shows warnings
 only, and an owner would not know whether anything is recorded. There, one line on stderr says what
 is recorded where. It is no warning, because nothing is wrong.
+
+Under gevent or eventlet, the locks of logging belong to the greenlets of a thread. A thread of the
+recorder that waited for one could wait for ever, or stop the greenlets. So it writes warnings to
+stderr, and keeps all lines: the next greenlet that asks the recorder for something says them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import sys
 import time
 from collections import deque
-from traceback import extract_tb, format_exception
+from traceback import extract_tb
 from typing import Any
 
-from calltape_recorder.bounds import AGAIN_SECONDS, MAX_NEWS, MAX_TROUBLE_CHARACTERS, MAX_TROUBLES
+from calltape_recorder.bounds import (
+    AGAIN_SECONDS,
+    MAX_KEPT_LINES,
+    MAX_NEWS,
+    MAX_TROUBLE_CHARACTERS,
+    MAX_TROUBLES,
+)
 from calltape_recorder.keep.ledger import Stats
-from calltape_recorder.log import log, say, write
-from calltape_recorder.threads import is_interrupt
+from calltape_recorder.threads import is_apart, is_interrupt
 from calltape_schema.plain_classes import name_of
 
-__all__ = ["BEGINNING", "AccountNews", "Notices"]
+__all__ = ["BEGINNING", "AccountNews", "Notices", "say", "say_kept"]
 
 BEGINNING = "records"
 """The kind of news that says what is recorded where."""
+
+_log = logging.getLogger("calltape")
+
+_kept: deque[tuple[int, str]] = deque(maxlen=MAX_KEPT_LINES)
+
+
+def say(level: int, text: str) -> None:
+    """Logs a line. It never raises: a handler of the host may."""
+    line = f"calltape, process {os.getpid()}: {text}"
+    if not is_apart():
+        _put(level, line)
+        return
+    _kept.append((level, line))
+    if level >= logging.WARNING and _log.isEnabledFor(level):
+        _write(line)
+
+
+def say_kept() -> None:
+    """Logs what a thread of the recorder could not."""
+    while _kept and not is_apart():
+        with contextlib.suppress(IndexError):  # another thread says it, too
+            _put(*_kept.popleft())
+
+
+def _say_on_stderr(text: str) -> None:
+    """Writes a line to stderr, if nobody handles the log and nobody forbade it: where Python itself
+    prints nothing but warnings."""
+    shows_warnings = logging.lastResort is not None and _log.isEnabledFor(logging.WARNING)
+    if shows_warnings and not _log.hasHandlers():
+        _write(f"calltape, process {os.getpid()}: {text}")
+
+
+def _put(level: int, line: str) -> None:
+    with contextlib.suppress(Exception):
+        _log.log(level, "%s", line)
+
+
+def _write(line: str) -> None:
+    with contextlib.suppress(Exception):  # stderr may be closed, or None
+        sys.stderr.write(f"{line}\n")
 
 
 class Notices:
@@ -56,10 +107,11 @@ class Notices:
         self._note(f"{about}: {what}")
         if self._is_new(about):
             say(logging.WARNING, f"{about}: {what} (said once; see Recorder.stats())")
-            if not log.isEnabledFor(logging.DEBUG):
-                return
-            lines = _without_lines if self._withholds else _with_lines
-            say(logging.DEBUG, f"{about}\n{lines(error)}")
+            if _log.isEnabledFor(logging.DEBUG):
+                # No lines of code, and no other exceptions: they may have the text of one.
+                frames = extract_tb(_traceback_of(error))
+                lines = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
+                say(logging.DEBUG, "\n".join([about, *lines]))
 
     def warn(self, text: str) -> None:
         """Logs a text once."""
@@ -85,7 +137,7 @@ class Notices:
                 text += f" (and {more} times before, within a minute each)"
             say(level, text)
             if kind == BEGINNING:
-                write(text)
+                _say_on_stderr(text)
 
     def forget(self) -> None:
         """Lets trouble be said again, because it was over: at most once a minute."""
@@ -113,21 +165,6 @@ def _without_text(error: BaseException) -> str:
     number = _errno_of(error) if issubclass(type(error), OSError) else None
     reason = f": {os.strerror(number)}" if type(number) is int else ""
     return f"{name_of(type(error))}{reason}"
-
-
-def _with_lines(error: BaseException) -> str:
-    try:
-        return "".join(format_exception(error))
-    except BaseException as broken:  # the code of the exception, or of the one that it came from
-        if is_interrupt(broken):
-            raise
-        return _without_lines(error)
-
-
-def _without_lines(error: BaseException) -> str:
-    """The frames of the traceback. A line of code may have the text of the exception."""
-    frames = extract_tb(_traceback_of(error))
-    return "\n".join(f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames)
 
 
 def _one_line(error: BaseException) -> str:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import time
 from collections.abc import Callable, Sequence
 
-from calltape_recorder.bounds import END_SHARE, MAX_CALLS_IN_FILE
+from calltape_recorder.bounds import AHEAD_SHARE, END_SHARE, MAX_CALLS_IN_FILE
 from calltape_recorder.keep.ledger import Ledger
 from calltape_recorder.options import Options
+from calltape_recorder.threads import RLock
 from calltape_recorder.write.closed_segments import ClosedSegments, Gone
-from calltape_recorder.write.compression import Compression
-from calltape_recorder.write.disk_budget import DiskBudget, Refusal, free_bytes
+from calltape_recorder.write.disk_file import TapeFile
 from calltape_recorder.write.notices import Notices
-from calltape_recorder.write.tape_file import TapeFile
 from calltape_schema import TapeError
 from calltape_schema.endings import Coverage, Dump
 from calltape_schema.groups import Append, NewCall, planned
@@ -22,13 +22,81 @@ from calltape_schema.inputs_table import InputsTable
 from calltape_schema.records import Manifest, Segment
 from calltape_schema.writer import manifest_member
 
-__all__ = ["OtherFile", "Refusal", "Segments"]
+__all__ = ["DiskBudget", "OtherFile", "Refusal", "Segments"]
 
 _LOOK_SECONDS = 1.0
 _FREE_LOOK_BYTES = 16 * 1024 * 1024
 _END_BYTES = 64 * 1024  # of an end without its index, until one was larger
 _LAST_END_BYTES = 8 * 1024  # of the end of a file without calls
 _INDEX_BYTES = 32  # in the end, per group, before it is deflated
+
+
+class Refusal(Exception):  # noqa: N818 - a decision, not an error
+    """No more bytes may be written. Calls are dropped for the reason in ``args[0]``."""
+
+
+def free_bytes(path: str) -> int:
+    """How many bytes are free where a file is."""
+    found = os.statvfs(os.path.dirname(path) or ".")
+    return found.f_bavail * found.f_frsize
+
+
+class DiskBudget:
+    """Shares the bytes of ``max_disk_bytes``. The writer's thread claims some for the tapes
+    (:meth:`claim`), and threads that write ahead borrow some (:meth:`lend`).
+
+    The lock is reentrant: a signal handler may call the model while its thread is in here.
+
+    Args:
+        most: how many bytes there are; None if there is no bound.
+
+    Attributes:
+        lent: bytes of calls under way.
+    """
+
+    def __init__(self, most: int | None) -> None:
+        self.lock = RLock()
+        self._most = most
+        self._taken = 0
+        self._wanted = 0  # the most that was lent at once, within its share
+        self.lent = 0
+
+    @property
+    def for_tapes(self) -> int | None:
+        """How many bytes all tapes may have; None if there is no bound."""
+        if self._most is None:
+            return None
+        # If old tapes are deleted for new ones, the disk is always full. So the bytes that
+        # write-ahead needed once stay free, because it will need them again.
+        return self._most - max(self.lent, self._wanted)
+
+    def claim(self, nbytes: int) -> bool:
+        """Sets how many bytes the tapes have, with what they are about to write. False, and nothing
+        changes, if that is too much."""
+        with self.lock:
+            most = self.for_tapes
+            if most is not None and nbytes > most:
+                return False
+            self._taken = nbytes
+            return True
+
+    def lend(self, nbytes: int) -> bool:
+        """Lends so many more bytes to a call that is written ahead. False, and nothing changes, if
+        that is too much."""
+        with self.lock:
+            lent = self.lent + nbytes
+            if self._most is not None:
+                if lent <= self._most // AHEAD_SHARE:
+                    self._wanted = max(self._wanted, lent)
+                if self._taken + lent > self._most:
+                    return False
+            self.lent = lent
+            return True
+
+    def give_back(self, nbytes: int) -> None:
+        """Takes back so many bytes that were lent, as they are gone from the disk."""
+        with self.lock:
+            self.lent -= nbytes
 
 
 class OtherFile(Exception):  # noqa: N818 - a signal between two functions, not an error
@@ -41,8 +109,7 @@ class Segments:
     Args:
         path: the path of the first file. The others are ``<stem>-00001.tape`` and so on.
         overwrite: whether to replace an existing first file. Later ones take names that are free.
-        options: tell when the next file begins and when to stop, the permissions of the files, and
-            the form in which complete ones are kept.
+        options: tell when the next file begins and when to stop, and the permissions of the files.
         ledger: tells what became of calls, and is told of files that are gone.
         drain: tells what became of the calls since it was called last, the counted inputs of those
             that are not on the tape, and the dumps.
@@ -51,11 +118,10 @@ class Segments:
 
     Attributes:
         budget: who has how much of ``max_disk_bytes``.
-        compression: of the complete files.
         file: counts the files that were begun. A call may refer to bytes of the current file alone.
 
     Raises:
-        TapeError: ``exists`` or ``io``; ``usage`` if this Python cannot write the form.
+        TapeError: ``exists`` or ``io``.
     """
 
     def __init__(
@@ -84,10 +150,6 @@ class Segments:
         self._manifest: Manifest | None = None
         self._began = self._looked = time.monotonic()
         self._free_left = 0
-        self.compression = Compression(
-            options.compress, options.file_mode, notices.complain, self._closed.measure
-        )
-        self.compression.claim(path, overwrite=overwrite)
         self._tape: TapeFile | None = TapeFile(path, overwrite, options.file_mode)
 
     @property
@@ -104,8 +166,7 @@ class Segments:
     @property
     def _tape_bytes(self) -> int:
         tape = self._tape
-        files = self._closed.nbytes + (tape.size if tape else 0)
-        return files + self.compression.nbytes
+        return self._closed.nbytes + (tape.size if tape else 0)
 
     @property
     def bytes_of_file(self) -> int | None:
@@ -172,7 +233,6 @@ class Segments:
             return
         self.file += 1
         self._closed.add(tape, *self._accounts(tape))
-        self.compression.add(tape)
         with contextlib.suppress(OSError):  # it is tried again when the disk takes the next file
             self._closed.seal(self._finish)
 
@@ -215,38 +275,13 @@ class Segments:
                 self._finish(tape, *self._accounts(tape), is_last=True)
             finally:
                 tape.close()
-            self.compression.add(tape)
-        # No file is deleted for it: after the last end, nothing on the tape would say so.
-        self.compression.finish(self._has_room_left)
         if refused is not None:
             raise refused
 
-    def compress_some(self) -> bool:
-        """Compresses a piece of a complete file; False if there is none to compress."""
-        return self.compression.step(self._has_room)
-
-    def _has_room(self, nbytes: int, tape: TapeFile) -> bool:
-        """Whether so many bytes may be written to compress a file. The oldest files give way."""
-        if not self._leaves_free(nbytes):
-            return False
-        while not self.budget.claim(self._needed() + nbytes):
-            if self._closed.next_to_go in (None, tape) or not self._delete_one():
-                return False
-        return True
-
-    def _has_room_left(self, nbytes: int, _tape: TapeFile) -> bool:
-        """Whether so many bytes may be written to compress a file when there will be no other."""
-        return self._leaves_free(nbytes) and self.budget.claim(self._needed(is_last=True) + nbytes)
-
-    def _leaves_free(self, nbytes: int) -> bool:
-        floor = self._options.min_free_bytes
-        return floor is None or free_bytes(self.first_path) >= floor + nbytes
-
     def close(self) -> None:
         """Closes the files as they are."""
-        self.compression.close()
-        for unsealed in list(self._closed.unsealed):
-            unsealed.closed.tape.close()
+        for closed in list(self._closed.unsealed):
+            closed.tape.close()
         if self._tape is not None:
             self._tape.close()
 
@@ -268,7 +303,6 @@ class Segments:
         while True:
             path = f"{self._stem}-{self._number + 1:05d}.tape"
             try:
-                self.compression.claim(path, overwrite=False)
                 tape = TapeFile(path, overwrite=False, mode=self._options.file_mode)
             except TapeError as error:
                 if error.kind != "exists":
@@ -333,7 +367,7 @@ class Segments:
             besides: a file whose end is not counted.
             is_last: whether there will be no other file.
         """
-        opened = [unsealed.closed.tape for unsealed in self._closed.unsealed]
+        opened = [closed.tape for closed in self._closed.unsealed]
         if self._tape is not None:
             opened.append(self._tape)
         ends = sum(

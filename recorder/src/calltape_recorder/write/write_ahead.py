@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator
 from calltape_recorder.bounds import MAX_AHEAD_FILES
 from calltape_recorder.call import Call
 from calltape_recorder.threads import RLock
-from calltape_recorder.write.disk_budget import DiskBudget
+from calltape_recorder.write.disk_file import TapeFile
 from calltape_recorder.write.encoding import Encoder
-from calltape_recorder.write.tape_file import TapeFile
+from calltape_recorder.write.segments import DiskBudget
 from calltape_schema import TapeError
 from calltape_schema.groups import planned
 from calltape_schema.records import Manifest

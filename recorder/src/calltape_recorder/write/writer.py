@@ -1,4 +1,4 @@
-"""The queue of ended calls, and the one background thread that writes them."""
+"""The queue of ended calls, the one thread that writes them, and calls that only wait."""
 
 from __future__ import annotations
 
@@ -8,19 +8,36 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from calltape_recorder.bounds import FEWEST_QUEUED_CALLS, QUEUED_CALL_BYTES, STUCK_SECONDS
+from calltape_recorder.bounds import (
+    FEWEST_QUEUED_CALLS,
+    MAX_DUMPS,
+    MAX_REASON_CHARACTERS,
+    QUEUED_CALL_BYTES,
+    STUCK_SECONDS,
+)
 from calltape_recorder.call import Call, QueuedCall
 from calltape_recorder.keep.ledger import Ledger
+from calltape_recorder.keep.policies import FlightRecorder
 from calltape_recorder.snapshot.buffers import Buffers
 from calltape_recorder.snapshot.copies import release
-from calltape_recorder.threads import Event, HasLock, get_ident, lent, sleep, start_thread, wait_for
+from calltape_recorder.threads import (
+    Event,
+    HasLock,
+    RLock,
+    get_ident,
+    lent,
+    sleep,
+    start_thread,
+    wait_for,
+)
 from calltape_recorder.write.encoding import Encoder, forget
 from calltape_recorder.write.notices import Notices
 from calltape_recorder.write.segments import OtherFile, Refusal, Segments
 from calltape_schema import TapeError
+from calltape_schema.endings import Dump
 from calltape_schema.groups import NewCall
 
-__all__ = ["Writer"]
+__all__ = ["HeldCalls", "Writer"]
 
 # Many small calls are written at once. Every write gives the interpreter lock away, and a busy host
 # lets it come back only after its switch interval. Records of calls that are written together share
@@ -197,8 +214,6 @@ class Writer:
                     self._notices.complain("calls could not be written", error)
             elif self._stopping:
                 return
-            elif self._segments.compress_some():  # a piece: a call that comes now waits for it
-                sleep(_PAUSE_SECONDS)
             else:
                 empty += 1
                 self._wait(asleep=empty >= _IDLE_POLLS)
@@ -337,3 +352,61 @@ def _reason(error: Exception) -> str:
     if not isinstance(error, OSError):
         return "internal"
     return "disk_full" if error.errno in _NO_ROOM else "io"
+
+
+class HeldCalls:
+    """The flight recorder: holds ended calls in memory, the oldest first, until something asks for
+    them. Any thread may use it."""
+
+    def __init__(
+        self, size: FlightRecorder, put: Callable[[Call], None], drop: Callable[[Call], None]
+    ) -> None:
+        self._size = size
+        self._put = put
+        self._drop = drop
+        self.lock = RLock()
+        self._calls: deque[Call] = deque()
+        self._bytes = 0
+        self._dumps: list[Dump] = []
+
+    def hold(self, call: Call) -> None:
+        """Takes a call, and drops the oldest ones if there are too many."""
+        old: list[Call] = []
+        with self.lock:
+            self._bytes += call.nbytes
+            self._calls.append(call)
+            while len(self._calls) > self._size.calls or self._bytes > self._size.bytes:
+                oldest = self._calls.popleft()
+                self._bytes -= oldest.nbytes
+                old.append(oldest)
+        for oldest in old:
+            self._drop(oldest)
+
+    def dump(self, reason: str, *more: Call) -> int:
+        """Hands all calls, and ``more`` after them, to the writer. Returns how many they are."""
+        with self.lock:
+            calls = [*self._calls, *more]
+            self._calls.clear()
+            self._bytes = 0
+            if len(self._dumps) < MAX_DUMPS:
+                text = reason.encode("utf-8", "backslashreplace").decode()[:MAX_REASON_CHARACTERS]
+                dump = Dump(time_ns=time.time_ns(), reason=text, calls=len(calls))
+                self._dumps.append(dump)
+        for call in calls:
+            self._put(call)
+        return len(calls)
+
+    def clear(self) -> None:
+        """Drops all calls."""
+        with self.lock:
+            calls = list(self._calls)
+            self._calls.clear()
+            self._bytes = 0
+        for call in calls:
+            self._drop(call)
+
+    def drain_dumps(self) -> tuple[Dump, ...]:
+        """The dumps since this was asked last."""
+        with self.lock:
+            dumps, self._dumps = self._dumps, []
+        return tuple(dumps)

@@ -1,4 +1,4 @@
-"""Looks for the target of a recording, in every Python process that has ``CALLTAPE`` set.
+"""Reads ``CALLTAPE``, and looks for the target that it names, in every Python process that has it.
 
 Python loads this file when it starts, from its directory and outside of any package. So it imports
 only the standard library, and as little of it as possible. A process that never imports the target
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     Found: TypeAlias = tuple[Any, str, Any]
     """The object that has the attribute, the attribute's name, and its value."""
 
-# Python's start-up loads this file and calltape_variable outside of any package. Tests import both
-# as a part of calltape_recorder.
-if TYPE_CHECKING or __package__:
-    from calltape_recorder.launch.startup.calltape_variable import VARIABLE, seconds, split
-else:
-    from calltape_variable import VARIABLE, seconds, split
+__all__ = ["VARIABLE", "begin", "has_tape", "models_there", "resolve", "seconds", "split"]
 
-__all__ = ["begin", "resolve"]
+VARIABLE = "CALLTAPE"
+"""The environment variable that has the settings."""
+
+_MAX_TEXT = 65536  # characters of it
+_MAX_NAMES = 5  # models that are named
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 _SAID = "CALLTAPE_SAID"
 _WAIT = 600.0  # seconds that an attribute may take to appear
@@ -40,6 +40,49 @@ _POLL = 0.2  # seconds
 _EARLY = (2.0, 0.02)  # scripts mostly assign early: for so many seconds, poll at this interval
 _PATIENCE = 1.0  # seconds that an import waits for the recorder that begins in another thread
 _MISSING = object()
+
+
+def split(text: str) -> dict[str, Any]:
+    """The settings in ``CALLTAPE``: ``key=value`` items with ``;`` between them, or a JSON object,
+    whose values may have a ``;`` in them.
+
+    Raises:
+        ValueError: the text is neither of the two, or too long.
+    """
+    if len(text) > _MAX_TEXT:
+        raise ValueError(f"{VARIABLE} has {len(text)} characters, at most {_MAX_TEXT} are read")
+    text = text.strip()
+    if text.startswith("{"):
+        import json
+
+        return dict(json.loads(text))  # text that starts with a brace is an object or an error
+    settings: dict[str, Any] = {}
+    for item in filter(None, map(str.strip, text.split(";"))):
+        key, equals, value = item.partition("=")
+        key = key.strip()
+        if not equals or not key:
+            raise ValueError(f"{item[:100]!r} is no key=value")
+        if key in settings:
+            raise ValueError(f"{key} is there twice")
+        settings[key] = value.strip()
+    return settings
+
+
+def seconds(value: object) -> float:
+    """A duration in seconds, from a number or from text such as ``90``, ``1.5h``, ``10m``, ``7d``.
+
+    Raises:
+        ValueError: the value is anything else, negative, or not finite.
+    """
+    number = "" if isinstance(value, bool) else str(value).strip()
+    unit = number.lstrip("0123456789.")
+    try:
+        result = float(number.removesuffix(unit)) * _UNITS[unit]
+    except (ValueError, KeyError):
+        result = -1
+    if not 0 <= result < float("inf"):
+        raise ValueError(f"{value!r:.100} is no duration")
+    return result
 
 
 def begin() -> None:
@@ -51,8 +94,6 @@ def begin() -> None:
     try:
         settings = split(text)
         module, colon, attribute = str(settings.get("target", "")).partition(":")
-        if "<locals>" in attribute:
-            raise ValueError(_explaining().about_locals(module, attribute))
         if not colon or not module or not all(attribute.split(".")):
             raise ValueError("the target must be written like module:attribute")
         wait = seconds(settings.get("wait", _WAIT))
@@ -83,7 +124,6 @@ class _Lookout:
         self._watching = 0  # the process in which a thread polls
         self._follows = False  # whether forks and the end of the process are followed
         self._has_forked = False
-        self._appeared: dict[str, float] = {}  # when parts of the name were there first
 
     def begin(self) -> None:
         if self.module != "__main__":
@@ -100,9 +140,9 @@ class _Lookout:
         if self._done or pid != os.getpid() or self.module in sys.modules:
             return
         tape = str(self._settings.get("tape"))
-        if not _explaining().has_tape(tape, since):
+        if not has_tape(tape, since):
             said = f"nobody imported {self.module}, and no tape is in {tape}: nothing is recorded"
-            _say(_with(said, lambda: _explaining().about_module()))
+            _say(said + models_there())
 
     def arrived(self, module: ModuleType) -> None:
         """An import executed the module. It may be the script as well, and the script's own copy
@@ -156,12 +196,8 @@ class _Lookout:
         self._done = True
         if self._settings.get("pid") == pid or (self.module != "__main__" and self._modules()):
             what = "was not attached to" if self._found else "did not appear"
-            said = f"{self.module}:{self._attribute} {what} {when}: nothing is recorded"
-            _say(said if self._found else _with(said, lambda: self._why(when)))
-
-    def _why(self, when: str) -> str:
-        names, seen, ends = self._attribute, self._appeared, not when.startswith("within")
-        return str(_explaining().about_name(self._modules(), names, seen, ends=ends))
+            there = "" if self._found else models_there()
+            _say(f"{self.module}:{self._attribute} {what} {when}: nothing is recorded{there}")
 
     def _try(self, module: ModuleType | None = None) -> bool:
         """Attaches if the target exists. A ``module`` that was just imported is attached to even if
@@ -223,21 +259,7 @@ class _Lookout:
             found = resolve(module, self._attribute)
             if found is not None:
                 return found
-            self._note(module)
         return None
-
-    def _note(self, module: ModuleType) -> None:
-        """Notes which parts of the name are there."""
-        self._appeared.setdefault(module.__name__, time.time())
-        value: Any = module
-        done = f"{module.__name__}:"
-        for name in self._attribute.split("."):
-            value = _member(value, name)
-            if value is None:
-                return
-            done += name
-            self._appeared.setdefault(done, time.time())
-            done += "."
 
     def _modules(self) -> list[ModuleType]:
         """The modules that may have the target: its module, and the script if it is this module."""
@@ -380,22 +402,33 @@ def _say(text: str) -> None:
     logging.getLogger("calltape").warning("calltape, process %d: %s", os.getpid(), text)
 
 
-def _explaining() -> Any:
-    """The module that explains. By now this directory is no longer on the path."""
-    import importlib.util
-
-    name = "calltape_explaining"
-    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{name}.py")
-    spec: Any = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def _with(said: str, why: Callable[[], str]) -> str:
-    """What is said, with the reason if it can be found."""
+def has_tape(folder: str, since: float) -> bool:
+    """Whether a tape was written in the folder after ``since``, in seconds since 1970. In doubt,
+    True."""
     try:
-        reason = why()
-    except Exception:  # an object of the host may be anything
-        return said
-    return f"{said}; {reason}" if reason else said
+        for name in os.listdir(folder):
+            # Some file systems keep the time of a file in whole seconds.
+            if name.endswith(".tape") and os.stat(f"{folder}/{name}").st_mtime >= since - 2:
+                return True
+    except FileNotFoundError:  # the folder is missing, or a file was deleted meanwhile
+        return os.path.isdir(folder)
+    except (OSError, ValueError):
+        return True
+    return False
+
+
+def models_there() -> str:
+    """The classes of the models that are a part of no other, for a message: of a class, all
+    instances are recorded. It looks at names and runs no code of the host."""
+    base = getattr(getattr(sys.modules.get("torch"), "nn", None), "Module", None)
+    if base is None:
+        return ""
+    import gc
+
+    models = [one for one in gc.get_objects() if issubclass(type(one), base)]
+    inner = {id(part) for one in models for part in (vars(one).get("_modules") or {}).values()}
+    classes = {type(one) for one in models if id(one) not in inner}
+    names = sorted(f"{cls.__module__}:{cls.__qualname__}"[:100] for cls in classes)
+    if len(names) > _MAX_NAMES:
+        names[_MAX_NAMES:] = [f"and {len(names) - _MAX_NAMES} more"]
+    return f". There are models of the classes {', '.join(names)}" if names else ""
