@@ -285,7 +285,7 @@ class TapeFile(TapeBytes):
     def _unpacked_bytes(self, file: int) -> int | None:
         with open(os.dup(file), "rb") as packed:
             packed.seek(0)
-            return unpacked(packed, self.path, self.path, lambda: os.fstat(file).st_size)
+            return unpacked(packed, self.path, lambda: os.fstat(file).st_size)
 
     def _take(self, unpacked: int, packed_bytes: int) -> None:
         """Reads the decompressed bytes from now on."""
