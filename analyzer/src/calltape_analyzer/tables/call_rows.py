@@ -96,7 +96,7 @@ class _Rows:
                 except TapeError as error:
                     if not is_damage(error):
                         raise
-                    segment.report(segment.located(error, position), position)
+                    segment.reported(error, position)
                     continue
                 self._add(tape, record, sizes)
                 if len(self._numbers) >= self._most:

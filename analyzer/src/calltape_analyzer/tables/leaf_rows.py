@@ -91,7 +91,7 @@ class _Rows:
                 except TapeError as error:
                     if not is_damage(error):
                         raise
-                    segment.report(segment.located(error, position), position)
+                    segment.reported(error, position)
                     continue
                 for name, tree, leaves in found:
                     self._add(tape, record.call, name, leaves, tree)
