@@ -99,6 +99,25 @@ def test_one_that_was_killed_lacks_the_last_calls(tmp_path: Path, of_rank: Any) 
         assert len(tape) == 4
 
 
+def test_one_that_was_killed_has_seen_fewer_values(tmp_path: Path, of_rank: Any) -> None:
+    model = Tokens()
+    for rank, calls in ((0, 3), (1, 5)):
+        of_rank(rank)
+        path = tmp_path / f"{rank}.tape"
+        recorder = record(model, path)
+        for value in range(calls):
+            model(torch.tensor([value]))
+        recorder.flush()
+        content = path.read_bytes()
+        recorder.close()
+        if not rank:
+            path.write_bytes(content)  # as if the process was killed now
+    with open_tape(tmp_path) as tape:
+        assert tape.other_ranks == (str(tmp_path / "0.tape"),)
+        assert len(tape) == 5
+    assert survey(tmp_path).target().coverage.kept == 5
+
+
 def test_two_runs_of_a_job_have_steps_of_their_own(tmp_path: Path, of_rank: Any) -> None:
     for job in "ab":
         for rank in (0, 1):

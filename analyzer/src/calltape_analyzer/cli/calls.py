@@ -24,6 +24,7 @@ from calltape_analyzer.reading.segment import UNDER_WAY, UNDER_WAY_WORDS
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import printable
 from calltape_schema.errors import TapeError
+from calltape_schema.packing import pack
 from calltape_schema.recent import Recent
 from calltape_schema.records import CallRecord
 from calltape_schema.tree import Node
@@ -126,18 +127,19 @@ def _under(record: CallRecord) -> str:
 
 
 def _texts(tape: Tape, record: CallRecord, known: Recent) -> _Texts:
-    """What a call took and gave. Of calls that have only tensors, many are alike: their texts are
-    made once."""
+    """What a call took and gave. Many calls are alike: their texts are made once."""
     inputs, outputs = record.inputs, record.outputs
-    if record.error is not None or outputs is None or inputs.scalars or outputs.scalars:
+    if record.error is not None or outputs is None:
         return _rendered(tape, record)
+    scalars = pack([inputs.scalars, outputs.scalars])  # there 1, 1.0 and True differ
     key = (
-        inputs.structure, inputs.leaves, outputs.structure, outputs.leaves, record.outputs_missing
+        inputs.structure, inputs.leaves, outputs.structure, outputs.leaves, scalars,
+        record.outputs_missing,
     )  # fmt: skip
     found: _Texts | None = known.get(key)
     if found is None:
         found = _rendered(tape, record)
-        size = sum(map(len, key[:4])) + len(found.inputs) + len(found.result)
+        size = sum(map(len, key[:5])) + len(found.inputs) + len(found.result)
         known.keep(key, found, size)
     return found
 

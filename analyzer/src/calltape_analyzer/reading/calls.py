@@ -48,30 +48,24 @@ class Calls(Sequence[Call]):
             self._segments = [segment for segment in self._segments if len(segment)]
         self._count()
 
-    def _scan(self, segments: Iterable[Segment]) -> None:
-        """Makes the single calls of files known."""
-        unknown = [segment for segment in segments if segment.unscanned_end is not None]
-        for segment in unknown:
-            segment.scan()
-        if unknown:
-            self._recount()
-
-    def _scan_all(self) -> None:
-        if not self._is_known:
-            self._scan(self._segments)
-            self._recount()
-
     def scan(self) -> None:
         """Reads the records of all files of which only the ends were read. From here on, there are
         as many calls as are said."""
-        self._scan_all()
+        if not self._is_known:
+            self._scan(self._segments)
+
+    def _scan(self, segments: Iterable[Segment]) -> None:
+        for segment in segments:
+            if segment.unscanned_end is not None:
+                segment.scan()
+        self._recount()
 
     def __len__(self) -> int:
         self._recount()
         return self._ends[-1] if self._ends else 0
 
     def __iter__(self) -> Iterator[Call]:
-        self._scan_all()
+        self.scan()
         return iter(steps(self._each(self._placed()), "calls", len(self)))
 
     @overload
@@ -81,7 +75,7 @@ class Calls(Sequence[Call]):
     def __getitem__(self, index: slice) -> list[Call]: ...
 
     def __getitem__(self, index: int | slice) -> Call | list[Call]:
-        self._scan_all()
+        self.scan()
         if isinstance(index, slice):
             return [self._at(position) for position in range(*index.indices(len(self)))]
         position = index.__index__()
@@ -128,7 +122,7 @@ class Calls(Sequence[Call]):
 
     def by_recording(self) -> list[Iterator[Call]]:
         """The calls of each recording, in the order of their numbers; every call comes once."""
-        self._scan_all()
+        self.scan()
         found: dict[bytes, list[tuple[int, Segment]]] = {}
         for start, segment in self._placed():
             found.setdefault(segment.manifest.tape, []).append((start, segment))

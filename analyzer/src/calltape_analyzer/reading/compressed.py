@@ -73,20 +73,16 @@ def most_unpacked(size: int) -> int:
     return max(_LEAST_BYTES, _TIMES_FILE * size)
 
 
-def unpacked(
-    packed: io.BufferedReader[Any], name: str, path: str, received: Callable[[], int]
-) -> int | None:
+def unpacked(packed: io.BufferedReader[Any], path: str, received: Callable[[], int]) -> int | None:
     """The bytes of a compressed tape in a temporary file, which is gone when it is closed.
 
     Args:
         packed: the file, at its beginning.
-        name: of the file.
         path: errors show it like this.
         received: how many bytes of the compressed file are surely there.
 
     Returns:
-        A descriptor, which belongs to the caller; None if it is no compressed tape by its
-            name or its bytes.
+        A descriptor, which belongs to the caller; None if its first bytes are of no compression.
 
     Raises:
         TapeError: ``damaged`` if it breaks the form of its compression, but within
@@ -95,8 +91,6 @@ def unpacked(
             Zstandard is not installed; ``io``.
         OSError: it cannot be read, or the temporary file not written.
     """
-    if not is_compressed(name):
-        return None
     first = packed.peek(4)
     opener = _OPENERS.get(first[:4]) or _OPENERS.get(first[:2])
     if opener is None:

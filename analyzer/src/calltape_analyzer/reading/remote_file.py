@@ -143,7 +143,7 @@ def _unpacked(remote: RemoteFile) -> int | None:
     stream = _Stream(remote)
     try:
         with io.BufferedReader(stream, _NEAR) as source:
-            return unpacked(source, name_of(remote.location), remote.path, lambda: stream.done)
+            return unpacked(source, remote.path, lambda: stream.done)
     except OSError as error:
         reason = f"cannot decompress the file: {error.strerror or error}"
         raise TapeError("io", reason, path=remote.path) from None

@@ -7,9 +7,8 @@ in which each call stands once, and damage that names the files.
 
 from __future__ import annotations
 
-import hashlib
 import os
-from collections import Counter
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 
 from calltape_analyzer.pytree.classes import ClassIndex
@@ -39,12 +38,12 @@ def without_repeats(parts: Sequence[Segment], damage: Damage) -> list[Segment]:
     preferred = sorted(parts, key=lambda part: (part.end is None, -_calls_in(part)))
     complete = [part for part in preferred if not part.is_ahead]
     ahead = [part for part in preferred if part.is_ahead]
-    gone = _drop_copies(complete, damage) + _drop_copies([a for a in ahead if len(a)], damage)
-    complete = _others(complete, gone)
-    repeated = _in_several(complete)
-    if repeated:
-        gone += _leave_out(complete, repeated, damage)
-    _leave_out_completed(complete, ahead)
+    gone = [
+        *_drop_empty(complete, damage),
+        *_leave_out(complete, _in_several(complete), damage),
+        *_leave_out(ahead, _in_several(ahead), damage),
+    ]
+    _leave_out_completed(_others(complete, gone), ahead)
     return _others(parts, gone)
 
 
@@ -53,22 +52,16 @@ def _others(parts: Sequence[Segment], gone: Sequence[Segment]) -> list[Segment]:
     return [part for part in parts if id(part) not in left_out]
 
 
-def _drop_copies(files: Sequence[Segment], damage: Damage) -> list[Segment]:
-    """Closes files that have the same calls as another file, and returns them."""
-    alike = Counter(map(_extent, files))
-    kept: dict[bytes, Segment] = {}
+def _drop_empty(files: Sequence[Segment], damage: Damage) -> list[Segment]:
+    """Closes files without calls that say the same as another one, and returns them."""
+    kept: dict[tuple[int, str], Segment] = {}
     found: list[Segment] = []
     for file in files:
-        if alike[_extent(file)] == 1:
-            continue  # nearly always so; then no content has to be read
-        original = kept.setdefault(_digest(file), file)
-        if original is file:
-            continue
-        found.append(file)
-        if _is_compressed(file, original):
-            file.close()
-        else:
-            _drop(file, [original], damage)
+        if file.extent is None:
+            original = kept.setdefault((file.part, repr(file.end)), file)
+            if original is not file:
+                found.append(file)
+                _drop(file, [original], damage)
     return found
 
 
@@ -80,32 +73,9 @@ def _is_compressed(file: Segment, original: Segment) -> bool:
     return long in (short, *(f"{short}{suffix}" for suffix in COMPRESSIONS))
 
 
-def _extent(file: Segment) -> tuple[int, ...]:
-    """What copies have in common, and few other files."""
-    extent = file.extent
-    return (0, file.part) if extent is None else (_calls_in(file), *extent)
-
-
 def _calls_in(file: Segment) -> int:
     """How many calls a file has, those that were left out too."""
     return len(file) + file.left_out
-
-
-def _digest(file: Segment) -> bytes:
-    """Equal for files of equal calls. For files without calls: equal if the ends are."""
-    made = hashlib.blake2b(repr(_extent(file)).encode())
-    if not file.numbers:
-        made.update(repr(file.end).encode("utf-8", "surrogatepass"))
-    for position, number in enumerate(file.numbers):
-        try:
-            stated = _call(file, position).stated()
-        except TapeError as error:
-            if not is_damage(error):
-                raise
-            stated = b""
-        made.update(f"{number} {len(stated)} ".encode())
-        made.update(stated)
-    return made.digest()
 
 
 def _call(file: Segment, position: int) -> Call:
@@ -113,6 +83,10 @@ def _call(file: Segment, position: int) -> Call:
 
 
 def _drop(file: Segment, originals: Sequence[Segment], damage: Damage) -> None:
+    """Closes a file that is a copy of others."""
+    if all(_is_compressed(file, original) for original in originals):
+        file.close()
+        return
     for original in dict.fromkeys(originals):
         original.copies.append(file.location)
     calls = len(file.numbers)
@@ -165,7 +139,11 @@ def _leave_out(files: Sequence[Segment], repeated: set[int], damage: Damage) -> 
     else; they are closed."""
     owners: dict[int, tuple[Segment, int]] = {}
     gone: list[Segment] = []
+    ordered = sorted(repeated)
     for file in files:
+        low, high = file.extent or (0, -1)
+        if bisect_left(ordered, low) == bisect_right(ordered, high):
+            continue  # nearly always so; then it is not scanned
         own = [(n, at) for at, n in enumerate(file.numbers) if n in repeated]
         again = [(n, at) for n, at in own if n in owners]
         others = [n for n, at in again if _is_other(file, at, owners[n])]

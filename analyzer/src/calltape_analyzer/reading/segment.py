@@ -332,14 +332,10 @@ class Segment:
             self._scan.numbers, 0 if segment is None else segment.first_call
         )
 
-    @property
+    @cached_property
     def is_ahead(self) -> bool:
         """Whether this is a write-ahead file: its only call was under way, or it has no call and
         the name of such a file."""
-        return self._is_ahead
-
-    @cached_property
-    def _is_ahead(self) -> bool:
         if self.end is not None or len(self._scan) > 1:
             return False
         if not len(self._scan):
@@ -601,7 +597,7 @@ class Segment:
                 self._checked[position] |= _WHOLE
                 return
             self._checked[position] |= _BROKEN
-            self.report(self._damaged_blob(record.call, found), position)
+            self._report(self._damaged_blob(record.call, found), position)
         raise self._damaged_blob(record.call, found)
 
     def holders(self, record: GroupedRecord, keys: Iterable[str]) -> list[Holder]:
@@ -640,10 +636,10 @@ class Segment:
         """The error, located; it is added to the list if it says something about the call."""
         located = self.located(error, position)
         if is_damage(located):
-            self.report(located, position)
+            self._report(located, position)
         return located
 
-    def report(self, error: TapeError, position: int) -> None:
+    def _report(self, error: TapeError, position: int) -> None:
         """Adds the damage of a call to the list, once per call."""
         if not self._checked[position] & _TOLD:
             self._checked[position] |= _TOLD

@@ -20,7 +20,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from calltape_analyzer.reading.compressed import is_compressed, unpacked
 from calltape_analyzer.reading.damage import no_descriptor
@@ -155,13 +155,6 @@ descriptors = Descriptors()
 """The descriptors of all tapes of this process."""
 
 
-class _Version(NamedTuple):
-    """What differs between two states of a file."""
-
-    size: int
-    changed_ns: int
-
-
 class TapeBytes(ABC):
     """Where the bytes of a tape come from, a file on this machine or one behind a URL: bytes at
     offsets, and an error if they are no longer those of the file that was opened.
@@ -258,7 +251,7 @@ class TapeFile(TapeBytes):
         super().__init__(path, path if location is None else location)
         self._disk_bytes = 0
         self._identity: tuple[int, int] | None = None
-        self._version: _Version | None = None
+        self._version: tuple[int, int] | None = None  # size, and when it was changed
         self._head: tuple[int, int] | None = None
         self._is_sealed = False
         self._held: bytes | None = None
@@ -285,7 +278,7 @@ class TapeFile(TapeBytes):
     def _unpacked_bytes(self, file: int) -> int | None:
         with open(os.dup(file), "rb") as packed:
             packed.seek(0)
-            return unpacked(packed, self.path, self.path, lambda: os.fstat(file).st_size)
+            return unpacked(packed, self.path, lambda: os.fstat(file).st_size)
 
     def _take(self, unpacked: int, packed_bytes: int) -> None:
         """Reads the decompressed bytes from now on."""
@@ -303,7 +296,7 @@ class TapeFile(TapeBytes):
         before = self._version
         status = self._use(os.fstat)
         self._version = _version(status)
-        self.size = self._version.size
+        self.size = status.st_size
         self._disk_bytes = min(self.size, getattr(status, "st_blocks", self.size) * 512)
         if self._most_disk_bytes is not None:
             self._disk_bytes = min(self.size, self._most_disk_bytes)
@@ -462,8 +455,8 @@ def _next_data(file: int, offset: int, size: int) -> int:
         return size if error.errno == errno.ENXIO else offset
 
 
-def _version(status: os.stat_result) -> _Version:
-    return _Version(status.st_size, status.st_mtime_ns)
+def _version(status: os.stat_result) -> tuple[int, int]:
+    return status.st_size, status.st_mtime_ns
 
 
 def _parts(file: int, offset: int, size: int) -> list[bytes]:

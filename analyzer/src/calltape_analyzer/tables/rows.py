@@ -238,7 +238,7 @@ def _read(
             except TapeError as error:
                 if not is_damage(error):
                     raise
-                segment.report(segment.located(error, position), position)
+                segment.reported(error, position)
                 continue
             yield recording, record, found
 
