@@ -13,6 +13,9 @@ from hypothesis import HealthCheck, given, settings
 
 from calltape_analyzer import RedactionError, TapeError, UsageError, open_tape, redact, replay
 from calltape_analyzer.redacting import keyed_redaction
+from calltape_analyzer.redacting.answers import Question
+from calltape_analyzer.redacting.call_redaction import ElementRanges
+from calltape_analyzer.redacting.pseudonyms import Pseudonyms
 from calltape_schema.endings import Coverage
 from calltape_schema.storage import BytesSink
 from calltape_schema.writer import TapeWriter
@@ -135,13 +138,39 @@ def test_a_result_that_says_something_else_is_not_written(
 ) -> None:
     source = written(tmp_path / "a.tape", [((torch.ones(n, 3),), {}) for n in (2, 3)])
     with open_tape(source) as tape, monkeypatch.context() as patch:
-        patch.setattr(keyed_redaction, "difference", lambda before, after: "variants")
+        patch.setattr(keyed_redaction, "difference", lambda before, after: Question("variants"))
         with pytest.raises(RedactionError, match="variants"):
             redact(tape, tmp_path / "b.tape")
         patch.setattr(keyed_redaction, "found_in", lambda path, values: [b"secret"])
         with pytest.raises(RedactionError, match="1 value"):
             redact(tape, tmp_path / "b.tape")
     assert os.listdir(tmp_path) == ["a.tape"]
+
+
+@pytest.mark.parametrize("what", ["texts", "ranges", "names"])
+def test_the_proof_finds_another_answer(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever a fault of redaction makes of it: two texts one, a range another one, a key a word
+    that stands before another."""
+    calls: list[Any] = [
+        (
+            (torch.arange(4000, 5000 + n),),
+            {"mode": mode, "more": {"a key": torch.ones(n), "b": torch.ones(2)}},
+        )
+        for n, mode in enumerate(["sum", "max"] * 4)
+    ]
+    source = written(tmp_path / "a.tape", calls)
+    faults: dict[str, tuple[Any, str, Any]] = {
+        "texts": (Pseudonyms, "text", lambda _, value: "x" * len(value)),
+        "ranges": (ElementRanges, "of", lambda *_: (0, 9)),
+        "names": (keyed_redaction, "ordered_keys", lambda _: {"a key": "z (0)"}),
+    }
+    with open_tape(source) as tape:
+        redact(tape, tmp_path / "b.tape")
+        monkeypatch.setattr(*faults[what])
+        with pytest.raises(RedactionError, match="would say something else"):
+            redact(tape, tmp_path / "c.tape")
 
 
 def test_the_size_of_a_long_list_is_no_data(tmp_path: Path) -> None:
