@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,9 +19,6 @@ from calltape_schema.tree import DictNode, FieldsNode, ScalarNode, TensorNode
 __all__ = ["WAYS", "Secrets", "Way"]
 
 _LEAST_TEXT, _LEAST_ROW, _LEAST_NUMBER = 6, 3, 9
-_MOST_PATHS = 300
-_BITS = 40.0
-"""Rows that say less are found by chance, where other numbers of the same range are kept."""
 
 
 class Secrets:
@@ -76,23 +72,6 @@ class Secrets:
                 return path
         return ""
 
-    def paths(self, kind: str) -> list[str]:
-        """The paths of ids, floats or texts."""
-        return list(self._paths.get(kind, ()))[:_MOST_PATHS]
-
-    @cached_property
-    def _paths(self) -> dict[str, dict[str, None]]:
-        found: dict[str, dict[str, None]] = {}
-        for call in self._tape.calls:
-            record = call.record
-            for root, tree in (("", record.inputs), ("outputs", record.outputs)):
-                for path, node in nodes_with_paths(tree.spec().root, root) if tree else ():
-                    kind = node.kind if isinstance(node, ScalarNode) else ""
-                    if isinstance(node, TensorNode) and tree is not None:
-                        kind = "floats" if "float" in tree.facts()[node.leaf].dtype else "ids"
-                    found.setdefault(kind, {})[path] = None
-        return found
-
     @cached_property
     def kept(self) -> set[bytes]:
         """What stands at that path, and may stand elsewhere too."""
@@ -117,20 +96,18 @@ class Way:
     Attributes:
         name: for people.
         options: of :func:`~calltape_analyzer.redact`.
-        hides: whether a row must not be on the new tape.
         keeps_ranges: whether findings tell the ranges that they told.
         fits: whether a tape has what it is for.
     """
 
     name: str
     options: Callable[[Secrets], dict[str, Any]]
-    hides: Callable[[torch.Tensor], bool] = lambda row: True
     keeps_ranges: bool = True
     fits: Callable[[Secrets], bool] = lambda secrets: True
 
     def private(self, secrets: Secrets) -> tuple[list[bytes], list[bytes]]:
         """The texts and the rows that are to be gone."""
-        gone = list(dict.fromkeys(_bytes(row) for row in secrets.rows if self.hides(row)))
+        gone = list(dict.fromkeys(_bytes(row) for row in secrets.rows))
         if "keep" not in self.options(secrets):
             return secrets.texts, gone
         kept = secrets.kept
@@ -144,48 +121,9 @@ def _bytes(row: torch.Tensor) -> bytes:
     return row.contiguous().numpy().tobytes()
 
 
-def _is_an_id_row(row: torch.Tensor) -> bool:
-    """Whether a row is to be gone under --permute: floats, and whole numbers that say something. A
-    mask says little. Positions, which follow each other, and offsets, which begin at 0 and are in
-    order, stay, as docs/privacy.md says."""
-    if row.dtype.is_floating_point:
-        return True
-    steps = row[1:] - row[:-1]
-    are_positions = bool((steps == 1).all())
-    are_offsets = int(row[0]) == 0 and bool((steps >= 0).all())
-    return _says_something(row) and not are_positions and not are_offsets
-
-
-def _is_signal(row: torch.Tensor) -> bool:
-    """Whether a row is to be gone under --noise: it is finite, and says something. Few small
-    integers are drawn again by chance."""
-    if not row.dtype.is_floating_point:
-        return _says_something(row)
-    return bool(row.isfinite().all()) and len(set(row.tolist())) * 16 >= _BITS
-
-
-def _says_something(row: torch.Tensor) -> bool:
-    return len(set(row.tolist())) * math.log2(max(int(row.max()), 1)) >= _BITS
-
-
-def _way(option: str, kind: str, hides: Callable[[torch.Tensor], bool] = lambda row: True) -> Way:
-    """An option with all paths of one kind."""
-    name = option.removeprefix("--")
-    return Way(
-        f"{option} {kind}", lambda secrets: {name: secrets.paths(kind)}, hides,
-        keeps_ranges=name == "hash", fits=lambda secrets: bool(secrets.paths(kind)),
-    )  # fmt: skip
-
-
 WAYS = (
     Way("defaults", lambda secrets: {}),
-    _way("--hash", "str"),
     Way("--shapes-only '*'", lambda secrets: {"shapes_only": "*"}, keeps_ranges=False),
-    _way("--permute", "ids", _is_an_id_row),
-    _way("--noise", "floats", _is_signal),
-    Way("--hash '*'", lambda secrets: {"hash": "*"}),
-    Way("--permute '*'", lambda secrets: {"permute": "*"}, _is_an_id_row, keeps_ranges=False),
-    Way("--noise '*'", lambda secrets: {"noise": "*"}, _is_signal, keeps_ranges=False),
     Way("--keep ONE", lambda secrets: {"keep": secrets.first}, fits=lambda s: bool(s.first)),
 )
-"""Every policy by itself, for the paths that it is for and for all; and one leaf that is kept."""
+"""Every policy by itself."""

@@ -23,11 +23,8 @@ from calltape_analyzer.errors import UsageError
 from calltape_analyzer.markdown import tape_summary, versions_here, versions_of
 from calltape_analyzer.opening import open_tape
 from calltape_analyzer.plain_data import PlainData, Texts
-from calltape_analyzer.redacting.redacted_copy import (
-    copy_redacted,
-    is_redacted_as_a_whole,
-)
 from calltape_analyzer.redacting.redaction import redact
+from calltape_analyzer.redacting.tape_facts import copy_redacted
 from calltape_analyzer.scripting import script
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import counted, printable, some_of
@@ -138,7 +135,7 @@ def _write_tape(tape: Tape, path: Path, options: dict[str, Any]) -> list[str]:
     Returns:
         What is to be known of it, in words.
     """
-    was_redacted = is_redacted_as_a_whole(tape)
+    was_redacted = tape.redacted == "all"
     if was_redacted and not options:
         copied = copy_redacted(tape, path)
         return [

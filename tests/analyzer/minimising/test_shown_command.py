@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from calltape_analyzer.minimising.shown_command import notes_of_memory
+from calltape_analyzer.minimising.minimise_report import notes_of_memory
 
 
 @pytest.mark.parametrize(

@@ -60,8 +60,7 @@ def test_check_of_an_onnx_program_says_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("way", ["defaults", "noise", "permute"])
-def test_a_llama_that_generates(way: str, tmp_path: Path) -> None:
+def test_a_llama_that_generates(tmp_path: Path) -> None:
     from benchmarks.models import DecodeStep
 
     model: Any = DecodeStep().module
@@ -69,15 +68,13 @@ def test_a_llama_that_generates(way: str, tmp_path: Path) -> None:
         for length in (3, 5, 8):
             ids = torch.randint(3, 250, (1, length))
             model.generate(ids, max_new_tokens=4, do_sample=False, pad_token_id=0)
-    options = {"defaults": {}, "noise": {"noise": "*past_key_values*"},
-               "permute": {"permute": "input_ids"}}[way]  # fmt: skip
     source, result = tmp_path / "a.tape", tmp_path / "b.tape"
     with open_tape(source) as tape:
-        redact(tape, result, **options)
+        redact(tape, result)
     assert leaked(source, result) == []
     with open_tape(source) as old, open_tape(result) as new:
         programs = programs_of(old)
-        before, after = (answers(t, programs, ranges=not options) for t in (old, new))
+        before, after = (answers(t, programs) for t in (old, new))
         assert len(programs) == 2
         assert '"accepted": true' in before["check"]
         assert '"accepted": false' in before["check"]

@@ -1,7 +1,8 @@
 """Calls whose record is changed: arguments taken out, resized or made simpler.
 
 In comes a call. Out goes a record with its values. What a call did with other arguments nobody
-recorded, so that a call whose arguments are changed has neither outputs nor an exception.
+recorded, so that a call whose arguments are changed has neither outputs nor an exception, unless a
+reference gives them.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ from itertools import count
 from typing import Any
 
 from calltape_analyzer.reading.call import Call
-from calltape_analyzer.writing.built_calls import BuiltCall
+from calltape_analyzer.replaying.runners import runner_of
+from calltape_analyzer.tape import Tape
+from calltape_analyzer.writing.built_calls import BuiltCall, build_tree
+from calltape_analyzer.writing.tape_writer import TapeWriter
 from calltape_schema.leaves import encode_leaves
 from calltape_schema.records import Range, Tree
 from calltape_schema.tree import document_like, encode_structure
 
-__all__ = ["ChangedCall", "is_changed", "without_outcome"]
+__all__ = ["ChangedCall", "is_changed", "settle", "without_outcome"]
 
 _MISSING = "calltape minimise changed the arguments, or left the outcome out"
 
@@ -131,6 +135,35 @@ class ChangedCall:
 
     def _value(self, leaf: int) -> Any:
         return self.values[leaf] if leaf in self.values else self.call.stored("inputs", leaf)
+
+
+def settle(tape: Tape, model: Any, path: str) -> bool:
+    """Writes the tape anew, with what the model returns for calls that have no outcome.
+
+    Returns:
+        Whether it returned each time: arguments that the reference refuses show nothing.
+    """
+    with (
+        TapeWriter(path, tape.manifest, overwrite=True) as writer,
+        runner_of(tape, model, trusted=False) as runner,
+    ):
+        for call in tape.calls:
+            if not is_changed(call):
+                writer.copy(call)
+                continue
+            values: dict[str, Any] = {}
+            for place, leaf in enumerate(call.record.inputs.facts()):
+                if leaf.key is not None:
+                    values[leaf.key] = call.stored("inputs", place)
+            try:
+                result = runner.prepared(call).start()
+            except Exception:
+                return False
+            tree = build_tree(result, "outputs", values)
+            changed = {"outputs": tree, "outputs_missing": None, "blob": None}
+            writer.write(call.record.model_copy(update=changed), values)
+        writer.seal()
+    return True
 
 
 def _is_same(one: Any, other: Any) -> bool:

@@ -1,32 +1,68 @@
-"""The checks that a tape can fail: a predicate, an export, a replay.
+"""The checks that a tape can fail (a predicate, an export, a replay), and why one failed.
 
-In come names of functions and a tape. Out go reasons. Code of the user runs here, so that this runs
-in a process of its own.
+In come functions of the user, or their names, and a tape. Out go reasons, in words that outlive
+other sizes: a smaller tape that fails for another reason is another failure. Code of the user runs
+here, so that this runs in a process of its own.
 """
 
 from __future__ import annotations
 
 import hashlib
 import inspect
+import re
 import sys
-from collections.abc import Iterator, Mapping
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
 
-from calltape_analyzer.errors import ExportError, TapeError
-from calltape_analyzer.minimising.changed_calls import is_changed
-from calltape_analyzer.minimising.outcome import Outcome, normalised, reason_of
+from calltape_analyzer.comparison.reports import text_of
+from calltape_analyzer.errors import ExportError, TapeError, UsageError
+from calltape_analyzer.minimising.changed_calls import is_changed, settle
 from calltape_analyzer.model.factories import UnfitNameError, imported, made_by
 from calltape_analyzer.opening import open_tape
 from calltape_analyzer.plain_data import PlainData
 from calltape_analyzer.pytree.placeholder import unmade_advice, unmade_in
+from calltape_analyzer.scripting import is_factory
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import listed
 
-__all__ = ["Check"]
+__all__ = ["Check", "Kind", "Named", "Outcome", "check_of", "normalised"]
+
+Kind = Literal["predicate", "export", "replay"]
+Named = str | Callable[..., Any]
+
+_MAX_TEXT = 400
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_ADDRESS = re.compile(r"\b0x[0-9a-fA-F]+")
+_NUMBER = re.compile(r"(?<![A-Za-z_])[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
+_NUMBERS = re.compile(r"#(?:[\s,x]+#)+")
+
+
+class Outcome(PlainData):
+    """What came of one run.
+
+    Attributes:
+        end: ``failed`` or ``passed``; ``time`` or ``memory`` if the run took more than it may;
+            ``unusable`` if the check could not be made at all.
+        reasons: why it failed, one text for each failure that was found.
+        calls: the numbers of the calls that failed, if the check tells.
+        seconds: how long it took.
+    """
+
+    end: Literal["failed", "passed", "time", "memory", "unusable"]
+    reasons: tuple[str, ...] = ()
+    calls: tuple[int, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def words(self) -> str:
+        """It as a short text."""
+        return f"{self.end}: {self.reasons[0]}" if self.reasons else self.end
 
 
 class Check(PlainData):
@@ -41,7 +77,7 @@ class Check(PlainData):
         classes: by their name on the tape, the classes that objects may be rebuilt from.
     """
 
-    kind: Literal["predicate", "export", "replay"]
+    kind: Kind
     name: str
     reference: str | None = None
     to: Literal["torch", "onnx"] = "torch"
@@ -80,8 +116,6 @@ class Check(PlainData):
         """
         classes = {name: imported(where) for name, where in self.classes.items()}
         if self.reference is not None:
-            from calltape_analyzer.minimising.reference_outputs import settle
-
             with open_tape(path, classes=classes) as tape:
                 if any(map(is_changed, tape.calls)):
                     model = made_by(self.reference, train=self.train)
@@ -105,6 +139,59 @@ class Check(PlainData):
         return (
             _of_export(tape, model, self.to) if self.kind == "export" else _of_replay(tape, model)
         )
+
+
+def check_of(
+    tape: Tape,
+    fails: Named | None,
+    fails_export: Named | None,
+    fails_replay: Named | None,
+    reference: Named | None,
+    to: Literal["torch", "onnx"],
+    train: bool,
+) -> Check:
+    """The one check that was given.
+
+    Raises:
+        UsageError: none was given, or several; or one that cannot be imported by its name.
+    """
+    asked: dict[Kind, Named | None] = {
+        "predicate": fails, "export": fails_export, "replay": fails_replay
+    }  # fmt: skip
+    given: list[tuple[Kind, Named]] = [(k, one) for k, one in asked.items() if one is not None]
+    if len(given) != 1:
+        raise UsageError(
+            f"{len(given)} checks were given",
+            advice="pass one of fails, fails_export, fails_replay",
+        )
+    if to not in ("torch", "onnx"):
+        raise UsageError(f"to={to!r:.100}", advice="pass 'torch' or 'onnx'")
+    ((kind, function),) = given
+    classes = {name: f"{cls.__module__}:{cls.__qualname__}" for name, cls in _classes(tape).items()}
+    return Check(
+        kind=kind, name=_name_of(function), to=to, train=train, classes=classes,
+        reference=None if reference is None else _name_of(reference),
+    )  # fmt: skip
+
+
+def _classes(tape: Tape) -> dict[str, type]:
+    """The classes that the user gave, by their name on the tape."""
+    given = set(tape.classes)
+    return {name: cls for name, cls in tape.class_index.by_name.items() if cls in given}
+
+
+def _name_of(function: Named) -> str:
+    if isinstance(function, str):
+        name = function
+    else:
+        module = getattr(function, "__module__", None)
+        name = f"{module}:{getattr(function, '__qualname__', None)}"
+    if not is_factory(name) or name.startswith("__main__:"):
+        raise UsageError(
+            f"{name!r:.200} is not of the form package.module:function",
+            advice="each try runs in another process, which imports it by its name",
+        )
+    return name
 
 
 def _check_callable(name: str, found: Any) -> None:
@@ -131,7 +218,7 @@ def _of_predicate(tape: Tape, predicate: Any) -> Outcome:
         found = predicate(tape)
         fails = bool(found)
     except BaseException as error:  # also SystemExit: all of it is an answer
-        return Outcome(end="failed", reasons=(reason_of(error),))
+        return Outcome(end="failed", reasons=(_reason_of(error),))
     if not fails:
         return Outcome(end="passed")
     reason = normalised(found) if isinstance(found, str) else "the predicate returned true"
@@ -153,7 +240,7 @@ def _of_export(tape: Tape, model: Any, to: Literal["torch", "onnx"]) -> Outcome:
     except TapeError as error:
         return Outcome(end="unusable", reasons=(str(error),))
     except Exception as error:
-        return _failed([reason_of(error)])
+        return _failed([_reason_of(error)])
     if missing:
         tried = [
             normalised(one.summary) for one in attempts if one.summary and one.variant in missing
@@ -219,3 +306,33 @@ def _reasons_of_row(row: Any) -> Iterator[str]:
 def _failed(reasons: list[str], calls: tuple[int, ...] = ()) -> Outcome:
     # A tape of very many calls may fail in as many ways; the first ones say enough.
     return Outcome(end="failed", reasons=tuple(dict.fromkeys(reasons))[:100], calls=calls[:100])
+
+
+def normalised(text: str) -> str:
+    """A message without what depends on sizes, values and memory: each number, and each row of
+    numbers, is ``#``."""
+    valid = text[: 20 * _MAX_TEXT].encode("utf-8", "backslashreplace").decode()
+    plain = _ADDRESS.sub("0x", _COLOURS.sub("", valid))
+    plain = _NUMBERS.sub("#", _NUMBER.sub("#", " ".join(plain.split())))
+    return plain[:_MAX_TEXT]
+
+
+def _reason_of(error: BaseException) -> str:
+    """Class, message and place of an exception. The place is the innermost line that belongs
+    neither to an installed package nor to Python."""
+    kind = type(error)
+    name = (
+        kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+    )
+    message = normalised(text_of(error))
+    place = _place_of(error)
+    return f"{name}: {message}{place}" if message else f"{name}{place}"
+
+
+def _place_of(error: BaseException) -> str:
+    others = [str(Path(path)) for path in set(sysconfig.get_paths().values())]
+    others.append(str(Path(__file__).parents[1]))
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if not frame.filename.startswith(("<", *others)):
+            return f" (at {Path(frame.filename).name}:{frame.lineno}, in {frame.name})"
+    return ""

@@ -14,9 +14,8 @@ from typing import Any
 from typing_extensions import Self
 
 from calltape_analyzer.errors import UsageError
-from calltape_analyzer.minimising.checks import Check
-from calltape_analyzer.minimising.outcome import Outcome
-from calltape_analyzer.minimising.own_memory import own_memory
+from calltape_analyzer.exporting.free_memory import own_memory
+from calltape_analyzer.minimising.checks import Check, Outcome
 from calltape_analyzer.model.factories import UnfitNameError
 
 __all__ = ["Judge"]

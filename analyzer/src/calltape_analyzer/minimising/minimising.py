@@ -12,23 +12,23 @@ from typing import Any, Literal
 
 from calltape_analyzer.errors import InferenceError, TapeError, UsageError
 from calltape_analyzer.exporting.free_memory import half_of_free
-from calltape_analyzer.minimising.asked_check import Named, check_of
-from calltape_analyzer.minimising.checks import Check
-from calltape_analyzer.minimising.fewer_arguments import drop_arguments, drop_parts
-from calltape_analyzer.minimising.fewer_calls import drop_calls, drop_outcomes
+from calltape_analyzer.minimising.checks import Check, Named, check_of
+from calltape_analyzer.minimising.fewer_parts import (
+    drop_arguments,
+    drop_calls,
+    drop_outcomes,
+    drop_parts,
+)
 from calltape_analyzer.minimising.judge import Judge
-from calltape_analyzer.minimising.minimise_report import MinimiseReport
+from calltape_analyzer.minimising.minimise_report import MinimiseReport, command_of, notes_of_memory
 from calltape_analyzer.minimising.redacted_tape import (
     Choices,
     RedactedTape,
     Redacting,
     choices_of,
 )
-from calltape_analyzer.minimising.result_file import check_target
 from calltape_analyzer.minimising.search import Search, TimeUpError
-from calltape_analyzer.minimising.shared_values import share_values
-from calltape_analyzer.minimising.shown_command import command_of, notes_of_memory
-from calltape_analyzer.minimising.simpler_values import simplify_values
+from calltape_analyzer.minimising.simpler_values import share_values, simplify_values
 from calltape_analyzer.minimising.smaller_sizes import shrink_sizes
 from calltape_analyzer.minimising.trial_log import TrialLog
 from calltape_analyzer.opening import open_tape
@@ -36,7 +36,7 @@ from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import counted
 from calltape_analyzer.writing.coverage import calls_in, coverage_for
 from calltape_analyzer.writing.lineage import derived, numbering_of
-from calltape_analyzer.writing.output_file import copy_tape
+from calltape_analyzer.writing.output_file import compressor_of, copy_tape, refuse_inputs
 from calltape_analyzer.writing.tape_writer import TapeWriter
 from calltape_schema.records import Manifest
 
@@ -92,7 +92,7 @@ def minimise_tape(
             and at least ten seconds.
         max_memory: the bytes that one try may take; by default half of what is free.
         redact: whether the smallest tape is redacted at last: ``True``, or options of
-            :func:`redact` (``{"keep": ["mode"], "permute": "input_ids"}``). If it does not fail
+            :func:`redact` (``{"keep": ["mode"]}``). If it does not fail
             without some values, these stay, as few as possible, and the report names them; values
             that an option names are treated as it says. The result was tried.
         overwrite: whether a file that is there already is replaced.
@@ -113,25 +113,26 @@ def minimise_tape(
     _check_numbers(max_seconds, step_seconds, max_memory)
     target = Path(path)
     tape.calls.scan()  # a survey has none
-    if not len(tape):
+    before = len(tape)
+    if not before:
         raise UsageError(
             "the tape has no calls",
             advice="give one that has the call that fails; `calltape info` says what is wrong",
         )
-    check_target(target, tape.paths, overwrite=overwrite)
+    _check_target(target, tape, overwrite=overwrite)
     with tempfile.TemporaryDirectory(prefix="calltape-") as folder:
         work = _Work(tape, check, target, Path(folder))
         with work.searching(max_memory, step_seconds, deadline, progress) as (search, log):
             try:
-                begun = _Begun(tape, search)
+                notes = _begun(tape, search)
             except (InferenceError, UsageError):
                 log.discard()  # it has nothing that a second run could use
                 raise
-            notes = [*begun.notes, *_reduced(tape, search), *_confirmed(search)]
+            notes += (*_reduced(tape, search), *_confirmed(search))
             ended = work.ended(search, log, choices)
             copy_tape(ended.path, target, overwrite=overwrite, inputs=tape.paths)
             return MinimiseReport(
-                path=os.fspath(path), reason=ended.reason, calls_before=begun.calls,
+                path=os.fspath(path), reason=ended.reason, calls_before=before,
                 calls=len(search.tape), bytes_read=tape.nbytes,
                 bytes_written=target.stat().st_size, steps=search.tried,
                 answered=search.answered, seconds=time.monotonic() - began,
@@ -140,6 +141,17 @@ def minimise_tape(
                 shown_by=command_of(check, search.tape, os.fspath(path)),
                 redacted=choices is not None, kept=tuple(ended.kept),
             )  # fmt: skip
+
+
+def _check_target(target: Path, tape: Tape, *, overwrite: bool) -> None:
+    """Raises before hours of work if nothing can be written there."""
+    compressor_of(str(target))
+    if os.path.lexists(target) and not overwrite:
+        raise TapeError("exists", "it is there already", path=str(target))
+    refuse_inputs(str(target), tape.paths)
+    if target.is_dir() or not target.parent.is_dir():
+        what = "it is a directory" if target.is_dir() else "there is no such directory"
+        raise TapeError("io", f"cannot write it: {what}", path=str(target))
 
 
 class _Work:
@@ -207,23 +219,21 @@ class _Work:
         return path
 
 
-class _Begun:
-    """The tape that all others are compared with, and what it lacks."""
-
-    def __init__(self, tape: Tape, search: Search) -> None:
-        sound = list(_sound(tape))
-        self.calls = len(tape)
-        lost = self.calls - len(sound)
-        self.notes = [f"{counted(lost, 'call')} could not be read: left out"] if lost else []
-        if not sound:
-            raise UsageError("no call of the tape can be read", advice="run `calltape info`")
-        try:
-            search.begin((tape.calls[place] for place in sound), numbering_of(tape.segments))
-        except InferenceError as error:
-            if not lost:
-                raise
-            what = f"{error.reason}; but {self.notes[0]}"
-            raise InferenceError(what, advice="run `calltape info` on the tape") from None
+def _begun(tape: Tape, search: Search) -> list[str]:
+    """Begins with the sound calls of a tape, and tells what it lacks."""
+    sound = list(_sound(tape))
+    lost = len(tape) - len(sound)
+    notes = [f"{counted(lost, 'call')} could not be read: left out"] if lost else []
+    if not sound:
+        raise UsageError("no call of the tape can be read", advice="run `calltape info`")
+    try:
+        search.begin((tape.calls[place] for place in sound), numbering_of(tape.segments))
+    except InferenceError as error:
+        if not lost:
+            raise
+        what = f"{error.reason}; but {notes[0]}"
+        raise InferenceError(what, advice="run `calltape info` on the tape") from None
+    return notes
 
 
 def _sound(tape: Tape) -> Any:

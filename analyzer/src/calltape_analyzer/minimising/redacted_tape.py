@@ -6,25 +6,33 @@ tried: it fails for the same reason. Values that the failure needs stay, as few 
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
+from calltape_analyzer.editing.withholding import names_of_path
 from calltape_analyzer.errors import InferenceError, RedactionError, UsageError
+from calltape_analyzer.minimising.checks import Outcome, normalised
 from calltape_analyzer.minimising.halving import without_most
-from calltape_analyzer.minimising.outcome import Outcome, normalised
 from calltape_analyzer.minimising.search import Search, TimeUpError
 from calltape_analyzer.minimising.trial_log import TrialLog
 from calltape_analyzer.opening import open_tape
+from calltape_analyzer.pytree.node_paths import nodes_with_paths
+from calltape_analyzer.reading.call import Call, Side
+from calltape_analyzer.redacting.long_numbers import long_numbers
+from calltape_analyzer.redacting.pseudonyms import Pseudonyms
 from calltape_analyzer.redacting.redaction import redact
-from calltape_analyzer.redacting.removed_places import RemovedPlace, removed_places
-from calltape_analyzer.redacting.treatment import Way
+from calltape_analyzer.redacting.treatment import Treatments, Way
+from calltape_analyzer.redacting.tree_plan import Fates, Replaced, TreePlan
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import counted, some_of
+from calltape_schema.records import Tree
+from calltape_schema.tree import EnumNode, Node, ScalarNode, TensorNode
 
 __all__ = ["RedactedTape", "Redacting", "choices_of"]
 
@@ -32,7 +40,7 @@ _MAX_NAMED = 8
 _FINAL_TRIES = 3
 _MAX_TEXTS = 1000
 
-Choices = dict[str, Any]
+Choices = dict[Way, list[str]]
 
 
 class RedactedTape(NamedTuple):
@@ -51,6 +59,21 @@ class RedactedTape(NamedTuple):
     notes: list[str]
 
 
+class _RemovedPlace(NamedTuple):
+    """Paths that have one value, which redaction takes out although nobody asked for it. They stay
+    or go together: of a tensor at several places, the most private treatment counts.
+
+    Attributes:
+        name: of the first path, with the name of its parameter.
+        patterns: ``keep`` takes them.
+        facts: of the value in the first call that has it, in words that do not tell it.
+    """
+
+    name: str
+    patterns: tuple[str, ...]
+    facts: str
+
+
 def choices_of(redact: bool | Mapping[str, Any]) -> Choices | None:
     """The options of :func:`~calltape_analyzer.redact` that were given; None if nothing is to be
     redacted.
@@ -60,15 +83,13 @@ def choices_of(redact: bool | Mapping[str, Any]) -> Choices | None:
     """
     if isinstance(redact, bool):
         return {} if redact else None
-    known = (*get_args(Way), "special")
+    known: tuple[Way, ...] = get_args(Way)
     unknown = [name for name in redact if name not in known]
     if unknown:
         advice = f"pass True, or a dict of {', '.join(known)}"
         raise UsageError(f"redact has no option {unknown[0]!r:.100}", advice=advice)
-    return {
-        name: given if name == "special" else [given] if isinstance(given, str) else list(given)
-        for name, given in redact.items()
-    }
+    given = {name: redact[name] for name in known if name in redact}
+    return {name: [one] if isinstance(one, str) else list(one) for name, one in given.items()}
 
 
 class Redacting:
@@ -87,7 +108,6 @@ class Redacting:
     ) -> None:
         self._search, self._log, self._tape = search, log, tape
         self._choices, self._folder = choices, folder
-        self._asked = {way: choices[way] for way in get_args(Way) if way in choices}
         self._wanted = {search.reason, _without(search.reason, _texts(tape))}
         self._answers: dict[tuple[str, ...], bool] = {}
         self._refused = ""
@@ -99,8 +119,8 @@ class Redacting:
         Raises:
             InferenceError: it does not fail, whatever values stay; or the time was up.
         """
-        places = removed_places(self._tape, self._asked)
-        kept: list[RemovedPlace] = []
+        places = _removed_places(self._tape, self._choices)
+        kept: list[_RemovedPlace] = []
         if not self._fails([]):
             kept = self._needed(places)
         for _ in range(_FINAL_TRIES):
@@ -112,7 +132,7 @@ class Redacting:
             advice="the failure may depend on what a text is replaced by: name its path in keep",
         )
 
-    def _needed(self, places: list[RemovedPlace]) -> list[RemovedPlace]:
+    def _needed(self, places: list[_RemovedPlace]) -> list[_RemovedPlace]:
         """The fewest places that must keep their values."""
         try:
             self._search.check_time()
@@ -132,8 +152,8 @@ class Redacting:
 
     def _hopeless(self) -> InferenceError:
         what = "the failure does not show on a redacted tape, whatever arguments and outputs stay"
-        if self._asked:
-            what += f" besides what {some_of(list(self._asked), _MAX_NAMED)} decides"
+        if self._choices:
+            what += f" besides what {some_of(list(self._choices), _MAX_NAMED)} decides"
         if self._refused:
             what += f" ({self._refused})"
         return InferenceError(
@@ -141,11 +161,11 @@ class Redacting:
             advice="without redact, the log has all answers, and you see what the tape has",
         )
 
-    def _fails_in_time(self, kept: Sequence[RemovedPlace]) -> bool:
+    def _fails_in_time(self, kept: Sequence[_RemovedPlace]) -> bool:
         self._search.check_time()
         return self._fails(kept)
 
-    def _fails(self, kept: Sequence[RemovedPlace]) -> bool:
+    def _fails(self, kept: Sequence[_RemovedPlace]) -> bool:
         """Whether a redacted tape with the values of these places fails for the same reason."""
         names = tuple(pattern for one in kept for pattern in one.patterns)
         if names not in self._answers:
@@ -158,7 +178,7 @@ class Redacting:
             self._answers[names] = outcome is not None and self._is_same(outcome)
         return self._answers[names]
 
-    def _tried(self, kept: Sequence[RemovedPlace], key: str) -> Outcome | None:
+    def _tried(self, kept: Sequence[_RemovedPlace], key: str) -> Outcome | None:
         path = self._redacted(kept)[0]
         if path is None:
             return None
@@ -168,7 +188,7 @@ class Redacting:
         os.unlink(path)
         return outcome
 
-    def _final(self, kept: Sequence[RemovedPlace]) -> RedactedTape | None:
+    def _final(self, kept: Sequence[_RemovedPlace]) -> RedactedTape | None:
         """A tape that failed twice: what it has in place of texts is new each time."""
         path, notes = self._redacted(kept)
         if path is None:
@@ -189,13 +209,15 @@ class Redacting:
         reasons = (r if r in self._wanted else _without(r, texts) for r in outcome.reasons)
         return outcome.model_copy(update={"reasons": tuple(reasons)})
 
-    def _redacted(self, kept: Sequence[RemovedPlace]) -> tuple[str | None, list[str]]:
+    def _redacted(self, kept: Sequence[_RemovedPlace]) -> tuple[str | None, list[str]]:
         """A redacted tape; None if redaction refuses this."""
         self._written += 1
         path = str(self._folder / f"redacted-{self._written:04}.tape")
-        keep = [*self._asked.get("keep", ()), *(p for one in kept for p in one.patterns)]
+        keep = [*self._choices.get("keep", ()), *(p for one in kept for p in one.patterns)]
         try:
-            report = redact(self._tape, path, **{**self._choices, "keep": keep})
+            report = redact(
+                self._tape, path, keep=keep, shapes_only=self._choices.get("shapes_only", ())
+            )
         except RedactionError as error:
             self._refused = error.reason
             return None, []
@@ -226,3 +248,74 @@ def _without(reason: str, texts: Sequence[str]) -> str:
     for text in texts:
         reason = re.sub(rf"(?<!\w){re.escape(text)}(?!\w)", "…", reason)
     return reason
+
+
+def _removed_places(tape: Tape, asked: Mapping[Way, Sequence[str]]) -> list[_RemovedPlace]:
+    """The places of the values that redaction removes by default, in the order of the calls.
+
+    Raises:
+        TapeError: a call is damaged.
+    """
+    treatments = Treatments(dict(asked), tape.signature)
+    defaults = [one.default for one in tape.signature.parameters if one.default is not None]
+    numbers = long_numbers(tape, treatments).replaced
+    fates = Fates(treatments, Pseudonyms(defaults), tape.signature, Replaced(), {}, numbers)
+    facts: dict[str, str] = {}
+    groups: dict[str, set[str]] = {}
+    for call in tape.calls:
+        for shared in _removed(call, fates):
+            group = set(shared).union(*(groups.get(path, ()) for path in shared))
+            groups.update(dict.fromkeys(group, group))
+            for path, words in shared.items():
+                facts.setdefault(path, words)
+    found: dict[int, _RemovedPlace] = {}
+    for path, words in facts.items():
+        group = groups[path]
+        patterns = tuple(glob.escape(one) for one in facts if one in group)
+        name = list(names_of_path(path, tape.signature))[-1]
+        found.setdefault(id(group), _RemovedPlace(name, patterns, words))
+    return list(found.values())
+
+
+def _removed(call: Call, fates: Fates) -> Iterator[dict[str, str]]:
+    """For each value of a call that is removed, its paths, each with words about it."""
+    record = call.record
+    sides: tuple[tuple[Side, Tree | None, str], ...] = (
+        ("inputs", record.inputs, ""), ("outputs", record.outputs, "outputs")
+    )  # fmt: skip
+    for side, tree, root in sides:
+        if tree is None:
+            continue
+        spec = tree.spec()
+        plan = TreePlan(spec, root, fates)
+        found: dict[object, dict[str, str]] = {}
+        for path, node in nodes_with_paths(spec.root, root):
+            if not path or fates.treatments.of(path) is not None:
+                continue
+            words = _words(call, side, tree, node, plan)
+            if words:
+                found.setdefault(_value_of(node, path), {})[path] = words
+        yield from found.values()
+
+
+def _value_of(node: Node, path: str) -> object:
+    if isinstance(node, TensorNode):
+        return "leaf", node.leaf
+    return ("scalar", node.scalar) if isinstance(node, ScalarNode) else path
+
+
+def _words(call: Call, side: Side, tree: Tree, node: Node, plan: TreePlan) -> str:
+    """What is removed there; empty if nothing is."""
+    if isinstance(node, TensorNode):
+        leaf = tree.facts()[node.leaf]
+        if leaf.key is None:
+            return ""
+        data = call.stored(side, node.leaf)
+        return f"{leaf.dtype}{list(leaf.shape)}{'' if any(data or b'') else ', all 0'}"
+    if isinstance(node, ScalarNode):
+        value: Any = tree.scalars[node.scalar]
+        if plan.scalar(node.scalar, value) == value:
+            return ""
+        is_text = node.kind in ("str", "bytes")
+        return f"{node.kind} of length {len(value)}" if is_text else node.kind
+    return "a member of an enum" if isinstance(node, EnumNode) and node.value is not None else ""

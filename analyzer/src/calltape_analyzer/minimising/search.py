@@ -6,16 +6,17 @@ it fails for the same reason, it is the smallest tape from now on.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from calltape_analyzer.errors import InferenceError, TapeError, UsageError
+from calltape_analyzer.minimising.changed_calls import ChangedCall
+from calltape_analyzer.minimising.checks import Outcome
 from calltape_analyzer.minimising.judge import Judge
-from calltape_analyzer.minimising.outcome import Outcome
 from calltape_analyzer.minimising.trial_log import TrialLog
-from calltape_analyzer.minimising.tried_files import digest_of, remove_try, size_of
 from calltape_analyzer.opening import open_tape
 from calltape_analyzer.pytree.classes import Classes
 from calltape_analyzer.reading.call import Call
@@ -127,11 +128,11 @@ class Search:
             UsageError: the check cannot be made, or takes more than it may.
         """
         path, count = self._write_first(calls, numbering)
-        digest = digest_of(path)
+        digest = _digest_of(path)
         first = self._log.answer(digest)
         if first is None or first.end != "failed":
             first = self._failing_twice(path)
-            self._log.add(digest, "the whole tape", count, size_of(path), first)
+            self._log.add(digest, "the whole tape", count, _size_of(path), first)
         self.reason, self.hints = first.reasons[0], first.calls
         if self._seconds is None:
             self._seconds = max(_LEAST_SECONDS, _TIMES_FIRST * first.seconds)
@@ -200,12 +201,19 @@ class Search:
             self.close()
             self._kept.append(path)
             return True
-        remove_try(path)
+        _remove_try(path)
         return False
 
+    def keeps_changed(
+        self, what: str, calls: Iterable[Call], changed: Mapping[int, ChangedCall]
+    ) -> bool:
+        """Tries a tape on which some calls are changed, by their place. False if none is."""
+        made = (changed[at].built() if at in changed else call for at, call in enumerate(calls))
+        return bool(changed) and self.keeps(what, made)
+
     def _judged(self, path: str, what: str) -> bool:
-        digest = digest_of(path)
-        if digest == digest_of(self._kept[-1]):
+        digest = _digest_of(path)
+        if digest == _digest_of(self._kept[-1]):
             return False
         outcome = self._log.answer(digest)
         known = outcome is not None
@@ -219,7 +227,7 @@ class Search:
             self.check_time()
         if not known:
             with open_tape(path, classes=self.classes) as tape:
-                self._log.add(digest, what, len(tape), size_of(path), outcome)
+                self._log.add(digest, what, len(tape), _size_of(path), outcome)
         kept = self._is_same(outcome)
         self._progress(f"{what}: {'kept' if kept else outcome.words}")
         settled = f"{path}.settled"
@@ -227,7 +235,7 @@ class Search:
             self.hints = outcome.calls
             if os.path.exists(settled):
                 os.replace(settled, path)
-        remove_try(settled)
+        _remove_try(settled)
         return kept
 
     def _is_same(self, outcome: Outcome) -> bool:
@@ -260,14 +268,14 @@ class Search:
         """What the check says of a tape that is none of the search."""
         outcome = self._judge.outcome(path, self._seconds or _FIRST_SECONDS)
         self.tried += 1
-        remove_try(f"{path}.settled")
+        _remove_try(f"{path}.settled")
         self._progress(f"{what}: {outcome.words}")
         return outcome
 
     @property
     def digest(self) -> str:
         """Of the smallest tape."""
-        return digest_of(self._kept[-1])
+        return _digest_of(self._kept[-1])
 
     def _write(self, calls: Iterable[Call | BuiltCall]) -> str:
         self._written += 1
@@ -293,4 +301,25 @@ class Search:
 
     def said(self) -> str:
         """What the smallest tape is, in words."""
-        return f"{counted(len(self.tape), 'call')}, {size_of(self._kept[-1]):,} bytes"
+        return f"{counted(len(self.tape), 'call')}, {_size_of(self._kept[-1]):,} bytes"
+
+
+def _digest_of(path: str) -> str:
+    """Tells whether two tapes are the same, byte by byte."""
+    with open(path, "rb") as file:
+        found = hashlib.blake2b(digest_size=16)
+        while part := file.read(2**20):
+            found.update(part)
+    return found.hexdigest()
+
+
+def _size_of(path: str) -> int:
+    """The bytes of a file."""
+    return os.stat(path).st_size
+
+
+def _remove_try(path: str) -> None:
+    """Removes a tape, and what its run left beside it."""
+    for one in (path, f"{path}.answer", f"{path}.settled"):
+        if os.path.exists(one):
+            os.unlink(one)

@@ -1,4 +1,5 @@
-"""The simplest values: zeros, ones, small ints; for all of a tensor, or for parts of it."""
+"""The simplest values: zeros, ones, small ints; for all of a tensor, or for parts of it. At last
+large tensors get the values of others: a tape has them once."""
 
 from __future__ import annotations
 
@@ -9,14 +10,17 @@ from calltape_analyzer.minimising.changed_calls import ChangedCall
 from calltape_analyzer.minimising.halving import without_most
 from calltape_analyzer.minimising.search import Search
 from calltape_analyzer.pytree.tensors import dtype_of
+from calltape_analyzer.reading.call import Call
 from calltape_schema.leaves import Leaf
 
-__all__ = ["simplify_values"]
+__all__ = ["share_values", "simplify_values"]
 
 _MAX_PIECES = 64
 _MAX_HALVINGS = 40
 _MAX_FILLS = 4
 _MAX_ELEMENTS = 2**20
+_LEAST_SHARED = 512
+"""A tape is made of blocks of so many bytes: to share less saves nothing."""
 _SIMPLE: dict[type, tuple[Any, ...]] = {int: (0, 1), float: (0.0, 1.0), str: ("",), bytes: (b"",)}
 
 Bytes = bytes | bytearray
@@ -106,23 +110,18 @@ def _simplify_scalar(search: Search, at: int, place: int) -> None:
             return
         changed = ChangedCall(search.tape.calls[at])
         changed.scalars[place] = simple
-        made = [changed.built() if i == at else call for i, call in enumerate(search.tape.calls)]
-        if search.keeps(f"{simple!r} for a number or text", made):
+        what = f"{simple!r} for a number or text"
+        if search.keeps_changed(what, search.tape.calls, {at: changed}):
             return
 
 
 def _with(search: Search, what: str, values: dict[tuple[int, int], Any]) -> bool:
     """Tries new values of leaves, by call and leaf."""
-    made: list[Any] = []
-    for at, call in enumerate(search.tape.calls):
-        own = {leaf: value for (of, leaf), value in values.items() if of == at}
-        if not own:
-            made.append(call)
-            continue
-        changed = ChangedCall(call)
-        changed.values.update(own)
-        made.append(changed.built())
-    return bool(values) and search.keeps(what, made)
+    calls = search.tape.calls
+    changed = {at: ChangedCall(calls[at]) for at in sorted({at for at, _ in values})}
+    for (at, leaf), value in values.items():
+        changed[at].values[leaf] = value
+    return search.keeps_changed(what, calls, changed)
 
 
 def _zeros(search: Search, at: int, leaf: int) -> Bytes:
@@ -160,3 +159,30 @@ def _pieces(numbers: Sequence[int]) -> list[list[int]]:
 def _cut(numbers: Sequence[int], size: int) -> Iterator[list[int]]:
     for start in range(0, len(numbers), size):
         yield list(numbers[start : start + size])
+
+
+def share_values(search: Search) -> None:
+    """Gives large arguments of a call the values of an earlier argument of the same dtype and
+    shape, where the failure allows it."""
+    for at in range(len(search.tape.calls)):
+        for leaf, other in list(_pairs(search.tape.calls[at])):
+            changed = ChangedCall(search.tape.calls[at])
+            changed.share(leaf, other)
+            what = f"{changed.call.record.inputs.facts()[leaf].key}: as another one"
+            search.keeps_changed(what, search.tape.calls, {at: changed})
+
+
+def _pairs(call: Call) -> Iterator[tuple[int, int]]:
+    """Each leaf that may have the values of an earlier one, with the first such one."""
+    first: dict[object, int] = {}
+    for place, leaf in enumerate(call.record.inputs.facts()):
+        if leaf.key is None or len(call.stored("inputs", place) or b"") < _LEAST_SHARED:
+            continue
+        other = first.setdefault(_form(leaf), place)
+        if other != place and call.record.inputs.facts()[other].key != leaf.key:
+            yield place, other
+
+
+def _form(leaf: Leaf) -> object:
+    """What leaves have in common whose bytes mean the same."""
+    return leaf.dtype, leaf.shape, leaf.strides, leaf.expanded, repr(leaf.quantizer), leaf.layout

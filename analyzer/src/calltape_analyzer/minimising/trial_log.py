@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from calltape_analyzer.errors import TapeError
-from calltape_analyzer.minimising.outcome import Outcome
+from calltape_analyzer.minimising.checks import Outcome
 
 __all__ = ["TrialLog"]
 

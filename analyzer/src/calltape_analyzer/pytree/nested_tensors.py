@@ -19,14 +19,14 @@ from calltape_schema.nested_tensors import (
     is_jagged_class,
     jagged_parts,
 )
-from calltape_schema.tree import FieldsNode, Node, ScalarNode, TensorNode
+from calltape_schema.tree import FieldsNode, Node, ScalarNode
 
 if TYPE_CHECKING:
     import torch
 
 __all__ = [
     "check_offsets", "is_nested_node", "is_ragged_dimension", "is_shapeless", "nested_parts",
-    "nested_places", "nested_tensor", "table_leaves",
+    "nested_places", "nested_tensor",
 ]  # fmt: skip
 
 
@@ -54,14 +54,6 @@ def nested_places(root: Node, path: str = "") -> Iterator[tuple[FieldsNode, str]
     for at, node in nodes_with_paths(root, path):
         if is_nested_node(node):
             yield node, at
-
-
-def table_leaves(node: FieldsNode) -> list[int]:
-    """The leaves of a nested tensor that say where its components are."""
-    pairs = zip(node.fields, node.children, strict=True)
-    return [
-        child.leaf for name, child in pairs if isinstance(child, TensorNode) and name != "values"
-    ]
 
 
 def nested_parts(value: Any, *, of_input: bool = True) -> dict[str, Any] | None:

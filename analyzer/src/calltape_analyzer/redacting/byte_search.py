@@ -1,6 +1,7 @@
 """Many values, looked for in the bytes of a tape at once.
 
-In come a tape and values. Out go the values that it has anywhere, also where it is deflated. Of
+In come a tape and values. Out go the values that it has anywhere, also where it is deflated: a
+search of the file alone does not see the records of a group, nor the table of inputs. Of
 each value, up to four words of eight bytes that say most are looked for at each place, those of all
 values together. So the time hardly depends on how many values there are.
 """
@@ -11,9 +12,10 @@ import mmap
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from calltape_analyzer.redacting.inflated_parts import TapeBytes, inflated_parts
+from calltape_schema.reader import TapeReader
+from calltape_schema.storage import BytesSource
 
 if TYPE_CHECKING:
     import torch
@@ -30,6 +32,14 @@ Pieces = dict[bytes, list[tuple[int, bytes]]]
 """Per piece of so many words the values that have it, and where in them it stands."""
 
 
+class TapeBytes(Protocol):
+    """Bytes in memory, or of a file that is mapped."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, part: slice, /) -> bytes: ...
+
+
 def found_in(path: str, values: Iterable[bytes]) -> list[bytes]:
     """The values that the bytes of a tape have anywhere, deflated or not.
 
@@ -42,7 +52,7 @@ def found_in(path: str, values: Iterable[bytes]) -> list[bytes]:
         TapeError: ``damaged``, ``invalid``, ``limit``: it is not as a tape is written.
     """
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        return found_in_parts(chain((data,), _together(inflated_parts(data))), values)
+        return found_in_parts(chain((data,), _together(_inflated_parts(data))), values)
 
 
 def found_in_parts(parts: Iterable[TapeBytes], values: Iterable[bytes]) -> list[bytes]:
@@ -53,6 +63,21 @@ def found_in_parts(parts: Iterable[TapeBytes], values: Iterable[bytes]) -> list[
         for search in searches:
             found.update(dict.fromkeys(search.values_in(part)))
     return list(found)
+
+
+def _inflated_parts(data: TapeBytes) -> Iterator[bytes]:
+    """Each part of a tape that is deflated, as a reader has it, one after another.
+
+    Raises:
+        TapeError: ``damaged``, ``invalid``, ``limit``: the tape is not as it was written.
+    """
+    reader = TapeReader(BytesSource(data))
+    for offset in reader.scan().offsets:
+        yield reader.group(offset).documents()
+    if reader.end is not None:
+        table = reader.end.table()
+        if table is not None:
+            yield table.to_bytes()
 
 
 def _searches(values: Iterable[bytes]) -> list[_Search]:

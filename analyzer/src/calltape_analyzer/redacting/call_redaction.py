@@ -12,22 +12,27 @@ from collections.abc import Hashable, Iterator
 from typing import Any
 
 from calltape_analyzer.editing.withholding import leaf_document, without_value
+from calltape_analyzer.errors import InferenceError
+from calltape_analyzer.observing.evidence import counters_of_evidence
+from calltape_analyzer.observing.groups import Group
+from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.pytree.node_paths import nodes_with_paths
 from calltape_analyzer.reading.call import Call, Side
-from calltape_analyzer.redacting.element_ranges import ElementRanges
 from calltape_analyzer.redacting.leak_search import RemovedValues, number_forms
-from calltape_analyzer.redacting.new_values import NewValue, NewValues
-from calltape_analyzer.redacting.treatment import Treatment
 from calltape_analyzer.redacting.tree_plan import Fates, TreePlan
+from calltape_analyzer.tape import Tape
+from calltape_analyzer.variants.counters_by_variant import counted_calls
+from calltape_schema.errors import TapeError
 from calltape_schema.inputs_table import InputsTable, Kind
 from calltape_schema.leaves import Leaf, encode_leaves
 from calltape_schema.privacy import is_setting, without_text
 from calltape_schema.records import CallRecord, ModelError, Range, Tree
 from calltape_schema.tree import ScalarNode, Structure, decode_structure
 
-__all__ = ["CallRedaction"]
+__all__ = ["CallRedaction", "ElementRanges"]
 
 _MAX_KNOWN = 1024
+_MAX_TREES = 4096
 _SURROGATES = "surrogatepass"
 
 
@@ -37,7 +42,6 @@ class CallRedaction:
     Args:
         fates: what was asked for.
         ranges: of the integer tensors of the tape.
-        values: makes the values of the tensors that keep some.
         shift: is added to all times, in nanoseconds.
         removed: gets what is taken out.
 
@@ -48,12 +52,10 @@ class CallRedaction:
     """
 
     def __init__(
-        self, fates: Fates, ranges: ElementRanges, values: NewValues, shift: int,
-        removed: RemovedValues,
-    ) -> None:  # fmt: skip
+        self, fates: Fates, ranges: ElementRanges, shift: int, removed: RemovedValues
+    ) -> None:
         self._fates = fates
         self._ranges = ranges
-        self._values = values
         self._shift = shift
         self._removed = removed
         self._plans: dict[Hashable, TreePlan] = {}
@@ -67,7 +69,7 @@ class CallRedaction:
             TapeError: the call is damaged.
         """
         record = call.record
-        kept: dict[str, Any] = {}
+        kept: dict[str, tuple[str, Any]] = {}
         changes: dict[str, Any] = {
             "inputs": self._tree(call, "inputs", record.inputs, kept),
             "time_ns": self.moment(record.time_ns),
@@ -80,8 +82,7 @@ class CallRedaction:
             if message != record.error.message:
                 self._removed.add(record.error.message)
             changes["error"] = ModelError(type=record.error.type, message=message)
-        self._values.forget()
-        return record.model_copy(update=changes), kept
+        return record.model_copy(update=changes), dict(kept.values())
 
     def moment(self, time_ns: int) -> int:
         """A time on the new tape."""
@@ -104,8 +105,7 @@ class CallRedaction:
         for side, tree, at in sides:
             if tree is None:
                 continue
-            spec = tree.spec()
-            plan = self._plan(tree.structure, spec, at)
+            plan = self._plan(tree.structure, tree.spec(), at)
             for place, value in enumerate(tree.scalars):
                 if plan.scalar(place, value) != value:
                     continue
@@ -113,12 +113,9 @@ class CallRedaction:
                     yield value.encode(errors=_SURROGATES)
                 else:
                     yield from (value,) if isinstance(value, bytes) else number_forms(value)
-            for place in range(spec.leaves):
-                path, treatment = plan.tensors.get(place, ("", None))
-                found = self._new_value(call, side, place, path, treatment)
-                if found is not None and found.stays:
-                    yield bytes(found.data or b"")
-        self._values.forget()
+            for place, fate in plan.tensors.items():
+                if fate.elements == "kept":
+                    yield bytes(call.stored(side, place) or b"")
 
     def withheld_paths(self, structure: bytes, spec: Structure, side: str) -> set[str]:
         """The paths of the arguments of which only the length is left."""
@@ -145,7 +142,7 @@ class CallRedaction:
             self._removed.structure(plan.root)
         return plan
 
-    def _tree(self, call: Call, side: Side, tree: Tree, kept: dict[str, Any]) -> Tree:
+    def _tree(self, call: Call, side: Side, tree: Tree, kept: dict[str, tuple[str, Any]]) -> Tree:
         spec = tree.spec()
         at = "" if side == "inputs" else "outputs"
         plan = self._plan(tree.structure, spec, at)
@@ -162,42 +159,84 @@ class CallRedaction:
         )
 
     def _leaf(
-        self, call: Call, side: Side, place: int, leaf: Leaf, plan: TreePlan, kept: dict[str, Any]
-    ) -> dict[str, Any]:
-        path, treatment = plan.tensors.get(place, ("", None))
+        self, call: Call, side: Side, place: int, leaf: Leaf, plan: TreePlan,
+        kept: dict[str, tuple[str, Any]],
+    ) -> dict[str, Any]:  # fmt: skip
+        """The facts of a leaf on the new tape.
+
+        Args:
+            kept: gets the bytes, if they stay, with a key of their own, by that which they had.
+        """
         if leaf.key is None:
             return without_value(leaf)
-        found = self._new_value(call, side, place, path, treatment)
-        if found is None or found.drawn is not None:
-            drawn = None if found is None else found.drawn
-            self._removed.rows(call, side, place, leaf, drawn)
-        if found is None:
+        fate = plan.tensors.get(place)
+        if fate is None or fate.elements != "kept":
+            self._removed.rows(call, side, place, leaf)
             self.withheld += 1
             return without_value(leaf)
-        # The name of a blob's entry is a path, which may have a private key in it.
-        kept[found.key] = found.data
-        return {**leaf_document(leaf), "key": found.key}
-
-    def _new_value(
-        self, call: Call, side: Side, place: int, path: str, treatment: Treatment | None
-    ) -> NewValue | None:
-        if treatment is None or treatment.way == "shapes_only":
-            return None
-        return self._values.of(call, side, place, path, treatment)
+        if leaf.key not in kept:
+            # The name of a blob's entry is a path, which may have a private key in it.
+            kept[leaf.key] = f"t{len(kept)}", call.stored(side, place)
+        return {**leaf_document(leaf), "key": kept[leaf.key][0]}
 
     def _ranges_of(self, tree: Tree, plan: TreePlan) -> tuple[Range, ...]:
         made: list[Range] = []
         for one in tree.ranges:
-            path, treatment = plan.tensors.get(one.leaf, ("", None))
-            if treatment is None:
-                span = self._ranges.of(tree, one.leaf)
-                if span is not None and not all(map(is_setting, span)):
-                    self.ranged[path, span] += math.prod(tree.facts()[one.leaf].shape)
-            elif treatment.way == "keep":
-                span = one.min, one.max
-            else:
-                span = self._values.range_of(treatment, one)
+            fate = plan.tensors.get(one.leaf)
+            if fate is None or fate.range == "withheld":
+                continue
+            if fate.range == "kept":
+                made.append(one)
+                continue
+            span = self._ranges.of(tree, one.leaf)
             if span is not None:
-                low, high = max(span[0], -(2**63)), min(span[1], 2**64 - 1)
-                made.append(Range(leaf=one.leaf, min=low, max=high))
+                made.append(Range(leaf=one.leaf, min=span[0], max=span[1]))
+                if not all(map(is_setting, span)):
+                    self.ranged[fate.name, span] += math.prod(tree.facts()[one.leaf].shape)
         return tuple(made)
+
+
+class ElementRanges:
+    """The ranges of the integer tensors of one tape over all calls of one kind.
+
+    The range of a single call tells what its few elements are. The analysis only says the range of
+    all calls of a variant, so each call of the new tape gets that one.
+    """
+
+    def __init__(self, tape: Tape) -> None:
+        self._sorter = CallSorter.of(tape)
+        try:
+            self._groups = tape._soundly(lambda: self._groups_of(tape))
+        except (InferenceError, TapeError):  # the analysis says nothing of it either
+            self._groups = []
+        self._known: dict[Hashable, dict[int, tuple[int, int]]] = {}
+
+    def _groups_of(self, tape: Tape) -> list[Group]:
+        """The groups of the calls, divided by the texts that divide variants."""
+        self._sorter, made = CallSorter.of(tape).settled(tape.calls)
+        sorter = self._sorter
+        counters = counters_of_evidence(tape.counters, tape.calls, made.left_out)
+        made.set_counted_calls(counted_calls(counters, sorter.signature, sorter.renamed))
+        return list(made.groups.values())
+
+    def of(self, tree: Tree, leaf: int) -> tuple[int, int] | None:
+        """The range of a leaf; None if no call of its kind is evidence.
+
+        Raises:
+            TapeError: the tree breaks the format.
+        """
+        placed = self._sorter.sorted(tree)
+        key = tree.structure, placed.key
+        found = self._known.get(key)
+        if found is None:
+            if len(self._known) >= _MAX_TREES:
+                self._known.clear()
+            group = next((one for one in self._groups if one.key.takes(placed.key)), None)
+            numbers = [path.number for path in placed.layout.tensors]
+            found = self._known[key] = {} if group is None else _by_leaf(group, numbers)
+        return found.get(leaf)
+
+
+def _by_leaf(group: Group, numbers: list[int]) -> dict[int, tuple[int, int]]:
+    spans = group.ranges.items()
+    return {numbers[tensor]: (span.min, span.max) for tensor, span in spans}

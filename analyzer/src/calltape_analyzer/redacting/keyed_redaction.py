@@ -9,57 +9,55 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 from calltape_analyzer.editing.edit_report import EditReport
-from calltape_analyzer.editing.rewriting import Rewriting, rewrite
+from calltape_analyzer.editing.rewriting import Revision, Rewriting, rewrite
+from calltape_analyzer.editing.withholding import Withholding, WithholdingPlan
 from calltape_analyzer.errors import RedactionError
 from calltape_analyzer.observing.switches import looks_like_name
 from calltape_analyzer.opening import open_tape
 from calltape_analyzer.redacting.answers import Answers, Comparison, apart, difference
 from calltape_analyzer.redacting.byte_search import found_in
-from calltape_analyzer.redacting.call_redaction import CallRedaction
-from calltape_analyzer.redacting.element_ranges import ElementRanges
+from calltape_analyzer.redacting.call_redaction import CallRedaction, ElementRanges
 from calltape_analyzer.redacting.leak_search import RemovedValues
 from calltape_analyzer.redacting.long_numbers import LongNumbers
-from calltape_analyzer.redacting.new_values import NewValues
-from calltape_analyzer.redacting.ordered_keys import ordered_keys
 from calltape_analyzer.redacting.pseudonyms import Pseudonyms
-from calltape_analyzer.redacting.reference_tape import write_reference
 from calltape_analyzer.redacting.tape_facts import BEGIN_NS, TapeFacts
-from calltape_analyzer.redacting.tape_words import TapeWords
+from calltape_analyzer.redacting.tape_words import TapeWords, ordered_keys, varying_keys
 from calltape_analyzer.redacting.treatment import Treatments
 from calltape_analyzer.redacting.tree_plan import Fates, Replaced
-from calltape_analyzer.redacting.value_facts import ValueFacts
-from calltape_analyzer.redacting.varying_keys import varying_keys
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import counted, pattern_of, some_of
 from calltape_analyzer.variant import Variant
 from calltape_analyzer.writing.coverage import counts_stay
 from calltape_analyzer.writing.lineage import numbering_of
 from calltape_schema.errors import TapeError
+from calltape_schema.inputs_table import InputsTable
 from calltape_schema.privacy import FEWEST_RANGED
+from calltape_schema.tree import Structure
 
 __all__ = ["Asked", "DifferentAnswerError", "KeyedRedaction"]
 
 _MAX_NAMED = 8
 
 
-class Asked(NamedTuple):
-    """What is to be redacted and how, and what is known of it whatever the key is.
-
-    Attributes:
-        said: what the analysis says of the tape, once a key asked.
-    """
+@dataclass
+class Asked:
+    """What is to be redacted and how, and what is known of it whatever the key is."""
 
     tape: Tape
     treatments: Treatments
-    special: bool
     words: TapeWords
     ranges: ElementRanges
-    values: ValueFacts
     numbers: LongNumbers
-    said: list[Answers]
+
+    @cached_property
+    def said(self) -> Answers:
+        """What the analysis says of the tape."""
+        return Answers(self.tape)
 
 
 class DifferentAnswerError(RedactionError):
@@ -92,11 +90,9 @@ class KeyedRedaction:
             self._treatments, self._pseudonyms, tape.signature, self._replaced,
             ordered_keys(asked.words.keys), asked.numbers.replaced | asked.numbers.listed,
         )  # fmt: skip
-        values = NewValues(asked.values, self._pseudonyms, special=asked.special)
         first = min(one.created_ns for one in tape.manifests)
-        draws = self._treatments.has("permute") or self._treatments.has("noise")
-        self._removed = RemovedValues(draws=draws)
-        self._calls = CallRedaction(fates, asked.ranges, values, BEGIN_NS - first, self._removed)
+        self._removed = RemovedValues()
+        self._calls = CallRedaction(fates, asked.ranges, BEGIN_NS - first, self._removed)
         self._note_names()
 
     def _note_names(self) -> None:
@@ -116,8 +112,6 @@ class KeyedRedaction:
     def write(self, path: str) -> EditReport:
         """Writes the new tape."""
         options = {**self._tape.selected, **self._treatments.options()}
-        if self._asked.special:
-            options["special"] = True
         how = Rewriting(
             "redact", options, change=self._calls, revision=TapeFacts(self._calls), thorough=True
         )
@@ -136,17 +130,16 @@ class KeyedRedaction:
             RedactionError: they differ.
         """
         self._search(path)
-        is_open = ("permute", "noise", "shapes_only")
         # The tape that a result without some ints is compared with has no ranges.
-        ranges = not any(one.way in is_open for one in self._treatments)
+        ranges = not any(one.way == "shapes_only" for one in self._treatments)
         comparison = Comparison(
-            self._pseudonyms, self._replaced, self._is_kept,
+            self._pseudonyms, self._replaced.numbers, self._treatments.keeps_place,
             ranges=ranges and not self._replaced.has_withheld,
-            numbered=not numbering_of(self._tape.segments).changes,
         )  # fmt: skip
         known = self._tape.class_index.by_name
         with open_tape(path, classes=known) as new, self._reference(path) as old:
-            before = comparison.answers(self._said_of(old), is_new=False)
+            said = self._asked.said if old is self._tape else Answers(old)
+            before = comparison.answers(said, is_new=False)
             after = comparison.answers(Answers(new), is_new=True)
             found = difference(before, after)
             if found is not None:
@@ -156,7 +149,7 @@ class KeyedRedaction:
                     (found, apart(before.get(found), after.get(found))),
                     advice=self._advice(),
                 )
-            return [*self._notes(comparison.old_variants)]
+            return [*self._notes(said.variants)]
 
     def _advice(self) -> str:
         """What to do if an answer is another one. Patterns, because paths may have keys in them."""
@@ -171,14 +164,6 @@ class KeyedRedaction:
         if dicts:
             parts.append(f"name the dicts whose keys were ({some_of(dicts, _MAX_NAMED)}) in `keep`")
         return "; ".join([*(parts or ["report this"]), "nothing was written"])
-
-    def _said_of(self, old: Tape) -> Answers:
-        """What is said of the tape itself is asked once, for all keys."""
-        if old is not self._tape:
-            return Answers(old)
-        if not self._asked.said:
-            self._asked.said.append(Answers(old))
-        return self._asked.said[0]
 
     def _search(self, path: str) -> None:
         """Looks for what was removed."""
@@ -200,19 +185,16 @@ class KeyedRedaction:
     @contextlib.contextmanager
     def _reference(self, path: str) -> Iterator[Tape]:
         """What the new tape is compared with: the old one; or a copy without what was to be
-        withheld; or a copy that counts no more than a copy can."""
+        withheld; or a copy that counts no more than a copy can, or has other numbers of calls."""
         withheld = self._calls if self._replaced.has_withheld else None
-        if withheld is None and counts_stay(self._tape.whole.segments):
+        is_same = counts_stay(self._tape.whole.segments)
+        if withheld is None and is_same and not numbering_of(self._tape.segments).changes:
             yield self._tape
             return
         beside = os.path.join(os.path.dirname(path), "reference.tape")
-        write_reference(self._tape, withheld, beside)
+        _write_reference(self._tape, withheld, beside)
         with open_tape(beside, classes=self._tape.class_index.by_name) as reference:
             yield reference
-
-    def _is_kept(self, place: str) -> bool:
-        treatment = self._treatments.of_place(place)
-        return treatment is not None and treatment.way == "keep"
 
     def _notes(self, variants: Sequence[Variant]) -> Iterator[str]:
         unmet = self._treatments.unmet
@@ -229,7 +211,9 @@ class KeyedRedaction:
             place
             for variant in variants
             for place, value in variant.findings.constants.items()
-            if isinstance(value, str) and looks_like_name(value) and not self._is_kept(place)
+            if isinstance(value, str)
+            and looks_like_name(value)
+            and not self._treatments.keeps_place(place)
         )
         yield from self._notes_of_numbers()
         keys = varying_keys(self._tape)
@@ -254,7 +238,7 @@ class KeyedRedaction:
             )
 
     def _notes_of_numbers(self) -> Iterator[str]:
-        replaced, needed = map(sorted, self._asked.numbers[:2])
+        replaced, needed = map(sorted, (self._asked.numbers.replaced, self._asked.numbers.needed))
         if self._asked.numbers.apart:
             yield (
                 f"the numbers at {some_of(sorted(self._asked.numbers.apart), _MAX_NAMED)} may be "
@@ -276,3 +260,48 @@ class KeyedRedaction:
         """Whether a text that a variant has is a default, which is code."""
         found = (variant.findings.constants.get(place) for variant in variants)
         return all(value is None or value in self._pseudonyms.fixed for value in found)
+
+
+class _Without(Withholding):
+    """Takes out what the plans of a redaction withhold, and nothing else of scalars."""
+
+    def __init__(self, tape: Tape, redaction: CallRedaction) -> None:
+        super().__init__((), outputs=False, signature=tape.signature)
+        self._redaction = redaction
+
+    def new_plan(self, structure: bytes, spec: Structure, path: str) -> WithholdingPlan:
+        gone = self._redaction.withheld_paths(structure, spec, path)
+        return WithholdingPlan(spec, path, lambda at: "numbers" if at in gone else "tensors")
+
+
+class _Counters(Revision):
+    def __init__(self, without: _Without) -> None:
+        self._without = without
+
+    def unkept(self, table: InputsTable) -> InputsTable:
+        return table.changed(self._without.kind)
+
+
+def _write_reference(tape: Tape, redaction: CallRedaction | None, path: str) -> None:
+    """Writes a tape to compare a redacted one with, where values were to be withheld or counts are
+    lost.
+
+    A text of which only the length is left is an object to the analysis, and no constant: what it
+    says of the tape must change. So the redacted tape must say what the tape says without these
+    values, and without those of tensors, which the analysis does not read. And of calls that are
+    on no tape, or are damaged, a copy of a tape may count less.
+
+    Args:
+        tape: has them.
+        redaction: of this tape; None if it withholds nothing.
+        path: of the new file.
+
+    Raises:
+        TapeError: ``io``, ``limit``.
+    """
+    how = Rewriting("filter", {})
+    if redaction is not None:
+        without = _Without(tape, redaction)
+        how = Rewriting("filter", {}, change=without, revision=_Counters(without))
+    calls = tape.calls
+    rewrite(tape, path, calls, len(calls), how)

@@ -14,7 +14,6 @@ from pydantic import BaseModel
 
 from calltape_analyzer.pytree.node_paths import nodes_with_paths
 from calltape_analyzer.reading.call import Call, Side
-from calltape_analyzer.redacting.tensor_values import Drawn
 from calltape_analyzer.redacting.tree_plan import TreePlan
 from calltape_schema.blob import stored_as
 from calltape_schema.fields import Record
@@ -32,8 +31,6 @@ _MAX_NAMES = 20_000
 _MAX_BYTES = 64 * 2**20
 _MAX_LEAF = 2**20
 _FEWEST_IDS = 4
-_LEAST_BITS = 40.0
-"""Where other numbers take the place of numbers, rows that say less become old ones by chance."""
 
 _FORMATS = {"I64": "q", "I32": "i", "I16": "h", "U64": "Q", "U32": "I", "U16": "H"}
 
@@ -42,15 +39,11 @@ class RemovedValues:
     """The values that were taken out, as many as memory for them is granted. Names of keys and
     fields are left out of it: a text that is also the name of an argument is no leak.
 
-    Args:
-        draws: whether tensors get other numbers: then small rows may be drawn by chance.
-
     Attributes:
         skipped: how many were not remembered.
     """
 
-    def __init__(self, *, draws: bool) -> None:
-        self._least_bits = _LEAST_BITS if draws else 0.0
+    def __init__(self) -> None:
         self._values: dict[bytes, None] = {}
         self._size = 0
         self._names: set[bytes] = {word.encode() for word in _words_of_the_format()}
@@ -99,26 +92,24 @@ class RemovedValues:
             for form in (value,) if kind in ("str", "bytes") else number_forms(value):
                 self.add(form)
 
-    def rows(self, call: Call, side: Side, place: int, leaf: Leaf, drawn: Drawn | None) -> None:
-        """Notes the rows of a tensor whose values were left out, or replaced.
-
-        Args:
-            call, side, place, leaf: where it stands.
-            drawn: how its numbers were replaced; None if they were left out.
+    def rows(self, call: Call, side: Side, place: int, leaf: Leaf) -> None:
+        """Notes the rows of a tensor of integers whose values were left out.
 
         Raises:
             TapeError: the call is damaged.
         """
-        for data, row in id_rows(call, side, place, leaf):
-            if drawn is None:
-                highest = max(map(abs, row))
-                says = len(set(row)) >= _FEWEST_IDS
-                bits = Drawn(1, highest).bits(row) if self._least_bits and says else 0.0
-            else:
-                bits = drawn.bits(row)
-                says = bits >= _LEAST_BITS
-            if says and bits >= self._least_bits:
-                self.add(data)
+        stored = stored_as(leaf)
+        code = None if stored is None else _FORMATS.get(stored.dtype)
+        if stored is None or code is None or not stored.shape or not stored.nbytes:
+            return
+        if stored.nbytes > _MAX_LEAF:
+            return
+        data = bytes(call.stored(side, place) or b"")
+        length = stored.shape[-1] * struct.calcsize(code)
+        for start in range(0, len(data), length):
+            row = data[start : start + length]
+            if len(set(struct.unpack(f"<{stored.shape[-1]}{code}", row))) >= _FEWEST_IDS:
+                self.add(row)
 
     def structure(self, root: Any) -> None:
         """Notes the names in a structure of the new tape."""
@@ -150,22 +141,3 @@ def number_forms(value: Any) -> Iterator[bytes]:
         yield pack(one)
         if type(one) is int:
             yield str(abs(one)).encode()
-
-
-def id_rows(call: Call, side: Side, place: int, leaf: Leaf) -> Iterator[tuple[bytes, list[int]]]:
-    """The rows of a tensor of integers, as bytes and as numbers.
-
-    Raises:
-        TapeError: the call is damaged.
-    """
-    stored = stored_as(leaf)
-    if stored is None or stored.dtype not in _FORMATS:
-        return
-    if not stored.shape or stored.nbytes > _MAX_LEAF or not stored.nbytes:
-        return
-    data = bytes(call.stored(side, place) or b"")
-    code = _FORMATS[stored.dtype]
-    length = stored.shape[-1] * struct.calcsize(code)
-    for start in range(0, len(data), length):
-        row = data[start : start + length]
-        yield row, list(struct.unpack(f"<{stored.shape[-1]}{code}", row))

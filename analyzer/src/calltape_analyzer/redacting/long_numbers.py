@@ -9,7 +9,7 @@ the numbers of customers and of their orders may. No others would follow in the 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from calltape_analyzer.editing.withholding import names_of_path
@@ -35,8 +35,7 @@ class LongNumbers(NamedTuple):
     Attributes:
         replaced: those of which any is no setting, where the analysis does not need them.
         needed: likewise, where it does.
-        asked: where the analysis needs numbers that somebody asked to replace, or that are data
-            because they are in a long list.
+        needed_lists: where the analysis needs numbers of long lists, which are data.
         listed: likewise replaced, because another call has a long list there.
         apart: those that follow from each other or from other ints, and from no size: nothing of
             them stays.
@@ -45,7 +44,7 @@ class LongNumbers(NamedTuple):
 
     replaced: frozenset[str] = frozenset()
     needed: frozenset[str] = frozenset()
-    asked: frozenset[str] = frozenset()
+    needed_lists: frozenset[str] = frozenset()
     listed: frozenset[str] = frozenset()
     apart: frozenset[str] = frozenset()
     unwanted: frozenset[str] = frozenset()
@@ -68,26 +67,21 @@ def long_numbers(tape: Tape, treatments: Treatments) -> LongNumbers:
     """
     places = _Places(tape, treatments)
     long = places.long - places.unwanted
-    free = long | places.asked
+    free = long | places.listed
     if not free:
         return LongNumbers(unwanted=frozenset(places.unwanted))
     try:
         variants = tape.variants()
     except (InferenceError, TapeError):  # then the analysis needs none
         variants = []
-    needed: set[str] = set()
-    while True:
-        more = {one for variant in variants for one in _needed(variant.facts, free - needed)}
-        if not more:
-            break
-        needed |= more
+    needed = {one for variant in variants for one in _needed(variant.facts, free)}
     apart = {one for variant in variants for one in _apart(variant.facts, free - needed)}
     rest = long - apart
     return LongNumbers(
-        frozenset(rest - needed - places.asked),
-        frozenset(rest & needed - places.asked),
-        frozenset(places.asked & needed),
-        frozenset(rest & places.asked - needed),
+        frozenset(rest - needed - places.listed),
+        frozenset(rest & needed - places.listed),
+        frozenset(places.listed & needed),
+        frozenset(rest & places.listed - needed),
         frozenset(apart),
         frozenset(places.unwanted),
     )
@@ -102,8 +96,8 @@ class _Places:
     """Walks over a tape once.
 
     Attributes:
-        long: the places of numbers that look like data in any call, and nobody asked for.
-        asked: the places of numbers that are to be replaced in any case.
+        long: the places of numbers that look like data in any call.
+        listed: the places of numbers in long lists, which are data in any case.
         unwanted: those of ``long`` of which nothing is to stay.
     """
 
@@ -113,7 +107,7 @@ class _Places:
         self._code = {(type(one), one) for one in defaults if type(one) in (int, float)}
         self._by_structure: dict[bytes, list[tuple[int, str]]] = {}
         self.long: set[str] = set()
-        self.asked: set[str] = set()
+        self.listed: set[str] = set()
         self.unwanted: set[str] = set()
         self._unwanted_if_long: set[str] = set()
         for call in tape.calls:
@@ -159,12 +153,11 @@ class _Places:
             name = list(names_of_path(placed.path, self._signature))[-1]
             if treatment is not None and treatment.way == "keep":
                 continue
-            is_named = treatment is not None and treatment.names_one
-            if is_named or placed.in_list:
-                if treatment is None or treatment.way != "shapes_only":
-                    self.asked.add(name)
-            elif not placed.in_cache:
-                if treatment is not None and treatment.way == "shapes_only":
+            if placed.in_list:
+                if treatment is None:
+                    self.listed.add(name)
+            elif not placed.in_cache and (treatment is None or not treatment.names_one):
+                if treatment is not None:
                     self._unwanted_if_long.add(name)
                 yield node.scalar, name
 
@@ -201,28 +194,13 @@ def _names(facts: VariantFacts, symbols: Iterable[Symbol]) -> list[str]:
 
 def _related(facts: VariantFacts) -> Iterator[list[Symbol]]:
     """The symbols of a variant, those that are related to each other together."""
-    beside: dict[int, set[int]] = {number: set() for number in range(len(facts.symbols))}
-    for number, others in beside.items():
-        for _, other in _terms(facts, number):
-            others.add(other)
-            beside[other].add(number)
-    known: set[int] = set()
-    for number in beside:
-        if number not in known:
-            found = _reached(number, beside)
-            known |= found
-            yield [facts.symbols[one] for one in sorted(found)]
-
-
-def _reached(number: int, beside: Mapping[int, set[int]]) -> set[int]:
-    found, waiting = {number}, [number]
-    while waiting:
-        new = beside[waiting.pop()] - found
-        found |= new
-        waiting += new
-    return found
-
-
-def _terms(facts: VariantFacts, number: int) -> Iterator[tuple[int, int]]:
-    relation = facts.symbols[number].relation
-    yield from relation.terms if relation is not None else ()
+    together = [{number} for number in range(len(facts.symbols))]
+    for number, symbol in enumerate(facts.symbols):
+        for _, other in symbol.relation.terms if symbol.relation is not None else ():
+            few, many = sorted((together[number], together[other]), key=len)
+            if few is not many:
+                many |= few
+                for one in few:
+                    together[one] = many
+    for found in {id(one): one for one in together}.values():
+        yield [facts.symbols[one] for one in sorted(found)]

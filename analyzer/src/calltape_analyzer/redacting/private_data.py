@@ -7,8 +7,7 @@ calls, and what to do about it. No value is ever in a finding.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from calltape_analyzer.editing.withholding import names_of_path
 from calltape_analyzer.notebook import Sketch
@@ -19,7 +18,7 @@ from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.damage import is_damage
 from calltape_analyzer.redacting.long_numbers import is_long
 from calltape_analyzer.redacting.tape_facts import plain_platform
-from calltape_analyzer.redacting.varying_keys import varying_keys
+from calltape_analyzer.redacting.tape_words import varying_keys
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import alike, counted, printable, some_of
 from calltape_schema.errors import TapeError
@@ -45,31 +44,54 @@ _IMAGE_CHANNELS = frozenset({1, 3, 4})
 _LEAST_IMAGE = 16
 _LEAST_SAMPLES = 4000
 
-_REDACT = "`calltape redact` takes it out"
-_ADVICE: dict[str, str] = {
-    "text": "`calltape redact` replaces it; record with values={'EXACT': 'none'} to never write it",
-    "token_ids": "`calltape redact` takes them out",
-    "image": "`calltape redact` takes it out",
-    "audio": "`calltape redact` takes it out",
-    "values": "`calltape redact` takes them out",
-    "long_list": "`calltape redact` replaces its numbers",
-    "number": "`calltape redact` replaces it, unless sizes have to do with it; record with "
-    "values={'EXACT': 'none'} to never write it",
-    "key": "`calltape redact` replaces keys that look like data; a key that is a plain word stays",
-    "varying_keys": "they stay, because nothing tells a name of a person from another word; if "
-    "they are such names, record no dict of them",
-    "enum_value": _REDACT,
-    "exception": "`calltape redact` keeps its class and its length",
-    "thread": "`calltape redact` renumbers threads",
-    "time": "`calltape redact` keeps how long calls took and how far apart they were, and no date",
-    "host": _REDACT,
-    "platform": "`calltape redact` keeps the system and the architecture",
-    "files": "`calltape redact` takes them out",
-    "module": "they stay, because they say what was recorded; rename the "
-    "class if its name is a secret",
-    "policy": "`calltape redact` takes the recorder's words and patterns out",
-    "dump": "`calltape redact` keeps the length of the reason",
-}
+_OUT, _ALL_OUT = "`calltape redact` takes it out", "`calltape redact` takes them out"
+_NEVER = "record with values={'EXACT': 'none'} to never write it"
+_KINDS: dict[str, tuple[str, str]] = {
+    "text": ("text", f"`calltape redact` replaces it; {_NEVER}"),
+    "token_ids": ("whole numbers that may be token ids", _ALL_OUT),
+    "image": ("numbers that may be an image", _OUT),
+    "audio": ("numbers that may be audio", _OUT),
+    "values": ("values of a tensor", _ALL_OUT),
+    "long_list": ("a long list of numbers", "`calltape redact` replaces its numbers"),
+    "number": (
+        "a number that may be data",
+        f"`calltape redact` replaces it, unless sizes have to do with it; {_NEVER}",
+    ),
+    "key": (
+        "a key that looks like data",
+        "`calltape redact` replaces keys that look like data; a key that is a plain word stays",
+    ),
+    "varying_keys": (
+        "keys that differ from call to call",
+        "they stay, because nothing tells a name of a person from another word; if they are such "
+        "names, record no dict of them",
+    ),
+    "enum_value": ("the value of an enum", _OUT),
+    "exception": (
+        "the message of an exception", "`calltape redact` keeps its class and its length"
+    ),
+    "thread": ("ids of threads", "`calltape redact` renumbers threads"),
+    "time": (
+        "the date, and when each call began",
+        "`calltape redact` keeps how long calls took and how far apart they were, and no date",
+    ),
+    "host": ("the host's name", _OUT),
+    "platform": (
+        "the build of the operating system",
+        "`calltape redact` keeps the system and the architecture",
+    ),
+    "files": ("names of files", _ALL_OUT),
+    "module": (
+        "names of modules and classes",
+        "they stay, because they say what was recorded; rename the class if its name is a secret",
+    ),
+    "policy": (
+        "what the recorder was asked to keep",
+        "`calltape redact` takes the recorder's words and patterns out",
+    ),
+    "dump": ("the reason of a dump", "`calltape redact` keeps the length of the reason"),
+}  # fmt: skip
+"""What it is, and what to do about it. ``EXACT`` stands for the path that ``values=`` takes."""
 
 
 class PrivateFinding(PlainData):
@@ -95,40 +117,17 @@ class PrivateFinding(PlainData):
     def words(self) -> tuple[str, str, str, int | str, str]:
         """The address of the call, what it is, where, in how many calls, and what to do."""
         calls = "" if self.calls is None else self.calls
-        return self.call or "", _WORDS[self.kind], self.place or "", calls, self.advice
+        return self.call or "", _KINDS[self.kind][0], self.place or "", calls, self.advice
 
     def what(self) -> str:
         """What it is, where and in how many calls, without what to do."""
         where = "" if self.place is None else f" at {printable(self.place)}"
         calls = "" if self.calls is None else f" ({counted(self.calls, 'call')})"
-        return f"{_WORDS[self.kind]}{where}{calls}"
+        return f"{_KINDS[self.kind][0]}{where}{calls}"
 
     def __str__(self) -> str:
         which = "" if self.call is None else f"call {self.call}: "
         return f"{which}{self.what()}: {self.advice}."
-
-
-_WORDS = {
-    "text": "text",
-    "token_ids": "whole numbers that may be token ids",
-    "image": "numbers that may be an image",
-    "audio": "numbers that may be audio",
-    "values": "values of a tensor",
-    "long_list": "a long list of numbers",
-    "number": "a number that may be data",
-    "key": "a key that looks like data",
-    "varying_keys": "keys that differ from call to call",
-    "enum_value": "the value of an enum",
-    "exception": "the message of an exception",
-    "thread": "ids of threads",
-    "time": "the date, and when each call began",
-    "host": "the host's name",
-    "platform": "the build of the operating system",
-    "files": "names of files",
-    "module": "names of modules and classes",
-    "policy": "what the recorder was asked to keep",
-    "dump": "the reason of a dump",
-}
 
 
 class PrivateData(PlainData):
@@ -220,29 +219,9 @@ def _joined(findings: list[PrivateFinding]) -> Iterator[PrivateFinding]:
             yield PrivateFinding(kind=kind, place=place, calls=calls, call=call, advice=advice)
 
 
-def _advice(kind: str, place: str) -> str:
+def _advice(kind: str, place: str = "") -> str:
     exact = place.partition(".*")[0].replace("*", "PATH")  # a pattern withholds no numbers
-    return _ADVICE[kind].replace("PLACE", printable(place)).replace("EXACT", printable(exact))
-
-
-class _Key(NamedTuple):
-    kind: str
-    place: str | None = None
-    call: str | None = None
-
-
-@dataclass
-class _Found:
-    """Findings, counted."""
-
-    calls: dict[_Key, int] = field(default_factory=dict)
-    more: int = 0
-
-    def add(self, key: _Key) -> None:
-        if key in self.calls or len(self.calls) < _MAX_FINDINGS:
-            self.calls[key] = self.calls.get(key, 0) + 1
-        else:
-            self.more += 1
+    return _KINDS[kind][1].replace("EXACT", printable(exact))
 
 
 def private_data(tape: Tape, *, by_call: bool = False) -> PrivateData:
@@ -256,13 +235,13 @@ def private_data(tape: Tape, *, by_call: bool = False) -> PrivateData:
         UsageError: this is no tape.
     """
     check_tape(tape, "private_data")
-    found = _Found()
+    found: dict[tuple[str, str | None, str | None], int] = {}
     known: dict[Hashable, list[tuple[str, str]]] = {}
     data_keys = {
         place: frozenset(str(one[1]) for one in names if isinstance(one, tuple))
         for place, names in tape.signature.data_keys().items()
     }
-    count = 0
+    count = more = 0
     for call in tape.calls:
         try:
             told = dict.fromkeys(_of_call(call, tape, known, data_keys))
@@ -271,31 +250,25 @@ def private_data(tape: Tape, *, by_call: bool = False) -> PrivateData:
                 raise
             continue  # it stands in the tape's damage
         count += 1
-        address = call.address if by_call else None
         for kind, place in told:
-            found.add(_Key(kind, place, address))
-    of_tape = [
-        PrivateFinding(kind=kind, advice=_ADVICE[kind])
-        for kind in dict.fromkeys(_of_tape(tape, count))
-    ]
+            key = kind, place, call.address if by_call else None
+            if key in found or len(found) < _MAX_FINDINGS:
+                found[key] = found.get(key, 0) + 1
+            else:
+                more += 1
     findings = [
         PrivateFinding(
-            kind=key.kind,
-            place=key.place,
-            calls=None if by_call else calls,
-            call=key.call,
-            advice=_advice(key.kind, key.place or ""),
+            kind=kind, place=place, calls=None if by_call else calls, call=address,
+            advice=_advice(kind, place or ""),
         )
-        for key, calls in found.calls.items()
+        for (kind, place, address), calls in found.items()
+    ]  # fmt: skip
+    of_tape: list[tuple[str, str | None]] = [
+        ("varying_keys", place) for place in varying_keys(tape)
     ]
-    keys = [
-        PrivateFinding(kind="varying_keys", place=place, advice=_ADVICE["varying_keys"])
-        for place in varying_keys(tape)
-    ]
-    return PrivateData(
-        calls=count, findings=(*findings, *keys, *of_tape), more=found.more,
-        redacted=tape.redacted,
-    )  # fmt: skip
+    of_tape += ((kind, None) for kind in dict.fromkeys(_of_tape(tape, count)))
+    findings += (PrivateFinding(kind=k, place=p, advice=_advice(k)) for k, p in of_tape)
+    return PrivateData(calls=count, findings=tuple(findings), more=more, redacted=tape.redacted)
 
 
 def _of_call(

@@ -1,10 +1,10 @@
 """Values that stand for private ones: equal where those were equal, and else without meaning.
 
 In come texts, bytes and numbers of one tape. Out go others of the same length or magnitude, under a
-key that nobody keeps. Short values are permuted among all of their kind (a Feistel network that is
-walked until it ends within the kind, as in format-preserving encryption), so that no two become
-one. Texts that are known beforehand are placed one by one, so that none becomes a word of the tape.
-Of long ones a keyed hash is taken.
+key that nobody keeps. Texts are drawn by a keyed hash among all of their length and kind; those
+that are known beforehand one by one, so that no two become one, and none becomes a word of the
+tape. Ints and short bytes are permuted among all of their size (a Feistel network that is walked
+until it ends within it, as in format-preserving encryption).
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import math
 import re
 import secrets
 import struct
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from functools import cache
+from itertools import count, islice, product
 from typing import Any, TypeVar
 
 from calltape_analyzer.observing.switches import looks_like_name, may_select
@@ -32,6 +33,8 @@ _HALF = re.compile("[\ud800-\udfff]")
 """A half of a pair of UTF-16. A text that has one is no UTF-8, so only such a text gets others."""
 _MAX_KNOWN = 65_536
 _TRIES = 256
+_DIGITS = 8
+"""Bytes of a hash from which a character is drawn."""
 
 
 class Pseudonyms:
@@ -68,13 +71,19 @@ class Pseudonyms:
             return value
         if value in self._avoided:
             return self._place(value)
-        return _remembered(self._texts, value, lambda: self._text(value, _kind_of))
+        return _remembered(self._texts, value, lambda: self._text(value))
 
     def data(self, value: bytes) -> bytes:
         """Bytes of the same length; those that may be a switch stay so."""
-        if not value:
-            return value
-        return self._text(value.decode("latin-1"), _kind_of_bytes).encode("latin-1")
+        text, number = value.decode("latin-1"), int.from_bytes(value, "big")
+        if len(value) >= _LONG:
+            return self._hashed(text, "word" if may_select(text) else "prose").encode()
+        while value:
+            number = self._permuted(number, 256 ** len(value), b"bytes")
+            found = number.to_bytes(len(value), "big")
+            if may_select(found.decode("latin-1")) is may_select(text):
+                return found
+        return value
 
     def integer(self, value: int) -> int:
         """An int of the same sign and number of bits; 0 and 1 stay."""
@@ -89,20 +98,12 @@ class Pseudonyms:
         (bits,) = struct.unpack(">Q", self._digest(b"float", struct.pack(">d", value))[:8])
         return (int(bits >> 11) + 1) / 2**53
 
-    def within(self, value: int, size: int) -> int:
-        """The place of a number below ``size`` in a permutation of all of them."""
-        return self._permuted(value, size, b"within")
-
     def thread(self, value: int) -> int:
         """A number for a thread; 0, which is an unknown one, stays."""
         if not value:
             return 0
         found = self._digest(b"thread", str(value).encode())
         return int.from_bytes(found[:4], "big") or 1
-
-    def seed(self, what: str) -> int:
-        """63 bits that follow from a text and the key."""
-        return int.from_bytes(self._digest(b"seed", what.encode())[:8], "big") >> 1
 
     def _new_integer(self, value: int) -> int:
         size = 1 << (abs(value).bit_length() - 1)
@@ -113,22 +114,25 @@ class Pseudonyms:
             if (int, made) not in self._numbers:
                 return made
 
-    def _text(self, value: str, kind_of: Callable[[str], str]) -> str:
-        kind = kind_of(value)
+    def _text(self, value: str) -> str:
         if len(value) >= _LONG:
-            return self._hashed(value, kind)
-        number, size = _number(value, kind), _size(value, kind)
-        while True:
-            number = self._permuted(number, size, kind.encode())
-            found = _spelled(number, len(value), kind)
-            if found in self.fixed or (found in self._avoided and "bytes" not in kind):
-                continue
-            if kind_of(found) == kind:
-                return found
+            return self._hashed(value, _kind_of(value))
+        return next(found for found in self._drawn(value) if found not in self._avoided)
+
+    def _drawn(self, value: str) -> Iterator[str]:
+        """Texts of the length and the kind of a short one, none that stands for itself, without
+        end."""
+        kind = _kind_of(value)
+        alphabet, secret = _alphabet(kind), self._key + value.encode("utf-8", "surrogatepass")
+        for turn in count():
+            drawn = hashlib.shake_256(b"%d|" % turn + secret).digest(_DIGITS * len(value))
+            digits = (drawn[at : at + _DIGITS] for at in range(0, len(drawn), _DIGITS))
+            found = "".join(alphabet[int.from_bytes(one, "big") % len(alphabet)] for one in digits)
+            if _kind_of(found) == kind and found not in self.fixed:
+                yield found
 
     def _place(self, value: str) -> str:
-        """The pseudonym of a text that others avoid. A walk from it may end where the walk from
-        another one ends, so it is remembered which pseudonyms are taken."""
+        """The pseudonym of a text that others avoid. It is remembered which ones are taken."""
         found = self._placed.get(value)
         if found is None:
             found = self._placed[value] = self._free(value)
@@ -136,21 +140,14 @@ class Pseudonyms:
         return found
 
     def _free(self, value: str) -> str:
-        kind = _kind_of(value)
-        number, size = _number(value, kind), _size(value, kind)
         for avoided in (self._avoided, self._names, frozenset[str]()):
-            for turn in range(_TRIES):
-                place = self._permuted(number, size, b"%s|place %d|" % (kind.encode(), turn))
-                found = _spelled(place, len(value), kind)
-                if found not in avoided and self._is_free(found, kind):
+            for found in islice(self._drawn(value), _TRIES):
+                if found not in avoided and found not in self._taken:
                     return found
         # Nearly all of the kind are taken, so there are few; each text has at least its own place.
-        every = (_spelled(place, len(value), kind) for place in range(size))
-        return next(found for found in every if self._is_free(found, kind))
-
-    def _is_free(self, found: str, kind: str) -> bool:
-        is_taken = found in self.fixed or found in self._taken
-        return not is_taken and _kind_of(found) == kind
+        kind, used = _kind_of(value), self._taken | self.fixed
+        every = map("".join, product(_alphabet(kind), repeat=len(value)))
+        return next(found for found in every if found not in used and _kind_of(found) == kind)
 
     def _hashed(self, value: str, kind: str) -> str:
         begin = "" if kind == "name" else "~ " if "prose" in kind else "~"
@@ -197,74 +194,17 @@ def _kind_of(value: str) -> str:
     return f"{kind} of {'halves' if _HALF.search(value) else 'any script'}"
 
 
-def _kind_of_bytes(value: str) -> str:
-    return "word bytes" if may_select(value) else "prose bytes"
-
-
-def _number(value: str, kind: str) -> int:
-    """The place of a short text among all of its kind and length."""
-    alphabet, places = _alphabet(kind)
-    number = 0
-    for character in value:
-        number = number * len(alphabet) + places(character)
-    return number
-
-
-def _size(value: str, kind: str) -> int:
-    size: int = len(_alphabet(kind)[0]) ** len(value)
-    return size
-
-
-def _spelled(number: int, length: int, kind: str) -> str:
-    """The text at a place: the other way round."""
-    alphabet, _ = _alphabet(kind)
-    found = ""
-    for _ in range(length):
-        number, place = divmod(number, len(alphabet))
-        found = alphabet[place] + found
-    return found
-
-
-class _Characters:
-    """Characters that need no table: of bytes, or of Unicode with or without the halves of pairs.
-
-    Args:
-        count: how many there are.
-        gap: how many are left out where the halves begin.
-    """
-
-    def __init__(self, count: int, gap: int = 0) -> None:
-        self._count = count
-        self._gap = gap
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, place: int) -> str:
-        return chr(place if place < _HALVES.start else place + self._gap)
-
-    def place(self, character: str) -> int:
-        """The other way round."""
-        number = ord(character)
-        return number if number < _HALVES.start else number - self._gap
-
-
 _HALVES = range(0xD800, 0xE000)
-_OF_BYTES = _Characters(256)
-_ALL = _Characters(0x110000)
-_WHOLE = _Characters(0x110000 - len(_HALVES), gap=len(_HALVES))
 
 
 @cache
-def _alphabet(kind: str) -> tuple[str | _Characters, Callable[[str], int]]:
-    """The characters of which short texts of a kind are, and the place of one among them."""
-    of_kind = {"prose of any script": _WHOLE, "prose of halves": _ALL}
-    known = _OF_BYTES if kind.endswith("bytes") else of_kind.get(kind)
-    if known is not None:
-        return known, known.place
-    alphabet = _NAME
+def _alphabet(kind: str) -> str:
+    """The characters of which short texts of a kind are."""
+    if kind == "name":
+        return _NAME
     if kind in ("word", "prose"):
-        alphabet = "".join(map(chr, range(0x20 if kind == "prose" else 0x21, 0x7F)))
-    elif kind == "word of any script":
-        alphabet = "".join(c for c in map(chr, range(0x21, 0x110000)) if c.isprintable())
-    return alphabet, {character: place for place, character in enumerate(alphabet)}.__getitem__
+        return "".join(map(chr, range(0x20 if kind == "prose" else 0x21, 0x7F)))
+    every = map(chr, range(0x110000))
+    if kind == "word of any script":
+        return "".join(one for one in every if one.isprintable() and one != " ")
+    return "".join(one for one in every if "halves" in kind or ord(one) not in _HALVES)

@@ -8,15 +8,15 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from calltape_analyzer.editing.edit_report import EditReport
 from calltape_analyzer.errors import RedactionError
-from calltape_analyzer.redacting.element_ranges import ElementRanges
+from calltape_analyzer.redacting.call_redaction import ElementRanges
 from calltape_analyzer.redacting.keyed_redaction import Asked, KeyedRedaction
 from calltape_analyzer.redacting.long_numbers import long_numbers
 from calltape_analyzer.redacting.tape_words import TapeWords
 from calltape_analyzer.redacting.treatment import Treatments, Way
-from calltape_analyzer.redacting.value_facts import ValueFacts
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import pattern_of, some_of
 from calltape_analyzer.writing.output_file import compressor_of, copy_tape, refuse_inputs, settle
@@ -25,8 +25,7 @@ from calltape_schema.errors import TapeError
 __all__ = ["redact"]
 
 _MAX_KEYS = 6
-"""By chance, a number may become the size of a tensor, or a row of few ids itself. Under another
-key it does not."""
+"""By chance, a number may become the size of a tensor. Under another key it does not."""
 
 _SAME = 2
 """After as many keys with the same difference, no further key is tried."""
@@ -44,11 +43,7 @@ def redact(
     path: str | os.PathLike[str],
     *,
     keep: Patterns = (),
-    hash: Patterns = (),
-    permute: Patterns = (),
-    noise: Patterns = (),
     shapes_only: Patterns = (),
-    special: bool = False,
     overwrite: bool = False,
 ) -> EditReport:
     """Writes a tape without what may tell of a person or a machine. The tape that is read stays as
@@ -64,9 +59,9 @@ def redact(
 
     The result is compared with the tape before it gets its name, or with the tape without the
     arguments that were left out: shapes, variants and explanations must say the same, and no byte
-    may tell what was removed. What stands for a number may be the
-    size of a tensor by chance, and a row of ids may become itself: then it is done again with
-    others, six times at most, and not again after ten minutes or two equal failures.
+    may tell what was removed. What stands for a number may be the size of a tensor by chance: then
+    it is done again with others, six times at most, and not again after ten minutes or two equal
+    failures.
 
     Args:
         tape: the tape, or a part of one.
@@ -74,14 +69,7 @@ def redact(
         keep: paths of values that stay as they are, with the patterns of the recorder's ``values=``
             (``"past_key_values.*"``). Where several patterns match, that with the most characters
             decides.
-        hash: paths of values that become pseudonyms, as texts do anyway. The key is thrown away.
-        permute: paths of integer tensors that keep values: ids are replaced by others of the same
-            range, the same ones on the whole tape, but for indices that stay below a size: where
-            that is another, they are. Masks, offsets and positions stay.
-        noise: paths of tensors whose values are drawn anew in the same range. In a cache, equal
-            numbers become equal ones, so that it stays a concatenation of earlier ones.
         shapes_only: paths of values of which only the shape stays, without the range of integers.
-        special: whether NaN and infinities stay where they are, under ``noise``.
         overwrite: whether a file that is there already is replaced.
 
     Raises:
@@ -97,16 +85,11 @@ def redact(
     compressor = compressor_of(target)
     if not overwrite and os.path.lexists(target):
         raise TapeError("exists", "it is there already", path=os.fspath(path))
-    ways: dict[Way, Patterns] = {
-        "keep": keep, "hash": hash, "permute": permute, "noise": noise, "shapes_only": shapes_only
-    }  # fmt: skip
-    treatments = Treatments({way: _listed(given) for way, given in ways.items()}, tape.signature)
+    asked_for: dict[Way, list[str]] = {"keep": _listed(keep), "shapes_only": _listed(shapes_only)}
+    treatments = Treatments(asked_for, tape.signature)
     numbers = long_numbers(tape, treatments)
     treatments = treatments.withholding(numbers.withheld)
-    asked = Asked(
-        tape, treatments, special, TapeWords(tape), ElementRanges(tape),
-        ValueFacts(tape, treatments), numbers, [],
-    )  # fmt: skip
+    asked = Asked(tape, treatments, TapeWords(tape), ElementRanges(tape), numbers)
     _refuse_needed(asked)
     with _beside(target) as new:
         report, notes = _proven(asked, new)
@@ -118,9 +101,9 @@ def redact(
 
 
 def _refuse_needed(asked: Asked) -> None:
-    """Raises if numbers that somebody asked to replace have to do with sizes."""
-    if asked.numbers.asked:
-        patterns = sorted(set(map(pattern_of, asked.numbers.asked)))
+    """Raises if sizes have to do with numbers that are data because they are in a long list."""
+    if asked.numbers.needed_lists:
+        patterns = sorted(set(map(pattern_of, asked.numbers.needed_lists)))
         raise RedactionError(
             "the analysis would say something else of the new tape: sizes have to do with the "
             f"numbers at {some_of(patterns, _MAX_NAMED)}",
@@ -145,7 +128,7 @@ def _proven(asked: Asked, path: str) -> tuple[EditReport, list[str]]:
     # What the numbers mean to the analysis, only the analysis knows.
     _empty(os.path.dirname(path))
     numbers = asked.numbers.all_needed()
-    return _under_a_key(asked._replace(numbers=numbers), path, deadline, before)
+    return _under_a_key(replace(asked, numbers=numbers), path, deadline, before)
 
 
 def _under_a_key(

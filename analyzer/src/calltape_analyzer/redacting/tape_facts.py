@@ -7,16 +7,19 @@ times that are relative to each other only.
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
-from calltape_analyzer.editing.rewriting import Revision
+from calltape_analyzer.editing.edit_report import EditReport
+from calltape_analyzer.editing.rewriting import Revision, Rewriting, rewrite
 from calltape_analyzer.redacting.call_redaction import CallRedaction
+from calltape_analyzer.tape import Tape
 from calltape_schema.endings import Dump
 from calltape_schema.history import Source, Step
 from calltape_schema.inputs_table import InputsTable
 from calltape_schema.privacy import without_text
 from calltape_schema.records import Manifest, Policy, Producer
 
-__all__ = ["BEGIN_NS", "TapeFacts", "foreign_step", "own_step", "plain_platform"]
+__all__ = ["BEGIN_NS", "TapeFacts", "copy_redacted", "plain_platform"]
 
 BEGIN_NS = 946_684_800 * 10**9
 """When the first file of a redacted tape began, as it says: 2000-01-01, which is nobody's date."""
@@ -47,7 +50,7 @@ class TapeFacts(Revision):
                 "producer": _producer(manifest.producer),
                 "policy": _policy(manifest.policy),
                 "observed": observed,
-                "history": (*map(foreign_step, history[:-1]), *map(own_step, history[-1:])),
+                "history": (*map(_foreign_step, history[:-1]), *map(_own_step, history[-1:])),
             }
         )
 
@@ -69,6 +72,28 @@ def plain_platform(text: str) -> str:
     return "-".join(filter(None, (system, machine and machine[0]))) or "unknown"
 
 
+def copy_redacted(tape: Tape, path: Path) -> EditReport:
+    """Writes the calls of a tape that was redacted as a whole, without the names of files that were
+    given after that.
+
+    Raises:
+        TapeError: ``exists``, ``io``, ``limit``.
+    """
+    how = Rewriting("filter", tape.selected, revision=_WithoutFiles())
+    calls = tape.calls
+    return rewrite(tape, path, calls, len(calls), how)
+
+
+class _WithoutFiles(Revision):
+    def manifest(self, manifest: Manifest) -> Manifest:
+        # The words of those who redacted stay, and no others.
+        history = (
+            _own_step(step) if step.verb == "redact" else _foreign_step(step)
+            for step in manifest.history or ()
+        )
+        return manifest.model_copy(update={"history": tuple(history)})
+
+
 def _producer(producer: Producer) -> Producer:
     platform = None if producer.platform is None else plain_platform(producer.platform)
     return producer.model_copy(update={"host": None, "platform": platform})
@@ -79,13 +104,13 @@ def _policy(policy: Policy) -> Policy:
     return policy.model_copy(update={"keep": None, "leaf_values": ()})
 
 
-def foreign_step(step: Step) -> Step:
+def _foreign_step(step: Step) -> Step:
     """A step without names of files, and without the words of who made it."""
     options = tuple((name, without_text(value)) for name, value in step.options)
-    return own_step(step).model_copy(update={"options": options})
+    return _own_step(step).model_copy(update={"options": options})
 
 
-def own_step(step: Step) -> Step:
+def _own_step(step: Step) -> Step:
     """A step without names of files. Its options are the words of who redacts."""
     return step.model_copy(update={"sources": tuple(map(_source, step.sources))})
 

@@ -1,23 +1,29 @@
 """The words of a tape: keys, names, and short texts.
 
-In comes a tape, whose records are read once. Out go the keys of its dicts, which get names in their
-order, and the words that no pseudonym may be: one that equals the name of an argument, or another
-text of the tape, could be taken for it.
+In comes a tape, whose records are read once. Out go the keys of its dicts, and for those that look
+like data names in the order that they had, because the analysis sorts the keys of a dict by what
+``repr`` shows of them; the dicts whose keys are not the same in every call; and the words that no
+pseudonym may be: one that equals the name of an argument, or another text of the tape, could be
+taken for it.
 """
 
 from __future__ import annotations
 
+import bisect
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
+from calltape_analyzer.editing.withholding import names_of_path
 from calltape_analyzer.pytree.node_paths import names_of_children
+from calltape_analyzer.pytree.placed_nodes import is_private_key, placed_nodes
 from calltape_analyzer.tape import Tape
 from calltape_schema.errors import TapeError
+from calltape_schema.privacy import SMALL, is_name
 from calltape_schema.records import Target, Tree
 from calltape_schema.tree import DictNode, FieldsNode, decode_structure, walk
 
-__all__ = ["TapeWords"]
+__all__ = ["TapeWords", "ordered_keys", "varying_keys"]
 
 W = TypeVar("W")
 
@@ -25,6 +31,11 @@ _MAX_WORDS = 100_000
 _SHORT = 8
 """A longer text is no pseudonym by chance."""
 _PARTS = re.compile(r"\w+")
+_ZEROS = "0" * len(str(SMALL))
+"""Behind the digits of a small int: no other small int comes between it and what begins so."""
+_ARGUMENTS = ("", "kwargs")
+"""Which keyword arguments are given may differ. Their names are code."""
+_MAX_PLACES = 10_000
 
 
 class TapeWords:
@@ -110,3 +121,75 @@ def _note(words: dict[W, None], new: Iterable[W]) -> None:
         if len(words) >= _MAX_WORDS:
             return
         words[word] = None
+
+
+def ordered_keys(keys: Iterable[str | int]) -> dict[str | int, str | int]:
+    """The name of each text, and the int for each int, that looks like data.
+
+    Args:
+        keys: all texts and ints that are keys of dicts on the tape, or parts of such keys.
+    """
+    keys = list(keys)
+    texts = [key for key in keys if isinstance(key, str)]
+    ints = [key for key in keys if isinstance(key, int)]
+    found: dict[str | int, str | int] = dict(_of_texts(texts))
+    found.update(_of_ints([key for key in ints if key >= 0], ""))
+    found.update(_of_ints([key for key in ints if key < 0], "-"))
+    return found
+
+
+def _of_texts(keys: Sequence[str]) -> Iterable[tuple[str, str]]:
+    names = sorted(repr(key) for key in keys if is_name(key))
+    private = sorted((key for key in keys if not is_name(key)), key=repr)
+    width = len(str(len(private)))
+    for number, key in enumerate(private):
+        before = _before(repr(key), names)[1:-1]
+        # In the order of repr, a bracket comes after the quote and before all letters of names.
+        yield key, f"{before}({number:0{width}d})"
+
+
+def _of_ints(keys: Sequence[int], sign: str) -> Iterable[tuple[int, int]]:
+    """The same of ints of one sign: the digits of the small int before it, zeros and a number."""
+    small = sorted(repr(key) for key in keys if is_name(key) and key)
+    private = sorted((key for key in keys if not is_name(key)), key=repr)
+    width = len(str(len(private)))
+    for number, key in enumerate(private):
+        before = _before(repr(key), small) or f"{sign}1"
+        yield key, int(f"{before}{_ZEROS}{number:0{width}d}")
+
+
+def _before(shown: str, others: Sequence[str]) -> str:
+    """The last of these that comes before a text, or nothing."""
+    at = bisect.bisect_left(others, shown)
+    return others[at - 1] if at else ""
+
+
+def varying_keys(tape: Tape) -> list[str]:
+    """The places of the dicts that have other words as keys in some calls than in others. A plain
+    word stays on a redacted tape, as nothing tells ``alice`` from ``image``; but the names of
+    settings are the same in every call, and the names of users are not. Keys that look like data
+    do not count: they are replaced. Reads records, and no values of tensors."""
+    first: dict[str, frozenset[Any]] = {}
+    found: dict[str, None] = {}
+    known: set[tuple[str, bytes]] = set()
+    for call in tape.calls:
+        for tree, root in ((call.record.inputs, ""), (call.record.outputs, "outputs")):
+            if tree is None or (root, tree.structure) in known:
+                continue
+            known.add((root, tree.structure))
+            for place, words in _words_of_dicts(tree, root):
+                if len(first) < _MAX_PLACES and first.setdefault(place, words) != words:
+                    found[place] = None
+    return [list(names_of_path(place, tape.signature))[-1] for place in found]
+
+
+def _words_of_dicts(tree: Tree, root: str) -> list[tuple[str, frozenset[Any]]]:
+    return [
+        (placed.pattern, frozenset(key for key in names_of_children(placed.node) if _is_word(key)))
+        for placed in placed_nodes(tree.spec().root, root)
+        if isinstance(placed.node, DictNode) and placed.path not in _ARGUMENTS
+    ]
+
+
+def _is_word(key: Any) -> bool:
+    return isinstance(key, str) and not is_private_key(key)

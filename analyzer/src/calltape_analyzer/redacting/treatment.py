@@ -1,50 +1,57 @@
-"""What is to become of the values at each path of a call.
+"""What is to become of each fact of a call: one function of its path and its kind.
 
-In come patterns of paths, as a user gives them. Out goes the treatment of a path.
+In come patterns of paths, as a user gives them. Out goes whether a fact stays, another one takes
+its place, or nothing stays of it.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
-from typing import Any, Literal, get_args
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple
 
 from calltape_analyzer.editing.withholding import names_of_path
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.observing.signature import Signature
 from calltape_schema.patterns import is_exact, matches_whole, specificity
 
-__all__ = ["Treatment", "Treatments", "Way"]
+__all__ = ["FATES", "Fact", "Fate", "Treatment", "Treatments", "Way"]
 
-Way = Literal["keep", "hash", "permute", "noise", "shapes_only"]
-"""What becomes of a value, from the most open way to the most private one: it stays; it gets a
-pseudonym; whole numbers are permuted; floats are drawn anew in the same range; or nothing stays of
-it but its shape."""
+Way = Literal["keep", "shapes_only"]
+"""What a user may ask for: values stay as they are; or nothing stays of them but the shape."""
+
+Fact = Literal["elements", "range", "text", "setting", "number", "key", "enum value", "returned"]
+"""A kind of fact. A setting is a number that looks like one from code; other numbers are data."""
+
+Fate = Literal["kept", "replaced", "withheld"]
+"""From open to private: as it is; another one (a pseudonym, the range of all calls); only the
+length of a text, or nothing."""
+
+FATES: tuple[Fate, ...] = ("kept", "replaced", "withheld")
+
+_FATES: dict[Fact, tuple[Fate, Fate]] = {
+    "range": ("replaced", "withheld"),
+    "text": ("replaced", "withheld"),
+    "number": ("replaced", "withheld"),
+    "setting": ("kept", "kept"),
+    "key": ("replaced", "replaced"),
+}
+"""What becomes of a fact by default, and under ``shapes_only``. One without an entry is
+withheld."""
 
 
-class Treatment:
-    """The patterns of one way that a user asked for.
+class Treatment(NamedTuple):
+    """A pattern that a user asked for.
 
     Attributes:
         way: what is done.
         pattern: of paths, in the language of the recorder's ``values=``.
-        names_one: whether the pattern has no wildcards, and so takes numbers too.
+        names_one: whether the pattern has no wildcards, and so takes settings too.
     """
 
-    __slots__ = ("names_one", "pattern", "way")
-
-    def __init__(self, way: Way, pattern: str, *, names_one: bool | None = None) -> None:
-        self.way: Way = way
-        self.pattern = pattern
-        self.names_one = is_exact(pattern) if names_one is None else names_one
-
-    def order(self) -> tuple[int, int]:
-        """The most specific pattern comes last; of equally specific ones the most private."""
-        return specificity(self.pattern), get_args(Way).index(self.way)
-
-    def matches(self, names: Sequence[str]) -> bool:
-        """Whether the pattern is that of a path with these names, or of one above it."""
-        return matches_whole(self.pattern, names)
+    way: Way
+    pattern: str
+    names_one: bool
 
 
 class Treatments:
@@ -61,11 +68,15 @@ class Treatments:
         UsageError: a pattern is empty.
     """
 
-    def __init__(self, asked: dict[Way, Sequence[str]], signature: Signature) -> None:
-        found = [Treatment(way, pattern) for way, given in asked.items() for pattern in given]
+    def __init__(self, asked: Mapping[Way, Sequence[str]], signature: Signature) -> None:
+        found = [
+            Treatment(way, pattern, is_exact(pattern))
+            for way, given in asked.items()
+            for pattern in given
+        ]
         if not all(one.pattern for one in found):
             raise UsageError("a path that is empty names no value")
-        self._latest_first = sorted(found, key=Treatment.order, reverse=True)
+        self._latest_first = sorted(found, key=_order, reverse=True)
         self._signature = signature
         self._met: set[str] = set()
         self._withheld: frozenset[str] = frozenset()
@@ -77,23 +88,35 @@ class Treatments:
         made._withheld = places
         return made
 
+    def fate(self, path: str, fact: Fact) -> Fate:
+        """What becomes of a fact at a path."""
+        treatment = self.of(path) if path else None
+        by_default, closed = _FATES.get(fact, ("withheld", "withheld"))
+        if treatment is None:
+            return by_default
+        if treatment.way == "keep":
+            return "kept"
+        return "withheld" if fact == "setting" and treatment.names_one else closed
+
     def of(self, path: str) -> Treatment | None:
         """The treatment of a path; None if nothing was asked for."""
         return self._of(list(names_of_path(path, self._signature)))
 
-    def of_place(self, place: str) -> Treatment | None:
-        """The same of a place as the analysis names it: from the name of the parameter on."""
+    def keeps_place(self, place: str) -> bool:
+        """Whether values stay at a place as the analysis names it: from the name of the parameter
+        on."""
         names = [place, f"kwargs.{place}"]
         for position, parameter in enumerate(self._signature.parameters):
             below = place.removeprefix(parameter.name)
             if below != place and below[:1] in ("", "."):
                 names.append(f"args.{position}{below}")
-        return self._of(names)
+        treatment = self._of(names)
+        return treatment is not None and treatment.way == "keep"
 
     def _of(self, names: Sequence[str]) -> Treatment | None:
-        matching = [one for one in self._latest_first if one.matches(names)]
+        matching = [one for one in self._latest_first if matches_whole(one.pattern, names)]
         self._met.update(one.pattern for one in matching)
-        for place in self._withheld.intersection(names) if self._withheld else ():
+        for place in self._withheld.intersection(names):
             return Treatment("shapes_only", place, names_one=True)
         return matching[0] if matching else None
 
@@ -103,16 +126,17 @@ class Treatments:
         every = (one.pattern for one in reversed(self._latest_first))
         return [pattern for pattern in dict.fromkeys(every) if pattern not in self._met]
 
-    def options(self) -> dict[str, Any]:
+    def options(self) -> dict[str, list[str]]:
         """What was asked for, as the history of a tape has it."""
-        found: dict[str, Any] = {}
+        found: dict[str, list[str]] = {}
         for one in reversed(self._latest_first):
             found.setdefault(one.way, []).append(one.pattern)
         return found
 
-    def has(self, way: Way) -> bool:
-        """Whether anything is asked to be treated in this way."""
-        return any(one.way == way for one in self._latest_first)
-
     def __iter__(self) -> Iterator[Treatment]:
         return iter(self._latest_first)
+
+
+def _order(one: Treatment) -> tuple[int, bool]:
+    """The most specific pattern comes last; of equally specific ones the more private."""
+    return specificity(one.pattern), one.way == "shapes_only"

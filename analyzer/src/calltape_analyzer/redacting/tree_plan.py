@@ -7,14 +7,14 @@ it, and a fate for each scalar and each tensor. This is found once per structure
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from calltape_analyzer.editing.withholding import left_of, names_of_path, opaque
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.pytree.node_paths import names_of_children
 from calltape_analyzer.pytree.placed_nodes import PlacedNode, placed_nodes
 from calltape_analyzer.redacting.pseudonyms import Pseudonyms
-from calltape_analyzer.redacting.treatment import Treatment, Treatments
+from calltape_analyzer.redacting.treatment import FATES, Fact, Fate, Treatments
 from calltape_schema.privacy import is_name
 from calltape_schema.tree import (
     CustomNode,
@@ -31,29 +31,19 @@ from calltape_schema.tree import (
     encode_structure,
 )
 
-__all__ = ["Fate", "Fates", "Replaced", "TreePlan"]
-
-Fate = Literal["kept", "replaced", "withheld"]
-"""Of a scalar, from open to private: as it is, a pseudonym, or only its length."""
-
-_FATES: tuple[Fate, ...] = ("kept", "replaced", "withheld")
-_ORDER = ("keep", "permute", "noise", None, "shapes_only")
+__all__ = ["Fates", "Replaced", "TensorFate", "TreePlan"]
 
 
 class Replaced:
     """What was replaced so far, for the proof that the analysis says the same.
 
     Attributes:
-        keys: keys and names of fields, with those that stand for them now.
-        arguments: those of them that are names of arguments.
-        dicts: the patterns of their paths, without the keys; of an argument its name.
+        dicts: the patterns of the paths of keys, without the keys; of an argument its name.
         numbers: the places of numbers, as the analysis names them.
         has_withheld: whether any argument has only its length left.
     """
 
     def __init__(self) -> None:
-        self.keys: dict[str, str] = {}
-        self.arguments: set[str] = set()
         self.dicts: set[str] = set()
         self.numbers: set[str] = set()
         self.has_withheld = False
@@ -74,6 +64,19 @@ class Fates(NamedTuple):
     long_numbers: Collection[str] = ()
 
 
+class TensorFate(NamedTuple):
+    """What becomes of a tensor.
+
+    Attributes:
+        name: its path, by the name of its parameter.
+        elements, range: what becomes of these.
+    """
+
+    name: str
+    elements: Fate
+    range: Fate
+
+
 class TreePlan:
     """The plan for all trees of one structure.
 
@@ -86,15 +89,14 @@ class TreePlan:
         root: of the new structure.
         structure: the same, encoded.
         scalars: the fate and the kind of each scalar.
-        tensors: for each tensor its path, by the name of its parameter, and
-            the treatment that was asked for, if any was.
+        tensors: the fate of each tensor.
     """
 
     def __init__(self, spec: Structure, side: str, fates: Fates) -> None:
         self._fates = fates
         self._side = side
         self.scalars: dict[int, tuple[Fate, str]] = {}
-        self.tensors: dict[int, tuple[str, Treatment | None]] = {}
+        self.tensors: dict[int, TensorFate] = {}
         for placed in placed_nodes(spec.root, side, fates.signature.positional):
             if isinstance(placed.node, TensorNode):
                 self._tensor(placed.node.leaf, placed.path)
@@ -125,41 +127,33 @@ class TreePlan:
         return self.scalars.get(place, ("kept", ""))[0] != "kept"
 
     def _tensor(self, leaf: int, path: str) -> None:
-        treatment = self._fates.treatments.of(path)
-        if treatment is not None and treatment.way == "hash":
-            treatment = None  # a tensor has no pseudonym: what is default for it is as private
+        name = list(names_of_path(path, self._fates.signature))[-1]
+        fate_of = self._fates.treatments.fate
+        found = TensorFate(name, fate_of(path, "elements"), fate_of(path, "range"))
         known = self.tensors.get(leaf)
-        # Of a tensor at several places, the most private treatment counts.
-        if known is None or _ORDER.index(_way(treatment)) > _ORDER.index(_way(known[1])):
-            name = list(names_of_path(path, self._fates.signature))[-1]
-            self.tensors[leaf] = name, treatment
+        # Of a tensor at several places, the most private fate counts.
+        if known is None or FATES.index(found.range) > FATES.index(known.range):
+            self.tensors[leaf] = found
 
     def _scalar(self, node: ScalarNode, placed: PlacedNode) -> None:
         name = list(names_of_path(placed.path, self._fates.signature))[-1]
-        fate = self._fate(node, placed, name)
+        fate = self._fates.treatments.fate(placed.path, self._fact(node, placed, name))
         known = self.scalars.get(node.scalar)
         if known is not None:
-            fate = _FATES[max(_FATES.index(fate), _FATES.index(known[0]))]
+            fate = max(fate, known[0], key=FATES.index)
         self.scalars[node.scalar] = fate, node.kind
         if fate == "withheld" and not self._side:
             self._fates.replaced.has_withheld = True
         if fate != "kept" and node.kind not in ("str", "bytes"):
             self._fates.replaced.numbers.add(name)
 
-    def _fate(self, node: ScalarNode, placed: PlacedNode, name: str) -> Fate:
-        treatment = self._fates.treatments.of(placed.path)
-        is_data = (
-            node.kind in ("str", "bytes") or placed.in_list or name in self._fates.long_numbers
-        )
-        if treatment is None:
-            if self._side:
-                return "withheld"
-            return "replaced" if is_data else "kept"
-        if treatment.way == "keep":
-            return "kept"
-        if not self._side and not is_data and not treatment.names_one:
-            return "kept"  # it is a size, or a setting, and nobody named it
-        return "withheld" if treatment.way == "shapes_only" else "replaced"
+    def _fact(self, node: ScalarNode, placed: PlacedNode, name: str) -> Fact:
+        if self._side:
+            return "returned"
+        if node.kind in ("str", "bytes"):
+            return "text"
+        is_data = placed.in_list or name in self._fates.long_numbers
+        return "number" if is_data else "setting"
 
     def _made(self, node: Node, at: str | None = None) -> Node:
         at = self._side if at is None else at
@@ -167,7 +161,7 @@ class TreePlan:
             node = node.model_copy(update={"beside": self._names(node.beside)})
             return opaque(node) if self.scalars[node.scalar][0] == "withheld" else node
         if isinstance(node, EnumNode):
-            keeps = self._keeps(at)
+            keeps = self._fates.treatments.fate(at, "enum value") == "kept"
             return node if keeps else node.model_copy(update={"value": None})
         changes: dict[str, Any] = {}
         names: Any = names_of_children(node)
@@ -191,10 +185,6 @@ class TreePlan:
             changes["beside"] = self._names(node.beside)
         return node.model_copy(update=changes) if changes else node
 
-    def _keeps(self, path: str) -> bool:
-        treatment = self._fates.treatments.of(path) if path else None
-        return treatment is not None and treatment.way == "keep"
-
     def _names(self, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
         if names is None:
             return None
@@ -204,15 +194,12 @@ class TreePlan:
     def _key(self, key: Any, at: str) -> Any:
         """A key of a dict. One that looks like a name from code stays, and so does one at a path
         that is kept."""
-        kept = not key or is_name(key) or self._keeps(f"{at}.{key}" if at else str(key))
-        if kept or (at == "kwargs" and key in self._fates.signature.by_name):
+        if not key or is_name(key) or (at == "kwargs" and key in self._fates.signature.by_name):
+            return key
+        if self._fates.treatments.fate(f"{at}.{key}" if at else str(key), "key") == "kept":
             return key
         made = tuple(map(self._part, key)) if isinstance(key, tuple) else self._part(key)
-        replaced = self._fates.replaced
-        replaced.keys[str(key)] = str(made)
-        if at == "kwargs":
-            replaced.arguments.add(str(key))
-        replaced.dicts.add(self._pattern(key, at))
+        self._fates.replaced.dicts.add(self._pattern(key, at))
         return made
 
     def _pattern(self, key: Any, at: str) -> str:
@@ -240,7 +227,3 @@ class TreePlan:
             float: pseudonyms.number,
         }
         return ways[type(key)](key)
-
-
-def _way(treatment: Treatment | None) -> str | None:
-    return None if treatment is None else treatment.way

@@ -1,21 +1,75 @@
-"""The fewest arguments, and of these the fewest parts: layers of a cache, elements of lists."""
+"""The fewest calls, of these nothing of what they returned that is not needed, and the fewest
+arguments with the fewest parts: layers of a cache, elements of lists."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from calltape_analyzer.minimising.changed_calls import ChangedCall
-from calltape_analyzer.minimising.halving import without_most
+from calltape_analyzer.editing.withholding import Withholding
+from calltape_analyzer.minimising.changed_calls import ChangedCall, is_changed, without_outcome
+from calltape_analyzer.minimising.halving import fewest, without_most
 from calltape_analyzer.minimising.search import Search
+from calltape_analyzer.pytree.node_paths import nodes_with_paths
 from calltape_analyzer.text import counted
+from calltape_analyzer.writing.built_calls import BuiltCall
+from calltape_schema.tree import TensorNode
 
-__all__ = ["drop_arguments", "drop_parts"]
+__all__ = ["drop_arguments", "drop_calls", "drop_outcomes", "drop_parts"]
 
 _NONE = {"kind": "none"}
 _MAX_LISTS = 64
 
 Path = tuple[int, ...]
+
+
+def drop_calls(search: Search) -> None:
+    """Leaves calls out until none of the rest can be left out."""
+    with search.opened() as base:
+        places = range(len(base.calls))
+
+        def enough(some: list[int]) -> bool:
+            what = f"{counted(len(some), 'call')} of {len(places)}"
+            return search.keeps(what, (base.calls[place] for place in some))
+
+        # A check that names calls saves most of the search.
+        hinted = [at for at in places if base.calls[at].number in set(search.hints[:1])]
+        if len(places) > 1 and hinted and enough(hinted):
+            return
+        fewest(places, enough)
+
+
+def drop_outcomes(search: Search) -> None:
+    """Leaves out what the calls returned or raised; if that matters, the values of outputs that do
+    not."""
+    calls = list(search.tape.calls)
+    if all(call.record.outputs is None and call.record.error is None for call in calls):
+        return
+    if search.keeps("no outcomes", map(without_outcome, calls)):
+        return
+    search.outcome_matters = True
+    with search.opened() as base:
+        roots = [call.record.outputs.spec().root for call in base.calls if call.record.outputs]
+        paths = list(
+            dict.fromkeys(
+                path
+                for root in roots
+                for path, node in nodes_with_paths(root, "outputs")
+                if isinstance(node, TensorNode)
+            )
+        )
+
+        def enough(kept: list[str]) -> bool:
+            dropped = [path for path in paths if path not in set(kept)]
+            how = Withholding(dropped, outputs=False, signature=base.signature)
+            what = f"{counted(len(kept), 'output')} of {len(paths)}"
+            made = (
+                call if is_changed(call) else BuiltCall(*how.apply(call)) for call in base.calls
+            )
+            return search.keeps(what, made)
+
+        if len(paths) > 1:
+            without_most(paths, enough)
 
 
 def drop_arguments(search: Search) -> None:
@@ -34,12 +88,11 @@ def _drop_named(search: Search) -> None:
         names = list(dict.fromkeys(every))
 
         def enough(kept: list[Any]) -> bool:
-            made: list[Any] = []
-            for call in base.calls:
-                changed = ChangedCall(call)
-                _keep(changed.named, [k in kept for k in changed.named["keys"]])
-                made.append(changed.built())
-            return search.keeps(f"{len(kept)} of {counted(len(names), 'named argument')}", made)
+            changed = {at: ChangedCall(call) for at, call in enumerate(base.calls)}
+            for one in changed.values():
+                _keep(one.named, [key in kept for key in one.named["keys"]])
+            what = f"{len(kept)} of {counted(len(names), 'named argument')}"
+            return search.keeps_changed(what, base.calls, changed)
 
         without_most(names, enough)
 
@@ -59,14 +112,9 @@ def _with_none(changed: ChangedCall, position: int) -> bool:
 
 def _changed(search: Search, what: str, change: Callable[..., bool], *args: Any) -> bool:
     """Tries the same change of all calls."""
-    made: list[Any] = []
-    any_changed = False
-    for call in search.tape.calls:
-        changed = ChangedCall(call)
-        is_new = change(changed, *args)
-        any_changed |= is_new
-        made.append(changed.built() if is_new else call)
-    return any_changed and search.keeps(what, made)
+    every = ((at, ChangedCall(call)) for at, call in enumerate(search.tape.calls))
+    changed = {at: one for at, one in every if change(one, *args)}
+    return search.keeps_changed(what, search.tape.calls, changed)
 
 
 def drop_parts(search: Search) -> None:
@@ -101,16 +149,15 @@ def _drop_from(search: Search, path: Path) -> None:
         places = list(range(len(first["children"])))
 
         def enough(kept: list[int]) -> bool:
-            made: list[Any] = []
-            for call in base.calls:
-                changed = ChangedCall(call)
-                node = _at(changed, path)
-                if node is None or len(node["children"]) != len(places):
-                    made.append(call)
-                    continue
-                _keep(node, [place in set(kept) for place in places])
-                made.append(changed.built())
-            return search.keeps(f"{len(kept)} of {counted(len(places), 'part')} of a list", made)
+            changed: dict[int, ChangedCall] = {}
+            for at, call in enumerate(base.calls):
+                one = ChangedCall(call)
+                node = _at(one, path)
+                if node is not None and len(node["children"]) == len(places):
+                    _keep(node, [place in set(kept) for place in places])
+                    changed[at] = one
+            what = f"{len(kept)} of {counted(len(places), 'part')} of a list"
+            return search.keeps_changed(what, base.calls, changed)
 
         # The first layers of a cache are what a model takes; a loop over them is halved.
         for length in dict.fromkeys((1, len(places) // 2)):
