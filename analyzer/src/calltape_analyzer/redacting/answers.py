@@ -155,36 +155,32 @@ class Comparison:
             columns = group.dimensions(number)
             yield Question("tensor", first, place.number), (
                 group.facts[number], [decided(column) for column in columns], one.layouts,
-                one.range if self._ranges else None,
+                group.devices[number : number + 1], one.range if self._ranges else None,
             )  # fmt: skip
         counting = {column: at(other) for column, other in facts.counting_ints.items()}
         for column in layout.int_columns:
             place = layout.path(column)
-            yield (
-                Question("scalar", first, place.number),
-                (decided(column), counting.get(column)),
-            )
+            found = decided(column), counting.get(column)
+            yield Question("scalar", first, place.number), found
         for place in group.varying:
-            yield Question("scalar", first, place.number), place.kind
+            yield Question("scalar", first, place.number), ("varies", place.kind)
         for place, value in group.fixed():
             shown = None if place.number in hidden else value
             if not is_new and not self._kept(str(place)):
                 shown = self._pseudonym(shown)
             yield Question("scalar", first, place.number), plain(shown)
-        symbols = [tuple(sorted(map(at, symbol.columns))) for symbol in facts.symbols]
-        yield (
-            Question("symbols", first),
-            sorted(
-                (columns, _relation(symbol.relation, symbols), sizes(symbol))
-                for columns, symbol in zip(symbols, facts.symbols, strict=True)
-            ),
-        )
+        columns_of = [tuple(sorted(map(at, symbol.columns))) for symbol in facts.symbols]
+        symbols = [
+            (columns, _relation(one.relation, columns_of), sizes(one), one.ambiguous, one.capped)
+            for columns, one in zip(columns_of, facts.symbols, strict=True)
+        ]
+        yield Question("symbols", first), sorted(symbols)
         yield Question("variant", first), (
-            findings.calls, findings.all_calls, findings.context, facts.capped,
+            findings.calls, findings.all_calls, findings.context, facts.capped, layout.positional,
             # What is listed follows the order of keys.
             [place.number for place in (*layout.tensors, *layout.scalars)],
             sorted(_condition(one, at) for one in facts.conditions),
-            Counter((one.kind, one.text) for one in structure_values(layout)),
+            Counter((one.kind, one.text) for one in structure_values(layout)), group.key.shared,
         )  # fmt: skip
 
     def _pseudonym(self, value: Any) -> Any:
@@ -230,10 +226,10 @@ def _nested(argument: ArgumentFinding, nesting: Nesting) -> Any:
     return nesting.kind, nesting.type, told, axes, children
 
 
-def _relation(relation: Relation | None, symbols: list[tuple[tuple[int, int], ...]]) -> Hashable:
+def _relation(relation: Relation | None, columns_of: list[tuple[tuple[int, int], ...]]) -> Hashable:
     if relation is None:
         return ()
-    return tuple(sorted((factor, symbols[i]) for factor, i in relation.terms)), relation.constant
+    return tuple(sorted((factor, columns_of[i]) for factor, i in relation.terms)), relation.constant
 
 
 def _condition(one: Any, at: Callable[[Column], tuple[int, int]]) -> tuple[Any, ...]:

@@ -58,10 +58,10 @@ def redact(
     Long numbers that follow from other ints, and from no size, are left out too.
 
     The result is compared with the tape before it gets its name, or with the tape without the
-    arguments that were left out: shapes, variants and explanations must say the same, and no byte
-    may tell what was removed. What stands for a number may be the size of a tensor by chance: then
-    it is done again with others, six times at most, and not again after ten minutes or two equal
-    failures.
+    arguments that were left out: the facts that shapes, variants and explanations are made of must
+    be the same, and no byte may tell what was removed. What stands for a number may be the size of
+    a tensor by chance: then it is done again with others, six times at most, and not again after
+    ten minutes or two equal failures.
 
     Args:
         tape: the tape, or a part of one.
