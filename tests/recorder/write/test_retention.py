@@ -32,7 +32,6 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(writer, "_LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(segments, "_LOOK_SECONDS", 0.01)
     for module in (segments, closed_segments):
         monkeypatch.setattr(module, "time", clock)
     monkeypatch.setattr(clock, "time_ns", time.time_ns, raising=False)

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from calltape_recorder.bounds import OWNER_ONLY
+from calltape_recorder.bounds import MAX_PARTS_OF_WRITE, OWNER_ONLY
 from calltape_schema import TapeError
 from calltape_schema.end import End, decode_end
 from calltape_schema.endings import Coverage, Dump
@@ -51,7 +51,6 @@ def make_folders(path: str, mode: int = OWNER_ONLY) -> None:
             os.chmod(folder, search)
 
 
-_MAX_PARTS = 512  # POSIX promises 16, Linux and macOS take 1024
 _NO_FILE = (-1, -1)
 
 # It is looked up in this module, so that tests can make the disk fail.
@@ -188,7 +187,7 @@ class TapeFile:
         while left:
             self._check(at)
             # The offset is explicit, because a forked child shares the file's position.
-            written = pwritev(self._file, left[:_MAX_PARTS], at)
+            written = pwritev(self._file, left[:MAX_PARTS_OF_WRITE], at)
             if not written:
                 raise OSError(errno.EIO, "the file takes no more bytes")
             at += written

@@ -24,7 +24,6 @@ from calltape_schema.writer import manifest_member
 
 __all__ = ["DiskBudget", "OtherFile", "Refusal", "Segments"]
 
-_LOOK_SECONDS = 1.0
 _FREE_LOOK_BYTES = 16 * 1024 * 1024
 _END_BYTES = 64 * 1024  # of an end without its index, until one was larger
 _LAST_END_BYTES = 8 * 1024  # of the end of a file without calls
@@ -33,12 +32,6 @@ _INDEX_BYTES = 32  # in the end, per group, before it is deflated
 
 class Refusal(Exception):  # noqa: N818 - a decision, not an error
     """No more bytes may be written. Calls are dropped for the reason in ``args[0]``."""
-
-
-def free_bytes(path: str) -> int:
-    """How many bytes are free where a file is."""
-    found = os.statvfs(os.path.dirname(path) or ".")
-    return found.f_bavail * found.f_frsize
 
 
 class DiskBudget:
@@ -148,7 +141,7 @@ class Segments:
         self.file = 0
         self._closed = ClosedSegments(ledger, gone, notices)
         self._manifest: Manifest | None = None
-        self._began = self._looked = time.monotonic()
+        self._began = time.monotonic()
         self._free_left = 0
         self._tape: TapeFile | None = TapeFile(path, overwrite, options.file_mode)
 
@@ -239,17 +232,13 @@ class Segments:
     def check(self) -> None:
         """Does what must not wait for a call: seals files, ends an old or a removed one, and
         deletes what is too old."""
-        now = time.monotonic()
-        tape = self._tape
-        if self._closed.unsealed:
-            with contextlib.suppress(OSError):
-                self._closed.seal(self._finish)
-        if now - self._looked < _LOOK_SECONDS:
-            return
-        self._looked = now
+        tape, most = self._tape, self._options.most_seconds_in_segment
+        is_old = most is not None and time.monotonic() - self._began >= most
+        with contextlib.suppress(OSError):
+            self._closed.seal(self._finish)
         if tape is not None and not tape.is_there():
             self._lose(tape)
-        elif tape is not None and self._is_old(now) and tape.calls:
+        elif tape is not None and is_old and tape.calls:
             self.roll()
         self._closed.forget_moved()
         if self._options.max_age_seconds is not None:
@@ -289,10 +278,6 @@ class Segments:
         """Removes the current file, if its path still leads to it."""
         if self._tape is not None:
             self._tape.remove()
-
-    def _is_old(self, now: float) -> bool:
-        most = self._options.most_seconds_in_segment
-        return most is not None and now - self._began >= most
 
     def _current(self, first: int) -> TapeFile:
         """The file to write to. If the last one was ended, it is a new one, and ``first`` is its
@@ -403,10 +388,14 @@ class Segments:
             return
         self._free_left -= size
         if self._free_left < 0:
-            while (missing := floor + size - free_bytes(self.first_path)) > 0:
-                if missing > self._tape_bytes or not self._delete_one():
+            while True:
+                found = os.statvfs(os.path.dirname(self.first_path) or ".")
+                free = found.f_bavail * found.f_frsize - floor - size
+                if free >= 0:
+                    break
+                if -free > self._tape_bytes or not self._delete_one():
                     raise Refusal("disk_full")
-            self._free_left = min(_FREE_LOOK_BYTES, -missing // 2)
+            self._free_left = min(_FREE_LOOK_BYTES, free // 2)
 
     def _delete_one(self) -> bool:
         if not self._options.deletes:
