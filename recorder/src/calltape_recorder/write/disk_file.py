@@ -191,7 +191,13 @@ class TapeFile:
             if not written:
                 raise OSError(errno.EIO, "the file takes no more bytes")
             at += written
-            left = _after(left, written)
+            whole = 0
+            while whole < len(left) and written >= len(left[whole]):
+                written -= len(left[whole])
+                whole += 1
+            del left[:whole]
+            if written:
+                left[0] = memoryview(left[0])[written:]
         if not offset:
             self._head = b"".join(parts)
 
@@ -262,15 +268,6 @@ class TapeFile:
             self._identity = _NO_FILE
             raise
         self._file, self._identity = file, _identity(status)
-
-
-def _after(parts: list[Any], written: int) -> list[Any]:
-    """What is left of these parts, after their first ``written`` bytes."""
-    for index, part in enumerate(parts):
-        if written < len(part):
-            return [memoryview(part)[written:], *parts[index + 1 :]]
-        written -= len(part)
-    return []
 
 
 def _identity(status: os.stat_result) -> tuple[int, int]:

@@ -111,6 +111,8 @@ class Segments:
 
     Attributes:
         budget: who has how much of ``max_disk_bytes``.
+        bytes_of_file: how many bytes a file should have; None if there is no bound. What is
+            appended at once is in one file, so it should not be more.
         file: counts the files that were begun. A call may refer to bytes of the current file alone.
 
     Raises:
@@ -134,6 +136,7 @@ class Segments:
         self._gone = gone
         self._notices = notices
         self.budget = DiskBudget(options.max_disk_bytes)
+        self.bytes_of_file = options.most_in_segment
         self._new_bytes = 0  # of a file without calls
         self._end_bytes = _END_BYTES
         self._stem = path.removesuffix(".tape")
@@ -160,12 +163,6 @@ class Segments:
     def _tape_bytes(self) -> int:
         tape = self._tape
         return self._closed.nbytes + (tape.size if tape else 0)
-
-    @property
-    def bytes_of_file(self) -> int | None:
-        """How many bytes a file should have; None if there is no bound. What is appended at once is
-        in one file, so it should not be more."""
-        return self._options.most_in_segment
 
     @property
     def count(self) -> int:
@@ -205,12 +202,15 @@ class Segments:
         assert self._manifest is not None
         append = planned(self._manifest.tape, calls)
         self._refuse(append)
-        if self._is_full(append):
-            self.roll()
+        tape, most = self._tape, self.bytes_of_file
+        if tape is not None and tape.calls:
+            is_large = most is not None and tape.size + append.size > most
+            if is_large or tape.calls + len(append.calls) > MAX_CALLS_IN_FILE:
+                self.roll()
         self._make_room(append)
         if file != self.file and any("at" in call.record for call in calls):
             raise OtherFile
-        tape = self._current(min(call.number for call in calls))
+        tape = self._tape or self._begin_next(min(call.number for call in calls))
         try:
             tape.commit(append)
             tape.evidence += evidence
@@ -258,7 +258,7 @@ class Segments:
         tape = self._tape
         if tape is None and self._manifest is not None:
             # It says what became of the calls since the last file.
-            tape = self._current(self._ledger.seen)
+            tape = self._begin_next(self._ledger.seen)
         if tape is not None:
             try:
                 self._finish(tape, *self._accounts(tape), is_last=True)
@@ -279,11 +279,8 @@ class Segments:
         if self._tape is not None:
             self._tape.remove()
 
-    def _current(self, first: int) -> TapeFile:
-        """The file to write to. If the last one was ended, it is a new one, and ``first`` is its
-        first call."""
-        if self._tape is not None:
-            return self._tape
+    def _begin_next(self, first: int) -> TapeFile:
+        """Begins the next file, whose first call is ``first``."""
         assert self._manifest is not None
         while True:
             path = f"{self._stem}-{self._number + 1:05d}.tape"
@@ -334,15 +331,6 @@ class Segments:
             return self.budget.claim(others + nbytes)
 
         tape.seal(coverage, dumps, fits, continues=not is_last)
-
-    def _is_full(self, append: Append) -> bool:
-        """Whether these calls must go to the next file."""
-        tape = self._tape
-        if tape is None or not tape.calls:
-            return False
-        most = self._options.most_in_segment
-        is_large = most is not None and tape.size + append.size > most
-        return is_large or tape.calls + len(append.calls) > MAX_CALLS_IN_FILE
 
     def _needed(self, *, besides: TapeFile | None = None, is_last: bool = False) -> int:
         """How many bytes all files need with the ends that they will get, and one more file
