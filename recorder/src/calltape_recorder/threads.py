@@ -33,6 +33,7 @@ __all__ = [
     "lent",
     "sleep",
     "start_thread",
+    "traceback_of",
     "value_of",
     "wait_for",
 ]
@@ -189,7 +190,8 @@ def lent(owners: Sequence[HasLock]) -> Iterator[None]:
 # looked at it. Without a recorder nobody had run that code, so the host must not see it.
 
 _RAISE = frozenset(dis.opmap[name] for name in ("RAISE_VARARGS", "RERAISE"))
-_traceback_of: Any = BaseException.__dict__["__traceback__"].__get__
+traceback_of: Any = BaseException.__dict__["__traceback__"].__get__
+"""The traceback of an exception, without code of its class."""
 
 
 def is_interrupt(error: BaseException) -> bool:
@@ -197,7 +199,7 @@ def is_interrupt(error: BaseException) -> bool:
     kind = type(error)
     if issubclass(kind, Exception):
         return False
-    last: TracebackType | None = _traceback_of(error)
+    last: TracebackType | None = traceback_of(error)
     if last is None:
         return True
     # The first frame is the caller's, which has not ended. To read its variables would tie it to

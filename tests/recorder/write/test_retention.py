@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import shutil
 import time
 from collections.abc import Callable
@@ -32,7 +33,6 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(writer, "_LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(segments, "_LOOK_SECONDS", 0.01)
     for module in (segments, closed_segments):
         monkeypatch.setattr(module, "time", clock)
     monkeypatch.setattr(clock, "time_ns", time.time_ns, raising=False)
@@ -153,6 +153,25 @@ def test_a_file_without_calls_may_be_moved_away(
     assert (recorder.stats().kept, recorder.stats().dropped) == (1, {})
     assert tapes(tmp_path) == [tmp_path / "a-00001.tape", tmp_path / "moved.tape"]
     assert "lost" not in caplog.text
+
+
+def test_sealed_files_may_be_compressed_by_others(tmp_path: Path, clock: Clock) -> None:
+    model = Identity()
+    with record(model, tmp_path / "a.tape", segment_bytes=30 * KIB) as recorder:
+        call(recorder, model, 10)
+        assert recorder.seal()
+        for path in tapes(tmp_path):
+            Path(f"{path}.gz").write_bytes(gzip.compress(path.read_bytes()))
+            path.unlink()
+        clock.ahead += 10
+        until(lambda: recorder.stats().segments == 0)
+        call(recorder, model, 2, 10)
+    assert (recorder.stats().kept, recorder.stats().dropped) == (12, {})
+    with open_tape(tmp_path) as tape:
+        assert [found.number for found in tape] == list(range(12))
+        assert not tape.damage
+        assert tape.coverage is not None
+        assert (tape.coverage.seen, tape.coverage.kept) == (12, 12)
 
 
 def test_many_files_are_looked_for_a_few_at_a_time(tmp_path: Path, clock: Clock) -> None:

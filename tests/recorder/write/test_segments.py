@@ -118,7 +118,6 @@ def test_an_unsealed_segment_counts_from_its_first_call(tmp_path: Path) -> None:
 
 def test_by_age(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer, "_LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(segments, "_LOOK_SECONDS", 0.01)
     model = Add()
     with record(model, tmp_path / "a.tape", segment_seconds=0.05) as recorder:
         x = torch.ones(2)
@@ -187,7 +186,6 @@ def test_the_floor_of_free_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_a_file_that_somebody_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer, "_LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(segments, "_LOOK_SECONDS", 0.01)
     model = Identity()
     with record(model, tmp_path / "a.tape", outputs=False) as recorder:
         call(recorder, model, 3)
@@ -242,7 +240,6 @@ def test_a_host_that_goes_to_another_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer, "_LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(segments, "_LOOK_SECONDS", 0.01)
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
     model = Identity()
@@ -292,7 +289,6 @@ def test_a_folder_that_vanished_and_came_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer, "_LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(segments, "_LOOK_SECONDS", 0.01)
     model = Identity()
     folder = tmp_path / "on" / "a" / "volume"
     with record(model, folder / "a.tape", outputs=False) as recorder:

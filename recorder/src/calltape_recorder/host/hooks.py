@@ -20,7 +20,7 @@ from calltape_recorder.call import Call
 from calltape_recorder.host.compilers import breaks_graph, off, skip_frame
 from calltape_recorder.host.listener import Attachment, Listener, vanishing
 from calltape_recorder.host.streams import KINDS, note_unfinished
-from calltape_recorder.threads import Local, get_ident, is_interrupt
+from calltape_recorder.threads import Local, get_ident, is_interrupt, traceback_of
 
 __all__ = ["HookPair", "Running"]
 
@@ -192,15 +192,13 @@ def _passes_through(error: BaseException, frame: FrameType) -> bool:
     """Whether an exception left a call through this frame. The host may call the model while it
     handles another exception; that one did not."""
     around = (frame, frame.f_back)
-    trace: TracebackType | None = _traceback_of(error)
+    trace: TracebackType | None = traceback_of(error)
     while trace is not None:
         if trace.tb_frame in around and trace.tb_frame.f_code.co_name in _CALL_FRAMES:
             return True
         trace = trace.tb_next
     return False
 
-
-_traceback_of: Any = BaseException.__dict__["__traceback__"].__get__
 
 # Functions of torch.nn.Module: "inner" is within "_call_impl", and runs the hooks.
 _CALL_FRAMES = frozenset({"_call_impl", "inner"})

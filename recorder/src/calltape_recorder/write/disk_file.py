@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from calltape_recorder.bounds import OWNER_ONLY
+from calltape_recorder.bounds import MAX_PARTS_OF_WRITE, OWNER_ONLY
 from calltape_schema import TapeError
 from calltape_schema.end import End, decode_end
 from calltape_schema.endings import Coverage, Dump
@@ -51,7 +51,6 @@ def make_folders(path: str, mode: int = OWNER_ONLY) -> None:
             os.chmod(folder, search)
 
 
-_MAX_PARTS = 512  # POSIX promises 16, Linux and macOS take 1024
 _NO_FILE = (-1, -1)
 
 # It is looked up in this module, so that tests can make the disk fail.
@@ -188,11 +187,17 @@ class TapeFile:
         while left:
             self._check(at)
             # The offset is explicit, because a forked child shares the file's position.
-            written = pwritev(self._file, left[:_MAX_PARTS], at)
+            written = pwritev(self._file, left[:MAX_PARTS_OF_WRITE], at)
             if not written:
                 raise OSError(errno.EIO, "the file takes no more bytes")
             at += written
-            left = _after(left, written)
+            whole = 0
+            while whole < len(left) and written >= len(left[whole]):
+                written -= len(left[whole])
+                whole += 1
+            del left[:whole]
+            if written:
+                left[0] = memoryview(left[0])[written:]
         if not offset:
             self._head = b"".join(parts)
 
@@ -263,15 +268,6 @@ class TapeFile:
             self._identity = _NO_FILE
             raise
         self._file, self._identity = file, _identity(status)
-
-
-def _after(parts: list[Any], written: int) -> list[Any]:
-    """What is left of these parts, after their first ``written`` bytes."""
-    for index, part in enumerate(parts):
-        if written < len(part):
-            return [memoryview(part)[written:], *parts[index + 1 :]]
-        written -= len(part)
-    return []
 
 
 def _identity(status: os.stat_result) -> tuple[int, int]:

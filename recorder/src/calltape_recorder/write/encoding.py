@@ -114,7 +114,13 @@ class Encoder:
         if call.outputs is not None:
             shared = _shared_keys(inputs, call.outputs)
             known.append(self._leaves_of(call.outputs, shared))
-        record = _document(call)
+        record: dict[str, Any] = {"time_ns": call.time_ns, "thread": call.thread}
+        if call.duration_ns is not None:
+            record["duration_ns"] = call.duration_ns
+        if call.error is not None:
+            record["error"] = {"type": call.error[0], "message": pack_text(call.error[1])}
+        if call.outputs_missing is not None:
+            record["outputs_missing"] = call.outputs_missing
         for name, side, leaves in zip(_SIDES, sides, known, strict=False):
             record[name] = _tree(side, leaves)
         scalars, key = _NO_SCALARS, known[0].inputs
@@ -272,17 +278,6 @@ def forget(call: Call) -> None:
 _SIDES = "inputs", "outputs"
 
 
-def _document(call: Call) -> dict[str, Any]:
-    document: dict[str, Any] = {"time_ns": call.time_ns, "thread": call.thread}
-    if call.duration_ns is not None:
-        document["duration_ns"] = call.duration_ns
-    if call.error is not None:
-        document["error"] = {"type": call.error[0], "message": pack_text(call.error[1])}
-    if call.outputs_missing is not None:
-        document["outputs_missing"] = call.outputs_missing
-    return document
-
-
 def _tree(side: Side, known: EncodedLeaves) -> dict[str, Any]:
     """The inputs or outputs in the form of a record. Sides that look like earlier ones, and of
     which no bytes are kept, have the same."""
@@ -297,18 +292,15 @@ def _tree(side: Side, known: EncodedLeaves) -> dict[str, Any]:
 def _new_tree(side: Side, known: EncodedLeaves) -> dict[str, Any]:
     tree: dict[str, Any] = {"structure": side.structure.encoded, "leaves": known.encoded}
     if side.scalars:
-        tree["scalars"] = [_packed(value) for value in side.scalars]
+        tree["scalars"] = [
+            pack_int(value) if type(value) is int else
+            pack_text(value) if type(value) is str else value
+            for value in side.scalars
+        ]  # fmt: skip
     ranges = [_range(side, leaf, known) for leaf in known.ranged]
     if ranges:
         tree["ranges"] = [found for found in ranges if found is not None]
     return tree
-
-
-def _packed(value: Any) -> Any:
-    kind = type(value)
-    if kind is int:
-        return pack_int(value)
-    return pack_text(value) if kind is str else value
 
 
 def _range(side: Side, leaf: int, known: EncodedLeaves) -> dict[str, int] | None:

@@ -32,7 +32,7 @@ from calltape_recorder.bounds import (
     MAX_TROUBLES,
 )
 from calltape_recorder.keep.ledger import Stats
-from calltape_recorder.threads import is_apart, is_interrupt
+from calltape_recorder.threads import is_apart, is_interrupt, traceback_of
 from calltape_schema.plain_classes import name_of
 
 __all__ = ["BEGINNING", "AccountNews", "Notices", "say", "say_kept"]
@@ -109,7 +109,7 @@ class Notices:
             say(logging.WARNING, f"{about}: {what} (said once; see Recorder.stats())")
             if _log.isEnabledFor(logging.DEBUG):
                 # No lines of code, and no other exceptions: they may have the text of one.
-                frames = extract_tb(_traceback_of(error))
+                frames = extract_tb(traceback_of(error))
                 lines = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
                 say(logging.DEBUG, "\n".join([about, *lines]))
 
@@ -157,7 +157,6 @@ class Notices:
 
 
 _errno_of: Any = OSError.__dict__["errno"].__get__
-_traceback_of: Any = BaseException.__dict__["__traceback__"].__get__
 
 
 def _without_text(error: BaseException) -> str:

@@ -24,7 +24,6 @@ from calltape_schema.writer import manifest_member
 
 __all__ = ["DiskBudget", "OtherFile", "Refusal", "Segments"]
 
-_LOOK_SECONDS = 1.0
 _FREE_LOOK_BYTES = 16 * 1024 * 1024
 _END_BYTES = 64 * 1024  # of an end without its index, until one was larger
 _LAST_END_BYTES = 8 * 1024  # of the end of a file without calls
@@ -33,12 +32,6 @@ _INDEX_BYTES = 32  # in the end, per group, before it is deflated
 
 class Refusal(Exception):  # noqa: N818 - a decision, not an error
     """No more bytes may be written. Calls are dropped for the reason in ``args[0]``."""
-
-
-def free_bytes(path: str) -> int:
-    """How many bytes are free where a file is."""
-    found = os.statvfs(os.path.dirname(path) or ".")
-    return found.f_bavail * found.f_frsize
 
 
 class DiskBudget:
@@ -118,6 +111,8 @@ class Segments:
 
     Attributes:
         budget: who has how much of ``max_disk_bytes``.
+        bytes_of_file: how many bytes a file should have; None if there is no bound. What is
+            appended at once is in one file, so it should not be more.
         file: counts the files that were begun. A call may refer to bytes of the current file alone.
 
     Raises:
@@ -141,6 +136,7 @@ class Segments:
         self._gone = gone
         self._notices = notices
         self.budget = DiskBudget(options.max_disk_bytes)
+        self.bytes_of_file = options.most_in_segment
         self._new_bytes = 0  # of a file without calls
         self._end_bytes = _END_BYTES
         self._stem = path.removesuffix(".tape")
@@ -148,7 +144,7 @@ class Segments:
         self.file = 0
         self._closed = ClosedSegments(ledger, gone, notices)
         self._manifest: Manifest | None = None
-        self._began = self._looked = time.monotonic()
+        self._began = time.monotonic()
         self._free_left = 0
         self._tape: TapeFile | None = TapeFile(path, overwrite, options.file_mode)
 
@@ -167,12 +163,6 @@ class Segments:
     def _tape_bytes(self) -> int:
         tape = self._tape
         return self._closed.nbytes + (tape.size if tape else 0)
-
-    @property
-    def bytes_of_file(self) -> int | None:
-        """How many bytes a file should have; None if there is no bound. What is appended at once is
-        in one file, so it should not be more."""
-        return self._options.most_in_segment
 
     @property
     def count(self) -> int:
@@ -212,12 +202,15 @@ class Segments:
         assert self._manifest is not None
         append = planned(self._manifest.tape, calls)
         self._refuse(append)
-        if self._is_full(append):
-            self.roll()
+        tape, most = self._tape, self.bytes_of_file
+        if tape is not None and tape.calls:
+            is_large = most is not None and tape.size + append.size > most
+            if is_large or tape.calls + len(append.calls) > MAX_CALLS_IN_FILE:
+                self.roll()
         self._make_room(append)
         if file != self.file and any("at" in call.record for call in calls):
             raise OtherFile
-        tape = self._current(min(call.number for call in calls))
+        tape = self._tape or self._begin_next(min(call.number for call in calls))
         try:
             tape.commit(append)
             tape.evidence += evidence
@@ -239,17 +232,13 @@ class Segments:
     def check(self) -> None:
         """Does what must not wait for a call: seals files, ends an old or a removed one, and
         deletes what is too old."""
-        now = time.monotonic()
-        tape = self._tape
-        if self._closed.unsealed:
-            with contextlib.suppress(OSError):
-                self._closed.seal(self._finish)
-        if now - self._looked < _LOOK_SECONDS:
-            return
-        self._looked = now
+        tape, most = self._tape, self._options.most_seconds_in_segment
+        is_old = most is not None and time.monotonic() - self._began >= most
+        with contextlib.suppress(OSError):
+            self._closed.seal(self._finish)
         if tape is not None and not tape.is_there():
             self._lose(tape)
-        elif tape is not None and self._is_old(now) and tape.calls:
+        elif tape is not None and is_old and tape.calls:
             self.roll()
         self._closed.forget_moved()
         if self._options.max_age_seconds is not None:
@@ -269,7 +258,7 @@ class Segments:
         tape = self._tape
         if tape is None and self._manifest is not None:
             # It says what became of the calls since the last file.
-            tape = self._current(self._ledger.seen)
+            tape = self._begin_next(self._ledger.seen)
         if tape is not None:
             try:
                 self._finish(tape, *self._accounts(tape), is_last=True)
@@ -290,15 +279,8 @@ class Segments:
         if self._tape is not None:
             self._tape.remove()
 
-    def _is_old(self, now: float) -> bool:
-        most = self._options.most_seconds_in_segment
-        return most is not None and now - self._began >= most
-
-    def _current(self, first: int) -> TapeFile:
-        """The file to write to. If the last one was ended, it is a new one, and ``first`` is its
-        first call."""
-        if self._tape is not None:
-            return self._tape
+    def _begin_next(self, first: int) -> TapeFile:
+        """Begins the next file, whose first call is ``first``."""
         assert self._manifest is not None
         while True:
             path = f"{self._stem}-{self._number + 1:05d}.tape"
@@ -350,15 +332,6 @@ class Segments:
 
         tape.seal(coverage, dumps, fits, continues=not is_last)
 
-    def _is_full(self, append: Append) -> bool:
-        """Whether these calls must go to the next file."""
-        tape = self._tape
-        if tape is None or not tape.calls:
-            return False
-        most = self._options.most_in_segment
-        is_large = most is not None and tape.size + append.size > most
-        return is_large or tape.calls + len(append.calls) > MAX_CALLS_IN_FILE
-
     def _needed(self, *, besides: TapeFile | None = None, is_last: bool = False) -> int:
         """How many bytes all files need with the ends that they will get, and one more file
         without calls, which may be needed at the end to say what became of the last calls.
@@ -403,10 +376,14 @@ class Segments:
             return
         self._free_left -= size
         if self._free_left < 0:
-            while (missing := floor + size - free_bytes(self.first_path)) > 0:
-                if missing > self._tape_bytes or not self._delete_one():
+            while True:
+                found = os.statvfs(os.path.dirname(self.first_path) or ".")
+                free = found.f_bavail * found.f_frsize - floor - size
+                if free >= 0:
+                    break
+                if -free > self._tape_bytes or not self._delete_one():
                     raise Refusal("disk_full")
-            self._free_left = min(_FREE_LOOK_BYTES, -missing // 2)
+            self._free_left = min(_FREE_LOOK_BYTES, free // 2)
 
     def _delete_one(self) -> bool:
         if not self._options.deletes:
