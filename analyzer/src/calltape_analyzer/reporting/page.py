@@ -19,8 +19,8 @@ from calltape_analyzer.errors import UsageError
 from calltape_analyzer.notebook import Shown, Sketch
 from calltape_analyzer.reporting.charts import (
     calls_chart,
+    inline_svg,
     latency_chart,
-    pair_chart,
     require_matplotlib,
     size_chart,
 )
@@ -28,10 +28,8 @@ from calltape_analyzer.reporting.contents import (
     Cell,
     Contents,
     Histogram,
-    Pair,
     Timeline,
 )
-from calltape_analyzer.reporting.inline_svg import inline_svg
 from calltape_analyzer.writing.output_file import write_file
 
 if TYPE_CHECKING:
@@ -97,9 +95,6 @@ class _Charts:
 
     def sizes(self, found: Histogram) -> str | None:
         return self._drawing(found, size_chart, found.text()) if found.is_drawn else None
-
-    def pair(self, found: Pair) -> str | None:
-        return self._drawing(found, pair_chart, f"{found.one} and {found.other}: {found.said}")
 
     def calls(self, found: Timeline) -> str | None:
         if not found.is_drawn:
