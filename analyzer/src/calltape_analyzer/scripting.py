@@ -196,7 +196,9 @@ def script(
         tapes=_texts(tape.paths, beside) + (f"\nCALL = {literal(address)}" if address else ""),
         classes=_CLASSES.format(stand_ins=_stand_ins(found)) if found.fields else "",
         given="classes()" if found.fields else "()",
-        build=_TO_FILL_IN if model is None else _import(model, beside, train=_in_train(failure)),
+        build=_TO_FILL_IN
+        if model is None
+        else _import(model, beside, train=failure is not None and failure.train),
         part=part_expression(tape) if address is None else "tape.only(calls=CALL)",
         to=literal(to),
         probe=', probe="none"' if failure is not None and failure.kind == "export" else "",
@@ -256,10 +258,6 @@ def _made_small(failure: ShownFailure) -> str:
         return f"made small to show how {check} fails, which this file does not run"
     what = f"{failure.kind} of {failure.name}" if named else failure.kind
     return f"made small to show how the {what} fails"
-
-
-def _in_train(failure: ShownFailure | None) -> bool:
-    return failure is not None and failure.train
 
 
 def _has_outcome(call: Call) -> bool:

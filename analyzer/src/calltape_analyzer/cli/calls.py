@@ -18,7 +18,6 @@ from calltape_analyzer.cli.tapes import Part, opened
 from calltape_analyzer.cli.terminal import cells_of, shortened, terminal_width
 from calltape_analyzer.observing.contexts import Context
 from calltape_analyzer.pytree.caches import is_cache_name
-from calltape_analyzer.pytree.inputs import parts_of_inputs
 from calltape_analyzer.pytree.rendering import render, render_inputs, render_node, render_outputs
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.places import short_paths
@@ -28,7 +27,7 @@ from calltape_analyzer.text import counted, printable
 from calltape_schema.errors import TapeError
 from calltape_schema.recent import Recent
 from calltape_schema.records import CallRecord, ModelError, Tree
-from calltape_schema.tree import CustomNode, DictNode, FieldsNode, Node, children_of
+from calltape_schema.tree import CustomNode, DictNode, FieldsNode, children_of
 
 __all__ = ["ls", "show"]
 
@@ -63,7 +62,7 @@ def ls(
     with opened(paths, Part(calls, variant, target=target)) as tape:
         shown = _records(tape)
         if json:
-            print_list(jsonlib.dumps(_summary(tape, *one)) for one in shown)
+            print_list(jsonlib.dumps(_summary(*one)) for one in shown)
         else:
             _print_lines(tape, shown)
 
@@ -101,40 +100,40 @@ def _print_lines(tape: Tape, calls: Iterator[tuple[Call, CallRecord]]) -> None:
         first = record.time_ns if first is None else first
         at = (record.time_ns - first) / 1e9
         duration = "" if record.duration_ns is None else f"{record.duration_ns / 1e6:.3f}"
-        texts = _texts(tape, record, known)
+        texts = _texts(record, known)
         file = f" {printable(names[call.path]):<{column}}" if names else ""
         before = f"{every.shown(call.ref):>{width}} {at:>10.3f} {duration:>9}{file}  "
         left = None if columns is None else columns - cells_of(before)
         if left is not None and cells_of(str(texts)) > left:
-            brief = _rendered(tape, record, brief=True)
+            brief = _rendered(record, brief=True)
             print(before + brief.fitted(left, raised=record.error is not None))
         else:
             print(f"{before}{texts}")
 
 
-def _texts(tape: Tape, record: CallRecord, known: Recent) -> _Texts:
+def _texts(record: CallRecord, known: Recent) -> _Texts:
     """What a call took and gave. Of calls that have only tensors, many are alike: their texts are
     made once."""
     inputs, outputs = record.inputs, record.outputs
     if record.error is not None or outputs is None or inputs.scalars or outputs.scalars:
-        return _rendered(tape, record)
+        return _rendered(record)
     key = (
         inputs.structure, inputs.leaves, outputs.structure, outputs.leaves, record.outputs_missing
     )  # fmt: skip
     found: _Texts | None = known.get(key)
     if found is None:
-        found = _rendered(tape, record)
+        found = _rendered(record)
         size = sum(map(len, key[:4])) + len(found.inputs) + len(found.result)
         known.keep(key, found, size)
     return found
 
 
-def _rendered(tape: Tape, record: CallRecord, *, brief: bool = False) -> _Texts:
+def _rendered(record: CallRecord, *, brief: bool = False) -> _Texts:
     devices = [leaf.device for leaf in record.inputs.facts()]
     context = Context.of(record.inputs.spec().context, devices)
     under = f", {context.separating()}" if context.key else ""  # the reason for its dtypes
     result = printable(f"{_result(record, brief=brief)}{under}")
-    return _Texts(render_inputs(record.inputs, _inputs(tape, record), brief=brief), result)
+    return _Texts(render_inputs(record.inputs, brief=brief), result)
 
 
 class _Texts(NamedTuple):
@@ -178,21 +177,6 @@ def _cut(text: str, width: int) -> str:
     return f"{text[:end]}…" if end else shortened(text, width)
 
 
-def _inputs(tape: Tape, record: CallRecord) -> Node:
-    """The root of a call's inputs, without the arguments that are left out."""
-    root = record.inputs.spec().root
-    parts = parts_of_inputs(root)
-    if not tape.removed or parts is None:
-        return root
-    args, kwargs = parts
-    removed, name_at = frozenset(tape.removed), tape.signature.complete.name_at
-    left = [node for i, node in enumerate(args.children) if name_at(i) not in removed]
-    named = [(n, c) for n, c in zip(kwargs.keys, kwargs.children, strict=True) if n not in removed]
-    own = {"keys": tuple(n for n, _ in named), "children": tuple(c for _, c in named)}
-    children = (args.model_copy(update={"children": tuple(left)}), kwargs.model_copy(update=own))
-    return root.model_copy(update={"children": children})
-
-
 def _result(record: CallRecord, *, brief: bool = False) -> str:
     """What a call gave, on one line; ``brief`` as for :func:`render_outputs`."""
     if record.error is not None:
@@ -212,7 +196,7 @@ def _short(text: str) -> str:
     return first if len(first) <= 100 else f"{first[:100]}…"
 
 
-def _summary(tape: Tape, call: Call, record: CallRecord) -> dict[str, Any]:
+def _summary(call: Call, record: CallRecord) -> dict[str, Any]:
     """A call as plain data, with its inputs and outputs as text."""
     return {
         "index": call.index,
@@ -222,7 +206,7 @@ def _summary(tape: Tape, call: Call, record: CallRecord) -> dict[str, Any]:
         "time_ns": record.time_ns,
         "duration_ns": record.duration_ns,
         "thread": record.thread,
-        "inputs": render_inputs(record.inputs, _inputs(tape, record)),
+        "inputs": render_inputs(record.inputs),
         "outputs": render(record.outputs) if record.outputs is not None else None,
         "outputs_missing": record.outputs_missing,
         "context": Context.of(record.inputs.spec().context).words(),
@@ -254,21 +238,19 @@ def show(
         if json:
             print_json(
                 {
-                    **_summary(tape, found, record),
-                    "inputs": _tree_document(record.inputs, _inputs(tape, record)),
-                    "outputs": None
-                    if record.outputs is None
-                    else _tree_document(record.outputs, record.outputs.spec().root),
+                    **_summary(found, record),
+                    "inputs": _tree_document(record.inputs),
+                    "outputs": None if record.outputs is None else _tree_document(record.outputs),
                 }
             )
         else:
             _print_call(tape, found)
 
 
-def _tree_document(tree: Tree, root: Node) -> dict[str, Any]:
+def _tree_document(tree: Tree) -> dict[str, Any]:
     """A tree as it stands in the spec, its leaves and scalars in place."""
     return {
-        "root": _node_document(root, tree),
+        "root": _node_document(tree.spec().root, tree),
         "ranges": [given.model_dump() for given in tree.ranges],
     }
 
@@ -299,7 +281,7 @@ def _print_call(tape: Tape, call: Call) -> None:
         line("called in", context)
     print("inputs")
     inputs = _Shown(record.inputs)
-    for part in children_of(_inputs(tape, record)):
+    for part in children_of(record.inputs.spec().root):
         for name, child in _named_children(part):
             _print_node(name, child, inputs, 1)
     if record.error is not None:

@@ -83,7 +83,6 @@ def contents_of(
     *,
     scan: bool | None = None,
     outcomes: Mapping[str, Outcomes] | None = None,
-    notes: Sequence[str] = (),
 ) -> Contents:
     """What the report page says of tapes of different targets.
 
@@ -91,7 +90,6 @@ def contents_of(
         tapes: one for each target.
         scan: whether the record of each call is read; None if there are few calls.
         outcomes: what came of checks of the first tape, by name.
-        notes: what else a reader should know.
 
     Raises:
         TapeError: as :meth:`Tape.variants`.
@@ -101,12 +99,10 @@ def contents_of(
         _tape_part(tape, scan, outcomes or {} if number == 0 else {})
         for number, tape in enumerate(shown)
     ]
-    said = [cut(note, 500) for note in notes]
-    if len(tapes) > len(shown):
-        more = counted(len(tapes) - len(shown), "more target")
-        said.append(f"not on this page: {more}; --target chooses one")
+    more = counted(len(tapes) - len(shown), "more target")
+    notes = [f"not on this page: {more}; --target chooses one"] * (len(tapes) > len(shown))
     title = parts[0].target if len(parts) == 1 else counted(len(tapes), "recorded target")
-    return Contents(title, tuple(parts), __version__, tuple(said))
+    return Contents(title, tuple(parts), __version__, tuple(notes))
 
 
 def _tape_part(tape: ReportedTape, scan: bool | None, outcomes: Mapping[str, Outcomes]) -> TapePart:
