@@ -192,3 +192,14 @@ def test_a_budget_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None
         sys.setprofile(None)
         assert "call" in seen
     assert budget.spent() is not None
+
+
+def test_a_budget_ends_whenever_it_is_exceeded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is raised may come while the block begins, or while it ends."""
+    monkeypatch.setattr(budget, "_LOOK_EVERY", 0.0005)
+    budget.limits.seconds = 0
+    for length in range(200):
+        with contextlib.suppress(budget.Exceeded), budget.reading([]):
+            for _ in range(length % 40):
+                sum(range(3000))
+        assert not budget._current

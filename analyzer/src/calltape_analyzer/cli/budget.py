@@ -13,7 +13,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache, partial
 from types import FrameType
 
@@ -55,12 +56,12 @@ class Exceeded(BaseException):
         self.error = error
 
 
+@dataclass
 class Limits:
     """What the person at the prompt allows instead: seconds of processor time, and bytes."""
 
-    def __init__(self) -> None:
-        self.seconds: float | None = None
-        self.nbytes: int | None = None
+    seconds: float | None = None
+    nbytes: int | None = None
 
 
 limits = Limits()
@@ -176,13 +177,12 @@ def reading(paths: Iterable[str], effort: int = 1) -> Iterator[None]:
                     _raise_in(own, error)
 
     watching = threading.Thread(target=watch, name="calltape-budget", daemon=True)
-    watching.start()
     try:
+        watching.start()
         yield
     finally:
-        is_over = False
-        while not is_over:  # what the watching thread raises may come at any moment
-            with suppress(Exceeded):
+        while True:  # what the watching thread raises may come at any moment
+            try:
                 ended.set()
                 with deciding:  # from here on nothing more is raised
                     last = raised[-1:]
@@ -192,7 +192,9 @@ def reading(paths: Iterable[str], effort: int = 1) -> Iterator[None]:
                     _raise_in(own, error)
                     while True:
                         time.sleep(0)
-                is_over = True
+                break
+            except Exceeded:
+                continue
         watching.join()
         del _current[own]
 

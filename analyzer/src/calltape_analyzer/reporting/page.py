@@ -10,6 +10,7 @@ import base64
 import functools
 import hashlib
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -96,15 +97,14 @@ class _Charts:
     def sizes(self, found: Histogram) -> str | None:
         return self._drawing(found, size_chart, found.text()) if found.is_drawn else None
 
-    def calls(self, found: Timeline) -> str | None:
-        if not found.is_drawn:
-            return None
-        return self._drawing(found, calls_chart, f"Calls over time. {found.said}")
-
-    def latency(self, found: Timeline) -> str | None:
-        if not (found.median and found.is_drawn):
-            return None
-        return self._drawing(found, latency_chart, "Median and longest latency over time")
+    def times(self, found: Timeline) -> Iterator[tuple[str | None, str]]:
+        """The pictures of a timeline, with what they show."""
+        if found.is_drawn:
+            what = "Calls over time"
+            yield self._drawing(found, calls_chart, f"{what}. {found.said}"), what
+        if found.is_drawn and found.median:
+            what = "Latency over time: the median (solid) and the longest call (dashed)"
+            yield self._drawing(found, latency_chart, "Median and longest latency over time"), what
 
     def _drawing(self, found: Any, draw: Any, title: str) -> str | None:
         from markupsafe import Markup
