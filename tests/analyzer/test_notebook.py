@@ -26,7 +26,7 @@ from calltape_analyzer import (
 )
 from calltape_analyzer.differences.difference import Change, TapeDifference
 from calltape_analyzer.notebook import Shown, Sketch
-from calltape_analyzer.notebook_progress import NotebookLine, told_by, watched
+from calltape_analyzer.progress import NotebookLine, told_by, watched
 from calltape_analyzer.redacting.private_data import PrivateData
 from calltape_analyzer.tape import Tape
 from tests.analyzer.reporting.traffic import Llm, record
@@ -248,7 +248,7 @@ def test_progress_in_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     monkeypatch.setitem(sys.modules, "IPython", ipython)
     monkeypatch.setitem(sys.modules, "IPython.display", ipython.display)
-    monkeypatch.setattr("calltape_analyzer.notebook_progress._EVERY_SECONDS", 0.0)
+    monkeypatch.setattr("calltape_analyzer.progress._EVERY_SECONDS", 0.0)
     assert list(watched([1, 2, 3], True)) == [1, 2, 3]
     assert len(shown) == 4
     assert 'value="1" max="3"' in shown[1]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from calltape_analyzer.comparison.comparing import Tolerances
     from calltape_analyzer.comparison.leaf_differences import ElementDifference, LeafDifference
     from calltape_analyzer.comparison.reports import Report, ReportRow
-    from calltape_analyzer.differences.change import Change
+    from calltape_analyzer.differences.changes import Change
     from calltape_analyzer.differences.difference import TapeDifference, diff
     from calltape_analyzer.editing.choice import Choice
     from calltape_analyzer.editing.diagnosis import Diagnosis, Symptom, diagnose
@@ -219,7 +219,7 @@ _NAMES = {
     "comparison.comparing": ("Tolerances",),
     "comparison.leaf_differences": ("ElementDifference", "LeafDifference"),
     "comparison.reports": ("Report", "ReportRow"),
-    "differences.change": ("Change",),
+    "differences.changes": ("Change",),
     "differences.difference": ("TapeDifference", "diff"),
     "editing.choice": ("Choice",),
     "editing.diagnosis": ("Diagnosis", "Symptom", "diagnose"),

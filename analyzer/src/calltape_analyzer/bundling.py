@@ -9,13 +9,15 @@ MiB, or there is none, and the error says what to leave out.
 from __future__ import annotations
 
 import ast
+import io
 import json
 import os
+import shutil
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 from calltape_analyzer.editing.edit_report import EditReport
 from calltape_analyzer.editing.failure_shown import all_shown_failures
@@ -110,7 +112,7 @@ def bundle(
     sources = _sources(model_code)
     inputs = [os.fspath(one) for one in model_code]
     options: dict[str, Any] = dict(redaction or {})
-    place = _place_of(tape, call)
+    place = None if call is None else tape.find(call).index
     with OutputFile(path, overwrite=overwrite, inputs=[*tape.paths, *inputs]) as out:
         with tempfile.TemporaryDirectory(prefix="calltape-") as folder:
             beside = Path(folder)
@@ -118,7 +120,12 @@ def bundle(
             with open_tape(beside / TAPE) as redacted:
                 about = None if place is None else _same_call(redacted, tape, place)
                 factory = model or _factory(sources)
-                texts = _texts(redacted, tape, factory, about, to)
+                versions = {"here": versions_here(), "recorded_with": versions_of(redacted)}
+                texts = {
+                    SCRIPT: script(redacted, model=factory, to=to, call=about, beside=True),
+                    SUMMARY: tape_summary(redacted),
+                    VERSIONS: json.dumps(versions, indent=2) + "\n",
+                }
             packed = beside / "bundle.zip"
             files = _pack(packed, beside / TAPE, texts, sources)
             _check_size(packed.stat().st_size, limit, files)
@@ -190,11 +197,6 @@ def _notes_of_model(factory: str | None, sources: Mapping[str, bytes]) -> Iterat
         yield f"{SCRIPT} imports {module}, which is not in the bundle; --model-code puts a file in"
 
 
-def _place_of(tape: Tape, call: str | int | None) -> int | None:
-    """The position of a call."""
-    return None if call is None else tape.find(call).index
-
-
 def _same_call(redacted: Tape, tape: Tape, place: int) -> str:
     """The address of a call on the redacted tape. Calls of one recording keep their numbers."""
     wanted = tape.calls[place]
@@ -207,21 +209,6 @@ def _same_call(redacted: Tape, tape: Tape, place: int) -> str:
             advice="bundle this call only, with --calls",
         )
     return found[0].address
-
-
-def _texts(
-    redacted: Tape,
-    tape: Tape,
-    model: str | None,
-    call: str | None,
-    to: Literal["torch", "onnx"] | None,
-) -> dict[str, str]:
-    versions = {"here": versions_here(), "recorded_with": versions_of(redacted)}
-    return {
-        SCRIPT: script(redacted, model=model, to=to, call=call, beside=True),
-        SUMMARY: tape_summary(redacted),
-        VERSIONS: json.dumps(versions, indent=2) + "\n",
-    }
 
 
 def _sources(paths: Sequence[str | os.PathLike[str]]) -> dict[str, bytes]:
@@ -262,35 +249,21 @@ def _factory(sources: Mapping[str, bytes]) -> str | None:
 def _pack(
     packed: Path, tape: Path, texts: Mapping[str, str], sources: Mapping[str, bytes]
 ) -> list[BundledFile]:
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in _parts(tape, texts, sources):
+    small = {name: text.encode() for name, text in texts.items()} | dict(sources)
+    streams: dict[str, BinaryIO] = {name: io.BytesIO(content) for name, content in small.items()}
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive, tape.open("rb") as file:
+        streams[TAPE] = file
+        for name, stream in streams.items():
             info = zipfile.ZipInfo(name, _BEGIN)
             info.compress_type = zipfile.ZIP_DEFLATED
             info.create_system = 3  # Unix, which the permissions are of
             info.external_attr = 0o600 << 16
             with archive.open(info, "w", force_zip64=True) as member:
-                for part in content:
-                    member.write(part)
+                shutil.copyfileobj(stream, member, _STEP)
         return [
             BundledFile(name=one.filename, size=one.file_size, compressed=one.compress_size)
             for one in archive.infolist()
         ]
-
-
-def _parts(
-    tape: Path, texts: Mapping[str, str], sources: Mapping[str, bytes]
-) -> Iterator[tuple[str, Iterator[bytes]]]:
-    for name, text in texts.items():
-        yield name, iter([text.encode()])
-    for name, content in sources.items():
-        yield name, iter([content])
-    yield TAPE, _read(tape)
-
-
-def _read(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        while part := file.read(_STEP):
-            yield part
 
 
 def _check_size(size: int, limit: int, files: Sequence[BundledFile]) -> None:

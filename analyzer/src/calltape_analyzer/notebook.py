@@ -8,7 +8,8 @@ cheap, and raises nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from html import escape
 from itertools import compress
 
@@ -24,10 +25,11 @@ _LONG_WORD = re.compile(r"\S{60}(?=\S)")
 """A line may break after it: a long name makes no table wider than the page."""
 
 
+@dataclass
 class Sketch:
     """What is shown of an object.
 
-    Args:
+    Attributes:
         title: what it is.
         facts: names and texts.
         head: the columns of a table.
@@ -37,40 +39,31 @@ class Sketch:
         note: a last line.
     """
 
-    def __init__(
-        self,
-        title: str,
-        facts: Iterable[tuple[str, object]] = (),
-        *,
-        head: Sequence[str] = (),
-        rows: Iterable[Sequence[object]] = (),
-        lines: Iterable[str] = (),
-        total: int | None = None,
-        note: str | None = None,
-    ) -> None:
-        self._title = title
-        self._facts = list(facts)
-        self._head = list(head)
-        self._rows = list(rows)
-        self._lines = list(lines)
-        self._total = len(self._rows) if total is None else total
-        self._note = note
+    title: str
+    facts: Sequence[tuple[str, object]] = ()
+    _: KW_ONLY
+    head: Sequence[str] = ()
+    rows: Sequence[Sequence[object]] = ()
+    lines: Sequence[str] = ()
+    total: int | None = None
+    note: str | None = None
 
     def html(self) -> str:
         """As HTML."""
-        parts = [f"<strong>{_text(self._title)}</strong>"]
-        if self._facts:
+        parts = [f"<strong>{_text(self.title)}</strong>"]
+        if self.facts:
             cells = "".join(
                 f"<tr><th>{_text(name)}</th><td>{_text(value)}</td></tr>"
-                for name, value in self._facts[:MAX_ROWS]
+                for name, value in self.facts[:MAX_ROWS]
             )
             parts.append(f"<table><tbody>{cells}</tbody></table>")
-        if self._rows:
+        if self.rows:
             parts.append(self._table())
-        parts += [f"<div>{_indented(line)}</div>" for line in self._lines[:MAX_ROWS]]
-        notes = [self._note] if self._note else []
-        more = self._total - min(len(self._rows), MAX_ROWS)
-        more += len(self._lines[MAX_ROWS:])
+        parts += [f"<div>{_indented(line)}</div>" for line in self.lines[:MAX_ROWS]]
+        notes = [self.note] if self.note else []
+        total = len(self.rows) if self.total is None else self.total
+        more = total - min(len(self.rows), MAX_ROWS)
+        more += len(self.lines[MAX_ROWS:])
         if more > 0:
             notes.insert(0, f"and {more:,} more")
         parts += [f"<div>{_text(note)}</div>" for note in notes]
@@ -78,9 +71,9 @@ class Sketch:
 
     def _table(self) -> str:
         """Without columns that are empty in all rows that are shown."""
-        cells = [[_text(cell) for cell in row[:_MAX_COLUMNS]] for row in self._rows[:MAX_ROWS]]
+        cells = [[_text(cell) for cell in row[:_MAX_COLUMNS]] for row in self.rows[:MAX_ROWS]]
         full = [any(column) for column in zip(*cells, strict=False)]
-        head = "".join(f"<th>{_text(name)}</th>" for name in compress(self._head, full))
+        head = "".join(f"<th>{_text(name)}</th>" for name in compress(self.head, full))
         rows = "".join(
             f"<tr>{''.join(f'<td>{cell}</td>' for cell in compress(row, full))}</tr>"
             for row in cells

@@ -1,7 +1,9 @@
-"""How far long work is: a bar with rate and remaining time, for somebody who looks at a terminal.
+"""How far long work is, for somebody who looks: a bar with rate and remaining time on a terminal,
+in a notebook a line below the cell.
 
-In come loops over calls, bytes or files. Out goes a bar, if :func:`shown_progress` is in effect
-and the outermost loop takes more than two seconds. Otherwise a loop costs what it cost without.
+In come loops over calls, bytes or files, or what is done now in words. A bar comes if
+:func:`shown_progress` is in effect and the outermost loop takes more than two seconds. Otherwise a
+loop costs what it cost without.
 """
 
 from __future__ import annotations
@@ -11,16 +13,22 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TextIO, TypeVar
+from functools import partial
+from html import escape
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+
+from calltape_analyzer.text import printable
 
 if TYPE_CHECKING:
     from rich.progress import Progress, ProgressColumn
 
-__all__ = ["later_bar", "shown_progress", "steps", "with_progress"]
+__all__ = ["NotebookLine", "later_bar", "shown_progress", "steps", "told_by", "watched"]
 
 T = TypeVar("T")
 
 _AFTER_SECONDS = 2.0
+_EVERY_SECONDS = 0.2
+_MAX_TEXT = 200
 _shown: _Shown | None = None
 
 
@@ -34,18 +42,13 @@ class _Shown:
 
 
 @contextmanager
-def shown_progress(stream: TextIO | None = None) -> Iterator[None]:
-    """Shows the progress of long loops of this thread in the block, if the stream is a terminal.
-
-    Args:
-        stream: where to; by default stderr.
-    """
+def shown_progress() -> Iterator[None]:
+    """Shows the progress of long loops of this thread in the block, if stderr is a terminal."""
     global _shown
-    found = stream or sys.stderr
-    if _shown is not None or not found.isatty():
+    if _shown is not None or not sys.stderr.isatty():
         yield
         return
-    _shown = _Shown(found)
+    _shown = _Shown(sys.stderr)
     try:
         yield
     finally:
@@ -82,9 +85,8 @@ def _counted(
         for item in items:
             count = count + 1 if done is None else done(item)
             if bar is None and time.monotonic() - begin > _AFTER_SECONDS:
-                bar = _bar_of(shown.stream)
+                bar = _bar_of(shown.stream, what, total)
                 bar.start()
-                bar.add_task(what, total=total)
             if bar is not None:
                 bar.update(bar.task_ids[0], completed=count)
             yield item
@@ -95,53 +97,41 @@ def _counted(
 
 
 @contextmanager
-def later_bar(stream: TextIO, what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar for work that is no loop of this thread: it comes after two seconds, whether a step is
-    done or not.
+def later_bar(what: str, total: int) -> Iterator[Callable[[int, int], None]]:
+    """A bar on stderr for work that is no loop of this thread: it comes after two seconds, whether
+    a step is done or not.
 
     Args:
-        stream: a terminal.
         what, total: as for :func:`steps`.
 
     Yields:
-        What takes how many steps are done.
+        What takes how many steps are done, and of how many.
     """
-    bar = _bar_of(stream)
-    task = bar.add_task(what, total=total)
+    bar = _bar_of(sys.stderr, what, total)
     timer = threading.Timer(_AFTER_SECONDS, bar.start)
     timer.daemon = True
     timer.start()
     try:
-        yield lambda done: bar.update(task, completed=done)
+        yield lambda done, total: bar.update(bar.task_ids[0], completed=done, total=total)
     finally:
         timer.cancel()
         timer.join()
         bar.stop()
 
 
-def _bar_of(stream: TextIO) -> Progress:
+def _bar_of(stream: TextIO, what: str, total: int) -> Progress:
     """A bar that is not there yet: what is done, how fast, and how long it still takes. It leaves
     what others print alone, and goes when it is done."""
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TimeRemainingColumn,
-    )
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
-    columns = (
-        "{task.description}",
-        BarColumn(),
-        MofNCompleteColumn(),
-        _rate(),
-        TimeRemainingColumn(),
-        "left",
-    )
-    return Progress(
-        *columns, console=Console(file=stream), transient=True,
-        redirect_stdout=False, redirect_stderr=False,
+    made = Progress(
+        "{task.description}", BarColumn(), MofNCompleteColumn(), _rate(), TimeRemainingColumn(),
+        "left", console=Console(file=stream), transient=True, redirect_stdout=False,
+        redirect_stderr=False,
     )  # fmt: skip
+    made.add_task(what, total=total)
+    return made
 
 
 def _rate() -> ProgressColumn:
@@ -159,10 +149,73 @@ def _rate() -> ProgressColumn:
     return Rate()
 
 
-def with_progress(items: Sequence[T], shown: bool) -> Iterator[T]:
-    """Calls, or places of calls, with a bar on stderr if ``shown`` and stderr is a terminal."""
+class NotebookLine:
+    """A line of text, with a bar if it is known how much there is to do.
+
+    Call it with a text: ``export(tape, model, progress=NotebookLine())``. Nothing that goes wrong
+    with the display is raised.
+    """
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+        self._told = float("-inf")
+
+    def __call__(self, text: str, done: int | None = None, total: int | None = None) -> None:
+        """Shows a text, at most five times a second; the last of a count is always shown."""
+        now = time.monotonic()
+        if now - self._told < _EVERY_SECONDS and (done is None or done != total):
+            return
+        self._told = now
+        bar = "" if not total else f'<progress value="{done}" max="{total}"></progress> '
+        html = f"{bar}<code>{escape(printable(text)[:_MAX_TEXT])}</code>"
+        try:
+            from IPython.display import HTML, display
+
+            if self._handle is None:
+                self._handle = display(HTML(html), display_id=True)
+            else:
+                self._handle.update(HTML(html))
+        except Exception:
+            return  # a front end that is gone is no reason to stop
+
+
+def watched(items: Sequence[T], shown: bool) -> Iterator[T]:
+    """Calls, or places of calls, with progress if ``shown``: in a notebook a line below the cell,
+    else a bar, if stderr is a terminal."""
     if not shown:
         yield from items
-        return
-    with shown_progress():
-        yield from steps(items, "calls", len(items))
+    elif not _in_notebook():
+        with shown_progress():
+            yield from steps(items, "calls", len(items))
+    else:
+        line, begin, total = NotebookLine(), time.monotonic(), len(items)
+        for done, item in enumerate(items):
+            line(f"calls: {done:,} of {total:,}{_rest(done, total, begin)}", done, total)
+            yield item
+        line(f"calls: {total:,} of {total:,} in {time.monotonic() - begin:.1f} s", total, total)
+
+
+def _in_notebook() -> bool:
+    """Whether a kernel of Jupyter runs this."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return getattr(shell, "kernel", None) is not None
+
+
+def _rest(done: int, total: int, begin: float) -> str:
+    spent = time.monotonic() - begin
+    if not done or spent < 1:
+        return ""
+    return f", {done / spent:.1f} per s, about {spent / done * (total - done):.0f} s left"
+
+
+def told_by(progress: Callable[[str], None] | bool | None) -> Callable[[str], None] | None:
+    """Who is told what is done now: a function that was given; for True the line of a notebook, or
+    what stderr is now; None for nobody."""
+    if progress is True:
+        return NotebookLine() if _in_notebook() else partial(_tell, sys.stderr)
+    return progress or None
+
+
+def _tell(stream: TextIO, text: str) -> None:
+    print(printable(text)[:_MAX_TEXT], file=stream, flush=True)

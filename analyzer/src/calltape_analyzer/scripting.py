@@ -13,18 +13,21 @@ import json
 import keyword
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
 from calltape_analyzer.editing.failure_shown import ShownFailure, shown_failure
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.observing.evidence import has_raised
+from calltape_analyzer.pytree.caches import is_cache_name, is_of_cache_library
+from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.reading.call import Call
-from calltape_analyzer.stand_ins import StandIns, stand_ins_of
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import counted, named
+from calltape_schema.errors import TapeError
+from calltape_schema.tree import CustomNode, FieldsNode, walk
 
 if TYPE_CHECKING:
     from calltape_analyzer.variants.variant_findings import DimensionFinding, VariantFindings
@@ -36,6 +39,7 @@ _MAX_ARGUMENTS = 40
 _MAX_HELD = 3
 _MAX_TEXT = 160
 _MAX_NAME = 60
+_MAX_CLASSES, _MAX_FIELDS, _MAX_STRUCTURES = 50, 200, 4096
 
 _PRODUCERS = ("calltape", "torch", "python", "platform", "transformers")
 _HEAD = '''\
@@ -178,7 +182,7 @@ def script(
     does = _Subject.of(tape, failure, to, call)
     address = does.address
     calls = [tape.find(address)] if address else tape.calls
-    found = stand_ins_of(calls)
+    found = _stand_ins_of(calls)
     facts = [*_facts(tape), *does.facts]
     to = to or ("onnx" if failure is not None and failure.to_onnx else "torch")
     template = _HEAD + (_EXPORTING if does.exports else _REPLAYING) + _TAIL
@@ -192,7 +196,9 @@ def script(
         tapes=_texts(tape.paths, beside) + (f"\nCALL = {literal(address)}" if address else ""),
         classes=_CLASSES.format(stand_ins=_stand_ins(found)) if found.fields else "",
         given="classes()" if found.fields else "()",
-        build=_TO_FILL_IN if model is None else _import(model, beside, train=_in_train(failure)),
+        build=_TO_FILL_IN
+        if model is None
+        else _import(model, beside, train=failure is not None and failure.train),
         part=part_expression(tape) if address is None else "tape.only(calls=CALL)",
         to=literal(to),
         probe=', probe="none"' if failure is not None and failure.kind == "export" else "",
@@ -254,10 +260,6 @@ def _made_small(failure: ShownFailure) -> str:
     return f"made small to show how the {what} fails"
 
 
-def _in_train(failure: ShownFailure | None) -> bool:
-    return failure is not None and failure.train
-
-
 def _has_outcome(call: Call) -> bool:
     """Whether the tape says what the call returned or raised."""
     return call.record.outputs is not None or has_raised(call)
@@ -286,7 +288,7 @@ Ends with 1 as long as a call fails, and with 0 if {fine}."""
 _FINE = {"recorded": "all do what was recorded", "success": "all return"}
 
 
-def _imports(found: StandIns, exports: bool, *, with_os: bool) -> str:
+def _imports(found: _StandIns, exports: bool, *, with_os: bool) -> str:
     standard = ["collections", "dataclasses"] if found.fields else []
     standard += ["os", "sys"] if with_os else ["sys"]
     names = "export, open_tape" if exports else "open_tape, render, replay"
@@ -295,14 +297,14 @@ def _imports(found: StandIns, exports: bool, *, with_os: bool) -> str:
     return "\n".join(lines)
 
 
-def _needs(found: StandIns) -> str:
+def _needs(found: _StandIns) -> str:
     """What else the script wants, in words."""
     known = sorted(name for name in found.needed if _comment(name) == name and name.isidentifier())
     more = f", maybe with {', '.join(known[:5])}" if known else ""
     return f"the model's own code{more}"
 
 
-def _stand_ins(found: StandIns) -> str:
+def _stand_ins(found: _StandIns) -> str:
     lines = [
         f"    {literal(name)}: ({literal(kind)}, {_list(fields)}),\n"
         for name, (kind, fields) in found.fields.items()
@@ -404,3 +406,61 @@ def _texts(paths: Sequence[str], beside: bool) -> str:
     if len(paths) == 1:
         return f"[{literal(paths[0])}]"
     return "[\n" + "".join(f"    {literal(path)},\n" for path in paths) + "]"
+
+
+@dataclass
+class _StandIns:
+    """The classes of some calls.
+
+    Attributes:
+        fields: by the name of a class on the tape, its kind (``namedtuple``, ``dataclass`` or
+            ``object``) and its fields.
+        needed: the libraries whose classes have methods that a model calls, or a state of their
+            own.
+    """
+
+    fields: dict[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
+    needed: set[str] = field(default_factory=set)
+
+
+def _stand_ins_of(calls: Iterable[Call]) -> _StandIns:
+    """The classes of the inputs and outputs of calls. Calls that are damaged are left out."""
+    found = _StandIns()
+    known: set[bytes] = set()
+    plain = ClassIndex()
+    for call in calls:
+        try:
+            trees = (call.record.inputs, call.record.outputs)
+            for tree in trees:
+                if tree is None or tree.structure in known or len(known) >= _MAX_STRUCTURES:
+                    continue
+                known.add(tree.structure)
+                for node in walk(tree.spec().root):
+                    if isinstance(node, CustomNode):
+                        found.needed.add(node.type.partition(":")[0].partition(".")[0])
+                    elif isinstance(node, FieldsNode):
+                        _add_class(found, node, plain)
+        except TapeError:
+            continue
+    return found
+
+
+def _add_class(found: _StandIns, node: FieldsNode, plain: ClassIndex) -> None:
+    module = node.type.partition(":")[0]
+    if module in ("builtins", "collections", "types") or module.partition(".")[0] == "torch":
+        return
+    if is_cache_name(node.type) or is_of_cache_library(module):
+        found.needed.add(module.partition(".")[0])
+    if len(node.fields) > _MAX_FIELDS or not all(map(_can_be_field, node.fields)):
+        found.needed.add(module.partition(".")[0])
+        return
+    kind, fields = found.fields.get(node.type, (node.kind, ()))
+    if kind != node.kind or (node.kind == "namedtuple" and fields not in ((), node.fields)):
+        found.needed.add(module.partition(".")[0])
+    elif node.type in found.fields or len(found.fields) < _MAX_CLASSES:
+        found.fields[node.type] = kind, tuple(dict.fromkeys((*fields, *node.fields)))
+
+
+def _can_be_field(name: str) -> bool:
+    is_word = name.isidentifier() and name.isascii() and not keyword.iskeyword(name)
+    return is_word and not name.startswith("__")

@@ -10,7 +10,7 @@ import pytest
 import torch
 from rich.cells import cell_len
 
-from calltape_analyzer.cli import listings, terminal
+from calltape_analyzer.cli import recordings, terminal
 from calltape_analyzer.cli.calls import _cut
 from tests.analyzer.cli.commands import run
 from tests.analyzer.tapes import Recorded, write_tape
@@ -154,10 +154,10 @@ def test_wide_characters_count_twice(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_a_line_breaks_between_words_and_keeps_its_indent() -> None:
     text = "  warning: " + "word " * 10
-    found = list(terminal.wrapped(text.rstrip(), 30))
+    found = list(terminal.wrapped(text.rstrip(), 30, 2, paths=True))
     assert found[0] == "  warning: word word word word"
     assert all(line.startswith("    word") and len(line) <= 30 for line in found[1:])
-    assert list(terminal.wrapped("see /a/very/long/path/of/a.tape", 10)) == [
+    assert list(terminal.wrapped("see /a/very/long/path/of/a.tape", 10, 2, paths=True)) == [
         "see",
         "  /a/very/long/path/of/a.tape",
     ]
@@ -217,7 +217,7 @@ def test_a_row_without_room_for_words_and_dates_is_a_block(
     width: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     row = (LONG, "1", "1 folder", "1", "10", "2026-11-26", "2026-11-26", "yes", "")
-    assert table_of(capsys, listings._HEAD, row) == [
+    assert table_of(capsys, recordings._HEAD, row) == [
         LONG,
         "  recordings: 1; hosts: 1 folder; files: 1; calls: 10; first day: 2026-11-26;",
         "  last day: 2026-11-26; sealed: yes",

@@ -16,7 +16,7 @@ from calltape_analyzer.observing.memory_layout import (
     layouts_in_words,
     order_of_strides,
 )
-from calltape_analyzer.reporting.argument_trees import argument_tree
+from calltape_analyzer.reporting.variant_parts import argument_tree
 from calltape_analyzer.variants.variant_findings import VariantFindings
 from tests.analyzer.cli.commands import run
 from tests.analyzer.observed import Optional, given, tape_of, zeros

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from calltape_analyzer import open_tape
-from calltape_analyzer.reporting.size_histograms import calls_by_size
+from calltape_analyzer.reporting.variant_parts import calls_by_size
 from calltape_analyzer.targets.openvino import partial_shapes
 from calltape_analyzer.targets.tensorrt import optimization_profile
 from calltape_recorder import First, When, record

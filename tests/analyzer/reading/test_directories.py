@@ -14,7 +14,7 @@ import torch
 from calltape_analyzer import TapeError, UsageError, open_tape, opening, recordings, survey
 from calltape_analyzer.reading import files
 from calltape_analyzer.reading.files import files_of
-from calltape_analyzer.reading.places import Days, short_paths
+from calltape_analyzer.reading.places import short_paths
 from tests.analyzer.tapes import Recorded, write_tape
 
 LINEAR, RELU = torch.nn.Linear(1, 1), torch.nn.ReLU()
@@ -259,7 +259,7 @@ def test_a_file_that_is_compressed_while_the_directory_is_read(
         assert len(tape) == 3
 
 
-# Places and days.
+# Places.
 
 
 def test_short_paths() -> None:
@@ -270,15 +270,3 @@ def test_short_paths() -> None:
         "runs/a/x.tape": "a/x.tape", "runs/b/x.tape": "b/x.tape",
     }  # fmt: skip
     assert short_paths(["x.tape", "/y/x.tape"]) == {"x.tape": "x.tape", "/y/x.tape": "/y/x.tape"}
-
-
-def test_days_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    from calltape_analyzer.reading import places
-
-    monkeypatch.setattr(places, "_MOST_ROWS", 2)
-    days = Days()
-    for day in range(4):
-        days.add("h", day * 86_400 * 10**9, day * 86_400 * 10**9, 3)
-    days.add("h", 2**63, 2**63, 1)
-    assert [row.first_day for row in days.rows()] == ["1970-01-01", "1970-01-02"]
-    assert days.others == 7

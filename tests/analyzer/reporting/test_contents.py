@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ import torch
 
 from calltape_analyzer import TapeError, UsageError, open_tape, survey
 from calltape_analyzer.reporting.contents import Contents, Histogram, TreeNode, cut, table
-from calltape_analyzer.reporting.report import contents_of
+from calltape_analyzer.reporting.tape_parts import contents_of
 from calltape_recorder import record
 from tests.analyzer.reporting.traffic import LENGTHS
 from tests.analyzer.tapes import Recorded, change_end, write_tape
@@ -25,11 +24,11 @@ def contents(runs: Path) -> Contents:
         return contents_of([tape])
 
 
-def leaves(nodes: tuple[TreeNode, ...], path: str = "") -> Iterator[tuple[str, str]]:
+def leaves(nodes: Iterable[TreeNode], path: str = "") -> Iterator[tuple[str, str]]:
     for node in nodes:
         if node.said:
             yield f"{path}{node.name}", node.said
-        yield from leaves(node.children, f"{path}{node.name}.")
+        yield from leaves(node.children.values(), f"{path}{node.name}.")
 
 
 PREFILL = [(1 + n % 3, length) for n, length in enumerate(LENGTHS) if not n % 2 and length != 13]
@@ -45,7 +44,7 @@ def test_calls_and_coverage(contents: Contents) -> None:
         f"{raised} calls raised and are left out"
     )
     assert f"{raised} calls raised and are left out" in part.overview.caption
-    assert part.coverage.shares == (("kept", len(LENGTHS), 100.0),)
+    assert part.coverage[1].rows == (("kept", len(LENGTHS), 100.0),)
     assert sum(row[1] for row in part.overview.rows) == served
 
 
@@ -132,15 +131,6 @@ def test_counted_calls_are_explained(contents: Contents) -> None:
     known = [row[at] is not None for row in part.overview.rows]
     assert "; counted are all calls, on the tape or not" in part.overview.caption
     assert part.overview.caption.endswith("(–: not known)") == (not all(known))
-
-
-def test_pairs(contents: Contents) -> None:
-    variants = contents.parts[0].variants
-    pair = next(pair for variant in variants for pair in variant.pairs)
-    assert pair.said
-    assert sum(calls for *_, calls in pair.spots) in [
-        row[1] for row in contents.parts[0].overview.rows
-    ]
 
 
 def test_errors_and_times(contents: Contents) -> None:
@@ -258,8 +248,8 @@ def test_a_tape_of_one_call(tmp_path: Path) -> None:
         (part,) = contents_of([tape]).parts
     (variant,) = part.variants
     assert dict(variant.facts)["sizes"] == "of one call, which tells nothing of sizes that vary"
-    assert part.coverage.said.startswith("1 of 1 call that was seen is on the tape.")
-    assert "counted the sizes of 1 call, in 1 kind." in part.coverage.said
+    assert part.coverage[0].startswith("1 of 1 call that was seen is on the tape.")
+    assert "counted the sizes of 1 call, in 1 kind." in part.coverage[0]
 
 
 def test_two_calls_of_one_size(tmp_path: Path) -> None:
@@ -288,15 +278,3 @@ def test_a_symbol_has_the_warnings_and_evidence_of_explain(tmp_path: Path) -> No
         told = sum(len(symbol.warnings) for symbol in variant.symbols)
         assert part.overview.rows[number][-1] == told
     assert any("another symbol never" in text for text in part.variants[1].symbols[0].warnings)
-
-
-def test_symbols_without_a_pair_are_said(tmp_path: Path) -> None:
-    drawn = random.Random(0)
-    calls = [
-        Recorded(tuple(torch.zeros(drawn.randint(2, 30)) for _ in range(6))) for _ in range(40)
-    ]
-    write_tape(tmp_path / "t.tape", calls, target=lambda a, b, c, d, e, f: a)
-    with open_tape(tmp_path / "t.tape") as tape:
-        (variant,) = contents_of([tape]).parts[0].variants
-    assert len(variant.pairs) == 6
-    assert any("2 symbols beside the first 4" in note for note in variant.notes)

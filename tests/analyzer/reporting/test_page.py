@@ -17,7 +17,7 @@ import torch
 from calltape_analyzer import TapeError, UsageError, open_tape, replay
 from calltape_analyzer.reporting.contents import Timeline
 from calltape_analyzer.reporting.page import ReportPage
-from calltape_analyzer.reporting.report import contents_of
+from calltape_analyzer.reporting.tape_parts import contents_of
 from calltape_analyzer.tape import Tape
 from tests.analyzer.tapes import Recorded, write_tape
 from tests.hostile_names import HIDDEN, NAMES, hostile_tape

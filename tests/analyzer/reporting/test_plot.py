@@ -16,8 +16,6 @@ def test_pictures(runs: Path) -> None:
     with open_tape(runs / "llm.tape") as tape:
         sizes = tape.plot("batch_size")
         assert [axes.get_xlabel() for axes in sizes.axes] == ["batch_size"]
-        pair = tape.plot("batch_size", "sequence_length")
-        assert [axes.get_ylabel() for axes in pair.axes] == ["sequence_length"]
         assert tape.plot("calls").axes
         assert tape.plot("latency").axes
         name = tape.variants()[-1].name
@@ -57,16 +55,9 @@ def test_a_legend_is_within_its_picture_and_beside_what_is_drawn(runs: Path) -> 
     assert high <= picture.bbox.height
 
 
-@pytest.mark.parametrize(
-    ("asked", "words"),
-    [
-        (("nothing",), "no symbol 'nothing'.*The symbols are"),
-        (("batch_size", "nothing"), "no symbol 'nothing'"),
-    ],
-)
-def test_what_is_not_there(runs: Path, asked: tuple[str, ...], words: str) -> None:
+def test_what_is_not_there(runs: Path) -> None:
     with open_tape(runs / "llm.tape") as tape:
-        with pytest.raises(UsageError, match=words):
-            tape.plot(*asked)
+        with pytest.raises(UsageError, match=r"no symbol 'nothing'.*The symbols are"):
+            tape.plot("nothing")
         with pytest.raises(UsageError, match="no variant 'none'"):
             tape.plot("batch_size", variant="none")

@@ -71,7 +71,7 @@ def test_dynamic_axes_are_of_all_variants(tmp_path: Path) -> None:
 
 
 def test_every_function_of_a_module_is_reachable_from_the_package() -> None:
-    for name in targets._NAMES:
+    for name in ("onnx", "openvino", "tensorrt", "torch_export", "torch_inputs"):
         module = importlib.import_module(f"calltape_analyzer.targets.{name}")
         assert getattr(targets, name) is module
         for public in module.__all__:

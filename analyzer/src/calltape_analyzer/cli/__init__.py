@@ -14,10 +14,12 @@ from typing import Annotated
 import typer
 
 from calltape_analyzer.cli.budget import limits
-from calltape_analyzer.cli.git_exit_codes import git_codes
 from calltape_analyzer.cli.verbs import VerbGroup
 
 __all__ = ["app", "main"]
+
+_USAGE, _GIVE_UP = 2, 128
+"""A wrong command line, and what ``git bisect run`` wants in place of it (:mod:`.bisection`)."""
 
 app = typer.Typer(
     name="calltape",
@@ -79,5 +81,9 @@ def main() -> None:
         # A terminal that cannot show a character gets its escape, not an exception.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    with git_codes(sys.argv):
+    try:
         app(prog_name="calltape")
+    except SystemExit as end:
+        if end.code == _USAGE and "--bisect" in sys.argv:
+            raise SystemExit(_GIVE_UP) from None
+        raise

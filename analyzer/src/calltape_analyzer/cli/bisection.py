@@ -1,4 +1,15 @@
-"""A replay that tells ``git bisect run`` whether a commit is good, bad, or cannot be tested."""
+"""A replay that tells ``git bisect run`` whether a commit is good, bad, or cannot be tested.
+
+git takes 1 to 124 for bad, and so would take a model that cannot be imported, a tape that is
+damaged or a mistyped option for the bug. With ``--bisect``, a replay ends with
+
+- 0: every call does what it is to do (good);
+- 1: a call fails (bad): another value, another exception, too slow;
+- 125: this commit cannot be tested, which skips it: its model cannot be imported or made, or the
+  tape has nothing to test it with;
+- 128: no commit can be tested, which ends the bisection: a wrong command line, a tape that cannot
+  be opened.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +19,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from calltape_analyzer.cli.git_exit_codes import BAD, CANNOT_TEST, GIVE_UP, GOOD, OPTION
 from calltape_analyzer.cli.output import WrongWordError, complain
 from calltape_schema.errors import TapeError
 
 if TYPE_CHECKING:
     from calltape_analyzer.comparison.reports import Report
 
+
 __all__ = ["Bisect", "judged"]
+
+GOOD, BAD, CANNOT_TEST, GIVE_UP = 0, 1, 125, 128
 
 Bisect = Annotated[
     bool,
     typer.Option(
-        OPTION,
+        "--bisect",
         help="Exit codes for git bisect run: 0 good, 1 bad, 125 this commit cannot be tested, 128 "
         "no commit can.",
     ),
@@ -38,14 +51,6 @@ class Judged:
     is_open = False
     report: Report | None = None
 
-    def ends_with(self, error: BaseException) -> int:
-        """The code for an error: a tape that cannot be opened, and a call that is not there, are
-        the same for every commit."""
-        if isinstance(error, WrongWordError):
-            return GIVE_UP
-        known = isinstance(error, TapeError) and error.kind != "usage"
-        return GIVE_UP if known and not self.is_open else CANNOT_TEST
-
 
 def verdict(report: Report) -> int:
     """The code for a report. One call that fails is enough; calls that could not be tried say
@@ -57,10 +62,18 @@ def verdict(report: Report) -> int:
     return GOOD if are_fine else CANNOT_TEST
 
 
+def _code_of(error: BaseException, is_open: bool) -> int:
+    """The code for an error: a tape that cannot be opened, and a call that is not there, are the
+    same for every commit."""
+    if isinstance(error, WrongWordError):
+        return GIVE_UP
+    known = isinstance(error, TapeError) and error.kind != "usage"
+    return GIVE_UP if known and not is_open else CANNOT_TEST
+
+
 @contextmanager
 def judged(bisect: bool) -> Iterator[Judged]:
-    """Ends a command as git wants it, if ``bisect``. The block sets what is
-    found."""
+    """Ends a command as git wants it, if ``bisect``. The block sets what is found."""
     found = Judged()
     if not bisect:
         yield found
@@ -74,7 +87,7 @@ def judged(bisect: bool) -> Iterator[Judged]:
         pass
     except (Exception, SystemExit) as error:
         complain(str(getattr(error, "error", error)) or type(error).__name__)
-        code = found.ends_with(error)
+        code = _code_of(error, found.is_open)
         complain("no commit can be tested" if code == GIVE_UP else "this commit cannot be tested")
         raise typer.Exit(code) from None
     raise typer.Exit(CANNOT_TEST if found.report is None else verdict(found.report))

@@ -1,21 +1,21 @@
 """How much time and memory a command may spend on reading: what its files are worth, and no more.
 
-Limits bound single parts of a tape; this bounds what nobody thought of. A timer that runs with the
-processor's looks at what was spent since the last look. What is spent on importing (torch takes
-seconds) is not the tape's.
+Limits bound single parts of a tape; this bounds what nobody thought of. A thread looks now and then
+at what was spent since the last look. What is spent on importing (torch takes seconds) is not the
+tape's.
 """
 
 from __future__ import annotations
 
 import ctypes
-import functools
 import os
-import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache, partial
 from types import FrameType
 
 from calltape_analyzer.interruption import is_importing
@@ -28,7 +28,6 @@ __all__ = [
     "Limits",
     "limits",
     "reading",
-    "reading_in_thread",
     "seconds_for",
     "spent",
 ]
@@ -57,12 +56,12 @@ class Exceeded(BaseException):
         self.error = error
 
 
+@dataclass
 class Limits:
     """What the person at the prompt allows instead: seconds of processor time, and bytes."""
 
-    def __init__(self) -> None:
-        self.seconds: float | None = None
-        self.nbytes: int | None = None
+    seconds: float | None = None
+    nbytes: int | None = None
 
 
 limits = Limits()
@@ -75,19 +74,17 @@ def seconds_for(nbytes: int, effort: int = 1) -> float:
 
 
 class _Budget:
-    def __init__(
-        self,
-        clock: Callable[[], float] = time.process_time,
-        held: Callable[[], int] | None = None,
-    ) -> None:
+    """What a thread may spend, and has spent. Of the main thread that is the time and memory of the
+    process; of another one its own time, because nobody knows which thread has how much memory."""
+
+    def __init__(self, *, is_main: bool = True) -> None:
         self.tape_bytes = 0
         self.effort = 1
         self.spent = 0.0
         self.grown = 0
-        self._clock = clock
-        self._holds = held or _held
-        self._at = clock()
-        self._held = self._holds()
+        self._clock = time.process_time if is_main else _clock_of_thread()
+        self._holds = _held if is_main else lambda: 0
+        self._at, self._held = self._clock(), self._holds()
         self._told = float("-inf")
         self._received = received_bytes()
 
@@ -105,23 +102,18 @@ class _Budget:
         """Bytes of local files, and what came of remote ones: a server may claim any size."""
         return self.tape_bytes + received_bytes() - self._received
 
-    def look(self, signum: int, frame: FrameType | None) -> None:
-        """Adds up what was spent since the last look.
-
-        Raises:
-            Exceeded: it is too much.
-        """
-        global _exceeded
+    def look(self, frame: FrameType | None) -> TapeError | None:
+        """Adds up what was spent since the last look. Out comes what is too much, once a second."""
         now, held = self._clock(), self._holds()
         if not is_importing(frame):
             self.spent += now - self._at
             self.grown += held - self._held
         self._at, self._held = now, held
         error = self._error()
-        if error is not None and now - self._told > _AGAIN_AFTER:
-            self._told = now
-            _exceeded = error
-            raise Exceeded(error)
+        if error is None or now - self._told <= _AGAIN_AFTER:
+            return None
+        self._told = now
+        return error
 
     def _error(self) -> TapeError | None:
         if self.spent > self.seconds:
@@ -136,7 +128,7 @@ class _Budget:
         return TapeError("limit", what, advice=advice)
 
 
-_current: _Budget | None = None
+_current: dict[int, _Budget] = {}
 _exceeded: TapeError | None = None
 
 
@@ -148,8 +140,8 @@ def spent() -> TapeError | None:
 
 @contextmanager
 def reading(paths: Iterable[str], effort: int = 1) -> Iterator[None]:
-    """Bounds what is spent within, by the size of these files; within another such block, theirs is
-    added. Without effect outside the main thread.
+    """Bounds what this thread spends within, by the size of these files; within another such block,
+    theirs is added.
 
     Args:
         paths: the files.
@@ -158,77 +150,62 @@ def reading(paths: Iterable[str], effort: int = 1) -> Iterator[None]:
     Raises:
         Exceeded: more was spent.
     """
-    global _current, _exceeded
-    is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or not hasattr(signal, "setitimer"):
+    global _exceeded
+    own = threading.get_ident()
+    if own in _current:
+        _current[own].tape_bytes += _bytes_of(paths)
         yield
         return
-    if _current is not None:
-        _current.tape_bytes += _bytes_of(paths)
-        yield
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main and not hasattr(time, "pthread_getcpuclockid"):
+        yield  # the system has no clock for each thread
         return
     _exceeded = None
-    _current = _Budget()
-    _current.tape_bytes = _bytes_of(paths)
-    _current.effort = effort
-    before = signal.signal(signal.SIGPROF, _current.look)
-    signal.setitimer(signal.ITIMER_PROF, _LOOK_EVERY, _LOOK_EVERY)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        # Not back to the default, by which a signal that is under way would end the process.
-        signal.signal(signal.SIGPROF, signal.SIG_IGN if before == signal.SIG_DFL else before)
-        _current = None
-
-
-@contextmanager
-def reading_in_thread(paths: Iterable[str]) -> Iterator[None]:
-    """Bounds the processor time that this thread spends within, by the size of these files. Its
-    memory is not bounded: a process does not tell which thread has how much. Without effect where
-    the system has no clock for each thread.
-
-    Raises:
-        Exceeded: more was spent.
-    """
-    if not hasattr(time, "pthread_getcpuclockid"):
-        yield
-        return
-    own = threading.get_ident()
-    clock = time.pthread_getcpuclockid(own)
-    budget = _Budget(lambda: time.clock_gettime(clock), lambda: 0)
-    budget.tape_bytes = _bytes_of(paths)
+    budget = _current[own] = _Budget(is_main=is_main)
+    budget.tape_bytes, budget.effort = _bytes_of(paths), effort
     ended, deciding = threading.Event(), threading.Lock()
+    raised: list[TapeError] = []
 
     def watch() -> None:
+        global _exceeded
         while not ended.wait(_LOOK_EVERY):
-            try:
-                budget.look(0, sys._current_frames().get(own))
-            except Exceeded as exceeded:
-                with deciding:
-                    if not ended.is_set():
-                        _raise_in(own, exceeded.error)
+            error = budget.look(sys._current_frames().get(own))
+            with deciding:
+                if error is not None and not ended.is_set():
+                    _exceeded = error
+                    raised.append(error)
+                    _raise_in(own, error)
 
     watching = threading.Thread(target=watch, name="calltape-budget", daemon=True)
-    watching.start()
     try:
+        watching.start()
         yield
     finally:
-        try:
-            ended.set()
-        finally:  # what the watching thread raises may come at any moment
-            ended.set()
-            with deciding:
-                _raise_in(own, None)
-            watching.join()
+        while True:  # what the watching thread raises may come at any moment
+            try:
+                ended.set()
+                with deciding:  # from here on nothing more is raised
+                    last = raised[-1:]
+                raised.clear()
+                for error in last:
+                    # It takes the place of one that did not come yet, and so none is left behind.
+                    _raise_in(own, error)
+                    while True:
+                        time.sleep(0)
+                break
+            except Exceeded:
+                continue
+        watching.join()
+        del _current[own]
 
 
-def _raise_in(thread: int, error: TapeError | None) -> None:
-    """Raises Exceeded in another thread, between two instructions of Python; None takes back what
-    was not raised yet."""
-    if error is None:
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), None)
-        return
+def _clock_of_thread() -> Callable[[], float]:
+    return partial(time.clock_gettime, time.pthread_getcpuclockid(threading.get_ident()))
+
+
+def _raise_in(thread: int, error: TapeError) -> None:
+    """Raises Exceeded in another thread, between two instructions of Python. What is raised so
+    cannot be taken back: CPython 3.11 would look for it for ever, and hang under a profiler."""
     # The interpreter makes the exception there, from a class and without arguments.
     made = {"__init__": lambda self: Exceeded.__init__(self, error)}
     kind = ctypes.py_object(type("Exceeded", (Exceeded,), made))
@@ -247,7 +224,7 @@ def _bytes_of(paths: Iterable[str]) -> int:
     return total
 
 
-@functools.cache
+@cache
 def _most_bytes() -> int:
     """What one process may hold of the machine's memory, and the first GiB in any case."""
     try:

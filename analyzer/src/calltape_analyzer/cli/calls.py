@@ -1,6 +1,7 @@
-"""``calltape ls``: the calls of a tape as a list.
+"""``calltape ls`` and ``show``: the calls of a tape as a list, and one of them as a tree.
 
-In come the calls. Out goes a line, or a JSON object, per call.
+In come the calls. Out goes a line, or a JSON object, per call; of one call its arguments and
+outputs, node by node.
 """
 
 from __future__ import annotations
@@ -11,30 +12,32 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from calltape_analyzer.cli.options import Calls, Json, OfTarget, Paths, Variants
-from calltape_analyzer.cli.output import command
+from calltape_analyzer.cli.options import Address, Calls, Json, OfTarget, Paths, Variants
+from calltape_analyzer.cli.output import command, line, print_json, print_list, wrong_words
 from calltape_analyzer.cli.tapes import Part, opened
 from calltape_analyzer.cli.terminal import cells_of, shortened, terminal_width
 from calltape_analyzer.observing.contexts import Context
-from calltape_analyzer.pytree.inputs import parts_of_inputs
-from calltape_analyzer.pytree.rendering import render, render_inputs, render_outputs
+from calltape_analyzer.pytree.caches import is_cache_name
+from calltape_analyzer.pytree.rendering import render, render_inputs, render_node, render_outputs
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.places import short_paths
 from calltape_analyzer.reading.segment import UNDER_WAY, UNDER_WAY_WORDS
 from calltape_analyzer.tape import Tape
-from calltape_analyzer.text import printable
+from calltape_analyzer.text import counted, printable
 from calltape_schema.errors import TapeError
 from calltape_schema.packing import pack
 from calltape_schema.recent import Recent
-from calltape_schema.records import CallRecord
-from calltape_schema.tree import Node
+from calltape_schema.records import CallRecord, ModelError, Tree
+from calltape_schema.tree import CustomNode, DictNode, FieldsNode, children_of
+
+__all__ = ["ls", "show"]
 
 _WIDEST_FILE, _LEAST_TEXT, _LEAST_RESULT = 40, 9, 1
 _ARROW, _SHAPE = " -> ", "]"
 _PART_ENDS = re.compile(r"[({]|(?<!\w)\[|, |: |=|(?<=\w)(?=\[)")
 """Here a text can be cut: not between the sizes of a shape, but before all of them."""
-
-__all__ = ["inputs_of", "ls", "result_of", "summary_of"]
+_MAX_MESSAGE, _MAX_LINES = 4000, 60
+"""Characters and lines of the message of an exception."""
 
 
 @command
@@ -60,7 +63,7 @@ def ls(
     with opened(paths, Part(calls, variant, target=target)) as tape:
         shown = _records(tape)
         if json:
-            _print_list(tape, shown)
+            print_list(jsonlib.dumps(_summary(*one)) for one in shown)
         else:
             _print_lines(tape, shown)
 
@@ -82,15 +85,6 @@ def _with_record(call: Call) -> tuple[Call, CallRecord] | None:
         return None  # it stands in tape.damage
 
 
-def _print_list(tape: Tape, calls: Iterator[tuple[Call, CallRecord]]) -> None:
-    """A JSON list, written as it is read: tapes can be long."""
-    before = "[\n"
-    for call, record in calls:
-        print(before + jsonlib.dumps(summary_of(tape, call, record)), end="")
-        before = ",\n"
-    print("[]" if before == "[\n" else "\n]")
-
-
 def _print_lines(tape: Tape, calls: Iterator[tuple[Call, CallRecord]]) -> None:
     first: int | None = None
     columns = terminal_width()
@@ -107,30 +101,22 @@ def _print_lines(tape: Tape, calls: Iterator[tuple[Call, CallRecord]]) -> None:
         first = record.time_ns if first is None else first
         at = (record.time_ns - first) / 1e9
         duration = "" if record.duration_ns is None else f"{record.duration_ns / 1e6:.3f}"
-        texts = _texts(tape, record, known)
+        texts = _texts(record, known)
         file = f" {printable(names[call.path]):<{column}}" if names else ""
         before = f"{every.shown(call.ref):>{width}} {at:>10.3f} {duration:>9}{file}  "
         left = None if columns is None else columns - cells_of(before)
         if left is not None and cells_of(str(texts)) > left:
-            brief = _rendered(tape, record, brief=True)
+            brief = _rendered(record, brief=True)
             print(before + brief.fitted(left, raised=record.error is not None))
         else:
             print(f"{before}{texts}")
 
 
-def _under(record: CallRecord) -> str:
-    """The autocast and the default dtype that a call was under: the reason for its dtypes."""
-    context = Context.of(
-        record.inputs.spec().context, [leaf.device for leaf in record.inputs.facts()]
-    )
-    return f", {context.separating()}" if context.key else ""
-
-
-def _texts(tape: Tape, record: CallRecord, known: Recent) -> _Texts:
+def _texts(record: CallRecord, known: Recent) -> _Texts:
     """What a call took and gave. Many calls are alike: their texts are made once."""
     inputs, outputs = record.inputs, record.outputs
     if record.error is not None or outputs is None:
-        return _rendered(tape, record)
+        return _rendered(record)
     scalars = pack([inputs.scalars, outputs.scalars])  # there 1, 1.0 and True differ
     key = (
         inputs.structure, inputs.leaves, outputs.structure, outputs.leaves, scalars,
@@ -138,15 +124,18 @@ def _texts(tape: Tape, record: CallRecord, known: Recent) -> _Texts:
     )  # fmt: skip
     found: _Texts | None = known.get(key)
     if found is None:
-        found = _rendered(tape, record)
+        found = _rendered(record)
         size = sum(map(len, key[:5])) + len(found.inputs) + len(found.result)
         known.keep(key, found, size)
     return found
 
 
-def _rendered(tape: Tape, record: CallRecord, *, brief: bool = False) -> _Texts:
-    result = printable(f"{result_of(record, brief=brief)}{_under(record)}")
-    return _Texts(render_inputs(record.inputs, inputs_of(tape, record), brief=brief), result)
+def _rendered(record: CallRecord, *, brief: bool = False) -> _Texts:
+    devices = [leaf.device for leaf in record.inputs.facts()]
+    context = Context.of(record.inputs.spec().context, devices)
+    under = f", {context.separating()}" if context.key else ""  # the reason for its dtypes
+    result = printable(f"{_result(record, brief=brief)}{under}")
+    return _Texts(render_inputs(record.inputs, brief=brief), result)
 
 
 class _Texts(NamedTuple):
@@ -190,22 +179,7 @@ def _cut(text: str, width: int) -> str:
     return f"{text[:end]}…" if end else shortened(text, width)
 
 
-def inputs_of(tape: Tape, record: CallRecord) -> Node:
-    """The root of a call's inputs, without the arguments that are left out."""
-    root = record.inputs.spec().root
-    parts = parts_of_inputs(root)
-    if not tape.removed or parts is None:
-        return root
-    args, kwargs = parts
-    removed, name_at = frozenset(tape.removed), tape.signature.complete.name_at
-    left = [node for i, node in enumerate(args.children) if name_at(i) not in removed]
-    named = [(n, c) for n, c in zip(kwargs.keys, kwargs.children, strict=True) if n not in removed]
-    own = {"keys": tuple(n for n, _ in named), "children": tuple(c for _, c in named)}
-    children = (args.model_copy(update={"children": tuple(left)}), kwargs.model_copy(update=own))
-    return root.model_copy(update={"children": children})
-
-
-def result_of(record: CallRecord, *, brief: bool = False) -> str:
+def _result(record: CallRecord, *, brief: bool = False) -> str:
     """What a call gave, on one line; ``brief`` as for :func:`render_outputs`."""
     if record.error is not None:
         return f"raised {record.error.type.rpartition(':')[2]}: {_short(record.error.message)}"
@@ -224,7 +198,7 @@ def _short(text: str) -> str:
     return first if len(first) <= 100 else f"{first[:100]}…"
 
 
-def summary_of(tape: Tape, call: Call, record: CallRecord) -> dict[str, Any]:
+def _summary(call: Call, record: CallRecord) -> dict[str, Any]:
     """A call as plain data, with its inputs and outputs as text."""
     return {
         "index": call.index,
@@ -234,10 +208,164 @@ def summary_of(tape: Tape, call: Call, record: CallRecord) -> dict[str, Any]:
         "time_ns": record.time_ns,
         "duration_ns": record.duration_ns,
         "thread": record.thread,
-        "inputs": render_inputs(record.inputs, inputs_of(tape, record)),
+        "inputs": render_inputs(record.inputs),
         "outputs": render(record.outputs) if record.outputs is not None else None,
         "outputs_missing": record.outputs_missing,
         "context": Context.of(record.inputs.spec().context).words(),
         "error": record.error.model_dump() if record.error is not None else None,
         "tensor_bytes": record.blob.size if record.blob is not None else 0,
     }
+
+
+@command
+def show(
+    paths: Paths,
+    call: Address,
+    target: OfTarget = None,
+    json: Json = False,
+) -> None:
+    """One call as a tree.
+
+    Every argument and output with its type, shape and, if small, value; for tensors of
+    integers the smallest and largest element.
+
+    \b
+    calltape show runs/llm.tape 0
+    calltape show runs/ 3f9a01bc:12 --json
+    """
+    with opened(paths, Part(target=target)) as tape:
+        with wrong_words():
+            found = tape.find(call)
+        record = found.record
+        if json:
+            print_json(
+                {
+                    **_summary(found, record),
+                    "inputs": _tree_document(record.inputs),
+                    "outputs": None if record.outputs is None else _tree_document(record.outputs),
+                }
+            )
+        else:
+            _print_call(tape, found)
+
+
+def _tree_document(tree: Tree) -> dict[str, Any]:
+    """A tree as it stands in the spec, its leaves and scalars in place."""
+    return {
+        "root": _node_document(tree.spec().root, tree),
+        "ranges": [given.model_dump() for given in tree.ranges],
+    }
+
+
+def _node_document(node: Any, tree: Tree) -> dict[str, Any]:
+    shown = {
+        name: value
+        for name, value in node
+        if name not in ("children", "context", "leaf", "scalar") and value is not None
+    }
+    if hasattr(node, "leaf"):
+        shown |= tree.facts()[node.leaf].model_dump(exclude_defaults=True)
+    if hasattr(node, "scalar"):
+        shown["value"] = tree.scalars[node.scalar]
+    if hasattr(node, "context"):
+        shown["context"] = _node_document(node.context, tree)
+    if hasattr(node, "children"):
+        shown["children"] = [_node_document(child, tree) for child in node.children]
+    return shown
+
+
+def _print_call(tape: Tape, call: Call) -> None:
+    record = call.record
+    duration = "" if record.duration_ns is None else f", took {record.duration_ns / 1e6:.3f} ms"
+    line(f"call {tape.calls.shown(call.ref)} of {call.path}{duration}, thread {record.thread}")
+    context = Context.of(record.inputs.spec().context).words()
+    if context is not None:
+        line("called in", context)
+    print("inputs")
+    inputs = _Shown(record.inputs)
+    for part in children_of(record.inputs.spec().root):
+        for name, child in _named_children(part):
+            _print_node(name, child, inputs, 1)
+    if record.error is not None:
+        _print_error(record.error)
+    elif record.outputs is None:
+        line("outputs", _result(record))
+    else:
+        _print_node("outputs", record.outputs.spec().root, _Shown(record.outputs), 0)
+        if record.outputs_missing:
+            line("outputs are not complete:", record.outputs_missing)
+
+
+def _print_error(error: ModelError) -> None:
+    """The message as it was raised, line by line; of a very long one, the end is left out."""
+    line("outputs", f"raised {error.type.rpartition(':')[2]}")
+    text = error.message.strip("\n")
+    shown = text[:_MAX_MESSAGE].split("\n")[:_MAX_LINES]
+    for row in shown:
+        line(f"  {row}")
+    left = len(text) - len("\n".join(shown))
+    if left:
+        line(f"  ({counted(left, 'more character')}, with --json)")
+
+
+class _Shown:
+    """A tree with what is known of its leaves, decoded once."""
+
+    def __init__(self, tree: Tree) -> None:
+        self.scalars = tree.scalars
+        self.facts = tree.facts()
+        self.ranges: dict[int, list[str]] = {}
+        for given in tree.ranges:
+            self.ranges.setdefault(given.leaf, []).append(f"{given.min}..{given.max}")
+
+
+def _print_node(name: Any, node: Any, tree: _Shown, depth: int) -> None:
+    label = f"{'  ' * depth}{name if isinstance(name, str) else repr(name)}:"
+    children = list(_named_children(node))
+    if not children:
+        line(label, render_node(node, tree.facts, tree.scalars), _facts(node, tree))
+        return
+    type_name = getattr(node, "type", None)
+    line(label, _kind(node) if type_name is None else f"{_kind(node)} {type_name}")
+    for child_name, child in children:
+        _print_node(child_name, child, tree, depth + 1)
+
+
+def _kind(node: Any) -> str:
+    """What a node is. A cache is recorded by its attributes, whether its class is a dataclass or
+    not: the tape says object of both."""
+    is_object = isinstance(node, FieldsNode) and node.kind == "object"
+    return "cache" if is_object and is_cache_name(node.type) else str(node.kind)
+
+
+def _named_children(node: Any) -> Iterator[tuple[Any, Any]]:
+    children = getattr(node, "children", ())
+    if isinstance(node, FieldsNode):
+        return zip(node.fields, children, strict=True)
+    if isinstance(node, DictNode):
+        return zip(node.keys, children, strict=True)
+    if node.kind in ("slice", "range", "size"):
+        return iter(())
+    if isinstance(node, CustomNode):
+        return iter([("context", node.context), *enumerate(children)])
+    return enumerate(children)
+
+
+def _facts(node: Any, tree: _Shown) -> str:
+    """What is unusual about a tensor, and the reason of a placeholder."""
+    if node.kind == "opaque":
+        return "" if node.of is not None else f"# {node.type}: {node.reason}"
+    if not hasattr(node, "leaf"):
+        return ""
+    leaf = tree.facts[node.leaf]
+    known = list(tree.ranges.get(node.leaf, ()))
+    if leaf.strides is not None:
+        known.append(f"strides {list(leaf.strides)}")
+    known += [name for name in ("requires_grad", "inference", "conj", "neg") if getattr(leaf, name)]
+    if leaf.layout != "strided":
+        known.append(leaf.layout)
+    if leaf.subclass is not None:
+        known.append(leaf.subclass)
+    if leaf.key is None:
+        known.append(f"no value: {leaf.missing}")
+    return f"# {', '.join(known)}" if known else ""

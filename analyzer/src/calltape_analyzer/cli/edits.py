@@ -1,4 +1,5 @@
-"""``calltape filter``, ``merge`` and ``recover``: tapes that are made of other tapes.
+"""``calltape filter``, ``merge``, ``recover``, ``minimise`` and ``redact``: tapes that are made of
+other tapes.
 
 In come tapes and what is wanted of them. Out goes a new file, and what came of it in words. The
 tapes that are read are never changed.
@@ -6,19 +7,34 @@ tapes that are read are never changed.
 
 from __future__ import annotations
 
+import sys
 from datetime import datetime, timezone
 from typing import Annotated
 
 import typer
 
-from calltape_analyzer.cli.options import Calls, Force, Json, OfTarget, Out, Paths, Variants
-from calltape_analyzer.cli.output import DAMAGED, command, forced, print_model, wrong_words
+from calltape_analyzer.cli.budget import REDACTION_EFFORT
+from calltape_analyzer.cli.options import (
+    Calls,
+    ClassNames,
+    Force,
+    Json,
+    MaxSeconds,
+    OfTarget,
+    Out,
+    Paths,
+    To,
+    Variants,
+    classes_of,
+    expect_factory,
+)
+from calltape_analyzer.cli.output import DAMAGED, command, lines, print_json, wrong_words
 from calltape_analyzer.cli.tapes import Part, opened
-from calltape_analyzer.cli.terminal import lines
 from calltape_analyzer.editing.edit_report import EditReport
+from calltape_analyzer.progress import told_by
 from calltape_analyzer.tape import Tape
 
-__all__ = ["filter_", "merge", "print_report", "recover"]
+__all__ = ["filter_", "merge", "minimise", "recover", "redact"]
 
 
 @command
@@ -80,17 +96,14 @@ def filter_(
     """
     from calltape_analyzer.editing.edits import filter_tape
 
-    with (
-        opened(paths, Part(calls, variant, target=target), tells=False) as tape,
-        forced(),
-        wrong_words(),
-    ):
+    part = Part(calls, variant, target=target)
+    with opened(paths, part, tells=False) as tape, wrong_words():
         report = filter_tape(
             tape, out, drop=drop or (), overwrite=force, start=_time(tape, "--start", start),
             end=_time(tape, "--end", end), raised=errors, where=tuple(where or ()), novel=novel,
             first=first,
         )  # fmt: skip
-        print_report(report, json)
+        _print(report, json)
 
 
 @command
@@ -112,8 +125,8 @@ def merge(
     """
     from calltape_analyzer.editing.edits import merge_tapes
 
-    with opened(paths, Part(target=target), tells=False) as tape, forced(), wrong_words():
-        print_report(merge_tapes(tape, out, overwrite=force), json)
+    with opened(paths, Part(target=target), tells=False) as tape, wrong_words():
+        _print(merge_tapes(tape, out, overwrite=force), json)
 
 
 @command
@@ -132,19 +145,143 @@ def recover(
     from calltape_analyzer.editing.edits import recover_tape
     from calltape_analyzer.reading.compressed import remainders_taken
 
-    with (
-        remainders_taken(),
-        opened(paths, Part(target=target), tells=False) as tape,
-        forced(),
-        wrong_words(),
-    ):
-        print_report(recover_tape(tape, out, overwrite=force), json)
+    part = Part(target=target)
+    with remainders_taken(), opened(paths, part, tells=False) as tape, wrong_words():
+        _print(recover_tape(tape, out, overwrite=force), json)
 
 
-def print_report(report: EditReport, json: bool) -> None:
+_FUNCTION = "PACKAGE.MODULE:FUNCTION"
+
+
+@command
+def minimise(
+    paths: Paths,
+    out: Out,
+    fails: Annotated[
+        str | None,
+        typer.Option(
+            metavar=_FUNCTION,
+            help="A function that takes an open tape. The tape fails if it returns something true, "
+            "or raises.",
+        ),
+    ] = None,
+    fails_export: Annotated[
+        str | None,
+        typer.Option(
+            metavar=_FUNCTION, help="What makes a model. The tape fails if its export does."
+        ),
+    ] = None,
+    fails_replay: Annotated[
+        str | None,
+        typer.Option(
+            metavar=_FUNCTION, help="What makes a model. The tape fails if a replay does."
+        ),
+    ] = None,
+    reference: Annotated[
+        str | None,
+        typer.Option(
+            metavar=_FUNCTION,
+            help="What makes a model that is right: it gives the outputs of calls whose arguments "
+            "are changed.",
+        ),
+    ] = None,
+    to: To = "torch",
+    classes: ClassNames = None,
+    max_seconds: MaxSeconds = None,
+    redact: Annotated[
+        bool,
+        typer.Option(
+            "--redact",
+            help="Redact the smallest tape at last. Values that the failure needs stay, as few as "
+            "possible, and are named.",
+        ),
+    ] = False,
+    target: OfTarget = None,
+    force: Force = False,
+    json: Json = False,
+) -> None:
+    """The smallest tape that fails for the same reason.
+
+    Fewest calls, fewest arguments, smallest sizes, simplest values. Each try runs in a process of
+    its own. OUT.tried.jsonl has what was tried, and a second run takes its answers from it. Ends
+    with 1 if nothing fails, or not each time, and writes nothing; under --redact also if no
+    redacted tape fails for the same reason: then OUT.tried.jsonl stays for the next run.
+
+    \b
+    calltape minimise bug.tape -o small.tape --fails my.checks:is_wrong
+    calltape minimise bug.tape -o llama.tape --fails-export my.models:llama
+    calltape minimise bug.tape -o r.tape --fails-replay my:new --reference my:old
+    calltape minimise bug.tape -o give.tape --fails my.checks:is_wrong --redact
+    """
+    given = [name for name in (fails, fails_export, fails_replay) if name is not None]
+    if len(given) != 1:
+        raise typer.BadParameter("name one of --fails, --fails-export and --fails-replay")
+    for name in (*given, *([reference] if reference else [])):
+        expect_factory(name, "function")
+    known = classes_of(classes)
+    with opened(paths, Part(target=target), runs=True, classes=known) as tape:
+        from calltape_analyzer.minimising.minimising import minimise_tape
+        from calltape_analyzer.model.factories import UnfitNameError
+
+        with wrong_words(UnfitNameError):
+            report = minimise_tape(
+                tape, out, fails=fails, fails_export=fails_export, fails_replay=fails_replay,
+                reference=reference, to=to, max_seconds=max_seconds, overwrite=force,
+                redact=redact, progress=told_by(sys.stderr.isatty()),
+            )  # fmt: skip
+        if json:
+            print_json(report)
+        else:
+            lines(str(report))
+
+
+@command
+def redact(
+    paths: Paths,
+    out: Out,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATH", help="Values that stay as they are, such as 'mode'."),
+    ] = None,
+    shapes_only: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATH", help="Values of which no range and no pseudonym stays either."
+        ),
+    ] = None,
+    target: OfTarget = None,
+    force: Force = False,
+    json: Json = False,
+) -> None:
+    """A tape without what may tell of a person or a machine.
+
+    Tensors keep their shapes only. Texts become others of the same length, and long numbers others
+    of the same size, unless they have to do with sizes of tensors; equal ones stay equal.
+    Messages of exceptions, what was returned, the date, thread ids, the host and file names go. The
+    result is compared with TAPE before it is there: shapes, variants and explain say the same, and
+    nothing that was removed is in its bytes. docs/privacy.md has a table.
+
+    PATH is a path of arguments, as values= of the recorder has it. Several times for several; the
+    most specific one decides.
+
+    \b
+    calltape redact runs/llm.tape -o give.tape
+    calltape redact runs/llm.tape -o small.tape --keep mode --shapes-only 'past.*'
+    """
+    from calltape_analyzer.redacting.redaction import redact as redacted
+
+    part = Part(target=target)
+    with opened(paths, part, tells=False, effort=REDACTION_EFFORT) as tape, wrong_words():
+        report = redacted(
+            tape, out, keep=keep or (), shapes_only=shapes_only or (), overwrite=force
+        )
+        _print(report, json)
+
+
+def _print(report: EditReport, json: bool) -> None:
     """Prints what came of making a tape, and ends with 3 if something was lost."""
     if json:
-        print_model(report)
+        print_json(report)
     else:
         lines(str(report))
     if report.lost:

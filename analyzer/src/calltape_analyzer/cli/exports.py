@@ -6,16 +6,18 @@ In come a tape and the name of a model. Out go programs, what was tried, and a r
 from __future__ import annotations
 
 import json as jsonlib
+import logging
+import os
 import sys
-from collections.abc import Iterable
-from functools import partial
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from textwrap import shorten
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from calltape_analyzer.cli.models import classes_of, model_of
 from calltape_analyzer.cli.options import (
     Calls,
     ClassNames,
@@ -30,46 +32,33 @@ from calltape_analyzer.cli.options import (
     To,
     Train,
     Variants,
+    classes_of,
+    model_of,
 )
 from calltape_analyzer.cli.output import (
     FAILURE,
     command,
     complain,
-    forced,
     line,
     lines,
     print_json,
     table,
-    wrong_words,
 )
-from calltape_analyzer.cli.output_log import OutputLog
 from calltape_analyzer.cli.tapes import Part, opened
-from calltape_analyzer.text import printable, some_of
+from calltape_analyzer.errors import ExportError
+from calltape_analyzer.progress import told_by
+from calltape_analyzer.text import some_of
 
 if TYPE_CHECKING:
     from calltape_analyzer.comparison.reports import Report
     from calltape_analyzer.programs.programs import Programs
     from calltape_analyzer.tape import Tape
 
+
 __all__ = ["export"]
 
 _MAX_SUMMARY = 400
 """Characters of what came of an attempt, in a row of a table: a cause, its place and a way out."""
-
-Probe = Annotated[
-    Literal["near", "far", "none"],
-    typer.Option("--probe", help="Sizes beside the recorded ones that the model is run at."),
-]
-AllowConstants = Annotated[
-    bool,
-    typer.Option(
-        "--allow-constants",
-        help="End with 0 also if each program is for one recorded size or value only.",
-    ),
-]
-Opset = Annotated[
-    int | None, typer.Option("--opset", min=1, metavar="N", help="ONNX opset version.")
-]
 
 
 @command
@@ -79,10 +68,21 @@ def export(
     to: To = "torch",
     out: OptionalOut = None,
     force: Force = False,
-    probe: Probe = "near",
+    probe: Annotated[
+        Literal["near", "far", "none"],
+        typer.Option(help="Sizes beside the recorded ones that the model is run at."),
+    ] = "near",
     max_seconds: MaxSeconds = None,
-    allow_constants: AllowConstants = False,
-    opset: Opset = None,
+    allow_constants: Annotated[
+        bool,
+        typer.Option(
+            "--allow-constants",
+            help="End with 0 also if each program is for one recorded size or value only.",
+        ),
+    ] = False,
+    opset: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="ONNX opset version.")
+    ] = None,
     train: Train = False,
     classes: ClassNames = None,
     target: OfTarget = None,
@@ -105,10 +105,11 @@ def export(
     if opset is not None and to != "onnx":
         raise typer.BadParameter("--opset is for --to onnx")
     if out is not None:
-        _expect_place(out, force)
+        from calltape_analyzer.programs.saving import expect_place
+
+        expect_place(out, overwrite=force)
     options: dict[str, Any] = {} if opset is None else {"opset_version": opset}
-    with wrong_words():
-        known = classes_of(classes)
+    known = classes_of(classes)
     part = Part(calls, variant, ignore, target)
     with opened(paths, part, runs=True, classes=known) as tape:
         module = model_of(model, train=train)
@@ -133,23 +134,13 @@ def export(
         raise typer.Exit(FAILURE)
 
 
-def _expect_place(out: Path, force: bool) -> None:
-    from calltape_analyzer.programs.saving import expect_place
-
-    with forced():
-        expect_place(out, overwrite=force)
-
-
 def _exported(tape: Tape, module: Any, options: dict[str, Any], json: bool) -> Programs:
     """The programs. If there are none, says what was tried, and ends the command."""
-    from calltape_analyzer.errors import ExportError
     from calltape_analyzer.exporting.export import export as export_programs
 
-    terminal = sys.stderr
-    progress = partial(_say, terminal) if terminal.isatty() else None
-    log = OutputLog()
+    progress = told_by(sys.stderr.isatty())
     try:
-        with log:
+        with _output_kept():
             return export_programs(tape, module, progress=progress, **options)
     except ExportError as error:
         if json:
@@ -158,14 +149,39 @@ def _exported(tape: Tape, module: Any, options: dict[str, Any], json: bool) -> P
             _print_attempts(error.attempts)
         complain(str(error))
         raise typer.Exit(FAILURE) from None
+
+
+@contextmanager
+def _output_kept() -> Iterator[None]:
+    """Keeps what is written to Python's standard streams in the block, and what loggers of torch
+    write to them, in a file that is told then: a failed trace of a large model prints thousands of
+    lines of its graph."""
+    handle, name = tempfile.mkstemp(prefix="calltape-export-", suffix=".log")
+    try:
+        with ExitStack() as stack:
+            file = os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace")
+            stack.enter_context(file)
+            for handler in _handlers_of_torch():
+                stack.callback(handler.setStream, handler.setStream(file))
+            stack.enter_context(redirect_stdout(file))
+            stack.enter_context(redirect_stderr(file))
+            yield
     finally:
-        if log.path is not None:
-            print(f"calltape: torch and the model printed to {log.path}", file=terminal)
+        if os.path.getsize(name):
+            print(f"calltape: torch and the model printed to {name}", file=sys.stderr)
+        else:
+            os.unlink(name)
 
 
-def _say(terminal: TextIO, text: str) -> None:
-    """Progress, for somebody who looks."""
-    print(printable(text)[:200], file=terminal, flush=True)
+def _handlers_of_torch() -> list[logging.StreamHandler[Any]]:
+    """The handlers of torch's loggers that write to a standard stream."""
+    names = [name for name in logging.root.manager.loggerDict if name.partition(".")[0] == "torch"]
+    handlers = [handler for name in names for handler in logging.getLogger(name).handlers]
+    return [
+        handler
+        for handler in dict.fromkeys(handlers)
+        if isinstance(handler, logging.StreamHandler) and handler.stream in (sys.stdout, sys.stderr)
+    ]
 
 
 def _document(programs: Programs, report: Report, out: Path | None) -> dict[str, Any]:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import typer
 
-from calltape_analyzer.cli.listings import days_lines, print_recordings
 from calltape_analyzer.cli.options import Json, OfTarget, Paths, Scan
 from calltape_analyzer.cli.output import (
     command,
@@ -26,6 +24,7 @@ from calltape_analyzer.cli.recordings import (
     files_as_json,
     files_text,
     policy_text,
+    print_recordings,
     since_text,
     size,
     traffic_lines,
@@ -37,7 +36,7 @@ from calltape_analyzer.observing.signature import signature_text
 from calltape_analyzer.observing.traffic_counters import CountedKind
 from calltape_analyzer.reading.calls import Calls as RecordedCalls
 from calltape_analyzer.reading.damage import RepeatedCallsError
-from calltape_analyzer.reading.places import Days, host_of, short_paths, unsealed_paths
+from calltape_analyzer.reading.places import short_paths, unsealed_paths
 from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.reading.targets import TargetsError, outside_words
 from calltape_analyzer.redacting.private_data import PrivateData, private_data
@@ -46,7 +45,7 @@ from calltape_analyzer.text import counted, some_of, time_text
 from calltape_schema.empty_tapes import why_empty
 from calltape_schema.errors import TapeError
 from calltape_schema.history import Source
-from calltape_schema.records import CallRecord, Manifest, Target
+from calltape_schema.records import CallRecord, Manifest
 from calltape_schema.tree import decode_structure
 
 __all__ = ["info"]
@@ -148,16 +147,28 @@ def _tell(
 
 def _facts(tape: Tape, quick: bool, kept: Counter[CountedKind]) -> dict[str, Any]:
     """What is known of a tape, as plain data; ``kept`` is filled with its calls by kind."""
-    totals, read = Totals(), 0
+    calls = raised = read = 0
     for part in tape.segments:
         # Of many calls, its end is as good as its records, unless there are tensors to compare with
         # checksums.
         end = part.unscanned_end
         has_none = end is not None and not end.tensor_bytes and end.coverage.kept >= _MANY_CALLS
-        is_told = quick or has_none or part.elsewhere
-        if not (is_told and totals.add_end(part, kept)):
-            _add_calls(totals, tape, part, quick, kept)
-            read += 1
+        rows = part.summed_inputs() if quick or has_none or part.elsewhere else None
+        if end is not None and rows is not None:
+            calls += end.coverage.kept
+            raised += end.raised
+            for row in rows:
+                kept[CountedKind.of(row.inputs)] += row.calls
+            continue
+        read += 1
+        for record in _records(tape, part, quick):
+            calls += 1
+            raised += record.error is not None
+            kept[CountedKind.of(record.inputs)] += 1
+    times = [moment for part in tape.segments for moment in part.span_ns or ()]
+    checked = "checked" if read == len(tape.segments) else "tensors" if read else "no tensors"
+    if all(part.elsewhere for part in tape.segments):
+        checked = "survey"
     target = tape.target
     traffic = tape.counters.as_dict(tape.signature, kept)
     return {
@@ -172,18 +183,21 @@ def _facts(tape: Tape, quick: bool, kept: Counter[CountedKind]) -> dict[str, Any
         "target": target.model_dump() if target is not None else None,
         "signature": signature_text(target),
         "source": tape.source,
-        "calls": totals.calls,
-        "structures": len(totals.structures),
+        "calls": calls,
+        "structures": len({kind.structure for kind in kept}),
         "contexts": _contexts(kept),
-        "errors": totals.raised,
+        "errors": raised,
         "bytes": tape.nbytes,
-        "tensor_bytes": totals.tensor_bytes,
+        "tensor_bytes": sum(part.tensor_bytes for part in tape.segments),
         "empty": _why_empty(tape),
         "coverage": tape.coverage.model_dump(exclude={"at_least"}),
         "unwanted": sum(tape.coverage.unwanted.values()),
         "lost": sum(tape.coverage.lost.values()),
         "coverage_is_lower_bound": bool(tape.coverage.at_least),
-        "seen_since": _since(tape),
+        "seen_since": [
+            {"tape": tape_id.hex(), "time": time_text(observed.since_ns), "reason": observed.reason}
+            for tape_id, observed in tape.observed.items()
+        ],
         "policy": tape.manifest.policy.model_dump(),
         "dumps": [dump.model_dump() | {"time": time_text(dump.time_ns)} for dump in tape.dumps],
         "traffic": traffic,
@@ -199,11 +213,9 @@ def _facts(tape: Tape, quick: bool, kept: Counter[CountedKind]) -> dict[str, Any
             }
             for step in tape.manifest.history or ()
         ],
-        "first_call": _moment(totals.first_ns),
-        "last_call_end": _moment(totals.last_ns),
-        "days": [row._asdict() for row in totals.days.rows()],
-        "other_days_calls": totals.days.others,
-        "checksums": "skipped" if quick else _checked(tape, read),
+        "first_call": time_text(min(times)) if times else None,
+        "last_call_end": time_text(max(times)) if times else None,
+        "checksums": "skipped" if quick else checked,
         "damage": damage_as_json(tape.damage),
     }
 
@@ -226,70 +238,15 @@ def _contexts_text(contexts: Mapping[str, int]) -> str | None:
     return some_of(texts, _MOST_CONTEXTS, "; ")
 
 
-def _checked(tape: Tape, read: int) -> str:
-    """What was checked, if so many files were read."""
-    if all(part.elsewhere for part in tape.segments):
-        return "survey"
-    return "checked" if read == len(tape.segments) else "tensors" if read else "no tensors"
-
-
-def _add_calls(
-    totals: Totals, tape: Tape, part: Segment, quick: bool, kept: Counter[CountedKind]
-) -> None:
-    """Adds the calls of a file that are whole, as far as is to be checked."""
-    host = host_of(part)
+def _records(tape: Tape, part: Segment, quick: bool) -> Iterator[CallRecord]:
+    """The records of a file that are whole, as far as is to be checked."""
     for call in RecordedCalls((part,), tape.class_index):
         try:
             if not quick:
                 call.check(entries=True)
-            record = call.record
+            yield call.record
         except TapeError:
             continue  # it stands in tape.damage
-        totals.add(record, host)
-        kept[CountedKind.of(record.inputs)] += 1
-
-
-@dataclass
-class Totals:
-    """What is counted of all calls."""
-
-    calls: int = 0
-    structures: set[bytes] = field(default_factory=set)
-    raised: int = 0
-    tensor_bytes: int = 0
-    first_ns: int | None = None
-    last_ns: int | None = None
-    days: Days = field(default_factory=Days)
-
-    def add(self, record: CallRecord, host: str) -> None:
-        """Counts a call."""
-        self.days.add(host, record.time_ns, record.time_ns, 1)
-        self.calls += 1
-        self.structures.add(record.inputs.structure)
-        self.raised += record.error is not None
-        self.tensor_bytes += record.blob.size if record.blob is not None else 0
-        self._widen(record.time_ns, record.time_ns + (record.duration_ns or 0))
-
-    def add_end(self, part: Segment, kept: Counter[CountedKind]) -> bool:
-        """Counts the calls of a file by its end; False if that is not enough."""
-        end, rows = part.unscanned_end, part.summed_inputs()
-        if end is None or rows is None:
-            return False
-        for row in rows:
-            self.structures.add(row.inputs.structure)
-            kept[CountedKind.of(row.inputs)] += row.calls
-        self.calls += end.coverage.kept
-        self.raised += end.raised
-        self.tensor_bytes += end.tensor_bytes
-        if end.first_ns is not None and end.last_ns is not None:
-            self._widen(end.first_ns, end.last_ns)
-            calls = end.coverage.kept
-            self.days.add(host_of(part), end.first_ns, end.last_ns, calls)
-        return True
-
-    def _widen(self, first_ns: int, last_ns: int) -> None:
-        self.first_ns = first_ns if self.first_ns is None else min(self.first_ns, first_ns)
-        self.last_ns = last_ns if self.last_ns is None else max(self.last_ns, last_ns)
 
 
 def _print(
@@ -300,7 +257,9 @@ def _print(
     moments += [observed.since_ns for observed in tape.observed.values()]
     times = {moment: time_text(moment) for moment in moments}
     traffic = list(traffic_lines(tape.counters, tape.signature, kept))
-    days = list(days_lines(facts["days"])) if len(tape.paths) > 1 else []
+    producer = tape.manifest.producer.model_dump(exclude_none=True)
+    first = facts["first_call"]
+    recordings = list(dict.fromkeys(manifest.tape.hex()[:8] for manifest in tape.manifests))
     of_tensors = "of it tensors" if tape.calls.are_single else "of tensors, some on other tapes"
     if all(part.elsewhere for part in tape.segments):
         of_tensors = "of tensors on other tapes"
@@ -308,10 +267,10 @@ def _print(
         ("tape", some_of(tape.paths, _MOST_PATHS)),
         ("files", files_text(tape)),
         ("ranks", _ranks(tape)),
-        ("recording", _recordings(tape)),
+        ("recording", some_of(recordings, _MOST_IDS)),
         ("hosts", some_of(facts["hosts"], _MOST_IDS) if facts["hosts"] else None),
         ("sealed", _sealed(tape)),
-        ("target", _target(target)),
+        ("target", "unknown" if target is None else f"{target.name} (seen by {target.via})"),
         ("signature", facts["signature"] or "unknown"),
         ("calls", _calls_text(facts)),
         ("contexts", _contexts_text(facts["contexts"])),
@@ -320,12 +279,11 @@ def _print(
             coverage_text(tape.coverage, since=since_text(tape, times)),
         ),
         ("bytes", f"{size(facts['bytes'])}, {size(facts['tensor_bytes'])} {of_tensors}"),
-        ("time", _span(facts)),
-        *zip(("days", *[""] * len(days)), days, strict=False),
+        ("time", "no calls" if first is None else f"{first} to {facts['last_call_end']}"),
         ("policy", policy_text(tape.manifest.policy) + changed_text(tape.manifest)),
         ("dumps", dumps_text(tape, times)),
         *zip(("traffic", *[""] * len(traffic)), traffic, strict=False),
-        ("producer", _producer(tape.manifest)),
+        ("producer", ", ".join(f"{name} {version}" for name, version in producer.items())),
         *_history(tape.manifest),
         ("format", facts["format"]),
         ("checksums", _checksums(tape, facts)),
@@ -360,13 +318,6 @@ def _print_findings(symptoms: Sequence[Symptom], facts: Mapping[str, Any]) -> No
         line(f"note: what calls lack, leave open or tell of persons was not looked at; {how}")
 
 
-def _since(tape: Tape) -> list[dict[str, Any]]:
-    return [
-        {"tape": tape_id.hex(), "time": time_text(observed.since_ns), "reason": observed.reason}
-        for tape_id, observed in tape.observed.items()
-    ]
-
-
 def _why_empty(tape: Tape) -> str | None:
     """Why no call of a sealed tape is on it, and what to do."""
     target, found = tape.target, tape.coverage
@@ -395,12 +346,6 @@ def _hosts(tape: Tape) -> list[str]:
     return sorted(host for host in named if host is not None)
 
 
-def _recordings(tape: Tape) -> str:
-    """The first digits of their ids."""
-    found = list(dict.fromkeys(manifest.tape.hex()[:8] for manifest in tape.manifests))
-    return some_of(found, _MOST_IDS)
-
-
 def _sealed(tape: Tape) -> str:
     if tape.sealed:
         return "yes"
@@ -415,24 +360,9 @@ def _sealed(tape: Tape) -> str:
     return f"no: {some_of(found, _MOST_PATHS)}, still recording, killed, or cut off{rest}"
 
 
-def _target(target: Target | None) -> str:
-    return "unknown" if target is None else f"{target.name} (seen by {target.via})"
-
-
 def _calls_text(facts: dict[str, Any]) -> str:
     text = f"{facts['calls']} in {facts['structures']} structure{'s' * (facts['structures'] != 1)}"
     return f"{text}, {facts['errors']} raised" if facts["errors"] else text
-
-
-def _span(facts: dict[str, Any]) -> str:
-    if facts["first_call"] is None:
-        return "no calls"
-    return f"{facts['first_call']} to {facts['last_call_end']}"
-
-
-def _producer(manifest: Manifest) -> str:
-    versions = manifest.producer.model_dump(exclude_none=True)
-    return ", ".join(f"{name} {version}" for name, version in versions.items())
 
 
 def _history(manifest: Manifest) -> Iterator[tuple[str, str]]:
@@ -465,7 +395,3 @@ def _checksums(tape: Tape, facts: dict[str, Any]) -> str:
         return f"{counted(damaged, 'damaged place')}, told on stderr"
     checked = _CHECKED[facts["checksums"]]
     return f"{checked}; copies of files, told on stderr: {copies}" if copies else checked
-
-
-def _moment(nanoseconds: int | None) -> str | None:
-    return None if nanoseconds is None else time_text(nanoseconds)

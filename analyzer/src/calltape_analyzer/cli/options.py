@@ -7,10 +7,20 @@ words of the command line. Out go plain values.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+
+from calltape_analyzer.cli.output import wrong_words
+from calltape_analyzer.errors import UsageError
+from calltape_analyzer.scripting import is_factory
+
+if TYPE_CHECKING:
+    import torch
+
 
 __all__ = [
     "FILES",
@@ -34,6 +44,9 @@ __all__ = [
     "Train",
     "Variants",
     "address",
+    "classes_of",
+    "expect_factory",
+    "model_of",
 ]
 
 FILES = "Files, directories with *.tape (or .tape.gz, .tape.zst) in or below them, or patterns"
@@ -53,17 +66,14 @@ def address(text: str) -> str:
 
 
 def _last_word(text: str) -> str:
-    """The last word of a command, if it has the form of a call's address.
-
-    Raises:
-        BadParameter: it has another form: it is a tape, and no call was named.
-    """
-    if not _ADDRESS.fullmatch(text):
+    """The same of the last word of a command: of another form, it is a tape."""
+    try:
+        return address(text)
+    except typer.BadParameter:
         raise typer.BadParameter(
             f"the call is missing: the last word is {text!r:.100}; write the call after the tapes, "
             "like 12 or 3f9a01bc:12"
-        )
-    return text
+        ) from None
 
 
 # Which tapes.
@@ -157,3 +167,58 @@ Out = Annotated[Path, _OUT]
 OptionalOut = Annotated[Path | None, _OUT]
 Force = Annotated[bool, typer.Option("--force", help="Replace OUT if it is there already.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
+
+
+def classes_of(names: Sequence[str] | None, *, are_words: bool = True) -> list[type]:
+    """Imports the classes of these names.
+
+    Args:
+        names: ``package.module:class``.
+        are_words: whether one that is not there is a mistake in words. In a bisection it may be in
+            another commit.
+
+    Raises:
+        BadParameter: a name has another form.
+        UsageError: one cannot be imported, or is no class.
+    """
+    for name in names or ():
+        expect_factory(name, "class")
+    if not names:
+        return []
+    from calltape_analyzer.model.factories import UnfitNameError, imported
+
+    found: list[type] = []
+    with wrong_words() if are_words else nullcontext():
+        for name in names:
+            try:
+                one = imported(name)
+            except UnfitNameError as error:  # a mistake in words like the others here
+                raise UsageError(error.reason, advice=error.advice) from None
+            if not isinstance(one, type):
+                raise UsageError(f"{name} is no class", advice="name one as MODULE:CLASS")
+            found.append(one)
+    return found
+
+
+def model_of(name: str, *, train: bool = False) -> torch.nn.Module:
+    """Imports a factory and calls it.
+
+    Args:
+        name: ``package.module:factory``.
+        train: leaves the model in the mode that the factory gives it; else it is put in evaluation
+            mode.
+
+    Raises:
+        BadParameter: the name has another form.
+        UsageError: it cannot be imported, fails, or gives something that is no module.
+    """
+    expect_factory(name)
+    from calltape_analyzer.model.factories import made_by
+
+    return made_by(name, train=train)
+
+
+def expect_factory(name: str, what: str = "factory") -> None:
+    """Raises BadParameter for a name that is not of the form ``package.module:factory``."""
+    if not is_factory(name):
+        raise typer.BadParameter(f"{name!r:.100} is not of the form package.module:{what}")

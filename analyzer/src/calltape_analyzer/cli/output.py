@@ -19,7 +19,6 @@ from pydantic import BaseModel
 from calltape_analyzer.cli.budget import Exceeded, spent
 from calltape_analyzer.cli.terminal import line, lines, table
 from calltape_analyzer.errors import UsageError
-from calltape_analyzer.interruption import code_of
 from calltape_analyzer.plain_data import plain
 from calltape_analyzer.progress import shown_progress
 from calltape_schema.errors import TapeError
@@ -29,12 +28,11 @@ __all__ = [
     "command",
     "complain",
     "damage_as_json",
-    "forced",
+    "json_of",
     "line",
     "lines",
     "print_json",
-    "print_model",
-    "print_models",
+    "print_list",
     "table",
     "wrong_words",
 ]
@@ -72,29 +70,26 @@ def command(function: F) -> F:
         try:
             with shown_progress():
                 function(*args, **kwargs)
-        except KeyboardInterrupt as end:
-            raise typer.Exit(code_of(end)) from None
         except (typer.Exit, typer.Abort, typer.BadParameter):
             raise
         except TapeError as error:
+            if error.kind == "exists" and "overwrite=True" in (error.advice or ""):
+                error.advice = "name another place, or pass --force to replace what is there"
             complain(str(error))
-            is_wrong = isinstance(error, WrongWordError)
-            raise typer.Exit(USAGE if is_wrong else FAILURE) from None
+            raise typer.Exit(USAGE if isinstance(error, WrongWordError) else FAILURE) from None
         except Exceeded as exceeded:
             complain(str(exceeded.error))
-            raise typer.Exit(FAILURE) from None
         except MemoryError:
             complain("there is not enough memory for this, or no more than `ulimit -v` allows")
-            raise typer.Exit(FAILURE) from None
         except Exception as error:
             if os.environ.get("CALLTAPE_DEBUG"):
                 raise
-            if (known := spent()) is not None:
-                complain(str(known))
-                raise typer.Exit(FAILURE) from None
-            what = f"{type(error).__name__}: {error}"
-            complain(f"unexpected {what}. Set CALLTAPE_DEBUG=1 for the traceback, and report it.")
-            raise typer.Exit(FAILURE) from None
+            what = f"unexpected {type(error).__name__}: {error}"
+            what = f"{what}. Set CALLTAPE_DEBUG=1 for the traceback, and report it."
+            complain(str(spent() or what))
+        else:
+            return
+        raise typer.Exit(FAILURE)
 
     return run  # type: ignore[return-value]
 
@@ -123,9 +118,12 @@ def print_json(document: Any, *, whole: bool = False) -> None:
     for.
 
     Args:
-        document: dicts, lists, tuples and scalars.
+        document: dicts, lists, tuples and scalars, or a model.
         whole: no text is cut.
     """
+    if isinstance(document, BaseModel):
+        print(json_of(document))
+        return
     # ensure_ascii also keeps a tape's control characters and lone surrogates away from terminals.
     encoder = json.JSONEncoder(indent=2, ensure_ascii=True, allow_nan=False)
     found = plain(document, sys.maxsize) if whole else plain(document)
@@ -134,32 +132,16 @@ def print_json(document: Any, *, whole: bool = False) -> None:
     print()
 
 
-def print_model(model: BaseModel) -> None:
-    """Prints the ``model_dump_json`` of a model, with escapes for what is not ASCII."""
-    print(_json_of(model))
-
-
-def print_models(models: Iterable[BaseModel]) -> None:
-    """Prints a JSON list of the ``model_dump_json`` of each model, as they come."""
+def print_list(items: Iterable[str]) -> None:
+    """Prints a JSON list of what is JSON already, as it comes: tapes can be long."""
     before = "[\n"
-    for model in models:
-        print(before + _json_of(model), end="")
+    for item in items:
+        print(before + item, end="")
         before = ",\n"
     print("[]" if before == "[\n" else "\n]")
 
 
-def _json_of(model: BaseModel) -> str:
+def json_of(model: BaseModel) -> str:
+    """The ``model_dump_json`` of a model, with escapes for what is not ASCII."""
     text = model.model_dump_json(indent=2)
     return text if text.isascii() else json.dumps(json.loads(text), indent=2)
-
-
-@contextmanager
-def forced(*, is_option: bool = True) -> Iterator[None]:
-    """Says of a file that is there already which option replaces it."""
-    try:
-        yield
-    except TapeError as error:
-        if error.kind == "exists":
-            force = ", or pass --force to replace what is there" if is_option else ""
-            error.advice = f"name another place{force}"
-        raise

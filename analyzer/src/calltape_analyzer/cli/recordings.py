@@ -1,22 +1,39 @@
-"""How a tape was recorded, in words: policy, files, and what the recorder counted."""
+"""What was recorded, in words and tables: policy, files, what the recorder counted, and what there
+is below a directory."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from calltape_analyzer.cli.kinds import differences, span
+import typer
+
+from calltape_analyzer.cli.budget import reading
+from calltape_analyzer.cli.output import (
+    DAMAGED,
+    complain,
+    damage_as_json,
+    line,
+    print_json,
+    table,
+)
+from calltape_analyzer.listing import Recording, list_recordings
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.observing.traffic_counters import (
     CountedGroup,
     CountedKind,
     TrafficCounters,
+    Values,
     ints_of,
     tensors_of,
 )
+from calltape_analyzer.reading.damage import Damage
+from calltape_analyzer.reading.files import files_of
+from calltape_analyzer.reading.places import day_of
 from calltape_analyzer.reading.segment import UNDER_WAY_WORDS
 from calltape_analyzer.tape import Tape
-from calltape_analyzer.text import alike, counted, listed
+from calltape_analyzer.text import alike, counted, listed, some_of
 from calltape_schema.endings import Coverage
 from calltape_schema.history import redacted_of_steps
 from calltape_schema.records import Manifest, Policy
@@ -28,6 +45,7 @@ __all__ = [
     "files_as_json",
     "files_text",
     "policy_text",
+    "print_recordings",
     "since_text",
     "size",
     "traffic_lines",
@@ -193,8 +211,8 @@ def dumps_text(tape: Tape, time: Mapping[int, str | None]) -> str | None:
 def traffic_lines(
     counters: TrafficCounters, signature: Signature, kept: Mapping[CountedKind, int]
 ) -> Iterator[str]:
-    """The whole traffic: per kind how many calls, how many of them are kept, the ranges of what
-    varied, and what tells it from a kind with the same ranges. Nothing if no call was counted."""
+    """The whole traffic: per kind how many calls, how many of them are kept, and the ranges of what
+    varied; kinds of which the same is said as one. Nothing if no call was counted."""
     if not counters.calls:
         if counters.missing:
             yield (
@@ -210,47 +228,40 @@ def traffic_lines(
         head += f"; {listed(sorted(counters.missing))} may have seen more"
     yield head
     groups = counters.in_order()
-    shown = groups[:_MAX_GROUPS]
-    texts = ["; ".join(_ranges_of(group, signature)) for group in shown]
-    told = _told_apart(texts, shown, signature)
-    for group, ranges, apart in zip(shown, texts, told, strict=True):
+    told: dict[str, tuple[int, int, int]] = {}
+    for group in groups[:_MAX_GROUPS]:
         own = kept.get(group.kind, 0)
-        count = max(group.calls, own)
-        same = _SAME if count > 1 else "one call tells nothing of sizes that vary"
-        yield f"{least}{counted(count, 'call')}, {own} kept: {ranges or same}{apart}"
+        calls = max(group.calls, own)
+        same = _SAME if calls > 1 else "one call tells nothing of sizes that vary"
+        text = "; ".join(_ranges_of(group, signature)) or same
+        kinds, all_calls, all_kept = told.get(text, (0, 0, 0))
+        told[text] = kinds + 1, all_calls + calls, all_kept + own
+    for text, (kinds, calls, own) in told.items():
+        several = f" in {kinds} kinds" if kinds > 1 else ""
+        yield f"{least}{counted(calls, 'call')}{several}, {own} kept: {text}"
     if len(groups) > _MAX_GROUPS:
         rest = groups[_MAX_GROUPS:]
         others = counted(sum(group.calls for group in rest), "call")
         yield f"{others} in {counted(len(rest), 'more kind')}"
 
 
-def _told_apart(
-    texts: Sequence[str], groups: Sequence[CountedGroup], signature: Signature
-) -> list[str]:
-    """Per group in which arguments it differs from those with the same ranges; empty if no other
-    has them."""
-    made = [""] * len(groups)
-    for text in set(texts):
-        places = [at for at, one in enumerate(texts) if one == text]
-        if len(places) > 1:
-            told = differences([groups[at] for at in places], signature)
-            for at, difference in zip(places, told, strict=True):
-                made[at] = f"; {difference}" if difference else ""
-    return made
-
-
 def _ranges_of(group: CountedGroup, signature: Signature) -> list[str]:
     """``input_ids: [1..8, 3..512]`` of each tensor, and ``n: 1..7`` of each int, that varied; those
     of a list that are alike as one."""
     varied = [
-        (name, f"[{', '.join(map(span, axes))}]")
+        (name, f"[{', '.join(map(_span, axes))}]")
         for name, _, axes in tensors_of(group, signature)
         if any(axis.varied for axis in axes)
     ]
     found = [f"{name}: {text}" for name, text in alike(varied)]
-    found += [f"{name}: {span(v)}" for name, v in ints_of(group, signature) if v.varied]
+    found += [f"{name}: {_span(v)}" for name, v in ints_of(group, signature) if v.varied]
     more = len(found) - _MAX_PLACES
     return [*found[:_MAX_PLACES], f"and {more} more"] if more > 0 else found
+
+
+def _span(values: Values) -> str:
+    """``3``, ``3..7``."""
+    return f"{values.min}..{values.max}" if values.varied else str(values.min)
 
 
 def size(count: int) -> str:
@@ -261,3 +272,63 @@ def size(count: int) -> str:
             return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1024
     return f"{value:.1f} TiB"
+
+
+_MOST_TARGETS, _MOST_NAMED = 200, 3
+_HEAD = (
+    "target", "recordings", "hosts", "files", "calls", "first day", "last day", "sealed", "damaged",
+)  # fmt: skip
+
+
+def print_recordings(paths: Sequence[str], *, scan: bool, json: bool) -> None:
+    """Prints what there is of each target; its damage is told, and decides the exit code."""
+    damage = Damage()
+    with reading(files_of(paths)):
+        found = list_recordings(paths, damage, scan=scan)
+    if json:
+        rows = [one.model_dump() | {"sealed": one.sealed} for one in found]
+        print_json({"recordings": rows, "damage": damage_as_json(damage.list())})
+    else:
+        _print(found)
+    sys.stdout.flush()
+    for error in damage.list():
+        complain(str(error))
+    if damage:
+        raise typer.Exit(DAMAGED)
+
+
+def _print(found: Sequence[Recording]) -> None:
+    by_target: dict[str, list[Recording]] = {}
+    for one in found:
+        by_target.setdefault(one.target, []).append(one)
+    shown = sorted(by_target.items())[:_MOST_TARGETS]
+    table(_HEAD, (_row(target, parts) for target, parts in shown))
+    more = len(by_target) - len(shown)
+    told = f"; {more} more are not shown" if more else ""
+    line(f"tapes of {counted(len(by_target), 'target')}{told}: --target NAME, or a part of it, "
+         "chooses one")  # fmt: skip
+
+
+def _row(target: str, parts: Sequence[Recording]) -> tuple[str, ...]:
+    first = min((one.first_ns for one in parts if one.first_ns is not None), default=None)
+    last = max((one.last_ns for one in parts if one.last_ns is not None), default=None)
+    unsealed = [path for one in parts for path in one.unsealed]
+    return (
+        target,
+        str(len(parts)),
+        _hosts(parts),
+        str(sum(len(one.paths) for one in parts)),
+        str(sum(one.calls for one in parts)),
+        "" if first is None else day_of(first),
+        "" if last is None else day_of(last),
+        "yes" if not unsealed else f"no: {some_of(unsealed, _MOST_NAMED)}",
+        str(sum(one.damage for one in parts)),
+    )
+
+
+def _hosts(parts: Sequence[Recording]) -> str:
+    """How many hosts are named; the folders stand for those that are not."""
+    named = {one.host for one in parts if one.host_named}
+    folders = {one.host for one in parts if not one.host_named}
+    counts = [str(len(named))] if named else []
+    return ", ".join([*counts, *([counted(len(folders), "folder")] if folders else [])])

@@ -6,7 +6,7 @@ In come a tape and what was exported. Out go a report, and an exit code.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -15,7 +15,6 @@ import typer
 
 from calltape_analyzer.cli.bisection import Bisect, judged
 from calltape_analyzer.cli.budget import reading
-from calltape_analyzer.cli.models import classes_of, model_of
 from calltape_analyzer.cli.options import (
     FILES,
     Calls,
@@ -26,59 +25,20 @@ from calltape_analyzer.cli.options import (
     OptionalModelName,
     Train,
     Variants,
+    classes_of,
+    model_of,
 )
-from calltape_analyzer.cli.output import (
-    FAILURE,
-    command,
-    lines,
-    print_model,
-    wrong_words,
-)
+from calltape_analyzer.cli.output import FAILURE, command, lines, print_json
 from calltape_analyzer.cli.tapes import Part, opened
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.programs.manifest import MANIFEST
 from calltape_schema.errors import TapeError
 
 if TYPE_CHECKING:
-    from calltape_analyzer.comparison.comparing import Tolerances
     from calltape_analyzer.comparison.reports import Report
     from calltape_analyzer.replaying.check_report import CheckReport
 
 __all__ = ["replay"]
-
-Trust = Annotated[
-    bool,
-    typer.Option("--trust", help="Load .pt2 files, which runs code of whoever made them."),
-]
-RTol = Annotated[
-    float | None, typer.Option("--rtol", min=0.0, help="Relative tolerance, of all dtypes.")
-]
-ATol = Annotated[
-    float | None, typer.Option("--atol", min=0.0, help="Absolute tolerance, of all dtypes.")
-]
-Expected = Annotated[
-    Literal["recorded", "success"],
-    typer.Option(
-        "--expect",
-        help="recorded: a call that raised is to raise the same. success: every call is to return.",
-    ),
-]
-SlowerThan = Annotated[
-    str | None,
-    typer.Option(
-        "--slower-than",
-        metavar="DURATION",
-        help="A call fails that takes longer than this (50ms, 0.05, or 3x the recorded duration) "
-        "in the fastest of 5 runs.",
-    ),
-]
-DryRun = Annotated[
-    bool,
-    typer.Option(
-        "--dry-run",
-        help="Run nothing: compare what an exported model declares with the calls.",
-    ),
-]
 
 
 @command
@@ -92,15 +52,41 @@ def replay(
         ),
     ],
     model: OptionalModelName = None,
-    rtol: RTol = None,
-    atol: ATol = None,
-    expect: Expected = "recorded",
-    slower_than: SlowerThan = None,
+    rtol: Annotated[
+        float | None, typer.Option(min=0.0, help="Relative tolerance, of all dtypes.")
+    ] = None,
+    atol: Annotated[
+        float | None, typer.Option(min=0.0, help="Absolute tolerance, of all dtypes.")
+    ] = None,
+    expect: Annotated[
+        Literal["recorded", "success"],
+        typer.Option(
+            help="recorded: a call that raised is to raise the same. success: every call is to "
+            "return.",
+        ),
+    ] = "recorded",
+    slower_than: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION",
+            help="A call fails that takes longer than this (50ms, 0.05, or 3x the recorded "
+            "duration) in the fastest of 5 runs.",
+        ),
+    ] = None,
     bisect: Bisect = False,
-    dry_run: DryRun = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Run nothing: compare what an exported model declares with the calls.",
+        ),
+    ] = False,
     train: Train = False,
     classes: ClassNames = None,
-    trust: Trust = False,
+    trust: Annotated[
+        bool,
+        typer.Option("--trust", help="Load .pt2 files, which runs code of whoever made them."),
+    ] = False,
     target: OfTarget = None,
     calls: Calls = None,
     variant: Variants = None,
@@ -130,7 +116,9 @@ def replay(
             "--model": model, "--rtol": rtol, "--atol": atol, "--slower-than": slower_than,
             "--bisect": bisect, "--train": train, "--expect": expect != "recorded",
         }  # fmt: skip
-        _refuse_with_dry_run(unused)
+        for name, value in unused.items():
+            if value is not None and value is not False:
+                raise typer.BadParameter(f"{name} has no use with --dry-run, which runs nothing")
         paths, given = _asked(words, None)
         assert given is not None
         _check(paths, given, part, trust=trust, classes=classes, json=json)
@@ -138,16 +126,19 @@ def replay(
     with judged(bisect) as found:
         paths, given = _asked(words, model)
         _check_duration(slower_than)
-        known = _known(classes, bisect)
+        known = classes_of(classes, are_words=not bisect)
         with opened(paths, part, runs=True, classes=known) as tape:
             found.is_open = True
+            from calltape_analyzer.comparison.comparing import Tolerances
             from calltape_analyzer.replaying.replaying import replay as replay_calls
 
             through = _existing(given) if given is not None else model_of(str(model), train=train)
+            is_bounded = rtol is not None or atol is not None
+            given_bounds = Tolerances(rtol=rtol, atol=atol) if is_bounded else None
             report = found.report = replay_calls(
                 tape,
                 through,
-                tolerances=_tolerances(rtol, atol),
+                tolerances=given_bounds,
                 expect=expect,
                 slower_than=slower_than,
                 progress=sys.stderr.isatty(),
@@ -158,13 +149,6 @@ def replay(
                 raise typer.Exit(FAILURE)
         if not report.ok:
             raise typer.Exit(FAILURE)
-
-
-def _refuse_with_dry_run(options: Mapping[str, object]) -> None:
-    """Raises BadParameter for an option that says how calls are run."""
-    for name, given in options.items():
-        if given is not None and given is not False:
-            raise typer.BadParameter(f"{name} has no use with --dry-run, which runs nothing")
 
 
 def _check(
@@ -178,8 +162,9 @@ def _check(
 ) -> None:
     """Whether an exported model would accept the calls."""
     # Code that is trusted may take what it takes.
-    bounded = nullcontext() if trust else reading(_read_of(given))
-    known = _known(classes, bisect=False)
+    read = given / MANIFEST if given.is_dir() else given
+    bounded = nullcontext() if trust else reading([str(read)])
+    known = classes_of(classes)
     with opened(paths, part, runs=trust, classes=known) as tape, bounded:
         from calltape_analyzer.replaying.checking import check
 
@@ -187,13 +172,6 @@ def _check(
         _print(report, json)
         if not report.ok:
             raise typer.Exit(FAILURE)
-
-
-def _known(names: Sequence[str] | None, bisect: bool) -> list[type]:
-    """The classes of these names. In a bisection, one that is not there may be in another commit;
-    else it is a mistake in words."""
-    with nullcontext() if bisect else wrong_words():
-        return classes_of(names)
 
 
 def _check_duration(text: str | None) -> None:
@@ -222,11 +200,6 @@ def _asked(words: Sequence[str], model: str | None) -> tuple[list[str], Path | N
     return paths, None
 
 
-def _read_of(model: Path) -> list[str]:
-    """What is read of a model that is not run."""
-    return [str(model / MANIFEST if model.is_dir() else model)]
-
-
 def _existing(path: Path) -> Path:
     # Runtimes have words of their own for it, each another.
     if not path.exists():
@@ -234,16 +207,8 @@ def _existing(path: Path) -> Path:
     return path
 
 
-def _tolerances(rtol: float | None, atol: float | None) -> Tolerances | None:
-    if rtol is None and atol is None:
-        return None
-    from calltape_analyzer.comparison.comparing import Tolerances
-
-    return Tolerances(rtol=rtol, atol=atol)
-
-
 def _print(report: Report | CheckReport, json: bool) -> None:
     if json:
-        print_model(report)
+        print_json(report)
     else:
         lines(report.table())

@@ -51,12 +51,9 @@ def python_of_variants(
         imports.add(("torch.export", "Dim"))
         return _Source("Dim.AUTO")
 
-    parts = {
-        variant.name: _with_classes(variant._named_shapes(None, shown), imports)
-        for variant in variants
-    }
+    parts = {variant.name: variant._named_shapes(None, shown) for variant in variants}
     shapes: Any = next(iter(parts.values())) if len(parts) == 1 else parts
-    lines = [f"dynamic_shapes = {_spread(shapes)}"]
+    lines = [f"dynamic_shapes = {_spread(shapes, imports)}"]
     if part is not None:
         imports.add(("calltape_analyzer", "open_tape"))
         lines.append(f"with {_opening(paths, target, classes, imports)} as tape:")
@@ -78,7 +75,7 @@ def _opening(
     imports: set[tuple[str, str]],
 ) -> str:
     """The expression that opens the tapes."""
-    options = [_source(list(paths))]
+    options = [_source(list(paths), imports)]
     if target is not None:
         options.append(f"target={literal(target)}")
     if classes:
@@ -88,46 +85,39 @@ def _opening(
     return f"open_tape({', '.join(options)})"
 
 
-def _with_classes(value: Any, imports: set[tuple[str, str]]) -> Any:
-    """Shapes with source for named tuples."""
-    if isinstance(value, dict):
-        return {key: _with_classes(item, imports) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_with_classes(item, imports) for item in value]
-    if not isinstance(value, tuple):
-        return value
-    parts = [_with_classes(item, imports) for item in value]
-    cls = type(value)
-    if cls is tuple or not _is_importable(cls.__module__, cls.__qualname__):
-        return tuple(parts)
-    imports.add((cls.__module__, cls.__qualname__.partition(".")[0]))
-    return _Source(f"{cls.__qualname__}({', '.join(map(_source, parts))})")
-
-
 def _is_importable(module: str, name: str) -> bool:
     parts = [*module.split("."), *name.split(".")]
     return all(part.isidentifier() and not keyword.iskeyword(part) for part in parts)
 
 
-def _spread(value: Any) -> str:
+def _spread(value: Any, imports: set[tuple[str, str]]) -> str:
     """A container with one line per item."""
     if isinstance(value, dict) and value:
-        items = [f"    {_source(key)}: {_source(item)},\n" for key, item in value.items()]
+        items = [
+            f"    {_source(key, imports)}: {_source(item, imports)},\n"
+            for key, item in value.items()
+        ]
         return f"{{\n{''.join(items)}}}"
-    if isinstance(value, tuple) and value:
-        return f"(\n{''.join(f'    {_source(item)},' + chr(10) for item in value)})"
-    return _source(value)
+    if type(value) is tuple and value:
+        return f"(\n{''.join(f'    {_source(item, imports)},' + chr(10) for item in value)})"
+    return _source(value, imports)
 
 
-def _source(value: Any) -> str:
+def _source(value: Any, imports: set[tuple[str, str]]) -> str:
+    """A value on one line; named tuples that can be imported are, and others are tuples."""
     if isinstance(value, _Source):
         return value.text
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{_source(k)}: {_source(v)}' for k, v in value.items())}}}"
-    if isinstance(value, list):
-        return f"[{', '.join(map(_source, value))}]"
-    if isinstance(value, tuple):
-        return f"({', '.join(map(_source, value))}{',' * (len(value) == 1)})"
+        pairs = [f"{_source(k, imports)}: {_source(v, imports)}" for k, v in value.items()]
+        return f"{{{', '.join(pairs)}}}"
+    if isinstance(value, (list, tuple)):
+        inner, cls = ", ".join(_source(item, imports) for item in value), type(value)
+        if isinstance(value, list):
+            return f"[{inner}]"
+        if cls is tuple or not _is_importable(cls.__module__, cls.__qualname__):
+            return f"({inner}{',' * (len(value) == 1)})"
+        imports.add((cls.__module__, cls.__qualname__.partition(".")[0]))
+        return f"{cls.__qualname__}({inner})"
     if isinstance(value, float) and not math.isfinite(value):
         return f'float("{value}")'
     return literal(value) if isinstance(value, str) else ascii(value)

@@ -8,23 +8,20 @@ from __future__ import annotations
 
 import functools
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Annotated, Any
 
 import typer
 
-from calltape_analyzer.cli.budget import Exceeded, limits, reading, reading_in_thread, seconds_for
+from calltape_analyzer.cli.budget import Exceeded, limits, reading, seconds_for
 from calltape_analyzer.cli.options import FILES, Force, Json, OfTarget, OptionalOut, Scan
 from calltape_analyzer.cli.output import (
     DAMAGED,
     FAILURE,
     command,
     complain,
-    forced,
     line,
     print_json,
 )
@@ -40,7 +37,6 @@ from calltape_schema.errors import TapeError
 __all__ = ["survey"]
 
 _MOST = 3
-_EVERY_SECONDS = 10.0
 
 
 @command
@@ -79,14 +75,14 @@ def survey(
     guard = functools.partial(_bounded, limits.seconds, limits.nbytes)
     with ExitStack() as stack:
         executor = stack.enter_context(_cluster(dask)) if dask is not None else None
-        advance = stack.enter_context(_progress(len(names)))
+        bar = later_bar("files", len(names)) if sys.stderr.isatty() else nullcontext()
+        advance = stack.enter_context(bar)
         found = make_survey(
             paths, executor, processes=jobs, progress=advance, scan=scan, guard=guard,
             may_take=seconds_for,
         )  # fmt: skip
     if out is not None and (found.targets or not (found.unreadable or found.left_out)):
-        with forced():
-            found.write(out, target=target, overwrite=force, inputs=names)
+        found.write(out, target=target, overwrite=force, inputs=names)
     chosen = [found.target(target)] if target is not None else [*found.targets.values()]
     if json:
         print_json([_facts(one) for one in chosen])
@@ -166,9 +162,8 @@ def _bounded(
     """Bounds what reading these files may cost, in any process. In another thread than the main
     one, such as that of a Dask worker, its time only."""
     limits.seconds, limits.nbytes = seconds, nbytes
-    is_main = threading.current_thread() is threading.main_thread()
     try:
-        with reading(paths, effort) if is_main else reading_in_thread(paths):
+        with reading(paths, effort):
             yield
     except Exceeded as exceeded:
         raise exceeded.error from None
@@ -187,21 +182,3 @@ def _cluster(address: str) -> Iterator[Executor]:
         raise UsageError(f"no Dask scheduler at {address}: {error}") from None
     with client:
         yield client.get_executor()
-
-
-@contextmanager
-def _progress(files: int) -> Iterator[Callable[[int, int], None]]:
-    """A bar on a terminal; elsewhere a line now and then. Both only if it takes long."""
-    if sys.stderr.isatty():
-        with later_bar(sys.stderr, "files", files) as advance:
-            yield lambda done, total: advance(done)
-        return
-    told = time.monotonic()
-
-    def tell(done: int, total: int) -> None:
-        nonlocal told
-        if time.monotonic() - told >= _EVERY_SECONDS:
-            told = time.monotonic()
-            complain(f"{done:,} of {counted(total, 'file')} read")
-
-    yield tell

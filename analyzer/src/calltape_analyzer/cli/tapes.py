@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 __all__ = ["Part", "opened", "variants_meant"]
 
 _MOST_FILES = 3
+_OTHER_RANKS = (
+    "left out, because another rank of the job made the same calls, and each counts once: {}. Name "
+    "a file by itself to see what its rank returned"
+)
 _NOT_COMPARED = (
     "answered from what the tape says of all its calls at its end; --scan compares it with the "
     "records"
@@ -61,14 +65,6 @@ class Part(NamedTuple):
         names = list(self.variant) if self.variant else None
         with wrong_words():
             return tape.only(calls=self.calls, variant=names, ignore=list(self.ignore or ()))
-
-
-def _other_ranks_note(paths: Sequence[str]) -> str:
-    files = "a file is" if len(paths) == 1 else f"{len(paths)} files are"
-    return (
-        f"{files} left out, because another rank of the job made the same calls, and each counts "
-        f"once: {some_of(paths, _MOST_FILES)}. Name a file by itself to see what its rank returned"
-    )
 
 
 def variants_meant(tape: Tape, names: Sequence[str] | None) -> list[Variant]:
@@ -123,7 +119,10 @@ def opened(
             tape = stack.enter_context(open_tape(given, classes=classes, **how))
             chosen = part.of(tape)
         if tape.other_ranks:
-            complain(_other_ranks_note(tape.other_ranks))
+            are = (
+                "a file is" if len(tape.other_ranks) == 1 else f"{len(tape.other_ranks)} files are"
+            )
+            complain(f"{are} {_OTHER_RANKS.format(some_of(tape.other_ranks, _MOST_FILES))}")
         verdict: typer.Exit | None = None
         try:
             yield chosen

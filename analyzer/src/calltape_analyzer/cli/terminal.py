@@ -14,6 +14,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
 from typing import TextIO
 
 from calltape_analyzer.text import printable
@@ -56,10 +57,7 @@ def line(*parts: str, indent: int = 2, stream: TextIO | None = None) -> None:
     """
     text = " ".join(printable(part) for part in parts).rstrip()
     width = terminal_width(stream)
-    if width is None or cells_of(text) <= width:
-        print(text, file=stream)
-        return
-    for one in wrapped(text, width, indent):
+    for one in [text] if width is None else wrapped(text, width, indent, paths=True):
         print(one, file=stream)
 
 
@@ -69,32 +67,39 @@ def lines(text: str) -> None:
         line(one)
 
 
-def wrapped(text: str, width: int, indent: int = 2) -> Iterator[str]:
-    """A text in lines that fit, broken between words. A word that is too long breaks between its
-    parts; one with a slash stays whole: it may be the path of a file, to copy.
+def wrapped(text: str, width: int, indent: int = 0, *, paths: bool = False) -> Iterator[str]:
+    """A text in lines that fit, broken between words; a word that is too long breaks between its
+    parts, and a part that is too long anywhere.
 
     Args:
         text: without line breaks.
         width: in columns; a wide character takes two.
         indent: of all lines but the first, beyond that of the first.
+        paths: whether a word with a slash stays whole: it may be the path of a file, to copy.
     """
-    own = len(text) - len(text.lstrip(" "))
+    if cells_of(text) <= width:
+        yield text
+        return
+    own = len(text) - len(text.lstrip(" ")) if indent else 0
     hanging = " " * min(own + indent, width // 2)
-    room = width - len(hanging)
     made = ""
-    for word in _WORD.findall(text):
-        is_whole = "/" in word or cells_of(word.strip()) <= room
-        for piece in [word] if is_whole else _parts(word):
-            if made.strip() and cells_of(made) + cells_of(piece) > width:
-                yield made
-                made = hanging + piece.lstrip()
-            else:
-                made += piece
+    for piece in _pieces(text, width - len(hanging), paths):
+        if made.strip() and cells_of(made) + cells_of(piece) > width:
+            yield made
+            made = hanging + piece.lstrip()
+        else:
+            made += piece
     yield made
 
 
-def _parts(word: str) -> list[str]:
-    return [part for part in _PART.findall(word) if part]
+def _pieces(text: str, width: int, paths: bool) -> Iterator[str]:
+    """Words, parts of words, or characters, of which none but a path is wider than a line."""
+    for word in _WORD.findall(text):
+        if cells_of(word.strip()) <= width or (paths and "/" in word):
+            yield word
+            continue
+        for part in filter(None, _PART.findall(word)):
+            yield from (part,) if cells_of(part) <= width else _CHARACTER.findall(part)
 
 
 def shortened(text: str, width: int) -> str:
@@ -112,56 +117,61 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Columns side by side: fitted to a terminal, in full if the output goes elsewhere."""
     shown = [[printable(cell) for cell in row] for row in rows]
     width = terminal_width()
-    if width is not None:
-        _fitted(head, shown, width)
+    columns = list(zip(head, *shown, strict=True))
+    if width is None:
+        widths = [min(max(map(cells_of, column)), _MAX_WIDTH) for column in columns]
+        print(*(_beside(row, widths) for row in (head, *shown)), sep="\n")
         return
-    columns = zip(head, *shown, strict=True)
-    widths = [min(max(map(cells_of, column)), _MAX_WIDTH) for column in columns]
-    for row in (head, *shown):
-        cells = (
-            cell + " " * (most - cells_of(cell)) for cell, most in zip(row, widths, strict=True)
-        )
-        print("  ".join(cells).rstrip())
-
-
-def _fitted(head: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> None:
-    widths = _widths(list(zip(head, *rows, strict=True)), width)
-    if widths is None:
-        for row in rows:
+    fitted = _widths(columns, width)
+    if fitted is None:
+        for row in shown:
             print(*_block(head, row, width), sep="\n")
         return
+    _print_bold(_folded(head, fitted))
+    for row in shown:
+        print(_folded(row, fitted))
+
+
+def _beside(cells: Iterable[str], widths: Sequence[int]) -> str:
+    padded = (
+        f"{cell}{' ' * (most - cells_of(cell))}" for cell, most in zip(cells, widths, strict=True)
+    )
+    return (" " * _GAP).join(padded).rstrip()
+
+
+def _folded(row: Sequence[str], widths: Sequence[int]) -> str:
+    """A row in as many lines as its longest cell needs."""
+    cells = (wrapped(cell, most) for cell, most in zip(row, widths, strict=True))
+    return "\n".join(_beside(one, widths) for one in zip_longest(*cells, fillvalue=""))
+
+
+def _print_bold(text: str) -> None:
     from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
     # https://no-color.org speaks of colour; a bold head is an escape all the same.
-    is_plain = bool(os.environ.get("NO_COLOR"))
-    made = Table(box=None, pad_edge=False, header_style="" if is_plain else "bold")
-    for name, most in zip(head, widths, strict=True):
-        made.add_column("\n".join(_folded(name, most)), overflow="fold", width=most)
-    for row in rows:
-        cells = ("\n".join(_folded(cell, most)) for cell, most in zip(row, widths, strict=True))
-        # Text, not str: brackets in a shape are not markup.
-        made.add_row(*map(Text, cells))
-    Console(width=width, highlight=False).print(made)
+    style = "" if os.environ.get("NO_COLOR") else "bold"
+    Console(highlight=False, soft_wrap=True).print(Text(text, style))
 
 
 def _block(head: Sequence[str], row: Sequence[str], width: int) -> Iterator[str]:
     """A row in lines of a width: its first cell, and below it the others with their names, as many
     side by side as fit. A cell that has nothing is left out."""
-    yield from _folded(row[0], width)
+    yield from wrapped(row[0], width)
+    items = [f"{name}: {cell}" for name, cell in zip(head[1:], row[1:], strict=True) if cell]
     made = ""
-    for item in [f"{name}: {cell}" for name, cell in zip(head[1:], row[1:], strict=True) if cell]:
-        beside = f"{made}; {item}" if made else item
-        if made and cells_of(f"{beside};") > width - _GAP:
-            yield from _indented(f"{made};", width)
-            beside = item
+    for place, item in enumerate(items):
+        beside = f"{made} {item}" if made else item
+        beside += ";" * (place + 1 < len(items))
+        if made and cells_of(beside) > width - _GAP:
+            yield from _indented(made, width)
+            beside = beside[len(made) + 1 :]
         made = beside
     yield from _indented(made, width)
 
 
 def _indented(text: str, width: int) -> Iterator[str]:
-    return (" " * _GAP + one for one in _folded(text, width - _GAP) if one)
+    return (" " * _GAP + one for one in wrapped(text, width - _GAP) if one)
 
 
 def _widths(columns: Sequence[Sequence[str]], width: int) -> list[int] | None:
@@ -185,31 +195,6 @@ def _widths(columns: Sequence[Sequence[str]], width: int) -> list[int] | None:
 def _longest(split: re.Pattern[str], column: Sequence[str]) -> int:
     pieces = (one.strip() for cell in column for one in split.findall(cell))
     return max(map(cells_of, pieces), default=0)
-
-
-def _folded(text: str, width: int) -> Iterator[str]:
-    """A cell in lines of a width: broken between words, or parts of a word that is longer."""
-    made = ""
-    for piece in _pieces(text, width):
-        if made and cells_of(made) + cells_of(piece) > width:
-            yield made
-            made = piece.lstrip()
-        else:
-            made += piece
-    yield made
-
-
-def _pieces(text: str, width: int) -> Iterator[str]:
-    """Words, parts of words, or characters, of which none is wider than a column."""
-    if cells_of(text) <= width:
-        yield text
-        return
-    for word in _WORD.findall(text):
-        if cells_of(word) <= width:
-            yield word
-            continue
-        for part in _PART.findall(word):
-            yield from (part,) if cells_of(part) <= width else _CHARACTER.findall(part)
 
 
 def cells_of(text: str) -> int:

@@ -1,6 +1,6 @@
-"""``calltape variants`` and ``calltape explain``: which programs a tape needs, and why.
+"""``calltape variants``, ``explain`` and ``diff``: which programs calls need, why, and what is new.
 
-In comes a tape. Out go its variants, or the reasons of one dimension.
+In come tapes. Out go variants, the reasons of one dimension, or what is new on another tape.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from calltape_analyzer.cli.models import classes_of
 from calltape_analyzer.cli.options import (
     FILES,
     Calls,
@@ -24,13 +23,15 @@ from calltape_analyzer.cli.options import (
     Paths,
     Scan,
     Variants,
+    classes_of,
 )
 from calltape_analyzer.cli.output import (
     command,
+    json_of,
     line,
     lines,
-    print_model,
-    print_models,
+    print_json,
+    print_list,
     table,
     wrong_words,
 )
@@ -43,11 +44,11 @@ from calltape_analyzer.scripting import part_expression
 from calltape_analyzer.text import alike, counted, shown_value
 
 if TYPE_CHECKING:
-    from calltape_analyzer.tape import Tape
     from calltape_analyzer.variant import Variant
-    from calltape_analyzer.variants.variant_findings import TensorFinding, VariantFindings
+    from calltape_analyzer.variants.variant_findings import VariantFindings
 
-__all__ = ["explain", "variants"]
+
+__all__ = ["DIFFERS", "diff", "explain", "variants"]
 
 _AXIS = re.compile(r"-?\d{1,9}", re.ASCII)
 
@@ -81,12 +82,13 @@ def variants(
     """
     if python and json:
         raise typer.BadParameter("--python and --json are two forms; take one")
-    with wrong_words():
-        known = classes_of(classes)
+    known = classes_of(classes)
+    from calltape_analyzer.variant import calls_left_out
+
     with opened(paths, Part(calls, None, ignore, target), scan=scan, classes=known) as tape:
         meant = variants_meant(tape, variant)
         if json:
-            print_models([one.findings for one in meant])
+            print_list(json_of(one.findings) for one in meant)
             return
         if python:
             from calltape_analyzer.cli.source_code import python_of_variants
@@ -103,17 +105,10 @@ def variants(
             if number:
                 print()
             _print_variant(one)
-        if not variant:
-            _print_left_out(tape)
-
-
-def _print_left_out(tape: Tape) -> None:
-    """Prints how many calls raised and are in no variant; nothing if none did."""
-    from calltape_analyzer.variant import calls_left_out
-
-    if count := calls_left_out(tape, tape.variants()):
-        print()
-        line("note:", left_out_note(count))
+        left_out = 0 if variant else calls_left_out(tape, meant)
+        if left_out:
+            print()
+            line("note:", left_out_note(left_out))
 
 
 def _fixed(variant: Variant) -> Iterator[Sequence[str]]:
@@ -142,15 +137,18 @@ def _print_variant(variant: Variant) -> None:
         table(("argument", "dtype", "shape or value"), rows)
     if found.symbols:
         table(("symbol", "sizes", "always"), [*_symbols(found)])
-    for name, layouts in _layouts(found):
-        line(f"layout of {name}:", layouts)
+    layouts = ((f"{t.argument}{t.path}", layouts_in_words(t.layouts)) for t in found.tensors)
+    for name, words in alike((name, words) for name, words in layouts if words is not None):
+        line(f"layout of {name}:", words)
     for text in found.warnings():
         line("warning:", text)
 
 
 def _arguments(found: VariantFindings) -> Iterator[Sequence[str]]:
     """A row per argument; tensors of a list that look alike share one."""
-    yield from _tensors(found)
+    places = ((f"{t.argument}{t.path}", (t.dtype, t.shape)) for t in found.tensors)
+    for name, (dtype, shape) in alike(places):
+        yield name, dtype, f"[{', '.join(map(str, shape))}]"
     for given in found.ints:
         if given.counts is not None:
             value = f"counts {given.counts}"
@@ -163,22 +161,6 @@ def _arguments(found: VariantFindings) -> Iterator[Sequence[str]]:
         yield place, type(constant).__name__, shown_constant(constant)
     for place, kind in found.varying.items():
         yield place, kind, "varies"
-
-
-def _tensors(found: VariantFindings) -> Iterator[Sequence[str]]:
-    places = ((f"{t.argument}{t.path}", (t.dtype, _shape(t))) for t in found.tensors)
-    for name, look in alike(places):
-        yield name, *look
-
-
-def _shape(tensor: TensorFinding) -> str:
-    return f"[{', '.join(map(str, tensor.shape))}]"
-
-
-def _layouts(found: VariantFindings) -> Iterator[tuple[str, str]]:
-    """The tensors that are not contiguous in every call, each with its layouts in memory."""
-    words = ((f"{t.argument}{t.path}", layouts_in_words(t.layouts)) for t in found.tensors)
-    yield from alike((name, layouts) for name, layouts in words if layouts is not None)
 
 
 def _symbols(found: VariantFindings) -> Iterator[Sequence[str]]:
@@ -224,7 +206,7 @@ def explain(
         with wrong_words():
             explained = explained_subject(tape, tape.variants(), argument, axis, only=only)
         if json:
-            print_model(explained)
+            print_json(explained)
             return
         lines(str(explained))
 
@@ -246,3 +228,43 @@ def _asked(words: Sequence[str]) -> tuple[list[str], str, int | None]:
             what = f"there is no file {path!r:.100}, and {argument!r:.100} is no dimension"
             raise typer.BadParameter(f"{what}: write TAPE... ARGUMENT [AXIS]")
     return paths, argument, axis
+
+
+DIFFERS = 4
+"""The exit code of two tapes that differ; 1 would be taken for a failure."""
+
+
+@command
+def diff(
+    before: Annotated[
+        list[str], typer.Argument(metavar="BEFORE...", help=f"What was seen before. {FILES}.")
+    ],
+    now: Annotated[
+        str, typer.Argument(metavar="NOW", help="What is seen now: a file, directory or pattern.")
+    ],
+    target: OfTarget = None,
+    scan: Scan = False,
+    json: Json = False,
+) -> None:
+    """What calls on tape NOW show that those on BEFORE do not.
+
+    Structures, constants, dtypes, sizes outside the range seen, dimensions that were constant, and
+    equalities and sums that no longer hold; then what disappeared. Ends with 4 if something
+    differs, with 0 if nothing does, and with 3 if nothing does in what could be read of a damaged
+    tape.
+
+    \b
+    calltape diff runs/exported.tape runs/today.tape
+    calltape diff runs/monday.tape runs/tuesday.tape runs/today.tape --json
+    """
+    from calltape_analyzer.differences.difference import diff as compare
+
+    part = Part(target=target)
+    with opened(before, part, scan=scan) as a, opened([now], part, scan=scan) as b:
+        found = compare(a, b)
+        if json:
+            print_json(found)
+        else:
+            lines(str(found))
+        if not found.same:
+            raise typer.Exit(DIFFERS)

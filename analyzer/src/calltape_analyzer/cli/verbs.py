@@ -26,25 +26,25 @@ class Verb(NamedTuple):
 
     Attributes:
         name: at the prompt.
-        module: in this folder.
-        function: there; its docstring is the help.
+        module: in this folder. The function of the verb has its name there, with an underscore
+            where Python has the name; its docstring is the help.
         summary: the first line of this docstring.
         settings: of its context.
     """
 
     name: str
     module: str
-    function: str
     summary: str
     settings: Mapping[str, Any] = MappingProxyType({})
 
     def load(self) -> Any:
         """The command, imported now."""
         module = importlib.import_module(f"calltape_analyzer.cli.{self.module}")
+        function = getattr(module, f"{self.name}_" if self.name == "filter" else self.name)
         app = typer.Typer(
             add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
         )
-        app.command(self.name, context_settings=dict(self.settings))(getattr(module, self.function))
+        app.command(self.name, context_settings=dict(self.settings))(function)
         return typer.main.get_command(app)
 
 
@@ -52,49 +52,26 @@ class Verb(NamedTuple):
 _DIMENSIONS = MappingProxyType({"ignore_unknown_options": True})
 
 VERBS = (
-    Verb("info", "info", "info", "What a tape has, what is wrong with it, and what it may tell."),
-    Verb("ls", "calls", "ls", "The calls, one per line."),
-    Verb("show", "call", "show", "One call as a tree."),
-    Verb("view", "viewing", "view", "Look at tapes in a browser."),
-    Verb("variants", "variants", "variants", "The programs that the calls need."),
-    Verb("explain", "variants", "explain", "Why a dimension is dynamic or constant.", _DIMENSIONS),
+    Verb("info", "info", "What a tape has, what is wrong with it, and what it may tell."),
+    Verb("ls", "calls", "The calls, one per line."),
+    Verb("show", "calls", "One call as a tree."),
+    Verb("view", "viewing", "Look at tapes in a browser."),
+    Verb("variants", "variants", "The programs that the calls need."),
+    Verb("explain", "variants", "Why a dimension is dynamic or constant.", _DIMENSIONS),
+    Verb("diff", "variants", "What calls on tape NOW show that those on BEFORE do not."),
+    Verb("survey", "surveys", "Many tapes as one: calls, coverage and damage."),
+    Verb("export", "exports", "Programs for the calls on a tape, verified."),
+    Verb("replay", "replays", "Runs the recorded calls, and compares."),
+    Verb("filter", "edits", "A part of a tape as a new tape."),
+    Verb("merge", "edits", "Several tapes of one target as one tape."),
+    Verb("recover", "edits", "The sound calls of a damaged or unsealed tape, sealed."),
+    Verb("minimise", "edits", "The smallest tape that fails for the same reason."),
+    Verb("redact", "edits", "A tape without what may tell of a person or a machine."),
+    Verb("bundle", "handing_on", "A redacted tape, a script and versions in one zip file."),
     Verb(
-        "diff",
-        "differences",
-        "diff",
-        "What calls on tape NOW show that those on BEFORE do not.",
+        "convert", "handing_on", "Calls in the form of another tool, or a tape of what one wrote."
     ),
-    Verb(
-        "survey",
-        "surveys",
-        "survey",
-        "Many tapes as one: calls, coverage and damage.",
-    ),
-    Verb("export", "exports", "export", "Programs for the calls on a tape, verified."),
-    Verb("replay", "replays", "replay", "Runs the recorded calls, and compares."),
-    Verb("filter", "edits", "filter_", "A part of a tape as a new tape."),
-    Verb("merge", "edits", "merge", "Several tapes of one target as one tape."),
-    Verb(
-        "recover",
-        "edits",
-        "recover",
-        "The sound calls of a damaged or unsealed tape, sealed.",
-    ),
-    Verb("minimise", "minimising", "minimise", "The smallest tape that fails for the same reason."),
-    Verb(
-        "redact",
-        "redactions",
-        "redact",
-        "A tape without what may tell of a person or a machine.",
-    ),
-    Verb("bundle", "bundles", "bundle", "A redacted tape, a script and versions in one zip file."),
-    Verb(
-        "convert",
-        "conversions",
-        "convert",
-        "Calls in the form of another tool, or a tape of what one wrote.",
-    ),
-    Verb("table", "tables", "table", "The calls as a table in a file."),
+    Verb("table", "handing_on", "The calls as a table in a file."),
 )
 
 

@@ -16,7 +16,7 @@ import typer
 
 from calltape_analyzer.cli.budget import reading
 from calltape_analyzer.cli.options import FILES, Force, OfTarget, OptionalOut
-from calltape_analyzer.cli.output import command, forced, line
+from calltape_analyzer.cli.output import command, line
 from calltape_analyzer.cli.page_server import PageServer, page_of_viewer
 from calltape_analyzer.cli.tapes import Part, opened
 from calltape_analyzer.interruption import Terminated
@@ -93,19 +93,17 @@ def _serve(paths: Sequence[str], browser: bool, port: int) -> None:
 def _write(paths: Sequence[str], out: Path, target: str | None, force: bool) -> None:
     """Writes the page into a file."""
     from calltape_analyzer.reporting.page import ReportPage, require_libraries
-    from calltape_analyzer.reporting.report import contents_of
+    from calltape_analyzer.reporting.tape_parts import contents_of
 
     if out.suffix not in _SUFFIXES:
         raise typer.BadParameter(f"-o {out}: a page ends with .html")
-    with forced():
-        if out.exists() and not force:
-            raise TapeError("exists", "it is there already", path=str(out))
+    if out.exists() and not force:
+        raise TapeError("exists", "it is there already", path=str(out))
     require_libraries()
     with _tapes(paths, target) as tapes:
         with reading([path for tape in tapes for path in tape.paths]):
             contents = contents_of(tapes)
-        with forced():
-            ReportPage.of(contents).write(out, overwrite=force)
+        ReportPage.of(contents).write(out, overwrite=force)
         line("wrote", str(out))
 
 

@@ -12,10 +12,10 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from calltape_analyzer.comparison.reports import Report, ReportRow
-from calltape_analyzer.notebook_progress import watched
 from calltape_analyzer.observing.call_source import CallSource
 from calltape_analyzer.observing.evidence import has_raised, left_out_note
 from calltape_analyzer.observing.signature import Signature
+from calltape_analyzer.progress import watched
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.segment import UNDER_WAY_WORDS, Segment
 from calltape_analyzer.text import counted, some_of

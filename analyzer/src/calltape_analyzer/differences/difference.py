@@ -11,8 +11,7 @@ from collections.abc import Iterator
 
 from pydantic import computed_field
 
-from calltape_analyzer.differences.change import Change
-from calltape_analyzer.differences.changes import appeared, disappeared
+from calltape_analyzer.differences.changes import Change, appeared, disappeared
 from calltape_analyzer.differences.tape_traffic import TapeTraffic
 from calltape_analyzer.notebook import Sketch
 from calltape_analyzer.plain_data import PlainData, Texts

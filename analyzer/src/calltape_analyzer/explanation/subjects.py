@@ -14,7 +14,6 @@ from typing import Any
 
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.explanation.explanation import (
-    DimensionExplanation,
     Explanation,
     PartExplanation,
 )
@@ -141,17 +140,12 @@ def _alike(parts: Sequence[PartExplanation]) -> Iterator[PartExplanation]:
         same.setdefault(_key(part), []).append(part)
     for first, *others in same.values():
         places = (*first.places, *(name for part in others for name in part.places))
-        dimensions = tuple(_without(d, _at_all(places, d.axis)) for d in first.dimensions)
-        yield first.model_copy(update={"places": places, "dimensions": dimensions})
-
-
-def _without(found: DimensionExplanation, names: set[str]) -> DimensionExplanation:
-    equals = tuple(name for name in found.equals if name not in names)
-    return found.model_copy(update={"equals": equals})
-
-
-def _at_all(places: Sequence[str], axis: int | None) -> set[str]:
-    return {name if axis is None else f"{name}[{axis}]" for name in places}
+        dimensions = []
+        for found in first.dimensions:
+            own = {name if found.axis is None else f"{name}[{found.axis}]" for name in places}
+            equals = tuple(name for name in found.equals if name not in own)
+            dimensions.append(found.model_copy(update={"equals": equals}))
+        yield first.model_copy(update={"places": places, "dimensions": tuple(dimensions)})
 
 
 def _key(part: PartExplanation) -> Any:

@@ -18,10 +18,10 @@ from calltape_analyzer.exporting.parts import exported_parts
 from calltape_analyzer.exporting.probing import Probe, Probing
 from calltape_analyzer.exporting.program_search import NOT_TRACED, ProgramSearch
 from calltape_analyzer.exporting.verifier import Verifier
-from calltape_analyzer.notebook_progress import told_by
 from calltape_analyzer.programs.attempts import Attempt
 from calltape_analyzer.programs.programs import Programs
 from calltape_analyzer.programs.torch_version import demand_torch
+from calltape_analyzer.progress import told_by
 from calltape_analyzer.reading.targets import outside_words
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import some_of

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from calltape_analyzer.errors import InferenceError, UsageError
 from calltape_analyzer.inference.one_program import OneProgram
-from calltape_analyzer.notebook_progress import watched
 from calltape_analyzer.observer.candidates import ObserverInfo
 from calltape_analyzer.observer.discrepancies import PeerTolerance, row_of
 from calltape_analyzer.observing.declarations import BatchFor, DimNames
 from calltape_analyzer.observing.signature import Key
 from calltape_analyzer.opening import open_tape
 from calltape_analyzer.programs.onnx_model import OnnxModel
+from calltape_analyzer.progress import watched
 from calltape_analyzer.tape import Tape
 
 if TYPE_CHECKING:

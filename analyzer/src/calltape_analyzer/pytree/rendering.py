@@ -55,16 +55,16 @@ def _rendered(value: Any) -> str:
     return _object(value, 0)
 
 
-def render_inputs(tree: Tree, root: Node, *, brief: bool = False) -> str:
-    """One line for the inputs of a call, of which ``root`` may have some arguments only.
+def render_inputs(tree: Tree, *, brief: bool = False) -> str:
+    """One line for the inputs of a call.
 
     Args:
         brief: of an object beside plain tensors, only how many tensors it has
             (``DecoderState of 5``).
     """
-    parts = parts_of_inputs(root)
+    parts = parts_of_inputs(tree.spec().root)
     arguments = () if parts is None else (*parts[0].children, *parts[1].children)
-    return printable(_tree(tree, root, brief=brief and any(map(_is_plain, arguments))))
+    return printable(_tree(tree, brief=brief and any(map(_is_plain, arguments))))
 
 
 def render_outputs(tree: Tree, *, brief: bool = False) -> str:
@@ -155,8 +155,8 @@ def _arguments(args: Sequence[str], kwargs: Sequence[tuple[Any, str]]) -> str:
     return f"({', '.join(shown)})"
 
 
-def _tree(tree: Tree, root: Node | None = None, *, brief: bool = False) -> str:
-    root = root or tree.spec().root
+def _tree(tree: Tree, *, brief: bool = False) -> str:
+    root = tree.spec().root
     shown = _Spec(tree.facts(), tree.scalars, root if brief else None)
     parts = parts_of_inputs(root)
     if parts is None:

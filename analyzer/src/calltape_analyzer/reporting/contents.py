@@ -21,9 +21,7 @@ from calltape_analyzer.text import (
 __all__ = [
     "Cell",
     "Contents",
-    "Coverage",
     "Histogram",
-    "Pair",
     "SymbolPart",
     "Table",
     "TapePart",
@@ -84,19 +82,19 @@ def table(
     return Table(caption, tuple(compress(head, full)), cells, max(0, len(every) - most))
 
 
-@dataclass(frozen=True)
+@dataclass
 class TreeNode:
     """A part of an argument.
 
     Attributes:
         name: of the argument, the key or the position.
         said: dtype and shape, or the value; empty for a container.
-        children: what is in it.
+        children: what is in it, by name.
     """
 
     name: str
     said: str = ""
-    children: tuple[TreeNode, ...] = ()
+    children: dict[str, TreeNode] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -143,24 +141,6 @@ class Histogram:
         """The same as a table, without what no call had."""
         rows = [(a if a == b else shown_range(a, b), calls) for a, b, calls in self.bins if calls]
         return table(f"{self.counts}: sizes and calls", ("size", "calls"), rows)
-
-
-@dataclass(frozen=True)
-class Pair:
-    """Two symbols, and how often their sizes came together.
-
-    Attributes:
-        one, other: their names.
-        spots: where the calls are: the middle of a range of sizes of each, and how many calls.
-        said: what follows, in words.
-        common: the most common combinations.
-    """
-
-    one: str
-    other: str
-    spots: tuple[tuple[float, float, int], ...]
-    said: str
-    common: Table
 
 
 @dataclass(frozen=True)
@@ -230,7 +210,6 @@ class VariantPart:
         facts: names and texts.
         arguments: its inputs as a tree.
         symbols: its dynamic dimensions.
-        pairs: symbols that may go together.
         ints, constants: its scalars.
         notes: what limits the findings, and what was left out of the page.
     """
@@ -239,23 +218,9 @@ class VariantPart:
     facts: tuple[tuple[str, str], ...]
     arguments: tuple[TreeNode, ...]
     symbols: tuple[SymbolPart, ...]
-    pairs: tuple[Pair, ...]
     ints: Table
     constants: Table
     notes: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Coverage:
-    """What became of the calls that were seen.
-
-    Attributes:
-        said: in words.
-        shares: each with a name, calls, and the share of all in percent; the first is ``kept``.
-    """
-
-    said: str
-    shares: tuple[tuple[str, int, float], ...]
 
 
 @dataclass(frozen=True)
@@ -284,7 +249,7 @@ class TapePart:
     Attributes:
         target: its class and method.
         facts: names and texts.
-        coverage: how much of the traffic is there.
+        coverage: how much of the traffic is there, in words and as a table.
         timeline: calls over time; None without calls.
         variants: the programs that can serve the calls; ``overview`` has a row for each.
         errors: a table, with what is known without it.
@@ -295,7 +260,7 @@ class TapePart:
 
     target: str
     facts: tuple[tuple[str, str], ...]
-    coverage: Coverage
+    coverage: tuple[str, Table]
     timeline: Timeline | None
     overview: Table
     variants: tuple[VariantPart, ...]

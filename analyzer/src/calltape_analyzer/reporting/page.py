@@ -10,6 +10,7 @@ import base64
 import functools
 import hashlib
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -19,8 +20,8 @@ from calltape_analyzer.errors import UsageError
 from calltape_analyzer.notebook import Shown, Sketch
 from calltape_analyzer.reporting.charts import (
     calls_chart,
+    inline_svg,
     latency_chart,
-    pair_chart,
     require_matplotlib,
     size_chart,
 )
@@ -28,10 +29,8 @@ from calltape_analyzer.reporting.contents import (
     Cell,
     Contents,
     Histogram,
-    Pair,
     Timeline,
 )
-from calltape_analyzer.reporting.inline_svg import inline_svg
 from calltape_analyzer.writing.output_file import write_file
 
 if TYPE_CHECKING:
@@ -98,18 +97,14 @@ class _Charts:
     def sizes(self, found: Histogram) -> str | None:
         return self._drawing(found, size_chart, found.text()) if found.is_drawn else None
 
-    def pair(self, found: Pair) -> str | None:
-        return self._drawing(found, pair_chart, f"{found.one} and {found.other}: {found.said}")
-
-    def calls(self, found: Timeline) -> str | None:
-        if not found.is_drawn:
-            return None
-        return self._drawing(found, calls_chart, f"Calls over time. {found.said}")
-
-    def latency(self, found: Timeline) -> str | None:
-        if not (found.median and found.is_drawn):
-            return None
-        return self._drawing(found, latency_chart, "Median and longest latency over time")
+    def times(self, found: Timeline) -> Iterator[tuple[str | None, str]]:
+        """The pictures of a timeline, with what they show."""
+        if found.is_drawn:
+            what = "Calls over time"
+            yield self._drawing(found, calls_chart, f"{what}. {found.said}"), what
+        if found.is_drawn and found.median:
+            what = "Latency over time: the median (solid) and the longest call (dashed)"
+            yield self._drawing(found, latency_chart, "Median and longest latency over time"), what
 
     def _drawing(self, found: Any, draw: Any, title: str) -> str | None:
         from markupsafe import Markup

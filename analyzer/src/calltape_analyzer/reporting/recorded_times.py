@@ -12,10 +12,11 @@ from collections import Counter
 from itertools import pairwise
 
 from calltape_analyzer.observing.call_source import CallSource
+from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reporting.contents import Table, Timeline, cut, table
 from calltape_analyzer.text import counted, time_text
 from calltape_schema.errors import TapeError
-from calltape_schema.records import CallRecord
+from calltape_schema.records import ModelError
 
 __all__ = ["CallTimes", "calls_text", "ends_timeline", "raised_by_inputs"]
 
@@ -37,7 +38,7 @@ class CallTimes:
         self._took = array("d")  # milliseconds; -1 if it was not measured
         self._errors: Counter[tuple[str, str]] = Counter()
         self._first: dict[tuple[str, str], str] = {}
-        self._slowest: list[tuple[float, int, str]] = []
+        self._places = array("Q")
         self._other_errors = self._unread = 0
         self._read()
 
@@ -51,23 +52,18 @@ class CallTimes:
             took = -1.0 if record.duration_ns is None else record.duration_ns / _MILLISECOND
             self._begin.append(record.time_ns)
             self._took.append(took)
-            name = call.address if self._is_several else str(call.number)
-            self._rank(took, number, name)
+            self._places.append(number)
             if record.error is not None:
-                self._add_error(record, name)
+                self._add_error(record.error, call)
 
-    def _rank(self, took: float, number: int, name: str) -> None:
-        if len(self._slowest) < _SLOWEST:
-            heapq.heappush(self._slowest, (took, -number, name))
-        elif took > self._slowest[0][0]:
-            heapq.heapreplace(self._slowest, (took, -number, name))
+    def _name(self, call: Call) -> str:
+        return call.address if self._is_several else str(call.number)
 
-    def _add_error(self, record: CallRecord, name: str) -> None:
-        assert record.error is not None
-        key = cut(record.error.type), cut(record.error.message)
+    def _add_error(self, error: ModelError, call: Call) -> None:
+        key = cut(error.type), cut(error.message)
         if key in self._errors or len(self._errors) < _MAX_KINDS:
             self._errors[key] += 1
-            self._first.setdefault(key, name)
+            self._first.setdefault(key, self._name(call))
         else:
             self._other_errors += 1
 
@@ -104,8 +100,13 @@ class CallTimes:
         )  # fmt: skip
 
     def _slowest_table(self) -> Table:
-        found = sorted(self._slowest, key=lambda one: (-one[0], -one[1]))
-        rows = [(name, _rounded(took)) for took, _, name in found if took >= 0]
+        slowest = heapq.nlargest(_SLOWEST, range(len(self._took)), key=self._took.__getitem__)
+        calls = self._tape.calls
+        rows = [
+            (self._name(calls[self._places[at]]), _rounded(self._took[at]))
+            for at in slowest
+            if self._took[at] >= 0
+        ]
         return table("the calls that took longest", ("call", "ms"), rows)
 
     def errors(self) -> tuple[str, Table | None]:

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
     from calltape_analyzer.reporting.page import ReportPage
     from calltape_analyzer.reporting.tape_parts import Outcomes, ReportedTape
-    from calltape_analyzer.variant import Variant
 
 __all__ = ["Reported"]
 
@@ -44,63 +43,62 @@ class Reported:
             UsageError: jinja2 or matplotlib is not installed (the extra ``report``).
         """
         from calltape_analyzer.reporting.page import ReportPage, require_libraries
-        from calltape_analyzer.reporting.report import contents_of
+        from calltape_analyzer.reporting.tape_parts import contents_of
 
         require_libraries()
         return ReportPage.of(contents_of([self], scan=scan, outcomes=outcomes))
 
-    def plot(
-        self: ReportedTape, what: str, other: str | None = None, *, variant: str | None = None
-    ) -> Figure:
+    def plot(self: ReportedTape, what: str, *, variant: str | None = None) -> Figure:
         """One picture of the report page, as a figure of matplotlib: notebooks show it, and
         ``figure.savefig("sizes.png")`` writes it.
 
         Args:
             what: the name of a symbol, for how many calls had which size; ``"calls"`` or
                 ``"latency"`` for these over time, which reads the record of each call.
-            other: the name of another symbol, for how often sizes of both came together.
-            variant: the name of the variant; by default the first that has these symbols.
+            variant: the name of the variant; by default the first that has this symbol.
 
         Raises:
             UsageError: there is no such symbol or variant, or matplotlib is not installed (the
                 extra ``report``).
         """
         from calltape_analyzer.reporting.charts import size_chart
-        from calltape_analyzer.reporting.pictures import pair_picture, times_picture
-        from calltape_analyzer.reporting.size_histograms import histogram_of
+        from calltape_analyzer.reporting.variant_parts import histogram_of
 
-        variants = self.variants()
-        names = {symbol.name for one in variants for symbol in one.facts.symbols}
-        if what in ("calls", "latency") and what not in names and other is None:
-            return times_picture(self, what)
-        found = _with_symbols(variants, [what] if other is None else [what, other], variant)
-        if other is not None:
-            return pair_picture(found.facts, what, other)
-        symbol = next(one for one in found.facts.symbols if one.name == what)
-        return size_chart(histogram_of(found.facts, symbol), name=what)
+        every = self.variants()
+        names = {one.name: one for one in every}
+        if variant is not None and variant not in names:
+            shown = variant_names(list(names), _MAX_NAMED) or "none"
+            raise UsageError(f"there is no variant {variant!r:.100}", advice=f"there are: {shown}")
+        meant = every if variant is None else [names[variant]]
+        symbols = [(one.facts, symbol) for one in meant for symbol in one.facts.symbols]
+        for facts, symbol in symbols:
+            if symbol.name == what:
+                return size_chart(histogram_of(facts, symbol), name=what)
+        if what in ("calls", "latency"):
+            return _times_picture(self, what)
+        there = listed(list(dict.fromkeys(symbol.name for _, symbol in symbols)), _MAX_NAMED)
+        raise UsageError(
+            f"there is no symbol {what!r:.100}",
+            advice=f"the symbols are: {there or 'none'}; or 'calls' or 'latency'",
+        )
 
 
-def _with_symbols(variants: list[Variant], wanted: list[str], name: str | None) -> Variant:
-    """The first variant that has these symbols.
+def _times_picture(tape: ReportedTape, what: str) -> Figure:
+    """Calls or latency over time.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is nothing to draw.
     """
-    known: dict[str, None] = {}
-    for variant in variants:
-        if name is not None and variant.name != name:
-            continue
-        own = {symbol.name for symbol in variant.facts.symbols}
-        if own.issuperset(wanted):
-            return variant
-        known |= dict.fromkeys(symbol.name for symbol in variant.facts.symbols)
-    if name is not None and name not in {variant.name for variant in variants}:
-        names = variant_names([variant.name for variant in variants], _MAX_NAMED) or "none"
-        raise UsageError(f"there is no variant {name!r:.100}", advice=f"there are: {names}")
-    missing = next((one for one in wanted if one not in known), None)
-    there = listed(list(known), _MAX_NAMED) or "none"
-    if missing is None:
-        reason = f"no variant has both {wanted[0]!r:.100} and {wanted[1]!r:.100}"
-    else:
-        reason = f"there is no symbol {missing!r:.100}"
-    raise UsageError(reason, advice=f"the symbols are: {there}; or 'calls' or 'latency'")
+    from calltape_analyzer.reporting.charts import calls_chart, latency_chart
+    from calltape_analyzer.reporting.recorded_times import CallTimes, ends_timeline
+
+    found = CallTimes(tape).timeline() if tape.calls.are_single else ends_timeline(tape)
+    if found is None:
+        if not tape.calls:
+            raise UsageError("there is no call to draw", advice="open a tape that has calls")
+        raise UsageError("no call has a time", advice="ask for a symbol")
+    if what == "calls":
+        return calls_chart(found)
+    if not found.median:
+        raise UsageError("no latency is known", advice="open the tapes themselves for this")
+    return latency_chart(found)

@@ -1,6 +1,6 @@
-"""A tape as a part of a report page.
+"""From tapes to what a report page says.
 
-In come a tape, its variants, and what came of checks. Out goes a part with bounds. The records of
+In come tapes, their variants, and what came of checks. Out go parts with bounds. The records of
 many calls are read only if somebody asks for it.
 """
 
@@ -15,7 +15,8 @@ from calltape_analyzer.observing.evidence import left_out_note
 from calltape_analyzer.reading.targets import target_name
 from calltape_analyzer.reporting.contents import (
     Cell,
-    Coverage,
+    Contents,
+    Table,
     TapePart,
     Verdict,
     cut,
@@ -30,15 +31,16 @@ from calltape_analyzer.reporting.recorded_times import (
 from calltape_analyzer.reporting.variant_parts import variant_part, variants_table
 from calltape_analyzer.text import counted, some_of, time_text
 from calltape_analyzer.variant import Variant, calls_left_out
+from calltape_schema import __version__
 from calltape_schema.endings import Coverage as Counts
 
-__all__ = ["MAX_READ", "Outcomes", "ReportedTape", "tape_part"]
+__all__ = ["MAX_READ", "Outcomes", "ReportedTape", "contents_of"]
 
 MAX_READ = 20_000
 """The records of so many calls are read without being asked for."""
 
 _MAX_VARIANTS, _MAX_DAMAGE, _MAX_PATHS, _MAX_REASONS = 24, 50, 3, 20
-_MAX_ROWS, _MAX_NOTES = 200, 20
+_MAX_ROWS, _MAX_NOTES, _MAX_PARTS = 200, 20, 12
 
 _UNREAD = (
     "this needs the record of each call, which was not read: with --scan (at the prompt) or "
@@ -76,22 +78,35 @@ class Outcomes(Protocol):
     def rows(self) -> Sequence[Any]: ...
 
 
-def tape_part(
-    tape: ReportedTape,
+def contents_of(
+    tapes: Sequence[ReportedTape],
     *,
     scan: bool | None = None,
     outcomes: Mapping[str, Outcomes] | None = None,
-) -> TapePart:
-    """Everything that a page says of a tape.
+) -> Contents:
+    """What the report page says of tapes of different targets.
 
     Args:
-        tape: any tape.
+        tapes: one for each target.
         scan: whether the record of each call is read; None if there are few calls.
-        outcomes: what came of checks, by name.
+        outcomes: what came of checks of the first tape, by name.
 
     Raises:
         TapeError: as :meth:`Tape.variants`.
     """
+    shown = tapes[:_MAX_PARTS]
+    parts = [
+        _tape_part(tape, scan, outcomes or {} if number == 0 else {})
+        for number, tape in enumerate(shown)
+    ]
+    more = counted(len(tapes) - len(shown), "more target")
+    notes = [f"not on this page: {more}; --target chooses one"] * (len(tapes) > len(shown))
+    title = parts[0].target if len(parts) == 1 else counted(len(tapes), "recorded target")
+    return Contents(title, tuple(parts), __version__, tuple(notes))
+
+
+def _tape_part(tape: ReportedTape, scan: bool | None, outcomes: Mapping[str, Outcomes]) -> TapePart:
+    """Everything that a page says of a tape."""
     variants = tape.variants()
     has_calls = tape.calls.are_single
     is_read = has_calls and (len(tape) <= MAX_READ if scan is None else scan)
@@ -108,7 +123,7 @@ def tape_part(
         variants=tuple(variant_part(*one) for one in pairs),
         errors=(f"{raised_by_inputs(tape)} What they raised: {unread}.", None)
         if times is None else times.errors(),
-        verdicts=tuple(_verdict(name, one) for name, one in (outcomes or {}).items()),
+        verdicts=tuple(_verdict(name, one) for name, one in outcomes.items()),
         damage=tuple(_damage(tape)),
         notes=tuple(_notes(variants, times, unread)),
     )  # fmt: skip
@@ -144,7 +159,7 @@ def _calls(tape: ReportedTape, variants: Sequence[Variant]) -> str:
     return f"{len(tape):,}, of which {served:,} in {programs}; {left_out_note(left_out)}"
 
 
-def _coverage(tape: ReportedTape) -> Coverage:
+def _coverage(tape: ReportedTape) -> tuple[str, Table]:
     found = tape.coverage
     seen = max(found.seen, 1)
     at_least = "at least " if found.at_least else ""
@@ -163,7 +178,8 @@ def _coverage(tape: ReportedTape) -> Coverage:
     if counters.missing:
         said += f" Without such counts: {counted(len(counters.missing), 'file')}."
     shares = [(name, calls, round(100 * calls / seen, 2)) for name, calls in rows]
-    return Coverage(said, tuple(shares))
+    head = ("calls", "number", "% of those seen")
+    return said, table("what became of the calls", head, shares)
 
 
 def _verdict(name: str, found: Outcomes) -> Verdict:

@@ -16,33 +16,29 @@ What is said of one program takes a tape if its calls are one variant; choose on
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from calltape_analyzer.targets import (
-        onnx,
-        openvino,
-        tensorrt,
-        torch_export,
-        torch_inputs,
-    )
-    from calltape_analyzer.targets.onnx import DynamicAxes, dynamic_axes
-    from calltape_analyzer.targets.openvino import (
-        PartialDimension,
-        as_text,
-        openvino_shapes,
-        partial_shapes,
-    )
-    from calltape_analyzer.targets.tensorrt import (
-        InputRange,
-        OptimizationProfile,
-        optimization_profile,
-        polygraphy_flags,
-        trtexec_flags,
-    )
-    from calltape_analyzer.targets.torch_export import dynamic_shapes
-    from calltape_analyzer.targets.torch_inputs import additional_inputs, shapes_collection
+from calltape_analyzer.targets import (
+    onnx,
+    openvino,
+    tensorrt,
+    torch_export,
+    torch_inputs,
+)
+from calltape_analyzer.targets.onnx import DynamicAxes, dynamic_axes
+from calltape_analyzer.targets.openvino import (
+    PartialDimension,
+    as_text,
+    openvino_shapes,
+    partial_shapes,
+)
+from calltape_analyzer.targets.tensorrt import (
+    InputRange,
+    OptimizationProfile,
+    optimization_profile,
+    polygraphy_flags,
+    trtexec_flags,
+)
+from calltape_analyzer.targets.torch_export import dynamic_shapes
+from calltape_analyzer.targets.torch_inputs import additional_inputs, shapes_collection
 
 __all__ = [
     "DynamicAxes",
@@ -65,32 +61,3 @@ __all__ = [
     "torch_inputs",
     "trtexec_flags",
 ]
-
-_NAMES = {
-    "onnx": ("DynamicAxes", "dynamic_axes"),
-    "openvino": ("PartialDimension", "as_text", "openvino_shapes", "partial_shapes"),
-    "tensorrt": (
-        "InputRange",
-        "OptimizationProfile",
-        "optimization_profile",
-        "polygraphy_flags",
-        "trtexec_flags",
-    ),
-    "torch_export": ("dynamic_shapes",),
-    "torch_inputs": ("additional_inputs", "shapes_collection"),
-}
-_HOMES = {name: module for module, names in _NAMES.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _NAMES:
-        return importlib.import_module(f"{__name__}.{name}")
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

@@ -1,0 +1,259 @@
+"""``calltape bundle``, ``convert`` and ``table``: what a tape is for somebody else.
+
+In come tapes. Out go a file for a bug report, calls in the form of another tool, or a table.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from calltape_analyzer.cli.budget import REDACTION_EFFORT, reading
+from calltape_analyzer.cli.options import (
+    FORM,
+    Calls,
+    Force,
+    OfTarget,
+    OptionalModelName,
+    OptionalTo,
+    Out,
+    Paths,
+    Variants,
+    address,
+    expect_factory,
+)
+from calltape_analyzer.cli.output import command, complain, line, lines
+from calltape_analyzer.cli.tapes import Part, opened
+from calltape_analyzer.tape import Tape
+from calltape_analyzer.text import counted, some_of
+from calltape_schema.errors import TapeError
+
+if TYPE_CHECKING:
+    from calltape_analyzer.converting.flat_calls import Written
+
+
+__all__ = ["bundle", "convert", "table"]
+
+
+@command
+def bundle(
+    paths: Paths,
+    out: Out,
+    model_code: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE.py",
+            help="The model's code, which goes in as it is. Several times for several.",
+        ),
+    ] = None,
+    model: OptionalModelName = None,
+    call: Annotated[
+        str | None,
+        typer.Option(
+            "--call",
+            parser=address,
+            metavar="CALL",
+            help="The call that the script is about; by default the first that raised.",
+        ),
+    ] = None,
+    to: OptionalTo = None,
+    target: OfTarget = None,
+    calls: Calls = None,
+    variant: Variants = None,
+    force: Force = False,
+) -> None:
+    """A redacted tape, a script and versions in one zip file.
+
+    What to attach to a bug report, of at most 10 MiB: bug.tape, redacted; reproduce.py, a script
+    that shows what is wrong; report.md to paste; versions.json; and the model's code. The model is
+    what build_model() in that code returns, or --model. A tape that is redacted already goes in as
+    it is, so `calltape redact --keep` decides which values do.
+
+    The script loads the tape, builds the model, and runs the call that raised; if none did, it
+    exports the model (--to torch or onnx) and verifies the programs. Of a tape that minimise made
+    it does what failed. An OUT that ends with .py is the script alone, for the tape as it is.
+
+    \b
+    calltape bundle runs/llm.tape --model-code model.py -o bug.zip
+    calltape bundle runs/llm.tape --calls 0..9 -o ten.zip
+    calltape bundle runs/llm.tape --model my.models:llama -o reproduce.py
+    """
+    if model is not None:
+        expect_factory(model)
+    part = Part(calls, variant, target=target)
+    is_script = out.suffix == ".py"
+    if is_script and model_code:
+        raise typer.BadParameter("--model-code goes into a zip file, and not with a script alone")
+    with opened(paths, part, effort=1 if is_script else REDACTION_EFFORT) as tape:
+        if is_script:
+            from calltape_analyzer.scripting import script
+            from calltape_analyzer.writing.output_file import write_file
+
+            source = script(tape, model=model, to=to, call=call)
+            write_file(out, source.encode("ascii"), overwrite=force)
+            line("wrote", str(out))
+            return
+        from calltape_analyzer.bundling import bundle as bundled
+
+        found = bundled(
+            tape, out, model_code=model_code or (), model=model, call=call, to=to, overwrite=force
+        )
+        lines(str(found))
+
+
+_MAX_NAMED = 8
+
+
+class Form(str, Enum):
+    """What can be written: of a tape, or, as a tape, of a folder."""
+
+    onnx = "onnx"
+    polygraphy = "polygraphy"
+    polygraphy_outputs = "polygraphy-outputs"
+    safetensors = "safetensors"
+    tape = "tape"
+
+
+@command
+def convert(
+    paths: Annotated[
+        list[str], typer.Argument(metavar="IN...", help="Tapes; or, for a tape, one folder.")
+    ],
+    out: Out,
+    to: Annotated[Form, FORM],
+    onnx: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The .onnx that the values are for: names, order."),
+    ] = None,
+    target: OfTarget = None,
+    calls: Calls = None,
+    variant: Variants = None,
+    force: Force = False,
+) -> None:
+    """Calls in the form of another tool, or a tape of what one wrote.
+
+    onnx: test data sets for ONNX's backend tests and onnxruntime_perf_test. polygraphy: JSON for
+    --load-inputs (and -outputs for --load-outputs). safetensors: a folder of .safetensors and
+    .json. tape: a tape, of such a folder.
+
+    \b
+    calltape convert runs/llm.tape --to onnx --onnx llm.onnx -o testcase
+    calltape convert runs/llm.tape --to polygraphy --onnx llm.onnx -o in.json
+    calltape convert folder --to tape -o calls.tape
+    """
+    given = {"target": target, "calls": calls, "variant": variant, "onnx": onnx, "force": force}
+    used = {"force"} if to is Form.tape else {"target", "calls", "variant", "onnx"}
+    used -= {"onnx"} if to is Form.safetensors else set()
+    for name, value in given.items():
+        if value and name not in used:
+            raise typer.BadParameter(f"--{name} has no use with --to {to.value}; leave it out")
+    if to is Form.tape:
+        if len(paths) != 1:
+            raise typer.BadParameter("--to tape takes one folder")
+        from calltape_analyzer.converting.flat_calls import Written
+        from calltape_analyzer.converting.safetensors_folder import read_safetensors_folder
+
+        with reading(_files_in(paths[0])):
+            made = Written(read_safetensors_folder(paths[0], out, overwrite=force))
+        _end(made, out)
+        return
+    with opened(paths, Part(calls, variant, target=target), runs=True) as tape:
+        try:
+            made = _converted(to, tape, out, onnx)
+        except TapeError as error:
+            if error.kind == "exists":
+                error.advice = "name another place"
+            raise
+        _end(made, out)
+
+
+def _files_in(folder: str) -> Iterator[str]:
+    """All files of a folder, and of the folders in it; no link is followed."""
+    for parent, _, names in os.walk(folder):
+        yield from (os.path.join(parent, name) for name in names)
+
+
+def _converted(to: Form, tape: Tape, out: Path, model: Path | None) -> Written:
+    if to is Form.onnx:
+        from calltape_analyzer.converting.onnx_test_data import write_onnx_test_data
+
+        return write_onnx_test_data(tape, out, model=model)
+    if to is Form.safetensors:
+        from calltape_analyzer.converting.flat_calls import Written
+        from calltape_analyzer.converting.safetensors_folder import write_safetensors_folder
+
+        return Written(write_safetensors_folder(tape, out))
+    from calltape_analyzer.converting import polygraphy_json
+
+    if to is Form.polygraphy:
+        return polygraphy_json.write_polygraphy_inputs(tape, out, model=model)
+    return polygraphy_json.write_polygraphy_outputs(tape, out, model=model)
+
+
+def _end(written: Written, out: Path) -> None:
+    left_out = dict(written._asdict())
+    calls, not_in_all = left_out.pop("calls"), left_out.pop("not_in_all")
+    line(f"{out}: {counted(calls, 'call')}")
+    if any(left_out.values()):
+        line(f"left out: {'; '.join(_left_out(written))}")
+    if not_in_all:
+        line(
+            f"note: only some of the calls have {some_of(not_in_all, _MAX_NAMED)}; for calls that "
+            "all have the same inputs choose one variant with --variant"
+        )
+
+
+def _left_out(written: Written) -> Iterator[str]:
+    if written.raised:
+        yield f"{counted(written.raised, 'call')} that raised"
+    if written.under_way:
+        yield f"{counted(written.under_way, 'call')} that had not ended"
+    if written.without_outputs:
+        yield f"outputs of {counted(written.without_outputs, 'call')}, which are not on the tape"
+    if written.not_tensors:
+        yield f"values that are no tensors: {some_of(written.not_tensors, _MAX_NAMED)}"
+    if written.not_inputs:
+        yield f"tensors that the model does not take: {some_of(written.not_inputs, _MAX_NAMED)}"
+
+
+@command
+def table(
+    paths: Paths,
+    out: Out,
+    leaves: Annotated[
+        bool, typer.Option("--leaves", help="A row per tensor of each call, not per call.")
+    ] = False,
+    target: OfTarget = None,
+    force: Force = False,
+) -> None:
+    """The calls as a table in a file.
+
+    OUT is a .parquet, .arrow or .csv file. A row per call: time, duration, thread, variant, class
+    of the exception, bytes, and the size of every symbol and dynamic axis; or, with --leaves, a row
+    per tensor. No values, texts or messages. docs/tables.md has the columns, and queries for DuckDB
+    and pandas.
+
+    \b
+    calltape table runs/ -o calls.parquet
+    calltape table runs/llm.tape -o leaves.parquet --leaves
+    """
+    from calltape_analyzer.tables.table_file import check_suffix, require_pyarrow, write_batches
+
+    check_suffix(out)
+    require_pyarrow()
+    with opened(paths, Part(target=target), runs=True) as tape:
+        if not leaves:
+            with reading(tape.paths):  # what a strange tape could make dear; rows cost time alike
+                tape.variants()
+        batches = tape.to_arrow(leaves=leaves)
+        rows = write_batches(batches, out, overwrite=force, inputs=tape.whole.paths)
+        facts = batches.schema.metadata or {}
+        left_out = int(facts.get(b"calltape.size_columns_left_out", b"0"))
+        if left_out:
+            complain(f"{out}: {left_out} more symbols and axes have no column; --leaves has them")
+        line(f"{out}: {counted(rows, 'row')}, {counted(len(batches.schema), 'column')}")
