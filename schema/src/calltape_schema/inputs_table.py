@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import pairwise
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -295,10 +295,7 @@ class Kind(Counts):
                 known.absorb(axis)
 
 
-P = TypeVar("P", "Row", "Kind")
-
-
-class _Room(Generic[P]):
+class _Room:
     """The rows of a table, or its kinds, by their hash. Those with the lowest hashes stay.
 
     Attributes:
@@ -312,16 +309,16 @@ class _Room(Generic[P]):
     """
 
     def __init__(self, cost: int, bulk: int, spill: Callable[[Any], None]) -> None:
-        self.parts: dict[int, P] = {}
+        self.parts: dict[int, Any] = {}
         self.below: int | None = None
         self._order: list[int] = []  # the hashes, negative, as a heap: the highest first
         self._max_cost, self._max_bulk = cost, bulk
         self._cost = self._bulk = 0
         self._spill = spill
 
-    def add(self, key: int, part: P) -> None:
+    def add(self, key: int, part: Row | Kind) -> None:
         """Adds calls to those of this hash."""
-        known: Any = self.parts.get(key)
+        known = self.parts.get(key)
         if known is not None:
             known.absorb(part)
         elif part.cost > self._max_cost // _LARGEST_PART or not _is_below(key, self.below):
@@ -342,14 +339,14 @@ class _Room(Generic[P]):
         while self._order and -self._order[0] >= below:
             self._spill(self._removed(-heapq.heappop(self._order)))
 
-    def take(self, is_wanted: Callable[[P], bool]) -> list[P]:
+    def take(self, is_wanted: Callable[[Any], bool]) -> list[Any]:
         """Removes parts, and gives them."""
         found = [self._removed(key) for key, part in [*self.parts.items()] if is_wanted(part)]
         self._order = [-key for key in self.parts]
         heapq.heapify(self._order)
         return found
 
-    def _removed(self, key: int) -> P:
+    def _removed(self, key: int) -> Any:
         part = self.parts.pop(key)
         self._cost -= part.cost
         self._bulk -= part.bulk
@@ -376,9 +373,9 @@ class InputsTable:
         self, max_rows: int = MAX_ROWS, max_bytes: int = MAX_ROW_BYTES, max_axes: int = MAX_AXES
     ) -> None:
         self.other = Counts()
-        self._kinds = _Room[Kind](max_axes, MAX_KIND_BYTES, self.other.add)
-        self._rows = _Room[Row](max_bytes, max_rows, self._add_coarser)
-        self._rooms: tuple[_Room[Any], ...] = self._rows, self._kinds
+        self._kinds = _Room(max_axes, MAX_KIND_BYTES, self.other.add)
+        self._rows = _Room(max_bytes, max_rows, self._add_coarser)
+        self._rooms = self._rows, self._kinds
         self.rows: dict[int, Row] = self._rows.parts
         self.kinds: dict[int, Kind] = self._kinds.parts
 

@@ -239,7 +239,7 @@ class Tree(Record):
             raise TapeError("invalid", "the structure does not fit its leaves and scalars")
         if any(one.leaf >= spec.leaves for one in self.ranges):
             raise TapeError("invalid", "a range of a leaf that the tree does not have")
-        for index, python_type in spec.scalar_types():
+        for index, python_type in spec.scalar_types:
             if type(self.scalars[index]) is not python_type:
                 found = type(self.scalars[index]).__name__
                 reason = f"scalar {index} is a {found}, but the structure has another type there"

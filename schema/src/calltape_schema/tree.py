@@ -304,20 +304,24 @@ class Structure(Record):
 
     @model_validator(mode="after")
     def _references_fit(self) -> Self:
-        problems = [
-            f"leaf {node.leaf} of {self.leaves}"
-            for node in walk(self.root)
-            if isinstance(node, TensorNode) and node.leaf >= self.leaves
-        ]
+        problems: list[str] = []
+        characters = 0
         scalars: dict[int, type] = {}
-        for scalar, expected in _scalars_of(self.root):
-            if scalar >= self.scalars:
-                problems.append(f"scalar {scalar} of {self.scalars}")
-            elif scalars.setdefault(scalar, expected) is not expected:
-                problems.append(f"scalar {scalar} with two types")
-        if _context_holds_tensor(self.root):
-            problems.append("a tensor in the context of a custom node")
-        if _characters_of_paths(self.root) > MAX_PATHS_CHARACTERS:
+        for node, path, is_context in _places(self.root):
+            characters += path
+            if isinstance(node, TensorNode):
+                if node.leaf >= self.leaves:
+                    problems.append(f"leaf {node.leaf} of {self.leaves}")
+                if is_context:
+                    problems.append("a tensor in the context of a custom node")
+            if isinstance(node, Described) and node.beside:
+                characters += sum(path + 1 + len(name) for name in node.beside)
+            for scalar, expected in _scalars_of(node):
+                if scalar >= self.scalars:
+                    problems.append(f"scalar {scalar} of {self.scalars}")
+                elif scalars.setdefault(scalar, expected) is not expected:
+                    problems.append(f"scalar {scalar} with two types")
+        if characters > MAX_PATHS_CHARACTERS:
             problems.append(f"paths of more than {MAX_PATHS_CHARACTERS} characters together")
         if problems:
             raise ValueError("; ".join(problems[:20]))
@@ -325,13 +329,11 @@ class Structure(Record):
 
     # A cached_property, because pydantic needs a microsecond to find a private attribute.
     @cached_property
-    def _scalar_types(self) -> tuple[tuple[int, type], ...]:
-        return tuple(dict(_scalars_of(self.root)).items())
-
     def scalar_types(self) -> tuple[tuple[int, type], ...]:
         """Pairs of a scalar's position and the Python type that it must have. A complex number is a
         tuple."""
-        return self._scalar_types
+        found = [pair for node in walk(self.root) for pair in _scalars_of(node)]
+        return tuple(dict(found).items())
 
 
 _SCALAR_TYPES: dict[str, type] = {
@@ -359,48 +361,32 @@ def walk(root: Any) -> Iterator[Any]:
             stack.append(node.context)
 
 
-def _scalars_of(root: Any) -> Iterator[tuple[int, type]]:
-    """Each scalar that a node refers to, and the type that it must have."""
-    for node in walk(root):
-        if isinstance(node, ScalarNode):
-            yield node.scalar, _SCALAR_TYPES[node.kind]
-        elif isinstance(node, OpaqueNode) and node.length is not None:
-            yield node.length, int
+def _scalars_of(node: Any) -> Iterator[tuple[int, type]]:
+    """The scalar that a node refers to, if it does, and the type that it must have."""
+    if isinstance(node, ScalarNode):
+        yield node.scalar, _SCALAR_TYPES[node.kind]
+    elif isinstance(node, OpaqueNode) and node.length is not None:
+        yield node.length, int
 
 
-def _context_holds_tensor(root: Any) -> bool:
-    stack = [(root, False)]
+def _places(root: Any) -> Iterator[tuple[Any, int, bool]]:
+    """All nodes, each with the number of characters of its path, and whether it is in the context
+    of a custom node. A long key stands once on the tape, but it is a part of the path of each node
+    below it."""
+    stack = [(root, 0, False)]
     while stack:
-        node, inside = stack.pop()
-        if inside and isinstance(node, TensorNode):
-            return True
-        stack.extend((child, inside) for child in children_of(node))
-        if isinstance(node, CustomNode):
-            stack.append((node.context, True))
-    return False
-
-
-def _characters_of_paths(root: Any) -> int:
-    """How many characters the paths of all nodes have together. A long key stands once on the tape,
-    but it is a part of the path of each node below it."""
-    total = 0
-    stack = [(root, 0)]
-    while stack:
-        node, length = stack.pop()
-        total += length
-        if isinstance(node, Described) and node.beside:
-            total += sum(length + 1 + len(name) for name in node.beside)
+        node, path, is_context = stack.pop()
+        yield node, path, is_context
         children = children_of(node)
         names: Sequence[Any] = range(len(children))
-        if isinstance(node, CustomNode):
-            stack.append((node.context, length + len(".context")))
-        elif isinstance(node, (DictNode, FieldsNode)):
+        if isinstance(node, (DictNode, FieldsNode)):
             names = node.keys if isinstance(node, DictNode) else node.fields
         stack.extend(
-            (child, length + 1 + len(str(name)))
-            for name, child in zip(names, children, strict=True)
+            (child, path + 1 + len(str(name)), is_context)
+            for name, child in zip(reversed(names), reversed(children), strict=True)
         )
-    return total
+        if isinstance(node, CustomNode):
+            stack.append((node.context, path + len(".context"), True))
 
 
 def document_like(spec: Structure, root: Any, leaves: int, scalars: int) -> dict[str, Any]:
