@@ -37,7 +37,7 @@ from calltape_schema.checksum import crc32
 from calltape_schema.errors import TapeError
 from calltape_schema.fields import Count, Many, Short, validated
 from calltape_schema.inputs_table import begun_hash, u64s
-from calltape_schema.packing import is_array, is_map, pack, unpack, unpack_plain
+from calltape_schema.packing import is_array, is_map, pack, unpack
 from calltape_schema.recent import Recent
 from calltape_schema.records import BlobFacts, CallRecord, Range, Tree
 from calltape_schema.tar import BLOCK, Member, blob_name, group_name, member_header, padding
@@ -463,9 +463,10 @@ def opened(content: bytes) -> tuple[bytes, bytes, bytes, int]:
         TapeError: ``damaged``, ``invalid`` or ``limit``.
     """
     try:
-        tape, sum_of_table, table, sum_of_documents, documents, size = unpack_plain(content)[:6]
+        found = unpack(content, MAX_MEMBER_BYTES)
+        tape, sum_of_table, table, sum_of_documents, documents, size = found[:6]
         is_whole = crc32(table) == sum_of_table and crc32(documents) == sum_of_documents
-    except (TypeError, ValueError):  # another form: what is no bytes has no checksum
+    except (TypeError, ValueError, LookupError):  # another form, such as text in place of bytes
         raise TapeError(
             "damaged", "not a group [tape, crc32, table, crc32, documents, size]"
         ) from None

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 
@@ -24,7 +23,7 @@ from calltape_schema.groups import (
     only_entry,
     opened,
 )
-from calltape_schema.inputs_table import InputsTable, u64s
+from calltape_schema.inputs_table import InputsTable, Row, u64s
 from calltape_schema.storage import Source, Window
 from calltape_schema.tar import BLOCK, END_MEMBER, Member, is_group, members
 
@@ -305,49 +304,52 @@ class Scan:
     def _difference(self, table: InputsTable, *, is_whole: bool) -> str | None:
         """In what a table differs from the calls that were found; None if it does not. Calls that
         are damaged are not found, which is told already."""
-        found = Counter(self.inputs)
-        others = sum([kind.kept for kind in table.kinds.values()]) + table.other.kept
-        for key, row in table.rows.items():
-            calls = found.pop(key, 0)
-            if calls > row.kept:
-                return "calls have inputs more often than it says"
-            if is_whole and calls < row.kept:
-                return "it has inputs that no call has, or more often than calls have them"
-        if found.total() > others:
-            return "it does not have the inputs of all calls"
-        if is_whole and found.total() < others:
-            return "it has calls without a row that are not there"
-        return self._misplaced(table, is_whole=is_whole)
-
-    def _misplaced(self, table: InputsTable, *, is_whole: bool) -> str | None:
-        """Whether rows tell wrong numbers of calls, or how many of them raised."""
-        lowest: dict[int, int] = {}
-        highest: dict[int, int] = {}
-        raised: Counter[int] = Counter()
+        found: dict[int, list[int]] = {}  # calls, the lowest number, the highest, how many raised
         for number, key, place in zip(self.numbers, self.inputs, self.places, strict=True):
-            row = table.rows.get(key)
-            if row is None:
+            raised = place >> 32 & RAISED
+            known = found.get(key)
+            if known is None:
+                found[key] = [1, number, number, raised]
                 continue
-            if not row.first <= number <= row.last:
-                return "a call has a number that its row does not allow"
-            lowest[key] = min(lowest.get(key, number), number)
-            highest[key] = max(highest.get(key, number), number)
-            if place >> 32 & RAISED:
-                raised[key] += 1
-        for key, number in lowest.items():
-            row = table.rows[key]
-            unknown = row.seen - (row.kept if is_whole else 0)
-            if number < (row.example or 0) or (is_whole and number != row.example):
-                return "a row names another call as the first"
-            if (
-                is_whole
-                and row.kept == row.seen
-                and (row.first, row.last) != (number, highest[key])
-            ):
-                return "a row has other calls as the first and the last"
-            if not raised[key] <= row.raised <= raised[key] + unknown:
-                return "other calls raised than it says"
+            known[0] += 1
+            known[3] += raised
+            if number > known[2]:
+                known[2] = number
+            elif number < known[1]:
+                known[1] = number
+        for key, row in table.rows.items():
+            told = _difference_of(row, found.pop(key, None), is_whole=is_whole)
+            if told is not None:
+                return told
+        others = sum([kind.kept for kind in table.kinds.values()]) + table.other.kept
+        calls = sum([known[0] for known in found.values()])
+        if calls > others:
+            return "it does not have the inputs of all calls"
+        if is_whole and calls < others:
+            return "it has calls without a row that are not there"
         return None
+
+
+def _difference_of(row: Row, found: list[int] | None, *, is_whole: bool) -> str | None:
+    """In what a row differs from the calls that were found with its inputs."""
+    calls, lowest, highest, raised = found or (0, 0, 0, 0)
+    if calls > row.kept:
+        return "calls have inputs more often than it says"
+    if is_whole and calls < row.kept:
+        return "it has inputs that no call has, or more often than calls have them"
+    if not calls:
+        return None
+    if lowest < row.first or highest > row.last:
+        return "a call has a number that its row does not allow"
+    if lowest < (row.example or 0) or (is_whole and lowest != row.example):
+        return "a row names another call as the first"
+    is_all = is_whole and row.kept == row.seen
+    if is_all and (row.first, row.last) != (lowest, highest):
+        return "a row has other calls as the first and the last"
+    unknown = row.seen - (row.kept if is_whole else 0)
+    if not raised <= row.raised <= raised + unknown:
+        return "other calls raised than it says"
+    return None
 
 
 class _Numbers:
