@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.report import Row, table
-from calltape_schema.endings import Coverage
+from calltape_schema.end import Coverage
 from calltape_schema.groups import NewCall
 from calltape_schema.inputs_table import inputs_hash
 from calltape_schema.leaves import encode_leaves

@@ -18,8 +18,7 @@ import torch
 
 from calltape_schema import __version__
 from calltape_schema.blob import Stored, build_header, stored_as
-from calltape_schema.end import End, decode_end, deflated, encode_end
-from calltape_schema.endings import Coverage
+from calltape_schema.end import Coverage, End, decode_end, deflated, encode_end
 from calltape_schema.groups import NewCall
 from calltape_schema.inputs_table import InputsTable, inputs_hash
 from calltape_schema.leaves import Leaf, encode_leaves

@@ -33,11 +33,10 @@ from calltape_schema.bounds import (
     MAX_RANK,
     MAX_REFERENCES,
 )
-from calltape_schema.checksum import crc32
 from calltape_schema.errors import TapeError
 from calltape_schema.fields import Count, Many, Short, validated
 from calltape_schema.inputs_table import begun_hash, u64s
-from calltape_schema.packing import is_array, is_map, pack, unpack
+from calltape_schema.packing import crc32, is_array, is_map, pack, unpack
 from calltape_schema.recent import Recent
 from calltape_schema.records import BlobFacts, CallRecord, Range, Tree
 from calltape_schema.tar import BLOCK, Member, blob_name, group_name, member_header, padding

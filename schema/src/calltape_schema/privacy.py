@@ -1,23 +1,24 @@
-"""What tells data of users from names and settings that stand in code. The recorder withholds by
-these rules, and the analyzer redacts by them."""
+"""What tells data of users from names and settings that stand in code, and the patterns of paths in
+which users name leaves whose values are withheld: ``mask``, ``cache.*``, ``outputs.*``.
+
+The recorder withholds by these rules, and the analyzer redacts by them. A leaf has several names
+where it can be named by its place and by its parameter. A pattern matches all leaves below what it
+names as well.
+"""
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Collection, Iterable, Iterator
+from fnmatch import fnmatchcase
 from typing import Any
 
 __all__ = [
-    "FEWEST_RANGED",
-    "FEW_NUMBERS",
-    "SMALL",
-    "is_name",
-    "is_position",
-    "is_setting",
-    "is_without_text",
-    "length_of_text",
+    "FEWEST_RANGED", "FEW_NUMBERS", "SMALL", "deciding", "is_exact", "is_name", "is_position",
+    "is_setting", "is_without_text", "length_of_text", "matches", "matches_whole", "specificity",
     "without_text",
-]
+]  # fmt: skip
 
 FEWEST_RANGED = 1024
 """With at least this many different elements, the range of a withheld integer tensor says little of
@@ -76,3 +77,42 @@ def without_text(text: str) -> str:
 def is_without_text(text: str) -> bool:
     """Whether only the length of a text is left."""
     return _LENGTH.fullmatch(text) is not None
+
+
+_WILDCARDS = frozenset("*?[")
+_CLOSING = "]"
+
+
+def matches(pattern: str, names: Iterable[str]) -> bool:
+    """Whether one of the names of a leaf is that of the pattern, or is below it."""
+    below = f"{pattern}.*"
+    return any(fnmatchcase(name, pattern) or fnmatchcase(name, below) for name in names)
+
+
+def matches_whole(pattern: str, names: Iterable[str]) -> bool:
+    """The same, but ``x.*`` matches ``x`` as well: where ``x`` is a bare tensor it has no parts,
+    and who wants all parts treated wants it treated."""
+    return matches(pattern.removesuffix(".*"), names)
+
+
+def deciding(pairs: Iterable[tuple[str, str]], names: Collection[str]) -> Iterator[tuple[str, str]]:
+    """The pairs whose pattern matches a leaf. The first one decides.
+
+    Args:
+        pairs: of a pattern and what becomes of the value (``"all"`` keeps it), the last one that
+            was given first.
+        names: of the leaf.
+    """
+    for pattern, kept in pairs:
+        if (matches if kept == "all" else matches_whole)(pattern, names):
+            yield pattern, kept
+
+
+def is_exact(pattern: str) -> bool:
+    """Whether a pattern has no wildcards, and so names one value."""
+    return _WILDCARDS.isdisjoint(pattern)
+
+
+def specificity(pattern: str) -> int:
+    """How many characters of a pattern are no wildcards."""
+    return sum(character not in _WILDCARDS and character != _CLOSING for character in pattern)

@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from calltape_schema.bounds import MAX_COUNT, MAX_INDEX_BYTES
-from calltape_schema.end import ENTRY_BYTES, End, IndexEntry, deflated, encode_end
-from calltape_schema.endings import Coverage, Dump
+from calltape_schema.end import ENTRY_BYTES, Coverage, Dump, End, IndexEntry, deflated, encode_end
 from calltape_schema.errors import TapeError
 from calltape_schema.groups import Append, NewCall, member, planned
 from calltape_schema.inputs_table import InputsTable

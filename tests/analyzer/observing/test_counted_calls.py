@@ -9,7 +9,7 @@ import torch
 
 from calltape_analyzer import filter_tape, open_tape
 from calltape_recorder import First, FlightRecorder, Recorder
-from calltape_schema.endings import Coverage
+from calltape_schema.end import Coverage
 from calltape_schema.inputs_table import Counts, InputsTable
 from tests.analyzer.observing.forging import (
     FORGED,

@@ -26,8 +26,7 @@ from calltape_analyzer import (
 from calltape_analyzer.reading import tape_file
 from calltape_recorder import record
 from calltape_schema import reader as schema_reader
-from calltape_schema.end import End, deflated
-from calltape_schema.endings import Coverage
+from calltape_schema.end import Coverage, End, deflated
 from calltape_schema.inputs_table import Counts, InputsTable
 from calltape_schema.leaves import decode_leaves, encode_leaves
 from calltape_schema.scan import Scan

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from calltape_analyzer import RedactionError, TapeError, UsageError, open_tape, redact, replay
 from calltape_analyzer.redacting import keyed_redaction
 from calltape_recorder import record
-from calltape_schema.endings import Coverage
+from calltape_schema.end import Coverage
 from calltape_schema.storage import BytesSink
 from calltape_schema.writer import TapeWriter
 from tests.analyzer.redacting.answers import answers, differing, programs_of, replaced_numbers

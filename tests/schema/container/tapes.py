@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from calltape_schema.blob import Stored, build_header, joined
-from calltape_schema.endings import Coverage
+from calltape_schema.end import Coverage
 from calltape_schema.errors import TapeError
 from calltape_schema.groups import GroupedRecord, NewCall
 from calltape_schema.inputs_table import InputsTable, inputs_hash

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from calltape_schema.bounds import GROUP_BYTES, MAX_GROUP_BYTES, MAX_GROUP_CALLS, MAX_INFLATION
-from calltape_schema.end import IndexEntry, decode_end, deflated, encode_end
-from calltape_schema.endings import Coverage
+from calltape_schema.end import Coverage, IndexEntry, decode_end, deflated, encode_end
 from calltape_schema.errors import TapeError
 from calltape_schema.groups import NewCall, group_of, member, planned
 from calltape_schema.inputs_table import begun_hash, inputs_hash

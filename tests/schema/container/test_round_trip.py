@@ -7,7 +7,7 @@ import tarfile
 
 import pytest
 
-from calltape_schema.endings import Coverage
+from calltape_schema.end import Coverage
 from calltape_schema.errors import TapeError
 from calltape_schema.groups import planned
 from calltape_schema.reader import TapeReader

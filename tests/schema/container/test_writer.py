@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from calltape_schema.endings import Coverage
+from calltape_schema.end import Coverage
 from calltape_schema.errors import TapeError
 from calltape_schema.reader import TapeReader
 from calltape_schema.storage import BytesSink, BytesSource

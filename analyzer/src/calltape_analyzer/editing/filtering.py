@@ -18,7 +18,7 @@ from calltape_analyzer.errors import UsageError
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import some_of
 from calltape_analyzer.writing.coverage import new_coverage
-from calltape_schema.endings import Coverage
+from calltape_schema.end import Coverage
 
 __all__ = ["filter_tape"]
 

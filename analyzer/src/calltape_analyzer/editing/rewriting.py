@@ -29,7 +29,7 @@ from calltape_analyzer.writing.coverage import calls_in, coverage_for
 from calltape_analyzer.writing.lineage import derived
 from calltape_analyzer.writing.tape_writer import TapeWriter
 from calltape_schema.bounds import MAX_GROUP_CALLS
-from calltape_schema.endings import Coverage, Dump
+from calltape_schema.end import Coverage, Dump
 from calltape_schema.errors import LostCallsError, TapeError
 from calltape_schema.inputs_table import InputsTable
 from calltape_schema.records import CallRecord, Manifest

@@ -29,13 +29,15 @@ from calltape_analyzer.pytree.result_values import ITSELF
 from calltape_schema.attributes import (
     MAX_NESTED,
     MAX_VALUES,
+    WRAPPERS,
     attributes_of,
+    held_by,
     is_in_its_module,
+    is_wrapped,
     names_beside,
     names_on_tensor,
 )
 from calltape_schema.cache_classes import is_cache
-from calltape_schema.containers import WRAPPERS, held_by, is_wrapped
 from calltape_schema.tree import (
     BoolNode,
     DictNode,

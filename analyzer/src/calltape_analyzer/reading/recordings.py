@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Protocol, TypeVar
 
 from calltape_analyzer.reading.segment import UNSEALED, Segment
-from calltape_schema.endings import Coverage, Dump
+from calltape_schema.end import Coverage, Dump
 
 __all__ = [
     "CountedFile",

@@ -25,15 +25,13 @@ from calltape_analyzer.reading.tape_file import TapeBytes, TapeFile, is_ahead
 from calltape_analyzer.reading.urls import is_url, local_path
 from calltape_schema.blob import Stored, build_header, joined, stored_as
 from calltape_schema.bounds import MAX_COUNT
-from calltape_schema.checksum import crc32
-from calltape_schema.end import End
-from calltape_schema.endings import Coverage
+from calltape_schema.end import Coverage, End
 from calltape_schema.errors import Kind, TapeError
 from calltape_schema.groups import CALL_BYTES, GroupedRecord
 from calltape_schema.history import Source
 from calltape_schema.inputs_table import InputsTable
 from calltape_schema.leaves import Leaf
-from calltape_schema.packing import pack
+from calltape_schema.packing import crc32, pack
 from calltape_schema.reader import Extent, Holder, TapeReader, TensorPlace
 from calltape_schema.records import BlobFacts, Manifest, Tree, encode_manifest
 from calltape_schema.scan import Scan

@@ -22,8 +22,8 @@ from typing_extensions import Self
 from calltape_analyzer.reading.compressed import is_compressed, unpacked
 from calltape_analyzer.reading.file_descriptors import Descriptors, no_descriptor
 from calltape_analyzer.reading.urls import is_url
-from calltape_schema.checksum import crc32
 from calltape_schema.errors import TapeError
+from calltape_schema.packing import crc32
 
 __all__ = ["TapeBytes", "TapeFile", "crc32_after_zeros", "descriptors", "holds_no_call", "is_ahead"]
 

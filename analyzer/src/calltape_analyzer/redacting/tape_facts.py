@@ -10,7 +10,7 @@ import re
 
 from calltape_analyzer.editing.rewriting import Revision
 from calltape_analyzer.redacting.call_redaction import CallRedaction
-from calltape_schema.endings import Dump
+from calltape_schema.end import Dump
 from calltape_schema.history import Source, Step
 from calltape_schema.inputs_table import InputsTable
 from calltape_schema.privacy import without_text

@@ -19,7 +19,7 @@ from calltape_analyzer.reading.damage import Damage
 from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.reading.urls import without_secrets
 from calltape_analyzer.writing.coverage import DAMAGED
-from calltape_schema.endings import Coverage
+from calltape_schema.end import Coverage
 from calltape_schema.errors import TapeError
 from calltape_schema.history import Source
 from calltape_schema.inputs_table import InputsTable, Row, inputs_hash

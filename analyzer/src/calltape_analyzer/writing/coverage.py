@@ -15,7 +15,7 @@ from calltape_analyzer.reading.recordings import CountedFile, coverage_of
 from calltape_analyzer.reading.segment import UNSEALED, Segment
 from calltape_analyzer.writing.tape_writer import LEFT_OUT
 from calltape_schema.bounds import MAX_COUNT
-from calltape_schema.endings import Coverage
+from calltape_schema.end import Coverage
 from calltape_schema.errors import TapeError
 
 __all__ = ["DAMAGED", "calls_in", "coverage_for", "coverage_of_numbers", "new_coverage"]

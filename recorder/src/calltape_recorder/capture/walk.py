@@ -54,13 +54,15 @@ from calltape_schema.attributes import (
     MAX_VALUES,
     attributes_of,
     dict_getter,
+    held_by,
+    is_jagged_class,
+    is_wrapped,
+    jagged_parts,
     names_beside,
     slots_of,
 )
 from calltape_schema.bounds import MAX_KEY_CHARACTERS
 from calltape_schema.cache_classes import is_cache
-from calltape_schema.containers import held_by, is_wrapped
-from calltape_schema.nested_tensors import is_jagged_class, jagged_parts
 from calltape_schema.plain_classes import (
     class_attribute,
     has_own_hash,

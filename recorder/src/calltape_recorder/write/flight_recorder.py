@@ -10,7 +10,7 @@ from calltape_recorder.bounds import MAX_DUMPS, MAX_REASON_CHARACTERS
 from calltape_recorder.call import Call
 from calltape_recorder.keep.policies import FlightRecorder
 from calltape_recorder.threads import RLock
-from calltape_schema.endings import Dump
+from calltape_schema.end import Dump
 
 __all__ = ["HeldCalls"]
 
