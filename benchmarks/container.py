@@ -25,13 +25,12 @@ from benchmarks.report import Row, table
 from calltape_schema.end import Coverage
 from calltape_schema.groups import NewCall
 from calltape_schema.inputs_table import inputs_hash
-from calltape_schema.leaves import encode_leaves
 from calltape_schema.packing import pack
 from calltape_schema.reader import TapeReader
 from calltape_schema.records import Manifest, Producer
 from calltape_schema.storage import BytesSource, Window
 from calltape_schema.tar import members
-from calltape_schema.tree import encode_structure
+from calltape_schema.tree import encode_leaves, encode_structure
 from calltape_schema.writer import TapeWriter
 
 MANIFEST = Manifest(

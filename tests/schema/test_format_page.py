@@ -16,7 +16,6 @@ from calltape_schema import (
     end,
     groups,
     inputs_table,
-    leaves,
     records,
     tree,
 )
@@ -29,7 +28,7 @@ PROSE = re.sub(r"```.*?```", "", PAGE, flags=re.DOTALL)
 CODE_SPANS = set(re.findall(r"`\"?([^`\"\n]+)\"?`", PROSE))
 MODELS = {
     value: None
-    for module in (tree, leaves, records, groups, end, inputs_table)
+    for module in (tree, records, groups, end, inputs_table)
     for value in vars(module).values()
     if isinstance(value, type(BaseModel))
     if value not in (BaseModel, Record) and value.__module__ != "calltape_schema.traffic"

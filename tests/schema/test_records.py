@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calltape_schema import records
-from calltape_schema.leaves import encode_leaves
 from calltape_schema.packing import pack, seal_envelope
 from calltape_schema.records import (
     CallRecord,
@@ -22,7 +21,7 @@ from calltape_schema.records import (
     decode_manifest,
     encode_manifest,
 )
-from calltape_schema.tree import encode_structure
+from calltape_schema.tree import encode_leaves, encode_structure
 from tests.schema.raising import raises
 
 TAPE = bytes(range(16))

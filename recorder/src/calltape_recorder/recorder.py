@@ -35,7 +35,7 @@ from calltape_recorder.pipeline import Pipeline, child_path, free_path
 from calltape_recorder.threads import RLock, value_of
 from calltape_schema import TapeError
 from calltape_schema.empty_tapes import why_empty
-from calltape_schema.plain_classes import name_of
+from calltape_schema.objects import name_of
 from calltape_schema.records import Observed, Target
 
 __all__ = ["Recorder", "record"]

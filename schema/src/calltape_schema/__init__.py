@@ -14,8 +14,6 @@ from calltape_schema.errors import Kind, Problem, TapeError
 
 if TYPE_CHECKING:
     from calltape_schema.end import Coverage, Dump
-    from calltape_schema.history import Source, Step
-    from calltape_schema.leaves import Leaf, Quantizer
     from calltape_schema.records import (
         BlobFacts,
         CallRecord,
@@ -29,6 +27,8 @@ if TYPE_CHECKING:
         Range,
         Rank,
         Segment,
+        Source,
+        Step,
         Target,
         Tree,
     )
@@ -42,8 +42,10 @@ if TYPE_CHECKING:
         DictNode,
         EnumNode,
         FieldsNode,
+        Leaf,
         NoneNode,
         OpaqueNode,
+        Quantizer,
         ScalarNode,
         SequenceNode,
         Structure,
@@ -94,7 +96,7 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-_HOMES = ("records", "tree", "leaves", "end", "history")
+_HOMES = ("records", "tree", "end")
 
 
 def __getattr__(name: str) -> Any:

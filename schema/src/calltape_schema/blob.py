@@ -22,8 +22,8 @@ from calltape_schema.bounds import (
     MAX_RANK,
 )
 from calltape_schema.errors import TapeError
-from calltape_schema.leaves import Leaf
 from calltape_schema.packing import is_list, is_map
+from calltape_schema.tree import Leaf
 
 __all__ = [
     "ALIGNMENT",

@@ -8,7 +8,7 @@ for a name that stands here.
 
 from __future__ import annotations
 
-from calltape_schema.plain_classes import module_of, mro_of, name_of
+from calltape_schema.objects import module_of, mro_of, name_of
 
 __all__ = [
     "ARGUMENT_WORDS", "CACHES", "CACHE_ENDING", "COUNTERS", "DERIVED", "LAYERS",

@@ -23,7 +23,6 @@ from calltape_schema.groups import (
     group_of,
     member_content,
 )
-from calltape_schema.leaves import Leaf
 from calltape_schema.packing import pack
 from calltape_schema.recent import Recent
 from calltape_schema.records import Manifest, decode_manifest
@@ -38,6 +37,7 @@ from calltape_schema.tar import (
     is_group,
     parse_header,
 )
+from calltape_schema.tree import Leaf
 
 __all__ = ["Chain", "Extent", "Holder", "TapeReader", "TensorPlace"]
 

@@ -1,10 +1,11 @@
-"""The pytree spec: the containers, types and keys of the arguments or outputs of one call.
+"""The pytree spec: the containers, types and keys of the arguments or outputs of one call, and the
+facts of its tensors.
 
-In comes plain data or bytes; out goes a :class:`Structure` of nodes. The tree of a call has three
-parts, because they change at different rates from call to call:
+In come plain data or bytes; out go bytes, a :class:`Structure` of nodes, :class:`Leaf` models. The
+tree of a call has three parts, because they change at different rates from call to call:
 
-- the *structure* (containers, types, keys, flags), in this module, repeats. It is encoded once, and
-  equal bytes are decoded once,
+- the *structure* (containers, types, keys, flags) repeats. It is encoded once, and equal bytes are
+  decoded once,
 - the *leaves* (dtype, shape, device, ... of each tensor) change with the shapes,
 - the *scalars* (ints, floats, text) may change with every call, and stand in the call record.
 
@@ -13,8 +14,10 @@ A node refers to leaves and scalars by position: ``{"kind": "tensor", "leaf": 3}
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, PlainValidator, TypeAdapter, model_validator
@@ -23,13 +26,15 @@ from typing_extensions import Self
 from calltape_schema.bounds import (
     MAX_ALIKE,
     MAX_AUTOCASTS,
+    MAX_ELEMENTS,
     MAX_KEY_CHARACTERS,
     MAX_KEY_PARTS,
     MAX_LEAVES,
     MAX_NODES,
     MAX_PATHS_CHARACTERS,
+    MAX_RANK,
 )
-from calltape_schema.fields import Index, Many, Name, Record, TypeName, decoder
+from calltape_schema.fields import Index, Many, Name, Record, Size, TypeName, decoder
 from calltape_schema.packing import is_array, pack
 from calltape_schema.recent import Interner
 
@@ -43,17 +48,22 @@ __all__ = [
     "DictNode",
     "EnumNode",
     "FieldsNode",
+    "Leaf",
     "Node",
     "NoneNode",
     "OpaqueNode",
+    "Quantizer",
     "ScalarNode",
     "SequenceNode",
     "Structure",
     "TensorNode",
     "are_distinct",
+    "checked_leaves",
     "children_of",
+    "decode_leaves",
     "decode_structure",
     "document_like",
+    "encode_leaves",
     "encode_structure",
     "fits_as_key",
 ]
@@ -409,11 +419,95 @@ def encode_structure(document: Any) -> bytes:
         TapeError: ``invalid`` or ``limit``.
     """
     data = pack(document)
-    _decode(data)  # not remembered: a recorder does not need it, and it takes much more memory
+    _decode_structure(
+        data
+    )  # not remembered: a recorder does not need it, and it takes much more memory
     return data
 
 
-_decode = decoder(_structures, "structure")
-decode_structure: Callable[[bytes], Structure] = Interner(_decode)
+_decode_structure = decoder(_structures, "structure")
+decode_structure: Callable[[bytes], Structure] = Interner(_decode_structure)
 """The structure from its bytes. Equal bytes give the same object while it is remembered. Raises
 ``TapeError`` (``invalid``, ``damaged`` or ``limit``)."""
+
+
+class Quantizer(Record):
+    """The quantization of a whole tensor: ``real = scale * (stored - zero_point)``."""
+
+    scheme: Literal["per_tensor_affine", "per_tensor_symmetric"]
+    scale: float
+    zero_point: int
+
+
+class Leaf(Record):
+    """The facts of one tensor.
+
+    ``dtype``, ``shape`` and ``strides`` (in elements; None if contiguous) are those of the tensor,
+    in torch's terms. ``key`` names its bytes in the blob. A leaf without a key was not kept, and
+    ``missing`` says why. :func:`calltape_schema.blob.stored_as` says which entry of the blob
+    follows from these facts.
+    """
+
+    dtype: Annotated[str, Field(max_length=64)]
+    shape: Annotated[Many[Size], Field(max_length=MAX_RANK)]
+    key: Annotated[str, Field(max_length=1024, min_length=1)] | None = None
+    missing: Name | None = None
+    strides: Many[Annotated[int, Field(ge=0, le=MAX_ELEMENTS)]] | None = None
+    expanded: Annotated[
+        Many[Annotated[int, Field(ge=0, lt=MAX_RANK)]], Field(max_length=MAX_RANK)
+    ] = ()
+    device: Annotated[str, Field(max_length=64)] = "cpu"
+    layout: Annotated[str, Field(max_length=64)] = "strided"
+    requires_grad: bool = False
+    inference: bool = False
+    conj: bool = False
+    neg: bool = False
+    subclass: TypeName | None = None
+    storage: Index | None = None
+    offset: Size = 0
+    quantizer: Quantizer | None = None
+
+    @model_validator(mode="after")
+    def _sizes_fit(self) -> Self:
+        # A size of 0 must not hide that the product of the other sizes is too large.
+        if math.prod(max(size, 1) for size in self.shape) > MAX_ELEMENTS:
+            raise ValueError("more elements than fit in 63 bits")
+        if self.strides is not None and len(self.strides) != len(self.shape):
+            raise ValueError(f"{len(self.strides)} strides for {len(self.shape)} sizes")
+        if any(axis >= len(self.shape) for axis in self.expanded):
+            raise ValueError(f"expanded axes {self.expanded} of rank {len(self.shape)}")
+        if any(after <= axis for axis, after in pairwise(self.expanded)):
+            raise ValueError(f"expanded axes {self.expanded} do not ascend")
+        if self.offset and self.storage is None:
+            raise ValueError("an offset in memory that is shared with no leaf")
+        if (self.key is None) == (self.missing is None):
+            raise ValueError("not either a key or a reason why the value is missing")
+        if self.key is None and self.quantizer is not None:
+            raise ValueError("a quantizer without the elements that it follows from")
+        return self
+
+
+_leaves: TypeAdapter[tuple[Leaf, ...]] = TypeAdapter(
+    Annotated[Many[Leaf], Field(max_length=MAX_LEAVES)]
+)
+
+
+def encode_leaves(document: list[dict[str, Any]]) -> bytes:
+    """Validates and encodes the leaves of one tree.
+
+    Raises:
+        TapeError: ``invalid`` or ``limit``: no reader would accept them.
+    """
+    return checked_leaves(document)[0]
+
+
+def checked_leaves(document: list[dict[str, Any]]) -> tuple[bytes, tuple[Leaf, ...]]:
+    """Like :func:`encode_leaves`, and the decoded leaves too. They are not remembered: a recorder
+    does not need them again, and they take many times the memory of the bytes."""
+    data = pack(document)
+    return data, _decode_leaves(data)
+
+
+_decode_leaves = decoder(_leaves, "leaves")
+decode_leaves: Callable[[bytes], tuple[Leaf, ...]] = Interner(_decode_leaves)
+"""The leaves from their bytes. Equal bytes give the same tuple while it is remembered."""

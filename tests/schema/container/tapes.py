@@ -12,12 +12,11 @@ from calltape_schema.end import Coverage
 from calltape_schema.errors import TapeError
 from calltape_schema.groups import GroupedRecord, NewCall
 from calltape_schema.inputs_table import InputsTable, inputs_hash
-from calltape_schema.leaves import Leaf, encode_leaves
 from calltape_schema.packing import pack
 from calltape_schema.reader import Holder, TapeReader
 from calltape_schema.records import Manifest, Producer
 from calltape_schema.storage import BytesSink, BytesSource
-from calltape_schema.tree import encode_structure
+from calltape_schema.tree import Leaf, encode_leaves, encode_structure
 from calltape_schema.writer import TapeWriter
 
 TAPE = bytes(range(16))

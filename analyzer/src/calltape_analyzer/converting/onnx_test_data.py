@@ -17,7 +17,7 @@ from calltape_analyzer.converting.written import Written
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.tape import Tape
 from calltape_schema.blob import stored_as
-from calltape_schema.leaves import Leaf
+from calltape_schema.tree import Leaf
 
 __all__ = ["write_onnx_test_data"]
 

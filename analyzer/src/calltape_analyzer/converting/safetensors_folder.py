@@ -33,7 +33,6 @@ from calltape_schema import __version__
 from calltape_schema.blob import header_size, parse_header
 from calltape_schema.bounds import MAX_DOCUMENT_BYTES, MAX_STEPS
 from calltape_schema.errors import TapeError
-from calltape_schema.history import Step
 from calltape_schema.packing import (
     is_array,
     is_list,
@@ -48,6 +47,7 @@ from calltape_schema.records import (
     VERSION,
     Manifest,
     Producer,
+    Step,
     decode_call,
     decode_manifest,
     encode_manifest,

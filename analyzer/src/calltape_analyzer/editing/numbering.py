@@ -16,8 +16,7 @@ from calltape_analyzer.errors import UsageError
 from calltape_analyzer.reading.recordings import coverage_of, recordings_of
 from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.text import some_of
-from calltape_schema.history import Step
-from calltape_schema.records import Manifest
+from calltape_schema.records import Manifest, Step
 
 __all__ = ["Numbering", "Origin", "numbering_of", "origin_of", "origins_of"]
 

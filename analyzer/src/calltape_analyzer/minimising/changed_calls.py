@@ -12,9 +12,8 @@ from typing import Any
 
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.writing.built_calls import BuiltCall
-from calltape_schema.leaves import encode_leaves
 from calltape_schema.records import Range, Tree
-from calltape_schema.tree import document_like, encode_structure
+from calltape_schema.tree import document_like, encode_leaves, encode_structure
 
 __all__ = ["ChangedCall", "is_changed", "without_outcome"]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from calltape_analyzer.minimising.changed_calls import ChangedCall
 from calltape_analyzer.minimising.search import Search
 from calltape_analyzer.reading.call import Call
-from calltape_schema.leaves import Leaf
+from calltape_schema.tree import Leaf
 
 __all__ = ["share_values"]
 

@@ -9,7 +9,7 @@ from calltape_analyzer.minimising.changed_calls import ChangedCall
 from calltape_analyzer.minimising.halving import without_most
 from calltape_analyzer.minimising.search import Search
 from calltape_analyzer.pytree.tensors import dtype_of
-from calltape_schema.leaves import Leaf
+from calltape_schema.tree import Leaf
 
 __all__ = ["simplify_values"]
 

@@ -18,8 +18,8 @@ from typing import Any, Literal
 from calltape_analyzer.pytree.classes import name_of
 from calltape_analyzer.pytree.flattening import FlatTree, flatten
 from calltape_analyzer.pytree.nested_tensors import is_shapeless, nested_parts
-from calltape_schema.attributes import NESTED_TENSOR
 from calltape_schema.cache_classes import is_cache
+from calltape_schema.objects import NESTED_TENSOR
 from calltape_schema.tree import (
     BoolNode,
     ClassNode,

@@ -21,9 +21,8 @@ from calltape_analyzer.reading.segment import UNDER_WAY, Segment
 from calltape_analyzer.text import counted
 from calltape_schema.errors import TapeError
 from calltape_schema.groups import Elsewhere, GroupedRecord
-from calltape_schema.leaves import Leaf
 from calltape_schema.records import BlobFacts, CallRecord, Manifest, ModelError, Tree
-from calltape_schema.tree import Node
+from calltape_schema.tree import Leaf, Node
 
 __all__ = ["Call", "Side", "advice_on_outputs"]
 

@@ -28,14 +28,13 @@ from calltape_schema.bounds import MAX_COUNT
 from calltape_schema.end import Coverage, End
 from calltape_schema.errors import Kind, TapeError
 from calltape_schema.groups import CALL_BYTES, GroupedRecord
-from calltape_schema.history import Source
 from calltape_schema.inputs_table import InputsTable
-from calltape_schema.leaves import Leaf
 from calltape_schema.packing import crc32, pack
 from calltape_schema.reader import Extent, Holder, TapeReader, TensorPlace
-from calltape_schema.records import BlobFacts, Manifest, Tree, encode_manifest
+from calltape_schema.records import BlobFacts, Manifest, Source, Tree, encode_manifest
 from calltape_schema.scan import Scan
 from calltape_schema.tar import END_MEMBER, Member, group_name
+from calltape_schema.tree import Leaf
 
 __all__ = [
     "LEFT_OUT",

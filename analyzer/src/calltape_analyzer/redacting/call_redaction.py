@@ -20,10 +20,9 @@ from calltape_analyzer.redacting.new_values import NewValue, NewValues
 from calltape_analyzer.redacting.treatment import Treatment
 from calltape_analyzer.redacting.tree_plan import Fates, TreePlan
 from calltape_schema.inputs_table import InputsTable, Kind
-from calltape_schema.leaves import Leaf, encode_leaves
 from calltape_schema.privacy import is_setting, without_text
 from calltape_schema.records import CallRecord, ModelError, Range, Tree
-from calltape_schema.tree import ScalarNode, Structure, decode_structure
+from calltape_schema.tree import Leaf, ScalarNode, Structure, decode_structure, encode_leaves
 
 __all__ = ["CallRedaction"]
 

@@ -15,8 +15,8 @@ from calltape_analyzer.redacting.tensor_values import Drawn, NoiseRange, is_mask
 from calltape_analyzer.redacting.treatment import Treatment
 from calltape_analyzer.redacting.value_facts import ValueFacts, is_computable
 from calltape_analyzer.writing.stored_values import stored_bytes
-from calltape_schema.leaves import Leaf
 from calltape_schema.records import Range, Tree
+from calltape_schema.tree import Leaf
 
 __all__ = ["NewValue", "NewValues"]
 

@@ -12,8 +12,7 @@ from calltape_analyzer.editing.edit_report import EditReport
 from calltape_analyzer.editing.rewriting import Revision, Rewriting, rewrite
 from calltape_analyzer.redacting.tape_facts import foreign_step, own_step
 from calltape_analyzer.tape import Tape
-from calltape_schema.history import Step
-from calltape_schema.records import Manifest
+from calltape_schema.records import Manifest, Step
 
 __all__ = ["copy_redacted", "is_redacted_as_a_whole"]
 

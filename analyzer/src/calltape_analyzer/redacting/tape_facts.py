@@ -11,10 +11,9 @@ import re
 from calltape_analyzer.editing.rewriting import Revision
 from calltape_analyzer.redacting.call_redaction import CallRedaction
 from calltape_schema.end import Dump
-from calltape_schema.history import Source, Step
 from calltape_schema.inputs_table import InputsTable
 from calltape_schema.privacy import without_text
-from calltape_schema.records import Manifest, Policy, Producer
+from calltape_schema.records import Manifest, Policy, Producer, Source, Step
 
 __all__ = ["BEGIN_NS", "TapeFacts", "foreign_step", "own_step", "plain_platform"]
 

@@ -19,9 +19,8 @@ from calltape_analyzer.reading.damage import is_damage
 from calltape_analyzer.tables.table_schema import REPEATED, repeated, schema_of
 from calltape_schema.blob import contiguous
 from calltape_schema.errors import TapeError
-from calltape_schema.leaves import Leaf
 from calltape_schema.records import Tree
-from calltape_schema.tree import Node
+from calltape_schema.tree import Leaf, Node
 
 __all__ = ["LEAF_FIELDS", "leaf_table"]
 

@@ -16,8 +16,15 @@ from calltape_analyzer.reading.recordings import recordings_of
 from calltape_analyzer.reading.segment import Segment
 from calltape_schema import __version__
 from calltape_schema.bounds import MAX_OPTIONS, MAX_SOURCES, MAX_STEPS
-from calltape_schema.history import Redacted, Source, Step, redacted_of_all, redacted_of_steps
-from calltape_schema.records import MINOR, Manifest
+from calltape_schema.records import (
+    MINOR,
+    Manifest,
+    Redacted,
+    Source,
+    Step,
+    redacted_of_all,
+    redacted_of_steps,
+)
 from calltape_schema.records import Segment as SegmentFacts
 
 __all__ = ["derived"]

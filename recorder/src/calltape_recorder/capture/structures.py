@@ -12,10 +12,9 @@ from calltape_recorder.capture.known_classes import type_name
 from calltape_recorder.capture.withholding import Degree, Withholding, data_lists, is_name
 from calltape_recorder.remembered import Remembered
 from calltape_recorder.threads import RLock
-from calltape_schema.attributes import NESTED_TENSOR
 from calltape_schema.cache_classes import is_cache
+from calltape_schema.objects import NESTED_TENSOR, class_attribute, namespace_of
 from calltape_schema.packing import pack_int, pack_text
-from calltape_schema.plain_classes import class_attribute, namespace_of
 from calltape_schema.tree import encode_structure
 
 __all__ = ["Structure", "Structures", "Wanted"]

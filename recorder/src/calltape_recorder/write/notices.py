@@ -22,7 +22,7 @@ from calltape_recorder.bounds import AGAIN_SECONDS, MAX_NEWS, MAX_TROUBLE_CHARAC
 from calltape_recorder.keep.ledger import Stats
 from calltape_recorder.log import log, say, write
 from calltape_recorder.threads import is_interrupt
-from calltape_schema.plain_classes import name_of
+from calltape_schema.objects import name_of
 
 __all__ = ["BEGINNING", "AccountNews", "Notices"]
 

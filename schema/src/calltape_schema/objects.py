@@ -1,5 +1,8 @@
-"""What live objects hold, read without running code of their classes: the attributes of an object
-of an unknown class, what a container written in Python wraps, the parts of a nested tensor.
+"""What live objects and their classes are, read without running code of theirs.
+
+``cls.__name__``, ``hash(cls)``, ``isinstance(value, cls)`` and ``value.name`` may run code of the
+host. What is read here are the facts that Python itself keeps of a class, and the state of an
+object: its attributes, what a container written in Python wraps, the parts of a nested tensor.
 
 The recorder describes arguments and outputs with this, and the analyzer the live values that it
 compares with them, so that equal objects are described alike on both sides. torch is not imported.
@@ -13,23 +16,49 @@ import gc
 import sys
 import types
 from collections import UserDict, UserList
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
 from typing import Any, Final, NamedTuple
 
-from calltape_schema.plain_classes import (
-    dict_offset,
-    module_of,
-    mro_of,
-    name_of,
-    namespace_of,
-    qualname_of,
-)
+_facts = type.__dict__
+mro_of: Callable[[type], tuple[type, ...]] = _facts["__mro__"].__get__
+namespace_of: Callable[[type], Mapping[str, Any]] = _facts["__dict__"].__get__
+name_of: Callable[[type], str] = _facts["__name__"].__get__
+qualname_of: Callable[[type], str] = _facts["__qualname__"].__get__
+dict_offset: Callable[[type], int] = _facts["__dictoffset__"].__get__
+"""0 if instances have no ``__dict__``."""
 
-__all__ = [
-    "JAGGED_DIM", "JAGGED_FIELDS", "MAX_NESTED", "MAX_VALUES", "NESTED_TENSOR", "WRAPPERS", "Held",
-    "attributes_of", "dict_getter", "dict_of", "held_by", "is_in_its_module", "is_jagged_class",
-    "is_wrapped", "jagged_parts", "names_beside", "names_on_tensor", "slots_of",
-]  # fmt: skip
+_module: Callable[[type], Any] = _facts["__module__"].__get__
+_MISSING = object()
+_C_CODE = (types.WrapperDescriptorType, types.MethodDescriptorType)
+
+
+def module_of(cls: type) -> str:
+    """The name of the module; empty if the class has none, or something else in its place."""
+    try:
+        found = _module(cls)
+    except AttributeError:
+        return ""
+    return found if type(found) is str else ""
+
+
+def class_attribute(cls: type, name: str, default: Any = None) -> Any:
+    """What stands under this name in the class or in a class above it, as it stands there: a
+    property is not asked."""
+    for base in mro_of(cls):
+        found = namespace_of(base).get(name, _MISSING)
+        if found is not _MISSING:
+            return found
+    return default
+
+
+def has_own_hash(cls: type) -> bool:
+    """Whether Python code decides which hash this class has, or what it equals. It would run
+    whenever the class is a key of a dict."""
+    metaclass = type(cls)
+    return metaclass is not type and any(
+        type(class_attribute(metaclass, name)) not in _C_CODE for name in ("__hash__", "__eq__")
+    )
+
 
 MAX_NESTED = 8
 """How many objects may be nested. An object deeper than this is not described."""
