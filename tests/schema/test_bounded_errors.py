@@ -101,8 +101,8 @@ def _group(fields: dict[str, Any]) -> bytes:
 
 
 WRONG = {
-    "ranges": _enveloped(
-        decode_call, tape=_ID, call=0, time_ns=0, inputs={"ranges": [{}] * (_MANY // 4)}
+    "ranges": lambda: decode_call(
+        {"tape": _ID, "call": 0, "time_ns": 0, "inputs": {"ranges": ({},) * (_MANY // 4)}}
     ),
     "history": _enveloped(decode_manifest, format="calltape", version=1, history=[{}] * _MANY),
     "dumps": _enveloped(

@@ -33,7 +33,7 @@ MODELS = {
     if isinstance(value, type(BaseModel))
     if value not in (BaseModel, Record) and value.__module__ != "calltape_schema.traffic"
 }
-IN_THE_TABLE = {("CallRecord", "call"), ("GroupedRecord", "call")}
+IN_THE_TABLE = {("CallRecord", "call")}
 """It is no field of the document: it stands in the table of a group."""
 OLD = {("Ending", "traffic")}
 """Of a model that goes with the surveys of the old container."""
@@ -49,7 +49,7 @@ def test_models_are_found() -> None:
     names = {model.__name__ for model in MODELS}
     assert {
         "Manifest",
-        "GroupedRecord",
+        "CallRecord",
         "End",
         "_TableForm",
         "Leaf",

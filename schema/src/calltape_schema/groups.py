@@ -15,7 +15,6 @@ import struct
 import zlib
 from array import array
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from hashlib import blake2b
 from operator import lt
 from typing import Annotated, Any, NamedTuple, TypeAlias
@@ -30,15 +29,13 @@ from calltape_schema.bounds import (
     MAX_INFLATION,
     MAX_MEMBER_BYTES,
     MAX_NODES,
-    MAX_RANK,
-    MAX_REFERENCES,
 )
 from calltape_schema.errors import TapeError
-from calltape_schema.fields import Count, Many, Short, validated
+from calltape_schema.fields import Many
 from calltape_schema.inputs_table import begun_hash, u64s
 from calltape_schema.packing import crc32, is_array, is_map, pack, unpack
 from calltape_schema.recent import Recent
-from calltape_schema.records import BlobFacts, CallRecord, Range, Tree
+from calltape_schema.records import CallRecord, Range, Tree, decode_call
 from calltape_schema.tar import BLOCK, Member, blob_name, group_name, member_header, padding
 
 __all__ = [
@@ -47,12 +44,8 @@ __all__ = [
     "HAS_RANGES",
     "RAISED",
     "Append",
-    "Elsewhere",
     "Group",
-    "GroupedRecord",
     "NewCall",
-    "Reference",
-    "StoredBlob",
     "columns_of",
     "group_of",
     "inflated",
@@ -78,36 +71,6 @@ _LEVEL = 1  # level 6 makes groups a sixteenth smaller, and takes twice as long
 _ZEROS = bytes(BLOCK)
 _SMALL_BYTES = 16 * 1024  # of a blob: to join it takes less than to write its parts
 
-Axis: TypeAlias = Annotated[int, Field(ge=0, le=MAX_RANK)]
-Reference = tuple[Short, Count, Short] | tuple[Short, Count, Short, Axis]
-"""A key in the leaves of a call, the number of an earlier call, and the key of that. With an axis,
-what the own blob has for the key follows along it."""
-Elsewhere: TypeAlias = tuple[int, str, int | None]
-"""A reference without its own key."""
-
-
-class StoredBlob(BlobFacts):
-    """The blob of a call: ``back`` is how many bytes before the header of its group the header of
-    the blob is."""
-
-    back: Count
-
-
-class GroupedRecord(CallRecord):
-    """The record of a call as it stands in a group. ``at`` names the tensors of which an earlier
-    call has the bytes, or the first of them."""
-
-    blob: StoredBlob | None = None  # pyright: ignore[reportIncompatibleVariableOverride]
-    at: Annotated[Many[Reference], Field(max_length=MAX_REFERENCES)] = ()
-
-    @cached_property
-    def elsewhere(self) -> dict[str, Elsewhere]:
-        """Per key of which an earlier call has the bytes, this call, the key there, and the axis
-        along which the own bytes follow; None if there are none."""
-        return {one[0]: (one[1], one[2], one[3] if len(one) == 4 else None) for one in self.at}
-
-
-_records: TypeAdapter[GroupedRecord] = TypeAdapter(GroupedRecord)
 _ranges: TypeAdapter[tuple[Range, ...]] = TypeAdapter(
     Annotated[Many[Range], Field(max_length=MAX_NODES)]
 )
@@ -118,7 +81,7 @@ class NewCall(NamedTuple):
 
     Attributes:
         number: of the call.
-        record: plain data in the form of :class:`GroupedRecord`, without ``tape``, ``call`` and
+        record: plain data in the form of :class:`CallRecord`, without ``tape``, ``call`` and
             ``blob``. Its trees hold the encoded structure and leaves, as everywhere.
         inputs: the hash of its inputs.
         blob: the content of its safetensors member, in parts; empty without a blob.
@@ -350,7 +313,7 @@ class Group:
                 document[side] = self._tree(document[side])
         return document
 
-    def record(self, at: int) -> GroupedRecord:
+    def record(self, at: int) -> CallRecord:
         """The record of a call.
 
         Raises:
@@ -360,7 +323,7 @@ class Group:
         document["tape"], document["call"] = self.tape, self.numbers[at]
         key = self._share(document, "inputs")
         self._share(document, "outputs")
-        found = validated(_records, document, "call record")
+        found = decode_call(document)
         self._check(found, at, key)
         return found
 
@@ -379,7 +342,7 @@ class Group:
             raise TapeError("invalid", "the ranges of a call break the format") from None
         return [(one.leaf, one.min, one.max) for one in found]
 
-    def _check(self, record: GroupedRecord, at: int, key: int | None) -> None:
+    def _check(self, record: CallRecord, at: int, key: int | None) -> None:
         """Compares a record with what the table says of it. ``key`` is the hash of its inputs, if
         that is known."""
         tree = record.inputs

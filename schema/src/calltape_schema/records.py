@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from functools import cached_property
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, TypeAdapter, field_validator, model_validator
 from typing_extensions import Self
@@ -16,6 +17,8 @@ from calltape_schema.bounds import (
     MAX_OUTSIDE,
     MAX_PARAMETERS,
     MAX_PARTS,
+    MAX_RANK,
+    MAX_REFERENCES,
     MAX_SOURCES,
     MAX_STEPS,
 )
@@ -42,6 +45,7 @@ __all__ = [
     "VERSION",
     "BlobFacts",
     "CallRecord",
+    "Elsewhere",
     "FlightPolicy",
     "Manifest",
     "ModelError",
@@ -53,6 +57,7 @@ __all__ = [
     "Range",
     "Rank",
     "Redacted",
+    "Reference",
     "Segment",
     "Source",
     "Step",
@@ -61,7 +66,6 @@ __all__ = [
     "decode_call",
     "decode_manifest",
     "encode_manifest",
-    "encode_record",
     "joined_parts",
     "redacted_of_all",
     "redacted_of_steps",
@@ -366,10 +370,12 @@ class Tree(Record):
 
 
 class BlobFacts(Record):
-    """The size in bytes and the CRC-32 (zlib) of a call's safetensors member."""
+    """The size in bytes and the CRC-32 (zlib) of a call's safetensors member. Its header is
+    ``back`` bytes before that of the group; 0 for a blob that is not on a tape yet."""
 
     size: Count
     crc32: Annotated[int, Field(ge=0, lt=2**32)]
+    back: Count
 
 
 class ModelError(Record):
@@ -377,6 +383,14 @@ class ModelError(Record):
 
     type: TypeName
     message: Text
+
+
+Axis: TypeAlias = Annotated[int, Field(ge=0, le=MAX_RANK)]
+Reference = tuple[Short, Count, Short] | tuple[Short, Count, Short, Axis]
+"""A key in the leaves of a call, the number of an earlier call, and the key of that. With an axis,
+what the own blob has for the key follows along it."""
+Elsewhere: TypeAlias = tuple[int, str, int | None]
+"""A reference without its own key."""
 
 
 class CallRecord(Record):
@@ -389,6 +403,7 @@ class CallRecord(Record):
         outputs: None if the call raised, or if ``outputs_missing`` says why.
         outputs_missing: why outputs are missing. With ``outputs``, a part is missing: of a stream
             only the first chunks were kept.
+        at: the tensors of which an earlier call has the bytes, or the first of them.
     """
 
     tape: TapeId
@@ -401,20 +416,22 @@ class CallRecord(Record):
     outputs_missing: Short | None = None
     error: ModelError | None = None
     blob: BlobFacts | None = None
+    at: Annotated[Many[Reference], Field(max_length=MAX_REFERENCES)] = ()
+
+    @cached_property
+    def elsewhere(self) -> dict[str, Elsewhere]:
+        """Per key of which an earlier call has the bytes, this call, the key there, and the axis
+        along which the own bytes follow; None if there are none."""
+        return {one[0]: (one[1], one[2], one[3] if len(one) == 4 else None) for one in self.at}
 
 
 _manifests: TypeAdapter[Manifest] = TypeAdapter(Manifest)
 _calls: TypeAdapter[CallRecord] = TypeAdapter(CallRecord)
 
 
-def encode_record(record: Record) -> bytes:
-    """The content of a member, from its model."""
-    return seal_envelope(pack(record.model_dump(exclude_none=True)))
-
-
 def encode_manifest(manifest: Manifest) -> bytes:
     """The content of the member ``tape.msgpack``."""
-    return encode_record(manifest)
+    return seal_envelope(pack(manifest.model_dump(exclude_none=True)))
 
 
 def decode_manifest(data: bytes) -> Manifest:
@@ -435,13 +452,13 @@ def decode_manifest(data: bytes) -> Manifest:
     return validated(_manifests, document, "manifest")
 
 
-def decode_call(data: bytes) -> CallRecord:
-    """The record of one call.
+def decode_call(document: Any) -> CallRecord:
+    """The record of one call, from plain data.
 
     Raises:
-        TapeError: ``damaged``, ``invalid`` or ``limit``.
+        TapeError: ``invalid``.
     """
-    return validated(_calls, unpack(open_envelope(data)), "call record")
+    return validated(_calls, document, "call record")
 
 
 def redacted_of_steps(steps: Sequence[Step]) -> Redacted | None:

@@ -183,7 +183,7 @@ def _add(writer: TapeWriter, number: int, stem: Path, tape: bytes) -> None:
         tree = document.get(side)
         if is_map(tree):
             document[side] = {k: pack(v) if k in _DOCUMENTS else v for k, v in tree.items()}
-    record = decode_call(seal_envelope(pack({**document, "call": number, "tape": tape})))
+    record = decode_call(unpack(pack({**document, "call": number, "tape": tape})))
     values = _stored(tensors)[1] if os.path.lexists(tensors) else {}
     trees = [tree for tree in (record.inputs, record.outputs) if tree is not None]
     keys = [leaf.key for tree in trees for leaf in tree.facts()]

@@ -20,8 +20,7 @@ from calltape_analyzer.reading.damage import is_damage
 from calltape_analyzer.reading.segment import UNDER_WAY, Segment
 from calltape_analyzer.text import counted
 from calltape_schema.errors import TapeError
-from calltape_schema.groups import Elsewhere, GroupedRecord
-from calltape_schema.records import BlobFacts, CallRecord, Manifest, ModelError, Tree
+from calltape_schema.records import BlobFacts, CallRecord, Elsewhere, Manifest, ModelError, Tree
 from calltape_schema.tree import Leaf, Node
 
 __all__ = ["Call", "Side", "advice_on_outputs"]
@@ -64,7 +63,7 @@ class Call(Shown):
         self._segment = segment
         self._position = position
         self._classes = classes
-        self._record: GroupedRecord | None = None
+        self._record: CallRecord | None = None
         self.index = index
         self.number = segment.number(position)
 
@@ -199,7 +198,7 @@ class Call(Shown):
         return self._grouped
 
     @property
-    def _grouped(self) -> GroupedRecord:
+    def _grouped(self) -> CallRecord:
         if self._record is None:
             try:
                 record = self._segment.record(self._position)

@@ -27,11 +27,11 @@ from calltape_schema.blob import Stored, build_header, joined, stored_as
 from calltape_schema.bounds import MAX_COUNT
 from calltape_schema.end import Coverage, End
 from calltape_schema.errors import Kind, TapeError
-from calltape_schema.groups import CALL_BYTES, GroupedRecord
+from calltape_schema.groups import CALL_BYTES
 from calltape_schema.inputs_table import InputsTable
 from calltape_schema.packing import crc32, pack
 from calltape_schema.reader import Extent, Holder, TapeReader, TensorPlace
-from calltape_schema.records import BlobFacts, Manifest, Source, Tree, encode_manifest
+from calltape_schema.records import BlobFacts, CallRecord, Manifest, Source, Tree, encode_manifest
 from calltape_schema.scan import Scan
 from calltape_schema.tar import END_MEMBER, Member, group_name
 from calltape_schema.tree import Leaf
@@ -541,7 +541,7 @@ class Segment:
         """Up to ``size`` bytes of the file, from ``offset`` on."""
         return self._same(self._file.read_at(offset, size))
 
-    def record(self, position: int) -> GroupedRecord:
+    def record(self, position: int) -> CallRecord:
         """The record of a call, decoded anew."""
         return self._same(self._reader.record_at(position))
 
@@ -600,7 +600,7 @@ class Segment:
         return self.content(position) == other.content(there)
 
     def blob_facts(
-        self, position: int, record: GroupedRecord, kept: Collection[str] = ()
+        self, position: int, record: CallRecord, kept: Collection[str] = ()
     ) -> BlobFacts | None:
         """The facts of the blob that :meth:`blob_parts` gives; None without tensors."""
         if len(kept) == len(record.elsewhere):
@@ -608,9 +608,9 @@ class Segment:
         size = checksum = 0
         for part in self.blob_parts(position, record, kept):
             size, checksum = size + len(part), crc32(part, checksum)
-        return BlobFacts(size=size, crc32=checksum)
+        return BlobFacts(size=size, crc32=checksum, back=0)
 
-    def blob(self, record: GroupedRecord | Holder) -> Member:
+    def blob(self, record: CallRecord | Holder) -> Member:
         """The member with the tensors of a call.
 
         Raises:
@@ -619,7 +619,7 @@ class Segment:
         return self._same(self._reader.blob_member(record))
 
     def blob_parts(
-        self, position: int, record: GroupedRecord, kept: Collection[str] = ()
+        self, position: int, record: CallRecord, kept: Collection[str] = ()
     ) -> Iterator[bytes]:
         """The content of a blob of a call: its own one, or a new one if earlier calls have some of
         its tensors. ``kept`` are the keys of which they have them still. The parts have at most 1
@@ -662,7 +662,7 @@ class Segment:
         offset, size, known = part
         return self._file.copy(offset, size) if known is None else bytearray(known)
 
-    def place(self, position: int, record: GroupedRecord, leaf: Leaf) -> TensorPlace:
+    def place(self, position: int, record: CallRecord, leaf: Leaf) -> TensorPlace:
         """Where the bytes of a leaf are, after a look at the checksum of the blob that has them.
 
         Raises:
@@ -673,7 +673,7 @@ class Segment:
         self._check_sum(position, record)
         return self._same(self._reader.place(record, leaf))
 
-    def check_values(self, position: int, record: GroupedRecord) -> None:
+    def check_values(self, position: int, record: CallRecord) -> None:
         """Compares the blob of a call with its checksum, and those of the earlier calls that have
         tensors for it.
 
@@ -684,7 +684,7 @@ class Segment:
         self._check_holders(position, record, record.elsewhere)
         self._check_sum(position, record)
 
-    def _check_sum(self, position: int, record: GroupedRecord) -> None:
+    def _check_sum(self, position: int, record: CallRecord) -> None:
         """Raises if all tensors of a call together take far more memory than the file has bytes: a
         thousand leaves may have the bytes of one."""
         if record.blob is None and not record.at:
@@ -698,7 +698,7 @@ class Segment:
         what = f"the tensors of call {record.call}"
         check_memory(memory_limit_of(stored), [((nbytes,), 1)], what)
 
-    def _holders(self, record: GroupedRecord, keys: Iterable[str]) -> dict[int, Holder]:
+    def _holders(self, record: CallRecord, keys: Iterable[str]) -> dict[int, Holder]:
         """By number the calls whose blobs have the tensors of a call for these keys."""
         return {
             holder.call: holder
@@ -706,7 +706,7 @@ class Segment:
             for holder, _ in self._reader.holders(record, key).parts
         }
 
-    def _check_holders(self, position: int, record: GroupedRecord, keys: Iterable[str]) -> None:
+    def _check_holders(self, position: int, record: CallRecord, keys: Iterable[str]) -> None:
         """Compares the blobs of the calls that have tensors for these keys with their checksums."""
         number = 0
         try:
@@ -727,7 +727,7 @@ class Segment:
             self.report(damage, position)
             raise damage from None
 
-    def check_blob(self, position: int, record: GroupedRecord | Holder) -> None:
+    def check_blob(self, position: int, record: CallRecord | Holder) -> None:
         """Compares a call's blob with its checksum. The bytes are read the first time only.
 
         Raises:
@@ -744,7 +744,7 @@ class Segment:
             self.report(self._damaged_blob(record.call, found), position)
         raise self._damaged_blob(record.call, found)
 
-    def report_blob(self, position: int, record: GroupedRecord) -> TapeError:
+    def report_blob(self, position: int, record: CallRecord) -> TapeError:
         """Notes that a call's blob does not match its checksum, and gives the error."""
         found = self.blob(record)
         self._checked[position] |= _BROKEN
@@ -792,7 +792,7 @@ def _opened_file(path: str) -> TapeBytes:
     return opened_url(path)
 
 
-def _shared_bytes(record: GroupedRecord) -> int:
+def _shared_bytes(record: CallRecord) -> int:
     """How many bytes the tensors of a call are, leaf by leaf; 0 if each leaf has bytes of its own
     in the blob of the call, which is no larger than the file."""
     leaves = [
@@ -806,7 +806,7 @@ def _shared_bytes(record: GroupedRecord) -> int:
     return sum(form.nbytes for leaf in leaves if (form := stored_as(leaf)) is not None)
 
 
-def _stored_leaves(record: GroupedRecord) -> dict[str, tuple[Stored, Leaf]]:
+def _stored_leaves(record: CallRecord) -> dict[str, tuple[Stored, Leaf]]:
     """By key the leaves of a call that have values, and how a blob has them."""
     return {
         leaf.key: (form, leaf)
