@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calltape_schema import records
 from calltape_schema.packing import pack, seal_envelope, unpack
 from calltape_schema.records import (
     CallRecord,
@@ -168,8 +167,3 @@ def test_models_cannot_be_changed() -> None:
     record = decode_call(plain(CALL))
     with pytest.raises(ValueError, match="frozen"):
         record.call = 5  # type: ignore[misc]
-
-
-def test_public_names() -> None:
-    for name in records.__all__:
-        assert hasattr(records, name)

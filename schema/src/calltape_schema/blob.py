@@ -25,18 +25,6 @@ from calltape_schema.errors import TapeError
 from calltape_schema.packing import is_list, is_map
 from calltape_schema.tree import Leaf
 
-__all__ = [
-    "ALIGNMENT",
-    "Entry",
-    "Stored",
-    "build_header",
-    "contiguous",
-    "header_size",
-    "joined",
-    "parse_header",
-    "stored_as",
-]
-
 ALIGNMENT = 64
 
 _LENGTH_BYTES = 8

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["why_empty"]
-
 _NOT_SEEN = {
     "hook": (
         "the host calls a copy of it (a deep copy, or what was saved and loaded), calls its forward"

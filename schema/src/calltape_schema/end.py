@@ -33,21 +33,6 @@ from calltape_schema.inputs_table import InputsTable, u64s
 from calltape_schema.packing import open_envelope, pack, seal_envelope, unpack
 from calltape_schema.tar import BLOCK, ZEROS_AT_END, padding
 
-__all__ = [
-    "ENTRY_BYTES",
-    "UNWANTED",
-    "Coverage",
-    "Deflated",
-    "Dump",
-    "End",
-    "Index",
-    "IndexEntry",
-    "decode_end",
-    "deflated",
-    "encode_end",
-    "end_offset",
-]
-
 _ENTRY = struct.Struct("<QQQQ")
 ENTRY_BYTES = _ENTRY.size
 _LOCATOR = struct.Struct("<QQ8s")

@@ -38,24 +38,6 @@ from calltape_schema.recent import Recent
 from calltape_schema.records import CallRecord, Range, Tree, decode_call
 from calltape_schema.tar import BLOCK, Member, blob_name, group_name, member_header, padding
 
-__all__ = [
-    "CALL_BYTES",
-    "HAS_BLOB",
-    "HAS_RANGES",
-    "RAISED",
-    "Append",
-    "Group",
-    "NewCall",
-    "columns_of",
-    "group_of",
-    "inflated",
-    "member",
-    "member_content",
-    "only_entry",
-    "opened",
-    "planned",
-]
-
 RAISED, HAS_RANGES, HAS_BLOB = 1, 2, 4
 """Flags in the table: the call raised, its inputs have ranges, it has a blob of its own."""
 

@@ -40,18 +40,6 @@ from calltape_schema.packing import is_array, pack, unpack
 from calltape_schema.recent import Interner
 from calltape_schema.records import Tree
 
-__all__ = [
-    "Axis",
-    "Counts",
-    "InputsTable",
-    "Kind",
-    "Ranges",
-    "Row",
-    "begun_hash",
-    "inputs_hash",
-    "u64s",
-]
-
 Ranges = Iterable[tuple[int, int, int]]
 """Of integer leaves: the leaf, its smallest and its largest element."""
 

@@ -14,9 +14,9 @@ from typing import Any, TypeGuard
 import msgpack  # pyright: ignore[reportMissingTypeStubs]
 
 try:  # with the extra ``fast`` zlib-ng computes the same sums several times as fast
-    from zlib_ng.zlib_ng import crc32
+    from zlib_ng.zlib_ng import crc32 as crc32
 except ImportError:
-    from zlib import crc32
+    from zlib import crc32 as crc32
 
 from calltape_schema.bounds import (
     MAX_DOCUMENT_BYTES,
@@ -24,20 +24,6 @@ from calltape_schema.bounds import (
     MAX_INT_BYTES,
 )
 from calltape_schema.errors import TapeError
-
-__all__ = [
-    "crc32",
-    "is_array",
-    "is_list",
-    "is_map",
-    "open_envelope",
-    "pack",
-    "pack_int",
-    "pack_text",
-    "seal_envelope",
-    "unpack",
-]
-
 
 # A larger document's values are counted before they are decoded. Below this size, no document can
 # take much memory: one byte becomes at most about 64 bytes of Python objects; a decoder nests at

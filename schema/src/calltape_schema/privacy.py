@@ -20,24 +20,6 @@ from collections.abc import Collection, Hashable, Iterable, Iterator
 from fnmatch import fnmatchcase
 from typing import Any
 
-__all__ = [
-    "FEWEST_RANGED",
-    "FEW_NUMBERS",
-    "SMALL",
-    "KeySets",
-    "deciding",
-    "is_exact",
-    "is_name",
-    "is_position",
-    "is_setting",
-    "is_without_text",
-    "length_of_text",
-    "matches",
-    "matches_whole",
-    "specificity",
-    "without_text",
-]  # fmt: skip
-
 FEWEST_RANGED = 1024
 """With at least this many different elements, the range of a withheld integer tensor says little of
 each element."""

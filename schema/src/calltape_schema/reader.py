@@ -32,8 +32,6 @@ from calltape_schema.tar import (
 )
 from calltape_schema.tree import Leaf
 
-__all__ = ["Chain", "Extent", "Holder", "TapeReader", "TensorPlace"]
-
 _HEAD_BYTES = 16 * 1024  # of a tape or a blob: read at once
 _ENTRY_COST = 300  # a tensor of a blob, as Python objects
 

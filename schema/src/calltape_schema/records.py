@@ -39,38 +39,6 @@ from calltape_schema.fields import (
 from calltape_schema.packing import is_array, is_map, open_envelope, pack, seal_envelope, unpack
 from calltape_schema.tree import Leaf, Scalar, Structure, decode_leaves, decode_structure
 
-__all__ = [
-    "FORMAT",
-    "MINOR",
-    "VERSION",
-    "BlobFacts",
-    "CallRecord",
-    "Elsewhere",
-    "FlightPolicy",
-    "Manifest",
-    "ModelError",
-    "Observed",
-    "Parameter",
-    "Parts",
-    "Policy",
-    "Producer",
-    "Range",
-    "Rank",
-    "Redacted",
-    "Reference",
-    "Segment",
-    "Source",
-    "Step",
-    "Target",
-    "Tree",
-    "decode_call",
-    "decode_manifest",
-    "encode_manifest",
-    "joined_parts",
-    "redacted_of_all",
-    "redacted_of_steps",
-]
-
 FORMAT = "calltape"
 VERSION = 1
 MINOR = 0  # until the first release: nobody has a tape of a draft

@@ -27,8 +27,6 @@ from calltape_schema.inputs_table import InputsTable, Row, u64s
 from calltape_schema.storage import Source, Window
 from calltape_schema.tar import BLOCK, END_MEMBER, Member, is_group, members
 
-__all__ = ["Scan", "Watch"]
-
 _MAX_DAMAGE = 1000
 _BLOCK = 1024
 

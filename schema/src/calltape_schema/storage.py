@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-__all__ = ["BytesSink", "BytesSource", "Sink", "Source", "Window"]
-
 
 class Source(Protocol):
     """Bytes at offsets: a file, an object in a store.

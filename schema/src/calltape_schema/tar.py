@@ -16,22 +16,6 @@ from typing import NamedTuple
 
 from calltape_schema.errors import TapeError
 
-__all__ = [
-    "BLOCK",
-    "END_MEMBER",
-    "MANIFEST",
-    "ZEROS_AT_END",
-    "Member",
-    "blob_name",
-    "following_header",
-    "group_name",
-    "is_group",
-    "member_header",
-    "members",
-    "padding",
-    "parse_header",
-]
-
 BLOCK = 512
 ZEROS_AT_END = bytes(2 * BLOCK)
 """The bytes after the last member of a sealed tape."""

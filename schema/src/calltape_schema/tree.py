@@ -38,36 +38,6 @@ from calltape_schema.fields import Index, Many, Name, Record, Size, TypeName, de
 from calltape_schema.packing import is_array, pack
 from calltape_schema.recent import Interner
 
-__all__ = [
-    "Autocast",
-    "BoolNode",
-    "CallContext",
-    "ClassNode",
-    "ConstantNode",
-    "CustomNode",
-    "DictNode",
-    "EnumNode",
-    "FieldsNode",
-    "Leaf",
-    "Node",
-    "NoneNode",
-    "OpaqueNode",
-    "Quantizer",
-    "ScalarNode",
-    "SequenceNode",
-    "Structure",
-    "TensorNode",
-    "are_distinct",
-    "checked_leaves",
-    "children_of",
-    "decode_leaves",
-    "decode_structure",
-    "document_like",
-    "encode_leaves",
-    "encode_structure",
-    "fits_as_key",
-]
-
 
 def _scalar(value: Any) -> Any:
     if value is not None and type(value) not in (str, int, float, bool, bytes):

@@ -20,8 +20,6 @@ from calltape_schema.records import Manifest, encode_manifest
 from calltape_schema.storage import Sink
 from calltape_schema.tar import END_MEMBER, MANIFEST, ZEROS_AT_END
 
-__all__ = ["TapeWriter", "manifest_member"]
-
 
 def manifest_member(manifest: Manifest) -> bytes:
     """The first member of a tape."""
