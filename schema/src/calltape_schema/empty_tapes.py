@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from calltape_schema.end import UNWANTED
+
 _NOT_SEEN = {
     "hook": (
         "the host calls a copy of it (a deep copy, or what was saved and loaded), calls its forward"
@@ -38,10 +40,7 @@ _ADVICE = {
     "io": "the disk failed",
     "file_removed": "somebody removed the files while they were written",
 }
-_WANTED = (
-    "policy", "paused", "max_calls", "max_seconds", "max_share", "flight_recorder", "deleted",
-    "expired",
-)  # fmt: skip
+_WANTED = UNWANTED - {"tracing", "not extracted"}
 
 
 def why_empty(name: str, via: str, seen: int, kept: int, dropped: Mapping[str, int]) -> str | None:

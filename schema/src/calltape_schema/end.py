@@ -41,20 +41,10 @@ _ENVELOPE, _ENVELOPE_OF_THREE = b"\x92", b"\x93"
 _BIN = b"\xc4" + bytes([_LOCATOR.size])
 
 
-UNWANTED = frozenset(
-    (
-        "policy",
-        "paused",
-        "max_calls",
-        "max_seconds",
-        "max_share",
-        "flight_recorder",
-        "tracing",
-        "deleted",
-        "expired",
-        "not extracted",
-    )
-)
+UNWANTED = frozenset({
+    "policy", "paused", "max_calls", "max_seconds", "max_share", "flight_recorder", "tracing",
+    "deleted", "expired", "not extracted",
+})  # fmt: skip
 """The reasons of dropped calls that were not to be on the tape. A call with any other reason should
 be there, and is lost."""
 
@@ -162,23 +152,8 @@ class Index:
 
 
 class End(Record):
-    """The last member of a sealed tape.
-
-    Attributes:
-        closed_ns: Unix time in nanoseconds.
-        coverage: what became of all calls.
-        dumps: the latest dumps of a flight recorder.
-        continues: whether the recording goes on in another file.
-        elsewhere: whether the calls that ``coverage`` counts as kept are on other tapes, as of a
-            survey.
-        first_call, last_call: the lowest and the highest number of a kept call; None without calls.
-        first_ns, last_ns: when the first of them began and the last one ended, Unix time in
-            nanoseconds.
-        raised: how many of them raised.
-        tensor_bytes: the size of all blobs.
-        index: per group, in file order, four 64-bit ints (:class:`IndexEntry`).
-        inputs: the document of the table of counted inputs.
-    """
+    """The last member of a sealed tape. Its fields are those of FORMAT.md §8; :meth:`groups` and
+    :meth:`table` decode what is deflated. None stands for False, and for what is not known."""
 
     tape: TapeId
     closed_ns: Nanoseconds

@@ -3,10 +3,8 @@
 In come calls, and out goes what one append writes: the blobs of the calls, and one member with all
 of their records. Or in comes the content of such a member, and out go its table, and its records.
 
-The content is a msgpack array ``[tape, crc32, table, crc32, documents, size]``. The table has 24
-bytes for each call: its number, the hash of its inputs, where its record begins, and flags. It is
-all that a scan decodes. The documents are the shared parts of the records (structures and leaves,
-each once), and the records one after another; they may be deflated as a whole.
+FORMAT.md §5 has the bytes. The table of a group is all that a scan decodes. The documents are the
+shared parts of the records (structures and leaves, each once), and then the records.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from hashlib import blake2b
 from operator import lt
 from typing import Annotated, Any, NamedTuple, TypeAlias
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter
 
 from calltape_schema.bounds import (
     DEFLATE_FROM_BYTES,
@@ -31,7 +29,7 @@ from calltape_schema.bounds import (
     MAX_NODES,
 )
 from calltape_schema.errors import TapeError
-from calltape_schema.fields import Many
+from calltape_schema.fields import Many, validated
 from calltape_schema.inputs_table import begun_hash, u64s
 from calltape_schema.packing import crc32, is_array, is_map, pack, unpack
 from calltape_schema.recent import Recent
@@ -318,10 +316,7 @@ class Group:
         document = self.document(at)
         if "inputs" not in document:
             raise TapeError("invalid", "a record without inputs")
-        try:
-            found = _ranges.validate_python(document["inputs"].get("ranges", ()))
-        except ValidationError:
-            raise TapeError("invalid", "the ranges of a call break the format") from None
+        found = validated(_ranges, document["inputs"].get("ranges", ()), "the ranges of a call")
         return [(one.leaf, one.min, one.max) for one in found]
 
     def _check(self, record: CallRecord, at: int, key: int | None) -> None:

@@ -22,7 +22,7 @@ from hashlib import blake2b
 from itertools import pairwise
 from typing import Annotated, Any
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter
 
 from calltape_schema.bounds import (
     MAX_AXES,
@@ -639,7 +639,8 @@ class _TableForm(Record):
 _tables: TypeAdapter[_TableForm] = TypeAdapter(_TableForm)
 _trees: TypeAdapter[Tree] = TypeAdapter(Tree)
 _ranges: TypeAdapter[tuple[tuple[int, int, int], ...]] = TypeAdapter(
-    Annotated[Many[tuple[Index, Int64, Int64]], Field(max_length=MAX_NODES)]
+    Annotated[Many[tuple[Index, Int64, Int64]], Field(max_length=MAX_NODES)],
+    config=ConfigDict(strict=True),
 )
 
 
@@ -677,10 +678,7 @@ def _document_of(kind: Kind) -> dict[str, Any]:
 
 
 def _spans(data: bytes) -> Ranges:
-    try:
-        found = _ranges.validate_python(unpack(data), strict=True)
-    except ValidationError:
-        raise _contradiction("ranges break the format") from None
+    found = validated(_ranges, unpack(data), "the ranges of a row")
     if any(low > high for _, low, high in found):
         raise _contradiction("a range without an element")
     return found

@@ -58,7 +58,8 @@ class TapeWriter:
 
     def _forget(self) -> None:
         self._index = bytearray()
-        self._first_call = self._last_call = self._first_ns = self._last_ns = 0
+        self._first_call = self._first_ns = MAX_COUNT
+        self._last_call = self._last_ns = 0
         self._raised = self.calls = self.tensor_bytes = 0
         self.table: InputsTable | None = InputsTable()
 
@@ -167,14 +168,10 @@ class TapeWriter:
         number, begun = call.number, record["time_ns"]
         ended = min(begun + record.get("duration_ns", 0), MAX_COUNT)
         raised = "error" in record
-        if not self.calls:
-            self._first_call = self._last_call = number
-            self._first_ns, self._last_ns = begun, ended
-        self._first_call, self._last_call = (
-            min(self._first_call, number),
-            max(self._last_call, number),
-        )
-        self._first_ns, self._last_ns = min(self._first_ns, begun), max(self._last_ns, ended)
+        self._first_call = min(self._first_call, number)
+        self._last_call = max(self._last_call, number)
+        self._first_ns = min(self._first_ns, begun)
+        self._last_ns = max(self._last_ns, ended)
         self.calls += 1
         self._raised += raised
         if self.table is not None:
