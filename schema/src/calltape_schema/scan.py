@@ -25,7 +25,7 @@ from calltape_schema.groups import (
 )
 from calltape_schema.inputs_table import InputsTable, Row, u64s
 from calltape_schema.storage import Source, Window
-from calltape_schema.tar import BLOCK, END_MEMBER, Member, is_group, members
+from calltape_schema.tar import END_MEMBER, Member, TornError, is_group, members
 
 _MAX_DAMAGE = 1000
 _BLOCK = 1024
@@ -73,7 +73,6 @@ class Scan:
         self._index: Index | None = None
         self._found = bytearray()  # per group of the index whether it was found
         self._read = Window(source).read
-        self._held: TapeError | None = None  # the last damage, until a member follows it
         self._blob: int | None = None  # where blobs begin that wait for their group
         self._highest = -1
         self._known: _Numbers | None = None  # as soon as a number is not the highest
@@ -128,10 +127,8 @@ class Scan:
                 self._found = bytearray(len(self._index))
             except TapeError as error:
                 self._report(error.at(member=END_MEMBER))
-        walk = members(self._read, source.size, self._hold, start, source.next_data)
+        walk = members(self._read, source.size, self._on_damage, start, source.next_data)
         for found in watch(walk, source.size):
-            if self._held is not None:
-                self._release()
             try:
                 if is_group(found.name):
                     self._blob = None
@@ -146,11 +143,10 @@ class Scan:
                 if error.kind in ("closed", "io"):
                     raise  # it says nothing about the tape
                 self._report(error.at(member=found.name, offset=found.offset))
-        if self._end is None:
-            self._end_unsealed(source.size)
-        else:
-            self._release()
+        if self._end is not None:
             self._end_sealed(self._end)
+        elif self._blob is not None:
+            self.unfinished = source.size - self._blob
 
     def _no_end(self, found: Member) -> TapeError:
         """Why an end does not seal the tape."""
@@ -164,16 +160,13 @@ class Scan:
         advice = "its calls are read without it; what it counts beside them is not believed"
         return TapeError("damaged", reason, advice=advice)
 
-    def _hold(self, error: TapeError) -> None:
-        """Holds damage back until it is known whether a member follows: at the end of an unsealed
-        tape, a member that is cut short is a call that was being written."""
-        self._release()
-        self._held = error
-
-    def _release(self) -> None:
-        if self._held is not None:
-            self._report(self._held)
-            self._held = None
+    def _on_damage(self, error: TapeError) -> None:
+        """At the end of an unsealed tape, a member that is cut short is a call that was being
+        written, with the blobs before it."""
+        if not isinstance(error, TornError) or self._end is not None:
+            self._report(error)
+        elif self._blob is None:
+            self._blob = error.offset
 
     def _add_group(self, found: Member) -> None:
         tape, table, documents, size = opened(member_content(self._read, found))
@@ -228,14 +221,6 @@ class Scan:
             are = "is" if told.calls == 1 else "are"
             reason = f"by the index of the tape, {told.named} {are} here"
             self._report(TapeError("damaged", reason, offset=offset))
-
-    def _end_unsealed(self, size: int) -> None:
-        held = self._held
-        if held is not None and not _is_cut_short(held, size):
-            self._release()
-            held = None
-        torn = size if held is None else held.offset or 0
-        self.unfinished = size - min(torn, size if self._blob is None else self._blob)
 
     def _end_sealed(self, end: End) -> None:
         known = {error.offset: at for at, error in enumerate(self.damage)}
@@ -374,11 +359,3 @@ class _Numbers:
         parts = [block] if half < _BLOCK else [block[:half], block[half:]]
         self._blocks[which : which + 1] = parts
         self._lasts[which : which + 1] = [part[-1] for part in parts]
-
-
-def _is_cut_short(error: TapeError, size: int) -> bool:
-    """Whether the file ends like one whose writer was interrupted: within a member of calls, or
-    within a header."""
-    if error.member == END_MEMBER:
-        return False
-    return error.member is not None or size - (error.offset or 0) < BLOCK
