@@ -18,11 +18,9 @@ import torch
 
 from calltape_schema import __version__
 from calltape_schema.blob import Stored, build_header, stored_as
-from calltape_schema.end import End, decode_end, deflated, encode_end
-from calltape_schema.endings import Coverage
+from calltape_schema.end import Coverage, End, decode_end, deflated, encode_end
 from calltape_schema.groups import NewCall
 from calltape_schema.inputs_table import InputsTable, inputs_hash
-from calltape_schema.leaves import Leaf, encode_leaves
 from calltape_schema.packing import pack, pack_int, pack_text
 from calltape_schema.reader import TapeReader
 from calltape_schema.records import (
@@ -35,7 +33,7 @@ from calltape_schema.records import (
 )
 from calltape_schema.storage import BytesSink, BytesSource
 from calltape_schema.tar import END_MEMBER, ZEROS_AT_END, member_header, members, padding
-from calltape_schema.tree import encode_structure
+from calltape_schema.tree import Leaf, encode_leaves, encode_structure
 from calltape_schema.writer import TapeWriter
 from tests.schema.container.tapes import tensor
 

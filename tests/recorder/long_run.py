@@ -87,7 +87,7 @@ def caches(recorder: Recorder) -> dict[str, int]:
         "structures of rows": len(inputs_table._lengths_in._recent._known),  # type: ignore[attr-defined]
         "known calls that wait": mine.known_calls.forgotten,
         "kinds": len(table.kinds),
-        "axes of kinds": table._axes,
+        "axes of kinds": table._kinds._cost,
         "held calls": len(mine.held_calls._calls),
         "queue": len(mine.writer._items),
         "under way": len(recorder._attachment.under_way),  # type: ignore[union-attr]

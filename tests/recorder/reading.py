@@ -14,10 +14,9 @@ import torch
 from calltape_schema import TapeError
 from calltape_schema.blob import stored_as
 from calltape_schema.end import End
-from calltape_schema.groups import GroupedRecord
 from calltape_schema.inputs_table import InputsTable
 from calltape_schema.reader import TapeReader
-from calltape_schema.records import Manifest, Tree
+from calltape_schema.records import CallRecord, Manifest, Tree
 from calltape_schema.storage import BytesSource
 from tests.schema.container.tapes import blob_of, counted, tensor
 
@@ -35,7 +34,7 @@ _BY_NAME = {
 class ReadCall:
     """A call. ``blob`` is its own one."""
 
-    record: GroupedRecord
+    record: CallRecord
     blob: bytes
     reader: TapeReader
 
@@ -131,7 +130,7 @@ def _check_table(tape: ReadTape, reader: TapeReader) -> None:
     assert told == there
 
 
-def _call(reader: TapeReader, record: GroupedRecord) -> ReadCall:
+def _call(reader: TapeReader, record: CallRecord) -> ReadCall:
     assert record.inputs.spec()
     if record.outputs is not None:
         assert record.outputs.spec()

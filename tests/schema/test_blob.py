@@ -24,7 +24,7 @@ from calltape_schema.blob import (
 )
 from calltape_schema.bounds import MAX_HEADER_BRACKETS, MAX_HEADER_BYTES, MAX_RANK
 from calltape_schema.errors import TapeError
-from calltape_schema.leaves import Leaf
+from calltape_schema.tree import Leaf
 from tests.schema.raising import raises
 
 NAMES = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=20)

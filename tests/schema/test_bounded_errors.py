@@ -22,10 +22,9 @@ from calltape_schema.end import decode_end
 from calltape_schema.errors import TapeError
 from calltape_schema.groups import group_of
 from calltape_schema.inputs_table import InputsTable
-from calltape_schema.leaves import decode_leaves
 from calltape_schema.packing import pack, seal_envelope
 from calltape_schema.records import decode_call, decode_manifest
-from calltape_schema.tree import decode_structure
+from calltape_schema.tree import decode_leaves, decode_structure
 
 _ID = bytes(16)
 _MANY = 100_000
@@ -102,8 +101,8 @@ def _group(fields: dict[str, Any]) -> bytes:
 
 
 WRONG = {
-    "ranges": _enveloped(
-        decode_call, tape=_ID, call=0, time_ns=0, inputs={"ranges": [{}] * (_MANY // 4)}
+    "ranges": lambda: decode_call(
+        {"tape": _ID, "call": 0, "time_ns": 0, "inputs": {"ranges": ({},) * (_MANY // 4)}}
     ),
     "history": _enveloped(decode_manifest, format="calltape", version=1, history=[{}] * _MANY),
     "dumps": _enveloped(

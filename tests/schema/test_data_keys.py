@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from calltape_schema.data_keys import KeySets
+from calltape_schema.privacy import KeySets
 
 
 def served(calls: int, at_once: int, steps: int) -> Iterable[set[str]]:

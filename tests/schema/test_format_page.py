@@ -14,10 +14,8 @@ from calltape_schema import (
     blob,
     bounds,
     end,
-    endings,
     groups,
     inputs_table,
-    leaves,
     records,
     tree,
 )
@@ -30,12 +28,12 @@ PROSE = re.sub(r"```.*?```", "", PAGE, flags=re.DOTALL)
 CODE_SPANS = set(re.findall(r"`\"?([^`\"\n]+)\"?`", PROSE))
 MODELS = {
     value: None
-    for module in (tree, leaves, records, endings, groups, end, inputs_table)
+    for module in (tree, records, groups, end, inputs_table)
     for value in vars(module).values()
     if isinstance(value, type(BaseModel))
     if value not in (BaseModel, Record) and value.__module__ != "calltape_schema.traffic"
 }
-IN_THE_TABLE = {("CallRecord", "call"), ("GroupedRecord", "call")}
+IN_THE_TABLE = {("CallRecord", "call")}
 """It is no field of the document: it stands in the table of a group."""
 OLD = {("Ending", "traffic")}
 """Of a model that goes with the surveys of the old container."""
@@ -51,7 +49,7 @@ def test_models_are_found() -> None:
     names = {model.__name__ for model in MODELS}
     assert {
         "Manifest",
-        "GroupedRecord",
+        "CallRecord",
         "End",
         "_TableForm",
         "Leaf",

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from calltape_schema import TapeError
-from calltape_schema.history import redacted_of_steps
 from calltape_schema.packing import pack, seal_envelope
-from calltape_schema.records import decode_manifest, encode_manifest
+from calltape_schema.records import decode_manifest, encode_manifest, redacted_of_steps
 
 MANIFEST = {
     "format": "calltape", "version": 1, "minor": 3, "tape": bytes(16), "created_ns": 1,

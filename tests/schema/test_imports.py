@@ -8,11 +8,11 @@ import sys
 PROGRAM = """
 import sys
 import calltape_schema, calltape_schema.blob, calltape_schema.tar, calltape_schema.packing
-import calltape_schema.leaves, calltape_schema.reader, calltape_schema.tree, calltape_schema.writer
+import calltape_schema.reader, calltape_schema.tree, calltape_schema.writer
 heavy = {"torch", "numpy", "safetensors", "transformers", "calltape_recorder", "calltape_analyzer"}
 assert not heavy & set(sys.modules), heavy & set(sys.modules)
 calltape_schema.tree.encode_structure({"root": {"kind": "none"}, "leaves": 0, "scalars": 0})
-calltape_schema.leaves.encode_leaves([{"dtype": "float32", "shape": [2], "key": "x"}])
+calltape_schema.tree.encode_leaves([{"dtype": "float32", "shape": [2], "key": "x"}])
 assert not heavy & set(sys.modules)
 print("clean")
 """

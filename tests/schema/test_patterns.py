@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from calltape_schema.patterns import is_exact, matches, matches_whole, specificity
+from calltape_schema.privacy import is_exact, matches, matches_whole, specificity
 
 
 @pytest.mark.parametrize(

@@ -12,14 +12,15 @@ from hypothesis import strategies as st
 
 from calltape_schema import recent
 from calltape_schema.bounds import MAX_DEPTH, MAX_NESTING
-from calltape_schema.leaves import decode_leaves, encode_leaves
 from calltape_schema.packing import pack
 from calltape_schema.records import Tree
 from calltape_schema.tree import (
     CustomNode,
     DictNode,
     children_of,
+    decode_leaves,
     decode_structure,
+    encode_leaves,
     encode_structure,
     fits_as_key,
 )

@@ -17,7 +17,7 @@ from selenium.webdriver.common.keys import Keys
 
 from calltape_analyzer.cli.page_server import PageServer, page_of_viewer
 from calltape_analyzer.reading.tape_file import TapeFile
-from calltape_schema.endings import Coverage
+from calltape_schema.end import Coverage
 from calltape_schema.storage import BytesSink
 from calltape_schema.writer import TapeWriter
 from tests.browser import LOOKS, MISSING, network_requests

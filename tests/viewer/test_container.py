@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from calltape_schema.end import decode_end, deflated, encode_end
-from calltape_schema.endings import Coverage
+from calltape_schema.end import Coverage, decode_end, deflated, encode_end
 from calltape_schema.groups import member
 from calltape_schema.tar import BLOCK, ZEROS_AT_END, parse_header
 from tests.schema.container.tapes import new_call, tape

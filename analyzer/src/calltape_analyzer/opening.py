@@ -29,7 +29,7 @@ from calltape_analyzer.reading.targets import chosen_target, common_target, targ
 from calltape_analyzer.reading.urls import is_url
 from calltape_analyzer.tape import Tape
 from calltape_schema.errors import TapeError
-from calltape_schema.history import Source
+from calltape_schema.records import Source
 
 __all__ = ["open_tape", "opened_recordings"]
 

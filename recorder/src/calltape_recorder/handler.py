@@ -36,7 +36,7 @@ from calltape_recorder.snapshot.copies import release
 from calltape_recorder.snapshot.known_calls import Alike
 from calltape_recorder.snapshot.side import Side
 from calltape_recorder.threads import get_ident, is_interrupt
-from calltape_schema.plain_classes import name_of
+from calltape_schema.objects import name_of
 from calltape_schema.privacy import length_of_text
 
 __all__ = ["CallHandler"]

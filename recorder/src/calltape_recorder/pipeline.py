@@ -36,7 +36,7 @@ from calltape_recorder.write.notices import BEGINNING, AccountNews, Notices
 from calltape_recorder.write.segments import Segments
 from calltape_recorder.write.write_ahead import WriteAhead
 from calltape_recorder.write.writer import HeldCalls, Writer
-from calltape_schema.endings import Coverage, Dump
+from calltape_schema.end import Coverage, Dump
 from calltape_schema.inputs_table import InputsTable
 from calltape_schema.records import MINOR, VERSION, Manifest, Observed, Target
 

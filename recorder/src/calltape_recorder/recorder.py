@@ -39,7 +39,7 @@ from calltape_recorder.threads import RLock, value_of
 from calltape_recorder.write.notices import say, say_kept
 from calltape_schema import TapeError
 from calltape_schema.empty_tapes import why_empty
-from calltape_schema.plain_classes import name_of
+from calltape_schema.objects import name_of
 from calltape_schema.records import Observed, Target
 
 __all__ = ["Recorder", "record"]

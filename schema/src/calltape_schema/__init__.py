@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING, Any
 from calltape_schema.errors import Kind, Problem, TapeError
 
 if TYPE_CHECKING:
-    from calltape_schema.endings import Coverage, Dump
-    from calltape_schema.history import Source, Step
-    from calltape_schema.leaves import Leaf, Quantizer
+    from calltape_schema.end import Coverage, Dump
     from calltape_schema.records import (
         BlobFacts,
         CallRecord,
@@ -29,6 +27,8 @@ if TYPE_CHECKING:
         Range,
         Rank,
         Segment,
+        Source,
+        Step,
         Target,
         Tree,
     )
@@ -42,8 +42,10 @@ if TYPE_CHECKING:
         DictNode,
         EnumNode,
         FieldsNode,
+        Leaf,
         NoneNode,
         OpaqueNode,
+        Quantizer,
         ScalarNode,
         SequenceNode,
         Structure,
@@ -94,52 +96,14 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-_NAMES = {
-    "endings": ("Coverage", "Dump"),
-    "history": ("Source", "Step"),
-    "leaves": ("Leaf", "Quantizer"),
-    "records": (
-        "BlobFacts",
-        "CallRecord",
-        "FlightPolicy",
-        "Manifest",
-        "ModelError",
-        "Observed",
-        "Parameter",
-        "Policy",
-        "Producer",
-        "Rank",
-        "Range",
-        "Segment",
-        "Target",
-        "Tree",
-    ),
-    "tree": (
-        "Autocast",
-        "BoolNode",
-        "CallContext",
-        "ClassNode",
-        "ConstantNode",
-        "CustomNode",
-        "DictNode",
-        "EnumNode",
-        "FieldsNode",
-        "NoneNode",
-        "OpaqueNode",
-        "ScalarNode",
-        "SequenceNode",
-        "Structure",
-        "TensorNode",
-    ),
-}
-_HOMES = {name: module for module, names in _NAMES.items() for name in names}
+_HOMES = ("records", "tree", "end")
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    homes = (importlib.import_module(f"{__name__}.{home}") for home in _HOMES)
+    value = next(getattr(home, name) for home in homes if hasattr(home, name))
     globals()[name] = value
     return value
 

@@ -22,21 +22,8 @@ from calltape_schema.bounds import (
     MAX_RANK,
 )
 from calltape_schema.errors import TapeError
-from calltape_schema.leaves import Leaf
 from calltape_schema.packing import is_list, is_map
-
-__all__ = [
-    "ALIGNMENT",
-    "INTEGER_FORMATS",
-    "Entry",
-    "Stored",
-    "build_header",
-    "contiguous",
-    "header_size",
-    "joined",
-    "parse_header",
-    "stored_as",
-]
+from calltape_schema.tree import Leaf
 
 ALIGNMENT = 64
 

@@ -8,12 +8,7 @@ for a name that stands here.
 
 from __future__ import annotations
 
-from calltape_schema.plain_classes import module_of, mro_of, name_of
-
-__all__ = [
-    "ARGUMENT_WORDS", "CACHES", "CACHE_ENDING", "COUNTERS", "DERIVED", "LAYERS",
-    "LAYERS_ATTRIBUTE", "LAYER_ENDING", "LIBRARIES", "PARTS", "WINDOW_ATTRIBUTE", "is_cache",
-]  # fmt: skip
+from calltape_schema.objects import module_of, mro_of, name_of
 
 CACHE_ENDING = "Cache"
 """A class is a cache if its name, or that of a base class, ends like this."""

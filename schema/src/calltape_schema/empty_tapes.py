@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["why_empty"]
+from calltape_schema.end import UNWANTED
 
 _NOT_SEEN = {
     "hook": (
@@ -40,10 +40,7 @@ _ADVICE = {
     "io": "the disk failed",
     "file_removed": "somebody removed the files while they were written",
 }
-_WANTED = (
-    "policy", "paused", "max_calls", "max_seconds", "max_share", "flight_recorder", "deleted",
-    "expired",
-)  # fmt: skip
+_WANTED = UNWANTED - {"tracing", "not extracted"}
 
 
 def why_empty(name: str, via: str, seen: int, kept: int, dropped: Mapping[str, int]) -> str | None:

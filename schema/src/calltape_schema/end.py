@@ -17,25 +17,21 @@ from pydantic import Field, TypeAdapter, model_validator
 from typing_extensions import Self
 
 from calltape_schema.bounds import MAX_COUNT, MAX_INDEX_BYTES, MAX_MEMBER_BYTES, MAX_TABLE_BYTES
-from calltape_schema.endings import Coverage, Dump
 from calltape_schema.errors import TapeError
-from calltape_schema.fields import Count, Many, Nanoseconds, Record, TapeId, validated
+from calltape_schema.fields import (
+    Count,
+    Many,
+    Nanoseconds,
+    Record,
+    Short,
+    TapeId,
+    at_most,
+    validated,
+)
 from calltape_schema.groups import inflated
 from calltape_schema.inputs_table import InputsTable, u64s
 from calltape_schema.packing import open_envelope, pack, seal_envelope, unpack
 from calltape_schema.tar import BLOCK, ZEROS_AT_END, padding
-
-__all__ = [
-    "ENTRY_BYTES",
-    "Deflated",
-    "End",
-    "Index",
-    "IndexEntry",
-    "decode_end",
-    "deflated",
-    "encode_end",
-    "end_offset",
-]
 
 _ENTRY = struct.Struct("<QQQQ")
 ENTRY_BYTES = _ENTRY.size
@@ -43,6 +39,48 @@ _LOCATOR = struct.Struct("<QQ8s")
 _MAGIC = b"calltape"
 _ENVELOPE, _ENVELOPE_OF_THREE = b"\x92", b"\x93"
 _BIN = b"\xc4" + bytes([_LOCATOR.size])
+
+
+UNWANTED = frozenset({
+    "policy", "paused", "max_calls", "max_seconds", "max_share", "flight_recorder", "tracing",
+    "deleted", "expired", "not extracted",
+})  # fmt: skip
+"""The reasons of dropped calls that were not to be on the tape. A call with any other reason should
+be there, and is lost."""
+
+
+class Coverage(Record):
+    """How many calls are on the tape: ``seen = kept + sum(dropped.values())``. Calls before the
+    recorder was attached are not counted (:class:`Observed`).
+
+    Attributes:
+        at_least: whether there may have been more calls than ``seen``, because a file that this
+            was counted from has no end, is not there, or is no tape. None for False.
+    """
+
+    seen: Count = 0
+    kept: Count = 0
+    dropped: Annotated[dict[Short, Count], at_most(1000)] = Field(default_factory=dict)
+    at_least: bool | None = None
+
+    @property
+    def unwanted(self) -> dict[str, int]:
+        """The part of ``dropped`` that was not to be kept."""
+        return {reason: calls for reason, calls in self.dropped.items() if reason in UNWANTED}
+
+    @property
+    def lost(self) -> dict[str, int]:
+        """The part of ``dropped`` that should be on the tape, or may have been."""
+        return {reason: calls for reason, calls in self.dropped.items() if reason not in UNWANTED}
+
+
+class Dump(Record):
+    """When the calls of a flight recorder were written (Unix time in nanoseconds), why, and how
+    many they were."""
+
+    time_ns: Nanoseconds
+    reason: Short
+    calls: Count
 
 
 class Deflated(Record):
@@ -114,23 +152,8 @@ class Index:
 
 
 class End(Record):
-    """The last member of a sealed tape.
-
-    Attributes:
-        closed_ns: Unix time in nanoseconds.
-        coverage: what became of all calls.
-        dumps: the latest dumps of a flight recorder.
-        continues: whether the recording goes on in another file.
-        elsewhere: whether the calls that ``coverage`` counts as kept are on other tapes, as of a
-            survey.
-        first_call, last_call: the lowest and the highest number of a kept call; None without calls.
-        first_ns, last_ns: when the first of them began and the last one ended, Unix time in
-            nanoseconds.
-        raised: how many of them raised.
-        tensor_bytes: the size of all blobs.
-        index: per group, in file order, four 64-bit ints (:class:`IndexEntry`).
-        inputs: the document of the table of counted inputs.
-    """
+    """The last member of a sealed tape. Its fields are those of FORMAT.md §8; :meth:`groups` and
+    :meth:`table` decode what is deflated. None stands for False, and for what is not known."""
 
     tape: TapeId
     closed_ns: Nanoseconds

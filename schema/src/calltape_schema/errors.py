@@ -13,8 +13,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Kind", "LostCallsError", "Problem", "TapeError", "printable"]
-
 Kind = Literal[
     "not_found",  # no such file, directory or pattern
     "exists",  # the path is taken and overwrite was not asked for

@@ -27,11 +27,6 @@ from calltape_schema.bounds import (
 from calltape_schema.errors import Problem, TapeError
 from calltape_schema.packing import is_array, is_map, unpack
 
-__all__ = [
-    "Count", "Index", "Int64", "Many", "Name", "Nanoseconds", "Record", "Seconds", "Short", "Size",
-    "TapeId", "Text", "TypeName", "at_most", "decoder", "problems_of", "validated",
-]  # fmt: skip
-
 T = TypeVar("T")
 Many: TypeAlias = Annotated[tuple[T, ...], Field(fail_fast=True)]
 """Any number of things. The first that is wrong ends the check: an error for each of a million

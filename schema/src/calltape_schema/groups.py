@@ -3,10 +3,8 @@
 In come calls, and out goes what one append writes: the blobs of the calls, and one member with all
 of their records. Or in comes the content of such a member, and out go its table, and its records.
 
-The content is a msgpack array ``[tape, crc32, table, crc32, documents, size]``. The table has 24
-bytes for each call: its number, the hash of its inputs, where its record begins, and flags. It is
-all that a scan decodes. The documents are the shared parts of the records (structures and leaves,
-each once), and the records one after another; they may be deflated as a whole.
+FORMAT.md §5 has the bytes. The table of a group is all that a scan decodes. The documents are the
+shared parts of the records (structures and leaves, each once), and then the records.
 """
 
 from __future__ import annotations
@@ -15,12 +13,11 @@ import struct
 import zlib
 from array import array
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from hashlib import blake2b
 from operator import lt
 from typing import Annotated, Any, NamedTuple, TypeAlias
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter
 
 from calltape_schema.bounds import (
     DEFLATE_FROM_BYTES,
@@ -30,39 +27,14 @@ from calltape_schema.bounds import (
     MAX_INFLATION,
     MAX_MEMBER_BYTES,
     MAX_NODES,
-    MAX_RANK,
-    MAX_REFERENCES,
 )
-from calltape_schema.checksum import crc32
 from calltape_schema.errors import TapeError
-from calltape_schema.fields import Count, Many, Short, validated
+from calltape_schema.fields import Many, validated
 from calltape_schema.inputs_table import begun_hash, u64s
-from calltape_schema.packing import is_array, is_map, pack, unpack, unpack_plain
+from calltape_schema.packing import crc32, is_array, is_map, pack, unpack
 from calltape_schema.recent import Recent
-from calltape_schema.records import BlobFacts, CallRecord, Range, Tree
+from calltape_schema.records import CallRecord, Range, Tree, decode_call
 from calltape_schema.tar import BLOCK, Member, blob_name, group_name, member_header, padding
-
-__all__ = [
-    "CALL_BYTES",
-    "HAS_BLOB",
-    "HAS_RANGES",
-    "RAISED",
-    "Append",
-    "Elsewhere",
-    "Group",
-    "GroupedRecord",
-    "NewCall",
-    "Reference",
-    "StoredBlob",
-    "columns_of",
-    "group_of",
-    "inflated",
-    "member",
-    "member_content",
-    "only_entry",
-    "opened",
-    "planned",
-]
 
 RAISED, HAS_RANGES, HAS_BLOB = 1, 2, 4
 """Flags in the table: the call raised, its inputs have ranges, it has a blob of its own."""
@@ -79,36 +51,6 @@ _LEVEL = 1  # level 6 makes groups a sixteenth smaller, and takes twice as long
 _ZEROS = bytes(BLOCK)
 _SMALL_BYTES = 16 * 1024  # of a blob: to join it takes less than to write its parts
 
-Axis: TypeAlias = Annotated[int, Field(ge=0, le=MAX_RANK)]
-Reference = tuple[Short, Count, Short] | tuple[Short, Count, Short, Axis]
-"""A key in the leaves of a call, the number of an earlier call, and the key of that. With an axis,
-what the own blob has for the key follows along it."""
-Elsewhere: TypeAlias = tuple[int, str, int | None]
-"""A reference without its own key."""
-
-
-class StoredBlob(BlobFacts):
-    """The blob of a call: ``back`` is how many bytes before the header of its group the header of
-    the blob is."""
-
-    back: Count
-
-
-class GroupedRecord(CallRecord):
-    """The record of a call as it stands in a group. ``at`` names the tensors of which an earlier
-    call has the bytes, or the first of them."""
-
-    blob: StoredBlob | None = None  # pyright: ignore[reportIncompatibleVariableOverride]
-    at: Annotated[Many[Reference], Field(max_length=MAX_REFERENCES)] = ()
-
-    @cached_property
-    def elsewhere(self) -> dict[str, Elsewhere]:
-        """Per key of which an earlier call has the bytes, this call, the key there, and the axis
-        along which the own bytes follow; None if there are none."""
-        return {one[0]: (one[1], one[2], one[3] if len(one) == 4 else None) for one in self.at}
-
-
-_records: TypeAdapter[GroupedRecord] = TypeAdapter(GroupedRecord)
 _ranges: TypeAdapter[tuple[Range, ...]] = TypeAdapter(
     Annotated[Many[Range], Field(max_length=MAX_NODES)]
 )
@@ -119,7 +61,7 @@ class NewCall(NamedTuple):
 
     Attributes:
         number: of the call.
-        record: plain data in the form of :class:`GroupedRecord`, without ``tape``, ``call`` and
+        record: plain data in the form of :class:`CallRecord`, without ``tape``, ``call`` and
             ``blob``. Its trees hold the encoded structure and leaves, as everywhere.
         inputs: the hash of its inputs.
         blob: the content of its safetensors member, in parts; empty without a blob.
@@ -351,7 +293,7 @@ class Group:
                 document[side] = self._tree(document[side])
         return document
 
-    def record(self, at: int) -> GroupedRecord:
+    def record(self, at: int) -> CallRecord:
         """The record of a call.
 
         Raises:
@@ -361,7 +303,7 @@ class Group:
         document["tape"], document["call"] = self.tape, self.numbers[at]
         key = self._share(document, "inputs")
         self._share(document, "outputs")
-        found = validated(_records, document, "call record")
+        found = decode_call(document)
         self._check(found, at, key)
         return found
 
@@ -374,13 +316,10 @@ class Group:
         document = self.document(at)
         if "inputs" not in document:
             raise TapeError("invalid", "a record without inputs")
-        try:
-            found = _ranges.validate_python(document["inputs"].get("ranges", ()))
-        except ValidationError:
-            raise TapeError("invalid", "the ranges of a call break the format") from None
+        found = validated(_ranges, document["inputs"].get("ranges", ()), "the ranges of a call")
         return [(one.leaf, one.min, one.max) for one in found]
 
-    def _check(self, record: GroupedRecord, at: int, key: int | None) -> None:
+    def _check(self, record: CallRecord, at: int, key: int | None) -> None:
         """Compares a record with what the table says of it. ``key`` is the hash of its inputs, if
         that is known."""
         tree = record.inputs
@@ -463,9 +402,10 @@ def opened(content: bytes) -> tuple[bytes, bytes, bytes, int]:
         TapeError: ``damaged``, ``invalid`` or ``limit``.
     """
     try:
-        tape, sum_of_table, table, sum_of_documents, documents, size = unpack_plain(content)[:6]
+        found = unpack(content, MAX_MEMBER_BYTES)
+        tape, sum_of_table, table, sum_of_documents, documents, size = found[:6]
         is_whole = crc32(table) == sum_of_table and crc32(documents) == sum_of_documents
-    except (TypeError, ValueError):  # another form: what is no bytes has no checksum
+    except (TypeError, ValueError, LookupError):  # another form, such as text in place of bytes
         raise TapeError(
             "damaged", "not a group [tape, crc32, table, crc32, documents, size]"
         ) from None

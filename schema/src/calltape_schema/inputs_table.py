@@ -17,11 +17,12 @@ import heapq
 import sys
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import pairwise
 from typing import Annotated, Any
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter
 
 from calltape_schema.bounds import (
     MAX_AXES,
@@ -38,18 +39,6 @@ from calltape_schema.fields import Count, Index, Int64, Many, Record, Size, deco
 from calltape_schema.packing import is_array, pack, unpack
 from calltape_schema.recent import Interner
 from calltape_schema.records import Tree
-
-__all__ = [
-    "Axis",
-    "Counts",
-    "InputsTable",
-    "Kind",
-    "Ranges",
-    "Row",
-    "begun_hash",
-    "inputs_hash",
-    "u64s",
-]
 
 Ranges = Iterable[tuple[int, int, int]]
 """Of integer leaves: the leaf, its smallest and its largest element."""
@@ -76,18 +65,13 @@ def begun_hash(structure: bytes, leaves: int) -> blake2b:
     return blake2b(lengths + structure, digest_size=8)
 
 
+@dataclass(slots=True, eq=False)
 class Counts:
     """How many calls: ``seen``, of which ``kept`` are on a tape and ``raised`` an exception."""
 
-    __slots__ = ("kept", "raised", "seen")
-    seen: int
-    kept: int
-    raised: int
-
-    def __init__(self, seen: int = 0, kept: int = 0, raised: int = 0) -> None:
-        self.seen = seen
-        self.kept = kept
-        self.raised = raised
+    seen: int = 0
+    kept: int = 0
+    raised: int = 0
 
     def add(self, other: Counts) -> None:
         self.seen += other.seen
@@ -107,6 +91,7 @@ class Row(Counts):
     """
 
     __slots__ = ("example", "first", "last", "leaves", "ranges", "scalars", "structure")
+    bulk = 1  # for the bound of rows
 
     def __init__(
         self, structure: bytes, leaves: bytes, scalars: bytes, first: int, last: int
@@ -193,6 +178,7 @@ class Row(Counts):
         return Kind.of(self.structure, [leaf.dtype for leaf in leaves], shapes, ints, self)
 
 
+@dataclass(slots=True, eq=False)
 class Axis:
     """The sizes of one axis, or the values of one int, in the calls of a kind.
 
@@ -202,12 +188,9 @@ class Axis:
         max: the largest value.
     """
 
-    __slots__ = ("max", "other", "sizes")
-
-    def __init__(self, sizes: dict[int, int], other: int, largest: int) -> None:
-        self.sizes = sizes
-        self.other = other
-        self.max = largest
+    sizes: dict[int, int]
+    other: int
+    max: int
 
     def absorb(self, axis: Axis) -> None:
         """Adds the calls of another one."""
@@ -284,6 +267,11 @@ class Kind(Counts):
         """What it takes of the room. A leaf of no axis takes some, and a kind of no leaf, too."""
         return 1 + len(self.axes) + len(self.dtypes)
 
+    @property
+    def bulk(self) -> int:
+        """The bytes of its structure, which have a bound of their own."""
+        return len(self.structure)
+
     def absorb(self, kind: Kind) -> None:
         """Adds the calls of the same kind elsewhere."""
         self.add(kind)
@@ -295,6 +283,68 @@ class Kind(Counts):
                 known.absorb(axis)
 
 
+class _Room:
+    """The rows of a table, or its kinds, by their hash. Those with the lowest hashes stay.
+
+    Attributes:
+        parts: that have room.
+        below: the hash from which on there is none; None if there was room for all.
+
+    Args:
+        cost: what all parts may cost together.
+        bulk: and what they may have together of what their ``bulk`` counts.
+        spill: takes a part that has no room.
+    """
+
+    def __init__(self, cost: int, bulk: int, spill: Callable[[Any], None]) -> None:
+        self.parts: dict[int, Any] = {}
+        self.below: int | None = None
+        self._order: list[int] = []  # the hashes, negative, as a heap: the highest first
+        self._max_cost, self._max_bulk = cost, bulk
+        self._cost = self._bulk = 0
+        self._spill = spill
+
+    def add(self, key: int, part: Row | Kind) -> None:
+        """Adds calls to those of this hash."""
+        known = self.parts.get(key)
+        if known is not None:
+            known.absorb(part)
+        elif part.cost > self._max_cost // _LARGEST_PART or not _is_below(key, self.below):
+            self._spill(part)
+        else:
+            self.parts[key] = part
+            heapq.heappush(self._order, -key)
+            self._cost += part.cost
+            self._bulk += part.bulk
+            while self._cost > self._max_cost or self._bulk > self._max_bulk:
+                self.lower(-self._order[0])
+
+    def lower(self, below: int | None) -> None:
+        """Leaves no room for this hash and higher ones; None changes nothing."""
+        if below is None or not _is_below(below, self.below):
+            return
+        self.below = below
+        while self._order and -self._order[0] >= below:
+            self._spill(self._removed(-heapq.heappop(self._order)))
+
+    def take(self, is_wanted: Callable[[Any], bool]) -> list[Any]:
+        """Removes parts, and gives them."""
+        found = [self._removed(key) for key, part in [*self.parts.items()] if is_wanted(part)]
+        self._order = [-key for key in self.parts]
+        heapq.heapify(self._order)
+        return found
+
+    def _removed(self, key: int) -> Any:
+        part = self.parts.pop(key)
+        self._cost -= part.cost
+        self._bulk -= part.bulk
+        return part
+
+
+def _is_below(key: int, below: int | None) -> bool:
+    return below is None or key < below
+
+
 class InputsTable:
     """Counts inputs, within bounds.
 
@@ -302,7 +352,6 @@ class InputsTable:
         rows: by the hash of their inputs.
         kinds: of calls without a row, by their key.
         other: calls without either.
-        rows_below, kinds_below: the hash from which on there was no room; None if there was.
 
     Args:
         max_rows, max_bytes, max_axes: the bounds.
@@ -311,14 +360,22 @@ class InputsTable:
     def __init__(
         self, max_rows: int = MAX_ROWS, max_bytes: int = MAX_ROW_BYTES, max_axes: int = MAX_AXES
     ) -> None:
-        self.rows: dict[int, Row] = {}
-        self.kinds: dict[int, Kind] = {}
         self.other = Counts()
-        self.rows_below: int | None = None
-        self.kinds_below: int | None = None
-        self._max_rows, self._max_bytes, self._max_axes = max_rows, max_bytes, max_axes
-        self._order: list[int] = []  # the hashes of rows, negative, as a heap: the highest first
-        self._bytes = self._axes = self._kind_bytes = 0  # the costs of all rows and kinds
+        self._kinds = _Room(max_axes, MAX_KIND_BYTES, self.other.add)
+        self._rows = _Room(max_bytes, max_rows, self._add_coarser)
+        self._rooms = self._rows, self._kinds
+        self.rows: dict[int, Row] = self._rows.parts
+        self.kinds: dict[int, Kind] = self._kinds.parts
+
+    @property
+    def rows_below(self) -> int | None:
+        """The hash of inputs from which on there was no room for a row; None if there was."""
+        return self._rows.below
+
+    @property
+    def kinds_below(self) -> int | None:
+        """The same for kinds."""
+        return self._kinds.below
 
     @property
     def is_exact(self) -> bool:
@@ -362,31 +419,14 @@ class InputsTable:
         Raises:
             TapeError: as :meth:`add`.
         """
-        known = self.rows.get(key)
-        if known is not None:
-            known.absorb(row)
-        elif row.cost > self._max_bytes // _LARGEST_PART or _is_above(key, self.rows_below):
-            self.add_kind(row.kind())
-        else:
-            self.rows[key] = row
-            heapq.heappush(self._order, -key)
-            self._bytes += row.cost
-            while len(self.rows) > self._max_rows or self._bytes > self._max_bytes:
-                self._lower_rows(-self._order[0])
+        self._rows.add(key, row)
 
     def add_kind(self, kind: Kind) -> None:
         """Adds calls of which no more is known than their kind. It is not used any more."""
-        known = self.kinds.get(kind.key)
-        if known is not None:
-            known.absorb(kind)
-        elif kind.cost > self._max_axes // _LARGEST_PART or _is_above(kind.key, self.kinds_below):
-            self.other.add(kind)
-        else:
-            self.kinds[kind.key] = kind
-            self._axes += kind.cost
-            self._kind_bytes += len(kind.structure)
-            while self._axes > self._max_axes or self._kind_bytes > MAX_KIND_BYTES:
-                self._lower_kinds(max(self.kinds))
+        self._kinds.add(kind.key, kind)
+
+    def _add_coarser(self, row: Row) -> None:
+        self.add_kind(row.kind())
 
     def merge(self, other: InputsTable) -> None:
         """Adds the calls of another table, which is not used any more.
@@ -396,8 +436,8 @@ class InputsTable:
         """
         if self.totals().seen + other.totals().seen > MAX_COUNT:
             raise TapeError("limit", "tables of inputs with more than 2^63 calls together")
-        self._lower_rows(other.rows_below)
-        self._lower_kinds(other.kinds_below)
+        self._rows.lower(other.rows_below)
+        self._kinds.lower(other.kinds_below)
         self.other.add(other.other)
         for kind in other.kinds.values():
             self.add_kind(kind)
@@ -409,11 +449,8 @@ class InputsTable:
         table is not used any more."""
         found = InputsTable()
         found.merge(self)
-        for row in [*found.rows.values()]:
-            found.add_kind(row.kind())
-        found.rows.clear()
-        found._order.clear()
-        found._bytes = 0
+        for row in found._rows.take(lambda row: True):
+            found._add_coarser(row)
         for part in (*found.kinds.values(), found.other):
             part.kept = part.raised = 0
         return found
@@ -422,14 +459,11 @@ class InputsTable:
         """The calls that were seen and not kept. Of a kind of which some calls were kept, no more
         than their number is known."""
         found = InputsTable()
-        for kind in self.kinds.values():
-            if kind.kept:
-                found.other.add(Counts(kind.seen - kind.kept))
+        for part in (*self.kinds.values(), *self.rows.values(), self.other):
+            if isinstance(part, Kind) and not part.kept:
+                found.add_kind(copy.deepcopy(part))
             else:
-                found.add_kind(copy.deepcopy(kind))
-        found.other.add(Counts(self.other.seen - self.other.kept))
-        for row in self.rows.values():
-            found.other.add(Counts(row.seen - row.kept))
+                found.other.add(Counts(part.seen - part.kept))
         return found
 
     def changed(self, change: Callable[[Kind], Kind]) -> InputsTable:
@@ -447,48 +481,17 @@ class InputsTable:
     def coarsen(self) -> bool:
         """Counts the calls in the next coarser form: those with rows by kind, or those by kind as
         ``other``. False if there is no coarser form."""
-        if self.rows_below != 0:
-            self._lower_rows(0)
-        elif self.kinds_below != 0:
-            self._lower_kinds(0)
-        else:
-            return False
-        return True
+        for room in self._rooms:
+            if room.below != 0:
+                room.lower(0)
+                return True
+        return False
 
     def forget(self, is_secret: Callable[[bytes], bool]) -> None:
         """Counts calls of these structures without their structure."""
-        for key in [key for key, row in self.rows.items() if is_secret(row.structure)]:
-            row = self.rows.pop(key)
-            self._bytes -= row.cost
-            self.other.add(row)
-        self._order = [-key for key in self.rows]
-        heapq.heapify(self._order)
-        for key in [key for key, kind in self.kinds.items() if is_secret(kind.structure)]:
-            self._forget_kind(key)
-
-    def _lower_rows(self, below: int | None) -> None:
-        """Makes kinds of the rows with this hash, or a higher one."""
-        if below is None or _is_above(below, self.rows_below):
-            return
-        self.rows_below = below
-        while self._order and -self._order[0] >= below:
-            row = self.rows.pop(-heapq.heappop(self._order))
-            self._bytes -= row.cost
-            self.add_kind(row.kind())
-
-    def _lower_kinds(self, below: int | None) -> None:
-        if below is None or _is_above(below, self.kinds_below):
-            return
-        self.kinds_below = below
-        for key in [key for key in self.kinds if key >= below]:
-            self._forget_kind(key)
-
-    def _forget_kind(self, key: int) -> None:
-        """Counts the calls of a kind as ``other``."""
-        kind = self.kinds.pop(key)
-        self._axes -= kind.cost
-        self._kind_bytes -= len(kind.structure)
-        self.other.add(kind)
+        for room in self._rooms:
+            for part in room.take(lambda part: is_secret(part.structure)):
+                self.other.add(part)
 
     def to_bytes(self) -> bytes:
         """The msgpack document of the table."""
@@ -526,8 +529,8 @@ class InputsTable:
         """
         document = validated(_tables, unpack(data), "table of inputs")
         table = cls()
-        table.rows_below, table.kinds_below = document.rows_below, document.kinds_below
-        table.other = _counts(*document.other)
+        table._rows.below, table._kinds.below = document.rows_below, document.kinds_below
+        table.other.add(_counts(*document.other))
         for form in document.kinds:
             table.add_kind(form.kind())
         for row in document.made():
@@ -546,10 +549,6 @@ class InputsTable:
 
 def _ascend(hashes: Iterable[int]) -> bool:
     return all(one < other for one, other in pairwise(hashes))
-
-
-def _is_above(key: int, below: int | None) -> bool:
-    return below is not None and key >= below
 
 
 class _Lengths(Record):
@@ -640,7 +639,8 @@ class _TableForm(Record):
 _tables: TypeAdapter[_TableForm] = TypeAdapter(_TableForm)
 _trees: TypeAdapter[Tree] = TypeAdapter(Tree)
 _ranges: TypeAdapter[tuple[tuple[int, int, int], ...]] = TypeAdapter(
-    Annotated[Many[tuple[Index, Int64, Int64]], Field(max_length=MAX_NODES)]
+    Annotated[Many[tuple[Index, Int64, Int64]], Field(max_length=MAX_NODES)],
+    config=ConfigDict(strict=True),
 )
 
 
@@ -678,10 +678,7 @@ def _document_of(kind: Kind) -> dict[str, Any]:
 
 
 def _spans(data: bytes) -> Ranges:
-    try:
-        found = _ranges.validate_python(unpack(data), strict=True)
-    except ValidationError:
-        raise _contradiction("ranges break the format") from None
+    found = validated(_ranges, unpack(data), "the ranges of a row")
     if any(low > high for _, low, high in found):
         raise _contradiction("a range without an element")
     return found

@@ -1,23 +1,24 @@
-"""What tells data of users from names and settings that stand in code. The recorder withholds by
-these rules, and the analyzer redacts by them."""
+"""What tells data of users from names and settings that stand in code, and the patterns of paths in
+which users name leaves whose values are withheld: ``mask``, ``cache.*``, ``outputs.*``.
+
+The recorder withholds by these rules, and the analyzer redacts by them. A leaf has several names
+where it can be named by its place and by its parameter. A pattern matches all leaves below what it
+names as well.
+
+Keys of a dict are data if they do not come back, as the ids of requests. A key that stands in code
+comes back in many calls, alone or with others. A key that was made for a request is there in one
+call, or in the few calls that serve the request. Such keys are no structure: each call would be of
+a structure of its own. The recorder asks this for its policies, and the analyzer for its variants.
+"""
 
 from __future__ import annotations
 
 import math
 import re
+from collections import Counter
+from collections.abc import Collection, Hashable, Iterable, Iterator
+from fnmatch import fnmatchcase
 from typing import Any
-
-__all__ = [
-    "FEWEST_RANGED",
-    "FEW_NUMBERS",
-    "SMALL",
-    "is_name",
-    "is_position",
-    "is_setting",
-    "is_without_text",
-    "length_of_text",
-    "without_text",
-]
 
 FEWEST_RANGED = 1024
 """With at least this many different elements, the range of a withheld integer tensor says little of
@@ -76,3 +77,82 @@ def without_text(text: str) -> str:
 def is_without_text(text: str) -> bool:
     """Whether only the length of a text is left."""
     return _LENGTH.fullmatch(text) is not None
+
+
+_WILDCARDS = frozenset("*?[")
+_CLOSING = "]"
+
+
+def matches(pattern: str, names: Iterable[str]) -> bool:
+    """Whether one of the names of a leaf is that of the pattern, or is below it."""
+    below = f"{pattern}.*"
+    return any(fnmatchcase(name, pattern) or fnmatchcase(name, below) for name in names)
+
+
+def matches_whole(pattern: str, names: Iterable[str]) -> bool:
+    """The same, but ``x.*`` matches ``x`` as well: where ``x`` is a bare tensor it has no parts,
+    and who wants all parts treated wants it treated."""
+    return matches(pattern.removesuffix(".*"), names)
+
+
+def deciding(pairs: Iterable[tuple[str, str]], names: Collection[str]) -> Iterator[tuple[str, str]]:
+    """The pairs whose pattern matches a leaf. The first one decides.
+
+    Args:
+        pairs: of a pattern and what becomes of the value (``"all"`` keeps it), the last one that
+            was given first.
+        names: of the leaf.
+    """
+    for pattern, kept in pairs:
+        if (matches if kept == "all" else matches_whole)(pattern, names):
+            yield pattern, kept
+
+
+def is_exact(pattern: str) -> bool:
+    """Whether a pattern has no wildcards, and so names one value."""
+    return _WILDCARDS.isdisjoint(pattern)
+
+
+def specificity(pattern: str) -> int:
+    """How many characters of a pattern are no wildcards."""
+    return sum(character not in _WILDCARDS and character != _CLOSING for character in pattern)
+
+
+_FEW = 8
+"""So many values may a text have that selects a program, and so many keys a dict."""
+_FEW_THAT_STAY = 32
+"""So many keys may come and go in sets of several calls: optional fields do so, too."""
+_RARE = 4
+"""A key is rare if no more than one in so many sets has it."""
+_MAX_SETS = 1024
+_MAX_KEYS = 16_384
+
+
+class KeySets:
+    """The different sets of keys that a dict at one place has in calls. Their order does not
+    matter. After 1,024 sets no more are looked at."""
+
+    def __init__(self) -> None:
+        self._sets: set[Hashable] = set()
+        self._counts: Counter[Hashable] = Counter()
+
+    def add(self, keys: Iterable[Hashable]) -> bool:
+        """Adds the keys of a call; tells whether there was no such set."""
+        found = frozenset(keys)
+        if len(self._sets) >= _MAX_SETS or len(self._counts) >= _MAX_KEYS or found in self._sets:
+            return False
+        self._sets.add(found)
+        self._counts.update(found)
+        return True
+
+    def lasting(self) -> frozenset[Hashable] | None:
+        """The keys that come back, if the others are data; None if none is."""
+        sets = len(self._sets)
+        if sets <= _FEW:
+            return None
+        rare = [count for count in self._counts.values() if count * _RARE <= sets]
+        many = _FEW if all(count == 1 for count in rare) else _FEW_THAT_STAY
+        # Who comes once and goes once changes the set twice.
+        if len(rare) <= many or 2 * len(rare) < sets:
+            return None
+        return frozenset(key for key, count in self._counts.items() if count * _RARE > sets)

@@ -15,18 +15,10 @@ from calltape_schema import blob
 from calltape_schema.bounds import MAX_MEMBER_BYTES, MAX_TAKEN, MAX_TAKEN_PARTS, TAIL_BYTES
 from calltape_schema.end import End, Index, decode_end, end_offset
 from calltape_schema.errors import Kind, TapeError
-from calltape_schema.groups import (
-    Elsewhere,
-    Group,
-    GroupedRecord,
-    StoredBlob,
-    group_of,
-    member_content,
-)
-from calltape_schema.leaves import Leaf
+from calltape_schema.groups import Group, group_of, member_content
 from calltape_schema.packing import pack
 from calltape_schema.recent import Recent
-from calltape_schema.records import Manifest, decode_manifest
+from calltape_schema.records import BlobFacts, CallRecord, Elsewhere, Manifest, decode_manifest
 from calltape_schema.scan import Scan, Watch
 from calltape_schema.storage import Source, Window
 from calltape_schema.tar import (
@@ -38,8 +30,7 @@ from calltape_schema.tar import (
     is_group,
     parse_header,
 )
-
-__all__ = ["Chain", "Extent", "Holder", "TapeReader", "TensorPlace"]
+from calltape_schema.tree import Leaf
 
 _HEAD_BYTES = 16 * 1024  # of a tape or a blob: read at once
 _ENTRY_COST = 300  # a tensor of a blob, as Python objects
@@ -82,7 +73,7 @@ class Holder(NamedTuple):
     """A call that has bytes of a tensor, and the facts of its blob."""
 
     call: int
-    blob: StoredBlob | None
+    blob: BlobFacts | None
 
 
 class Chain(NamedTuple):
@@ -145,7 +136,7 @@ class TapeReader:
             self._scan = Scan(self.source, self.manifest.tape, self.start, self.end, watch)
         return self._scan
 
-    def record(self, number: int) -> GroupedRecord:
+    def record(self, number: int) -> CallRecord:
         """The record of a call.
 
         Raises:
@@ -154,7 +145,7 @@ class TapeReader:
         offset, at = self._place_of(number)
         return self._record(offset, at)
 
-    def record_at(self, at: int) -> GroupedRecord:
+    def record_at(self, at: int) -> CallRecord:
         """The record of a call, by its position in the scan.
 
         Raises:
@@ -172,7 +163,7 @@ class TapeReader:
         offset, place = self.scan().place(at)
         return self.group(offset).document(place)
 
-    def place(self, record: GroupedRecord, leaf: Leaf) -> TensorPlace:
+    def place(self, record: CallRecord, leaf: Leaf) -> TensorPlace:
         """Where the bytes of a leaf are: in the blob of its call, or of those that ``at`` names.
         The headers of the blobs tell, which are not compared with the checksums here.
 
@@ -193,7 +184,7 @@ class TapeReader:
         parts = tuple([there.extent(one) for one, there in found])
         return TensorPlace(parts, math.prod(wanted.shape[: axis or 0]))
 
-    def tail(self, record: GroupedRecord, key: str) -> tuple[blob.Stored, Extent]:
+    def tail(self, record: CallRecord, key: str) -> tuple[blob.Stored, Extent]:
         """What the own blob of a call has for a key, and where.
 
         Raises:
@@ -212,7 +203,7 @@ class TapeReader:
             raise TapeError("invalid", reason)
         return there.entries[key], there
 
-    def blob_member(self, record: GroupedRecord | Holder) -> Member:
+    def blob_member(self, record: CallRecord | Holder) -> Member:
         """The member with the tensors of a call.
 
         Raises:
@@ -244,7 +235,7 @@ class TapeReader:
             raise TapeError("damaged", "a group belongs to another tape", offset=offset)
         return group
 
-    def _record(self, offset: int, at: int) -> GroupedRecord:
+    def _record(self, offset: int, at: int) -> CallRecord:
         try:
             return self.group(offset).record(at)
         except TapeError as error:
@@ -278,7 +269,7 @@ class TapeReader:
                 return self.scan().place(at)
         raise trouble
 
-    def holders(self, record: GroupedRecord, key: str) -> Chain:
+    def holders(self, record: CallRecord, key: str) -> Chain:
         """The calls whose blobs have the bytes of a key of this call: its own one, or the earlier
         ones that ``at`` names.
 
@@ -296,7 +287,7 @@ class TapeReader:
             raise TapeError(found.kind, found.reason)
         return found
 
-    def _followed(self, record: GroupedRecord) -> dict[str, Chain | TapeError]:
+    def _followed(self, record: CallRecord) -> dict[str, Chain | TapeError]:
         """The chains of all keys of a call that earlier calls have, or why there is none. From call
         to call downwards, so that no record is decoded twice, and one is at hand at a time."""
         found: dict[str, Chain | TapeError] = {}
@@ -332,11 +323,11 @@ class TapeReader:
                 waiting.setdefault(step[0], []).append((own, step[1], chain, taken + 1))
         return found
 
-    def _earlier(self, number: int) -> GroupedRecord:
+    def _earlier(self, number: int) -> CallRecord:
         """The record of a call that has tensors for other ones. It is asked for with each of these,
         and decoded once."""
         key = self._name, "record", number
-        found: GroupedRecord | None = _recent.get(key)
+        found: CallRecord | None = _recent.get(key)
         if found is None:
             found = self.record(number)
             for tree in (found.inputs, found.outputs):
@@ -346,7 +337,7 @@ class TapeReader:
             _recent.keep(key, found, 8 * leaves + 250 * len(found.at))
         return found
 
-    def _blob(self, record: GroupedRecord | Holder) -> _Blob:
+    def _blob(self, record: CallRecord | Holder) -> _Blob:
         key = self._name, "blob", record.call
         found: _Blob | None = _recent.get(key)
         if found is None:
@@ -354,7 +345,7 @@ class TapeReader:
             _recent.keep(key, found, _ENTRY_COST * len(found.entries) + len(found.head))
         return found
 
-    def _begun_blob(self, record: GroupedRecord | Holder) -> tuple[Member, bytes]:
+    def _begun_blob(self, record: CallRecord | Holder) -> tuple[Member, bytes]:
         """The member with the tensors of a call, and the first bytes of its content."""
         key = self._name, "begun", record.call
         found: tuple[Member, bytes] | None = _recent.get(key)
@@ -363,7 +354,7 @@ class TapeReader:
             _recent.keep(key, found, len(found[1]))
         return found
 
-    def _find_blob(self, record: GroupedRecord | Holder) -> tuple[Member, bytes]:
+    def _find_blob(self, record: CallRecord | Holder) -> tuple[Member, bytes]:
         if record.blob is None:
             raise TapeError("no_value", f"call {record.call} has no blob")
         group, _ = self._place_of(record.call)
@@ -380,7 +371,7 @@ class TapeReader:
             raise TapeError("damaged", reason, member=blob_name(record.call), offset=offset)
         return found, head[BLOCK:]
 
-    def _read_blob(self, record: GroupedRecord | Holder) -> _Blob:
+    def _read_blob(self, record: CallRecord | Holder) -> _Blob:
         found, head = self._begun_blob(record)
         length = blob.header_size(head, found.size)
         if length > len(head):

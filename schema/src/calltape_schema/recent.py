@@ -10,8 +10,6 @@ from typing import Any, Generic, TypeVar
 
 from calltape_schema.errors import TapeError
 
-__all__ = ["Interner", "Recent"]
-
 T = TypeVar("T")
 _ROOM = 32 * 1024 * 1024
 _COST = 500  # of a value by itself
@@ -70,14 +68,14 @@ class Interner(Generic[T]):
     def __init__(self, decode: Callable[[bytes], T]) -> None:
         self._decode = decode
         self._recent = Recent(_INTERNED_BYTES, cost=0)
-        self._last: tuple[bytes, T] | None = None
+        self._last: tuple[bytes, Any] | None = None
 
     def __call__(self, data: bytes) -> T:
         # The same bytes object is asked for once per leaf of a call. Comparing it by identity first
         # is faster than by content.
         last = self._last
         if last is not None and last[0] is data:
-            return last[1]
+            return last[1]  # type: ignore[no-any-return]
         known = self._recent.get(data)
         if known is None:
             try:

@@ -1,15 +1,27 @@
-"""The manifest and the call records of a tape: models to bytes, and back."""
+"""The manifest of a tape, with the steps that made it from other tapes, and the records of calls:
+models to bytes, and back."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, TypeAdapter, field_validator, model_validator
 from typing_extensions import Self
 
-from calltape_schema.bounds import MAX_NODES, MAX_OUTSIDE, MAX_PARAMETERS, MAX_STEPS
+from calltape_schema.bounds import (
+    MAX_NODES,
+    MAX_OPTIONS,
+    MAX_OUTSIDE,
+    MAX_PARAMETERS,
+    MAX_PARTS,
+    MAX_RANK,
+    MAX_REFERENCES,
+    MAX_SOURCES,
+    MAX_STEPS,
+)
 from calltape_schema.errors import TapeError
 from calltape_schema.fields import (
     Count,
@@ -24,34 +36,8 @@ from calltape_schema.fields import (
     TypeName,
     validated,
 )
-from calltape_schema.history import Step
-from calltape_schema.leaves import Leaf, decode_leaves
 from calltape_schema.packing import is_array, is_map, open_envelope, pack, seal_envelope, unpack
-from calltape_schema.tree import Scalar, Structure, decode_structure
-
-__all__ = [
-    "FORMAT",
-    "MINOR",
-    "VERSION",
-    "BlobFacts",
-    "CallRecord",
-    "FlightPolicy",
-    "Manifest",
-    "ModelError",
-    "Observed",
-    "Parameter",
-    "Policy",
-    "Producer",
-    "Range",
-    "Rank",
-    "Segment",
-    "Target",
-    "Tree",
-    "decode_call",
-    "decode_manifest",
-    "encode_manifest",
-    "encode_record",
-]
+from calltape_schema.tree import Leaf, Scalar, Structure, decode_leaves, decode_structure
 
 FORMAT = "calltape"
 VERSION = 1
@@ -175,6 +161,97 @@ class Rank(Record):
     of: Annotated[int, Field(ge=2)]
 
 
+Redacted = Literal["all", "part"]
+"""How much of a tape was redacted."""
+
+Parts = tuple[tuple[int, int], ...]
+"""Runs of numbers, each from its first to its last one."""
+
+_TAKES_ONLY_SOURCES = frozenset({"filter", "merge", "recover", "minimise", "replay", "survey"})
+"""Steps whose result has nothing that nobody redacted, if their sources had nothing."""
+
+
+class Source(Record):
+    """A recording that a step read.
+
+    Attributes:
+        tape: its id.
+        files: the names of its files, without their folders.
+        other_files: how many more files it had.
+        calls: how many calls these files have, each counted once.
+        left_out: how many of these were not wanted; None if the step did not know that when it
+            began. What was damaged, the coverage of the result tells.
+        first: call ``n`` of it is call ``first + n`` of the result.
+        redacted: whether all that was read of it was redacted before, or a part; None for nothing.
+        host: that recorded it, if it says so (of a survey only).
+        parts: of which of its files a survey has the calls: the first and the last number of each
+            run of them, ascending. None for all.
+    """
+
+    tape: TapeId
+    files: Annotated[Many[Short], Field(max_length=16)] = ()
+    other_files: Count = 0
+    calls: Count = 0
+    left_out: Count | None = None
+    first: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] = 0
+    redacted: Redacted | None = None
+    host: Short | None = None
+    parts: Annotated[Many[tuple[Count, Count]], Field(max_length=MAX_PARTS)] | None = None
+
+    def shares(self, tape: bytes, parts: Parts | None) -> bool:
+        """Whether some files of a recording are among its own.
+
+        Args:
+            tape: the id of the recording.
+            parts: the numbers of the files, as :attr:`parts`.
+        """
+        if tape != self.tape:
+            return False
+        if self.parts is None or parts is None:
+            return True
+        return any(a <= last and first <= b for a, b in self.parts for first, last in parts)
+
+
+def joined_parts(parts: Iterable[tuple[int, int]]) -> Parts:
+    """Runs of numbers as a :class:`Source` has them. Of too many runs, those with the smallest gaps
+    between them become one."""
+    found: list[tuple[int, int]] = []
+    for first, last in sorted(parts):
+        if found and first <= found[-1][1] + 1:
+            found[-1] = found[-1][0], max(last, found[-1][1])
+        else:
+            found.append((first, last))
+    while len(found) > MAX_PARTS:
+        at = min(range(1, len(found)), key=lambda at: found[at][0] - found[at - 1][1])
+        found[at - 1 : at + 1] = [(found[at - 1][0], found[at][1])]
+    return tuple(found)
+
+
+class Step(Record):
+    """One thing that was done.
+
+    Attributes:
+        verb: what was done: ``filter``, ``merge``, ...
+        tool, version: what did it.
+        tape: the id of the tape that it made.
+        options: what was asked for, as pairs of a name and a text.
+        sources: the recordings that it read, in the order of the result.
+    """
+
+    verb: Short
+    tool: Short
+    version: Short
+    tape: TapeId
+    options: Annotated[Many[tuple[Short, Short]], Field(max_length=MAX_OPTIONS)] = ()
+    sources: Annotated[Many[Source], Field(max_length=MAX_SOURCES)] = ()
+
+    @model_validator(mode="after")
+    def _sources_are_distinct(self) -> Self:
+        if len({source.tape for source in self.sources}) != len(self.sources):
+            raise ValueError("a step that read the same recording twice")
+        return self
+
+
 class Manifest(Record):
     """The first member of a tape. ``created_ns`` is Unix time in nanoseconds. ``history`` says what
     was done to the tape since, the oldest step first; None for a tape as it was recorded."""
@@ -239,7 +316,7 @@ class Tree(Record):
             raise TapeError("invalid", "the structure does not fit its leaves and scalars")
         if any(one.leaf >= spec.leaves for one in self.ranges):
             raise TapeError("invalid", "a range of a leaf that the tree does not have")
-        for index, python_type in spec.scalar_types():
+        for index, python_type in spec.scalar_types:
             if type(self.scalars[index]) is not python_type:
                 found = type(self.scalars[index]).__name__
                 reason = f"scalar {index} is a {found}, but the structure has another type there"
@@ -261,10 +338,12 @@ class Tree(Record):
 
 
 class BlobFacts(Record):
-    """The size in bytes and the CRC-32 (zlib) of a call's safetensors member."""
+    """The size in bytes and the CRC-32 (zlib) of a call's safetensors member. Its header is
+    ``back`` bytes before that of the group; 0 for a blob that is not on a tape yet."""
 
     size: Count
     crc32: Annotated[int, Field(ge=0, lt=2**32)]
+    back: Count
 
 
 class ModelError(Record):
@@ -272,6 +351,14 @@ class ModelError(Record):
 
     type: TypeName
     message: Text
+
+
+Axis: TypeAlias = Annotated[int, Field(ge=0, le=MAX_RANK)]
+Reference = tuple[Short, Count, Short] | tuple[Short, Count, Short, Axis]
+"""A key in the leaves of a call, the number of an earlier call, and the key of that. With an axis,
+what the own blob has for the key follows along it."""
+Elsewhere: TypeAlias = tuple[int, str, int | None]
+"""A reference without its own key."""
 
 
 class CallRecord(Record):
@@ -284,6 +371,7 @@ class CallRecord(Record):
         outputs: None if the call raised, or if ``outputs_missing`` says why.
         outputs_missing: why outputs are missing. With ``outputs``, a part is missing: of a stream
             only the first chunks were kept.
+        at: the tensors of which an earlier call has the bytes, or the first of them.
     """
 
     tape: TapeId
@@ -296,20 +384,22 @@ class CallRecord(Record):
     outputs_missing: Short | None = None
     error: ModelError | None = None
     blob: BlobFacts | None = None
+    at: Annotated[Many[Reference], Field(max_length=MAX_REFERENCES)] = ()
+
+    @cached_property
+    def elsewhere(self) -> dict[str, Elsewhere]:
+        """Per key of which an earlier call has the bytes, this call, the key there, and the axis
+        along which the own bytes follow; None if there are none."""
+        return {one[0]: (one[1], one[2], one[3] if len(one) == 4 else None) for one in self.at}
 
 
 _manifests: TypeAdapter[Manifest] = TypeAdapter(Manifest)
 _calls: TypeAdapter[CallRecord] = TypeAdapter(CallRecord)
 
 
-def encode_record(record: Record) -> bytes:
-    """The content of a member, from its model."""
-    return seal_envelope(pack(record.model_dump(exclude_none=True)))
-
-
 def encode_manifest(manifest: Manifest) -> bytes:
     """The content of the member ``tape.msgpack``."""
-    return encode_record(manifest)
+    return seal_envelope(pack(manifest.model_dump(exclude_none=True)))
 
 
 def decode_manifest(data: bytes) -> Manifest:
@@ -330,10 +420,35 @@ def decode_manifest(data: bytes) -> Manifest:
     return validated(_manifests, document, "manifest")
 
 
-def decode_call(data: bytes) -> CallRecord:
-    """The record of one call.
+def decode_call(document: Any) -> CallRecord:
+    """The record of one call, from plain data.
 
     Raises:
-        TapeError: ``damaged``, ``invalid`` or ``limit``.
+        TapeError: ``invalid``.
     """
-    return validated(_calls, unpack(open_envelope(data)), "call record")
+    return validated(_calls, document, "call record")
+
+
+def redacted_of_steps(steps: Sequence[Step]) -> Redacted | None:
+    """How much of a tape was redacted, as its history says; None for nothing.
+
+    Args:
+        steps: the history, the oldest first.
+    """
+    if not steps:
+        return None
+    last = steps[-1]
+    if last.verb == "redact":
+        return "all"
+    found = redacted_of_all(source.redacted for source in last.sources)
+    if found == "all" and last.verb not in _TAKES_ONLY_SOURCES:
+        return "part"  # what another step wrote, nobody redacted: new outputs, or what is not known
+    return found
+
+
+def redacted_of_all(parts: Iterable[Redacted | None]) -> Redacted | None:
+    """How much of a whole was redacted, from how much of each part was; None for nothing."""
+    found = set(parts)
+    if found <= {None}:
+        return None
+    return "all" if found == {"all"} else "part"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 
@@ -24,11 +23,9 @@ from calltape_schema.groups import (
     only_entry,
     opened,
 )
-from calltape_schema.inputs_table import InputsTable, u64s
+from calltape_schema.inputs_table import InputsTable, Row, u64s
 from calltape_schema.storage import Source, Window
-from calltape_schema.tar import BLOCK, END_MEMBER, Member, is_group, members
-
-__all__ = ["Scan", "Watch"]
+from calltape_schema.tar import END_MEMBER, Member, TornError, is_group, members
 
 _MAX_DAMAGE = 1000
 _BLOCK = 1024
@@ -76,7 +73,6 @@ class Scan:
         self._index: Index | None = None
         self._found = bytearray()  # per group of the index whether it was found
         self._read = Window(source).read
-        self._held: TapeError | None = None  # the last damage, until a member follows it
         self._blob: int | None = None  # where blobs begin that wait for their group
         self._highest = -1
         self._known: _Numbers | None = None  # as soon as a number is not the highest
@@ -131,10 +127,8 @@ class Scan:
                 self._found = bytearray(len(self._index))
             except TapeError as error:
                 self._report(error.at(member=END_MEMBER))
-        walk = members(self._read, source.size, self._hold, start, source.next_data)
+        walk = members(self._read, source.size, self._on_damage, start, source.next_data)
         for found in watch(walk, source.size):
-            if self._held is not None:
-                self._release()
             try:
                 if is_group(found.name):
                     self._blob = None
@@ -149,11 +143,10 @@ class Scan:
                 if error.kind in ("closed", "io"):
                     raise  # it says nothing about the tape
                 self._report(error.at(member=found.name, offset=found.offset))
-        if self._end is None:
-            self._end_unsealed(source.size)
-        else:
-            self._release()
+        if self._end is not None:
             self._end_sealed(self._end)
+        elif self._blob is not None:
+            self.unfinished = source.size - self._blob
 
     def _no_end(self, found: Member) -> TapeError:
         """Why an end does not seal the tape."""
@@ -167,16 +160,13 @@ class Scan:
         advice = "its calls are read without it; what it counts beside them is not believed"
         return TapeError("damaged", reason, advice=advice)
 
-    def _hold(self, error: TapeError) -> None:
-        """Holds damage back until it is known whether a member follows: at the end of an unsealed
-        tape, a member that is cut short is a call that was being written."""
-        self._release()
-        self._held = error
-
-    def _release(self) -> None:
-        if self._held is not None:
-            self._report(self._held)
-            self._held = None
+    def _on_damage(self, error: TapeError) -> None:
+        """At the end of an unsealed tape, a member that is cut short is a call that was being
+        written, with the blobs before it."""
+        if not isinstance(error, TornError) or self._end is not None:
+            self._report(error)
+        elif self._blob is None:
+            self._blob = error.offset
 
     def _add_group(self, found: Member) -> None:
         tape, table, documents, size = opened(member_content(self._read, found))
@@ -231,14 +221,6 @@ class Scan:
             are = "is" if told.calls == 1 else "are"
             reason = f"by the index of the tape, {told.named} {are} here"
             self._report(TapeError("damaged", reason, offset=offset))
-
-    def _end_unsealed(self, size: int) -> None:
-        held = self._held
-        if held is not None and not _is_cut_short(held, size):
-            self._release()
-            held = None
-        torn = size if held is None else held.offset or 0
-        self.unfinished = size - min(torn, size if self._blob is None else self._blob)
 
     def _end_sealed(self, end: End) -> None:
         known = {error.offset: at for at, error in enumerate(self.damage)}
@@ -305,49 +287,52 @@ class Scan:
     def _difference(self, table: InputsTable, *, is_whole: bool) -> str | None:
         """In what a table differs from the calls that were found; None if it does not. Calls that
         are damaged are not found, which is told already."""
-        found = Counter(self.inputs)
-        others = sum([kind.kept for kind in table.kinds.values()]) + table.other.kept
-        for key, row in table.rows.items():
-            calls = found.pop(key, 0)
-            if calls > row.kept:
-                return "calls have inputs more often than it says"
-            if is_whole and calls < row.kept:
-                return "it has inputs that no call has, or more often than calls have them"
-        if found.total() > others:
-            return "it does not have the inputs of all calls"
-        if is_whole and found.total() < others:
-            return "it has calls without a row that are not there"
-        return self._misplaced(table, is_whole=is_whole)
-
-    def _misplaced(self, table: InputsTable, *, is_whole: bool) -> str | None:
-        """Whether rows tell wrong numbers of calls, or how many of them raised."""
-        lowest: dict[int, int] = {}
-        highest: dict[int, int] = {}
-        raised: Counter[int] = Counter()
+        found: dict[int, list[int]] = {}  # calls, the lowest number, the highest, how many raised
         for number, key, place in zip(self.numbers, self.inputs, self.places, strict=True):
-            row = table.rows.get(key)
-            if row is None:
+            raised = place >> 32 & RAISED
+            known = found.get(key)
+            if known is None:
+                found[key] = [1, number, number, raised]
                 continue
-            if not row.first <= number <= row.last:
-                return "a call has a number that its row does not allow"
-            lowest[key] = min(lowest.get(key, number), number)
-            highest[key] = max(highest.get(key, number), number)
-            if place >> 32 & RAISED:
-                raised[key] += 1
-        for key, number in lowest.items():
-            row = table.rows[key]
-            unknown = row.seen - (row.kept if is_whole else 0)
-            if number < (row.example or 0) or (is_whole and number != row.example):
-                return "a row names another call as the first"
-            if (
-                is_whole
-                and row.kept == row.seen
-                and (row.first, row.last) != (number, highest[key])
-            ):
-                return "a row has other calls as the first and the last"
-            if not raised[key] <= row.raised <= raised[key] + unknown:
-                return "other calls raised than it says"
+            known[0] += 1
+            known[3] += raised
+            if number > known[2]:
+                known[2] = number
+            elif number < known[1]:
+                known[1] = number
+        for key, row in table.rows.items():
+            told = _difference_of(row, found.pop(key, None), is_whole=is_whole)
+            if told is not None:
+                return told
+        others = sum([kind.kept for kind in table.kinds.values()]) + table.other.kept
+        calls = sum([known[0] for known in found.values()])
+        if calls > others:
+            return "it does not have the inputs of all calls"
+        if is_whole and calls < others:
+            return "it has calls without a row that are not there"
         return None
+
+
+def _difference_of(row: Row, found: list[int] | None, *, is_whole: bool) -> str | None:
+    """In what a row differs from the calls that were found with its inputs."""
+    calls, lowest, highest, raised = found or (0, 0, 0, 0)
+    if calls > row.kept:
+        return "calls have inputs more often than it says"
+    if is_whole and calls < row.kept:
+        return "it has inputs that no call has, or more often than calls have them"
+    if not calls:
+        return None
+    if lowest < row.first or highest > row.last:
+        return "a call has a number that its row does not allow"
+    if lowest < (row.example or 0) or (is_whole and lowest != row.example):
+        return "a row names another call as the first"
+    is_all = is_whole and row.kept == row.seen
+    if is_all and (row.first, row.last) != (lowest, highest):
+        return "a row has other calls as the first and the last"
+    unknown = row.seen - (row.kept if is_whole else 0)
+    if not raised <= row.raised <= raised + unknown:
+        return "other calls raised than it says"
+    return None
 
 
 class _Numbers:
@@ -374,11 +359,3 @@ class _Numbers:
         parts = [block] if half < _BLOCK else [block[:half], block[half:]]
         self._blocks[which : which + 1] = parts
         self._lasts[which : which + 1] = [part[-1] for part in parts]
-
-
-def _is_cut_short(error: TapeError, size: int) -> bool:
-    """Whether the file ends like one whose writer was interrupted: within a member of calls, or
-    within a header."""
-    if error.member == END_MEMBER:
-        return False
-    return error.member is not None or size - (error.offset or 0) < BLOCK

@@ -5,14 +5,8 @@ A reader asks a *source* for bytes at offsets, a writer gives parts to a *sink*.
 
 from __future__ import annotations
 
-import errno
-import os
 from collections.abc import Sequence
 from typing import Any, Protocol
-
-from calltape_schema.errors import TapeError
-
-__all__ = ["BytesSink", "BytesSource", "FileSink", "Sink", "Source", "Window"]
 
 
 class Source(Protocol):
@@ -87,59 +81,6 @@ class BytesSink:
 
     def cut(self, size: int) -> None:
         del self.data[size:]
-
-
-_MAX_PARTS = min(os.sysconf("SC_IOV_MAX"), 1024) if hasattr(os, "sysconf") else 16
-
-
-class FileSink:
-    """A new local file. Whoever made it closes it.
-
-    Args:
-        path: of the file.
-        mode: its permissions.
-
-    Raises:
-        TapeError: ``exists`` or ``io``.
-    """
-
-    def __init__(self, path: str, mode: int = 0o600) -> None:
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
-        try:
-            self._file = os.open(path, flags, mode)
-        except FileExistsError:
-            raise TapeError("exists", "there is a file already", path=path) from None
-        except OSError as error:
-            raise TapeError("io", error.strerror or type(error).__name__, path=path) from None
-
-    def write_at(self, offset: int, parts: Sequence[Any]) -> None:
-        left = list(parts)
-        while left:
-            # The offset is explicit, because a forked child shares the position of the file.
-            written = os.pwritev(self._file, left[:_MAX_PARTS], offset)
-            if not written:
-                raise OSError(errno.EIO, "the file takes no more bytes")
-            offset += written
-            left = _after(left, written)
-
-    def cut(self, size: int) -> None:
-        os.ftruncate(self._file, size)
-
-    def close(self) -> None:
-        """Closes the file; it may be called twice."""
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
-
-
-def _after(parts: list[Any], written: int) -> list[Any]:
-    """What is left of these parts, after their first ``written`` bytes."""
-    for index, part in enumerate(parts):
-        size = len(part)
-        if written < size:
-            return [memoryview(part)[written:], *parts[index + 1 :]]
-        written -= size
-    return []
 
 
 _FIRST_STEP, _LAST_STEP = 4 * 1024, 1024 * 1024

@@ -16,22 +16,6 @@ from typing import NamedTuple
 
 from calltape_schema.errors import TapeError
 
-__all__ = [
-    "BLOCK",
-    "END_MEMBER",
-    "MANIFEST",
-    "ZEROS_AT_END",
-    "Member",
-    "blob_name",
-    "following_header",
-    "group_name",
-    "is_group",
-    "member_header",
-    "members",
-    "padding",
-    "parse_header",
-]
-
 BLOCK = 512
 ZEROS_AT_END = bytes(2 * BLOCK)
 """The bytes after the last member of a sealed tape."""
@@ -169,7 +153,7 @@ def members(
     Args:
         read: ``read(offset, size)`` returns up to ``size`` bytes.
         length: of the tape, in bytes.
-        on_damage: called with each damage.
+        on_damage: called with each damage, at last perhaps with a :class:`TornError`.
         start: the offset of the first header.
         next_data: ``next_data(offset)`` may return the offset of the next byte that is stored: a
             file of 4 KiB can claim terabytes of holes, which are zeros.
@@ -192,21 +176,27 @@ def members(
             and not _holds_data(read, offset, length, next_data)
         ):
             return
-        on_damage(_skipped(member, offset, length if following is None else following))
-        if following is None:
-            return
-        offset = following
+        end = length if following is None else following
+        on_damage(_skipped(member, offset, end, is_last=following is None))
+        offset = end
 
 
-def _skipped(member: Member | None, offset: int, end: int) -> TapeError:
-    """The damage between two offsets, which begins with a member that is cut short, or with no
+class TornError(TapeError):
+    """The file ends like one whose writer was interrupted: within a member of calls, or within a
+    header. On a tape without an end this is no damage."""
+
+
+def _skipped(member: Member | None, offset: int, end: int, *, is_last: bool) -> TapeError:
+    """The damage of the bytes between these offsets. ``member`` is None if the first block is no
     header."""
     what, name = (
         ("no member begins here", None)
         if member is None
         else ("a member is cut short", member.name)
     )
-    return TapeError("damaged", f"{what}, {end - offset} bytes skipped", member=name, offset=offset)
+    is_torn = end - offset < BLOCK if member is None else name != END_MEMBER
+    error = TornError if is_last and is_torn else TapeError
+    return error("damaged", f"{what}, {end - offset} bytes skipped", member=name, offset=offset)
 
 
 _WINDOW = 1024 * BLOCK

@@ -1,10 +1,11 @@
-"""The pytree spec: the containers, types and keys of the arguments or outputs of one call.
+"""The pytree spec: the containers, types and keys of the arguments or outputs of one call, and the
+facts of its tensors.
 
-In comes plain data or bytes; out goes a :class:`Structure` of nodes. The tree of a call has three
-parts, because they change at different rates from call to call:
+In come plain data or bytes; out go bytes, a :class:`Structure` of nodes, :class:`Leaf` models. The
+tree of a call has three parts, because they change at different rates from call to call:
 
-- the *structure* (containers, types, keys, flags), in this module, repeats. It is encoded once, and
-  equal bytes are decoded once,
+- the *structure* (containers, types, keys, flags) repeats. It is encoded once, and equal bytes are
+  decoded once,
 - the *leaves* (dtype, shape, device, ... of each tensor) change with the shapes,
 - the *scalars* (ints, floats, text) may change with every call, and stand in the call record.
 
@@ -13,8 +14,10 @@ A node refers to leaves and scalars by position: ``{"kind": "tensor", "leaf": 3}
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, PlainValidator, TypeAdapter, model_validator
@@ -23,40 +26,17 @@ from typing_extensions import Self
 from calltape_schema.bounds import (
     MAX_ALIKE,
     MAX_AUTOCASTS,
+    MAX_ELEMENTS,
     MAX_KEY_CHARACTERS,
     MAX_KEY_PARTS,
     MAX_LEAVES,
     MAX_NODES,
     MAX_PATHS_CHARACTERS,
+    MAX_RANK,
 )
-from calltape_schema.fields import Index, Many, Name, Record, TypeName, decoder
+from calltape_schema.fields import Index, Many, Name, Record, Size, TypeName, decoder
 from calltape_schema.packing import is_array, pack
 from calltape_schema.recent import Interner
-
-__all__ = [
-    "Autocast",
-    "BoolNode",
-    "CallContext",
-    "ClassNode",
-    "ConstantNode",
-    "CustomNode",
-    "DictNode",
-    "EnumNode",
-    "FieldsNode",
-    "Node",
-    "NoneNode",
-    "OpaqueNode",
-    "ScalarNode",
-    "SequenceNode",
-    "Structure",
-    "TensorNode",
-    "are_distinct",
-    "children_of",
-    "decode_structure",
-    "document_like",
-    "encode_structure",
-    "fits_as_key",
-]
 
 
 def _scalar(value: Any) -> Any:
@@ -304,20 +284,24 @@ class Structure(Record):
 
     @model_validator(mode="after")
     def _references_fit(self) -> Self:
-        problems = [
-            f"leaf {node.leaf} of {self.leaves}"
-            for node in walk(self.root)
-            if isinstance(node, TensorNode) and node.leaf >= self.leaves
-        ]
+        problems: list[str] = []
+        characters = 0
         scalars: dict[int, type] = {}
-        for scalar, expected in _scalars_of(self.root):
-            if scalar >= self.scalars:
-                problems.append(f"scalar {scalar} of {self.scalars}")
-            elif scalars.setdefault(scalar, expected) is not expected:
-                problems.append(f"scalar {scalar} with two types")
-        if _context_holds_tensor(self.root):
-            problems.append("a tensor in the context of a custom node")
-        if _characters_of_paths(self.root) > MAX_PATHS_CHARACTERS:
+        for node, path, is_context in _places(self.root):
+            characters += path
+            if isinstance(node, TensorNode):
+                if node.leaf >= self.leaves:
+                    problems.append(f"leaf {node.leaf} of {self.leaves}")
+                if is_context:
+                    problems.append("a tensor in the context of a custom node")
+            if isinstance(node, Described) and node.beside:
+                characters += sum(path + 1 + len(name) for name in node.beside)
+            for scalar, expected in _scalars_of(node):
+                if scalar >= self.scalars:
+                    problems.append(f"scalar {scalar} of {self.scalars}")
+                elif scalars.setdefault(scalar, expected) is not expected:
+                    problems.append(f"scalar {scalar} with two types")
+        if characters > MAX_PATHS_CHARACTERS:
             problems.append(f"paths of more than {MAX_PATHS_CHARACTERS} characters together")
         if problems:
             raise ValueError("; ".join(problems[:20]))
@@ -325,13 +309,11 @@ class Structure(Record):
 
     # A cached_property, because pydantic needs a microsecond to find a private attribute.
     @cached_property
-    def _scalar_types(self) -> tuple[tuple[int, type], ...]:
-        return tuple(dict(_scalars_of(self.root)).items())
-
     def scalar_types(self) -> tuple[tuple[int, type], ...]:
         """Pairs of a scalar's position and the Python type that it must have. A complex number is a
         tuple."""
-        return self._scalar_types
+        found = [pair for node in walk(self.root) for pair in _scalars_of(node)]
+        return tuple(dict(found).items())
 
 
 _SCALAR_TYPES: dict[str, type] = {
@@ -359,48 +341,32 @@ def walk(root: Any) -> Iterator[Any]:
             stack.append(node.context)
 
 
-def _scalars_of(root: Any) -> Iterator[tuple[int, type]]:
-    """Each scalar that a node refers to, and the type that it must have."""
-    for node in walk(root):
-        if isinstance(node, ScalarNode):
-            yield node.scalar, _SCALAR_TYPES[node.kind]
-        elif isinstance(node, OpaqueNode) and node.length is not None:
-            yield node.length, int
+def _scalars_of(node: Any) -> Iterator[tuple[int, type]]:
+    """The scalar that a node refers to, if it does, and the type that it must have."""
+    if isinstance(node, ScalarNode):
+        yield node.scalar, _SCALAR_TYPES[node.kind]
+    elif isinstance(node, OpaqueNode) and node.length is not None:
+        yield node.length, int
 
 
-def _context_holds_tensor(root: Any) -> bool:
-    stack = [(root, False)]
+def _places(root: Any) -> Iterator[tuple[Any, int, bool]]:
+    """All nodes, each with the number of characters of its path, and whether it is in the context
+    of a custom node. A long key stands once on the tape, but it is a part of the path of each node
+    below it."""
+    stack = [(root, 0, False)]
     while stack:
-        node, inside = stack.pop()
-        if inside and isinstance(node, TensorNode):
-            return True
-        stack.extend((child, inside) for child in children_of(node))
-        if isinstance(node, CustomNode):
-            stack.append((node.context, True))
-    return False
-
-
-def _characters_of_paths(root: Any) -> int:
-    """How many characters the paths of all nodes have together. A long key stands once on the tape,
-    but it is a part of the path of each node below it."""
-    total = 0
-    stack = [(root, 0)]
-    while stack:
-        node, length = stack.pop()
-        total += length
-        if isinstance(node, Described) and node.beside:
-            total += sum(length + 1 + len(name) for name in node.beside)
+        node, path, is_context = stack.pop()
+        yield node, path, is_context
         children = children_of(node)
         names: Sequence[Any] = range(len(children))
-        if isinstance(node, CustomNode):
-            stack.append((node.context, length + len(".context")))
-        elif isinstance(node, (DictNode, FieldsNode)):
+        if isinstance(node, (DictNode, FieldsNode)):
             names = node.keys if isinstance(node, DictNode) else node.fields
         stack.extend(
-            (child, length + 1 + len(str(name)))
-            for name, child in zip(names, children, strict=True)
+            (child, path + 1 + len(str(name)), is_context)
+            for name, child in zip(reversed(names), reversed(children), strict=True)
         )
-    return total
+        if isinstance(node, CustomNode):
+            stack.append((node.context, path + len(".context"), True))
 
 
 def document_like(spec: Structure, root: Any, leaves: int, scalars: int) -> dict[str, Any]:
@@ -423,11 +389,95 @@ def encode_structure(document: Any) -> bytes:
         TapeError: ``invalid`` or ``limit``.
     """
     data = pack(document)
-    _decode(data)  # not remembered: a recorder does not need it, and it takes much more memory
+    _decode_structure(
+        data
+    )  # not remembered: a recorder does not need it, and it takes much more memory
     return data
 
 
-_decode = decoder(_structures, "structure")
-decode_structure: Callable[[bytes], Structure] = Interner(_decode)
+_decode_structure = decoder(_structures, "structure")
+decode_structure: Callable[[bytes], Structure] = Interner(_decode_structure)
 """The structure from its bytes. Equal bytes give the same object while it is remembered. Raises
 ``TapeError`` (``invalid``, ``damaged`` or ``limit``)."""
+
+
+class Quantizer(Record):
+    """The quantization of a whole tensor: ``real = scale * (stored - zero_point)``."""
+
+    scheme: Literal["per_tensor_affine", "per_tensor_symmetric"]
+    scale: float
+    zero_point: int
+
+
+class Leaf(Record):
+    """The facts of one tensor.
+
+    ``dtype``, ``shape`` and ``strides`` (in elements; None if contiguous) are those of the tensor,
+    in torch's terms. ``key`` names its bytes in the blob. A leaf without a key was not kept, and
+    ``missing`` says why. :func:`calltape_schema.blob.stored_as` says which entry of the blob
+    follows from these facts.
+    """
+
+    dtype: Annotated[str, Field(max_length=64)]
+    shape: Annotated[Many[Size], Field(max_length=MAX_RANK)]
+    key: Annotated[str, Field(max_length=1024, min_length=1)] | None = None
+    missing: Name | None = None
+    strides: Many[Annotated[int, Field(ge=0, le=MAX_ELEMENTS)]] | None = None
+    expanded: Annotated[
+        Many[Annotated[int, Field(ge=0, lt=MAX_RANK)]], Field(max_length=MAX_RANK)
+    ] = ()
+    device: Annotated[str, Field(max_length=64)] = "cpu"
+    layout: Annotated[str, Field(max_length=64)] = "strided"
+    requires_grad: bool = False
+    inference: bool = False
+    conj: bool = False
+    neg: bool = False
+    subclass: TypeName | None = None
+    storage: Index | None = None
+    offset: Size = 0
+    quantizer: Quantizer | None = None
+
+    @model_validator(mode="after")
+    def _sizes_fit(self) -> Self:
+        # A size of 0 must not hide that the product of the other sizes is too large.
+        if math.prod(max(size, 1) for size in self.shape) > MAX_ELEMENTS:
+            raise ValueError("more elements than fit in 63 bits")
+        if self.strides is not None and len(self.strides) != len(self.shape):
+            raise ValueError(f"{len(self.strides)} strides for {len(self.shape)} sizes")
+        if any(axis >= len(self.shape) for axis in self.expanded):
+            raise ValueError(f"expanded axes {self.expanded} of rank {len(self.shape)}")
+        if any(after <= axis for axis, after in pairwise(self.expanded)):
+            raise ValueError(f"expanded axes {self.expanded} do not ascend")
+        if self.offset and self.storage is None:
+            raise ValueError("an offset in memory that is shared with no leaf")
+        if (self.key is None) == (self.missing is None):
+            raise ValueError("not either a key or a reason why the value is missing")
+        if self.key is None and self.quantizer is not None:
+            raise ValueError("a quantizer without the elements that it follows from")
+        return self
+
+
+_leaves: TypeAdapter[tuple[Leaf, ...]] = TypeAdapter(
+    Annotated[Many[Leaf], Field(max_length=MAX_LEAVES)]
+)
+
+
+def encode_leaves(document: list[dict[str, Any]]) -> bytes:
+    """Validates and encodes the leaves of one tree.
+
+    Raises:
+        TapeError: ``invalid`` or ``limit``: no reader would accept them.
+    """
+    return checked_leaves(document)[0]
+
+
+def checked_leaves(document: list[dict[str, Any]]) -> tuple[bytes, tuple[Leaf, ...]]:
+    """Like :func:`encode_leaves`, and the decoded leaves too. They are not remembered: a recorder
+    does not need them again, and they take many times the memory of the bytes."""
+    data = pack(document)
+    return data, _decode_leaves(data)
+
+
+_decode_leaves = decoder(_leaves, "leaves")
+decode_leaves: Callable[[bytes], tuple[Leaf, ...]] = Interner(_decode_leaves)
+"""The leaves from their bytes. Equal bytes give the same tuple while it is remembered."""

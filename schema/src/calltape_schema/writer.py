@@ -12,16 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from calltape_schema.bounds import MAX_COUNT, MAX_INDEX_BYTES
-from calltape_schema.end import ENTRY_BYTES, End, IndexEntry, deflated, encode_end
-from calltape_schema.endings import Coverage, Dump
+from calltape_schema.end import ENTRY_BYTES, Coverage, Dump, End, IndexEntry, deflated, encode_end
 from calltape_schema.errors import TapeError
 from calltape_schema.groups import Append, NewCall, member, planned
 from calltape_schema.inputs_table import InputsTable
 from calltape_schema.records import Manifest, encode_manifest
 from calltape_schema.storage import Sink
 from calltape_schema.tar import END_MEMBER, MANIFEST, ZEROS_AT_END
-
-__all__ = ["TapeWriter", "manifest_member"]
 
 
 def manifest_member(manifest: Manifest) -> bytes:
@@ -61,7 +58,8 @@ class TapeWriter:
 
     def _forget(self) -> None:
         self._index = bytearray()
-        self._first_call = self._last_call = self._first_ns = self._last_ns = 0
+        self._first_call = self._first_ns = MAX_COUNT
+        self._last_call = self._last_ns = 0
         self._raised = self.calls = self.tensor_bytes = 0
         self.table: InputsTable | None = InputsTable()
 
@@ -170,14 +168,10 @@ class TapeWriter:
         number, begun = call.number, record["time_ns"]
         ended = min(begun + record.get("duration_ns", 0), MAX_COUNT)
         raised = "error" in record
-        if not self.calls:
-            self._first_call = self._last_call = number
-            self._first_ns, self._last_ns = begun, ended
-        self._first_call, self._last_call = (
-            min(self._first_call, number),
-            max(self._last_call, number),
-        )
-        self._first_ns, self._last_ns = min(self._first_ns, begun), max(self._last_ns, ended)
+        self._first_call = min(self._first_call, number)
+        self._last_call = max(self._last_call, number)
+        self._first_ns = min(self._first_ns, begun)
+        self._last_ns = max(self._last_ns, ended)
         self.calls += 1
         self._raised += raised
         if self.table is not None:

@@ -13,7 +13,7 @@ from calltape_analyzer.converting import (
     read_safetensors_folder,
     write_safetensors_folder,
 )
-from calltape_schema.endings import Coverage
+from calltape_schema.end import Coverage
 from tests.analyzer.cli.commands import run
 from tests.analyzer.converting.permissions import check_private
 from tests.analyzer.tapes import facts_of

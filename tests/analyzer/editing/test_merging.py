@@ -24,7 +24,7 @@ from calltape_analyzer import (
 from calltape_analyzer.cli.recordings import coverage_text
 from calltape_analyzer.writing.tape_writer import TapeWriter
 from calltape_recorder import Novelty, record
-from calltape_schema.endings import Coverage
+from calltape_schema.end import Coverage
 from tests.analyzer.editing.recordings import Model, contents, numbers, recorded
 from tests.analyzer.tapes import target_of, write_tape
 

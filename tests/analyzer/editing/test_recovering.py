@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calltape_analyzer import TapeError, open_tape, recover_tape
-from calltape_schema.endings import Coverage
+from calltape_schema.end import Coverage
 from tests.analyzer.editing.recordings import recorded
 from tests.analyzer.tape.changes import flip, member_list
 from tests.analyzer.tapes import refer, write_tape

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from calltape_analyzer import TapeError, granted, open_tape
-from calltape_schema.endings import Coverage
-from calltape_schema.leaves import encode_leaves
+from calltape_schema.end import Coverage
 from calltape_schema.storage import BytesSink
+from calltape_schema.tree import encode_leaves
 from calltape_schema.writer import TapeWriter
 from tests.analyzer.tapes import Recorded, new_call, reader_of, write_tape
 

@@ -140,7 +140,7 @@ def test_lengths_that_are_none(node: dict[str, Any], why: str) -> None:
 def test_a_length_is_an_int() -> None:
     opaque = {"kind": "opaque", "type": "builtins:str", "reason": "policy", "length": 0}
     data = encode_structure({"root": opaque, "leaves": 0, "scalars": 1})
-    assert decode_structure(data).scalar_types() == ((0, int),)
+    assert decode_structure(data).scalar_types == ((0, int),)
     shared = {"kind": "tuple", "children": [opaque, {"kind": "str", "scalar": 0}]}
     with pytest.raises(TapeError, match="two types"):
         encode_structure({"root": shared, "leaves": 0, "scalars": 1})

@@ -12,7 +12,7 @@ import torch
 
 from calltape_analyzer import InferenceError, TapeError, UsageError, minimise_tape, open_tape
 from calltape_analyzer.testing import call, write_tape
-from calltape_schema.endings import Coverage
+from calltape_schema.end import Coverage
 
 from .checked import Sum
 

@@ -10,8 +10,7 @@ import torch
 
 from calltape_analyzer.tape import Tape
 from calltape_recorder import record
-from calltape_schema.end import End
-from calltape_schema.endings import Coverage
+from calltape_schema.end import Coverage, End
 from calltape_schema.inputs_table import InputsTable, Kind
 from tests.analyzer.tapes import change_end, change_table
 

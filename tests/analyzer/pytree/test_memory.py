@@ -26,7 +26,7 @@ from calltape_analyzer.pytree.memory import (
 )
 from calltape_analyzer.reading.call import Call
 from calltape_recorder import record
-from calltape_schema.leaves import Leaf
+from calltape_schema.tree import Leaf
 
 
 class Any_(torch.nn.Module):

@@ -26,11 +26,10 @@ from calltape_analyzer import (
 from calltape_analyzer.reading import tape_file
 from calltape_recorder import record
 from calltape_schema import reader as schema_reader
-from calltape_schema.end import End, deflated
-from calltape_schema.endings import Coverage
+from calltape_schema.end import Coverage, End, deflated
 from calltape_schema.inputs_table import Counts, InputsTable
-from calltape_schema.leaves import decode_leaves, encode_leaves
 from calltape_schema.scan import Scan
+from calltape_schema.tree import decode_leaves, encode_leaves
 from tests.analyzer.cli.commands import run
 from tests.analyzer.tape.changes import flip, member_list
 from tests.analyzer.tapes import Recorded, change_end, change_table, write_tape

@@ -16,7 +16,7 @@ from calltape_analyzer.redacting import keyed_redaction
 from calltape_analyzer.redacting.answers import Question
 from calltape_analyzer.redacting.call_redaction import ElementRanges
 from calltape_analyzer.redacting.pseudonyms import Pseudonyms
-from calltape_schema.endings import Coverage
+from calltape_schema.end import Coverage
 from calltape_schema.storage import BytesSink
 from calltape_schema.writer import TapeWriter
 from tests.analyzer.redacting.answers import answers, differing, programs_of, replaced_numbers

@@ -16,9 +16,9 @@ from calltape_analyzer.reading import files
 from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.surveying import surveying
 from calltape_analyzer.surveying.executors import Loop
-from calltape_schema.endings import Coverage
-from calltape_schema.history import Source, Step
+from calltape_schema.end import Coverage
 from calltape_schema.inputs_table import InputsTable
+from calltape_schema.records import Source, Step
 from calltape_schema.storage import BytesSink
 from calltape_schema.writer import TapeWriter
 from tests.analyzer.cli.commands import run

@@ -16,9 +16,8 @@ from calltape_analyzer.errors import UsageError
 from calltape_analyzer.surveying import survey as module
 from calltape_analyzer.surveying.executors import Loop
 from calltape_schema.bounds import MAX_PARTS
-from calltape_schema.history import Source, joined_parts
 from calltape_schema.inputs_table import InputsTable
-from calltape_schema.records import Segment
+from calltape_schema.records import Segment, Source, joined_parts
 from tests.analyzer.cli.commands import run
 from tests.analyzer.reading.test_calls_under_way import ahead
 from tests.analyzer.reading.test_summaries import Model, some

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from calltape_schema import bounds, history
+from calltape_schema import bounds
 from tests.analyzer.cli.commands import run
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
@@ -55,7 +55,7 @@ def test_its_python_runs(folder: Path, block: str) -> None:
 
 def test_its_numbers_are_those_of_the_code() -> None:
     assert f"{bounds.MAX_ROWS:,} distinct inputs" in PAGE
-    assert f"at most {history.MAX_SOURCES:,} recordings" in PAGE
+    assert f"at most {bounds.MAX_SOURCES:,} recordings" in PAGE
 
 
 @pytest.mark.parametrize("target", re.findall(r"\]\(([^)#:]+)[^)]*\)", PAGE))

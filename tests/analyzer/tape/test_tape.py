@@ -14,7 +14,7 @@ import torch
 
 from calltape_analyzer import TapeError, open_tape
 from calltape_analyzer.cli.recordings import coverage_text
-from calltape_schema.endings import Coverage
+from calltape_schema.end import Coverage
 from calltape_schema.packing import open_envelope, pack, seal_envelope, unpack
 from calltape_schema.tar import ZEROS_AT_END
 from tests.analyzer.tape.changes import calls, flip, member_list, numbers

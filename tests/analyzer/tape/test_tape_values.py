@@ -13,7 +13,7 @@ import torch
 from calltape_analyzer import Placeholder, TapeError, open_tape
 from calltape_analyzer.pytree.tensors import tensor_of, valueless
 from calltape_schema.blob import _STORED
-from calltape_schema.leaves import Leaf
+from calltape_schema.tree import Leaf
 from tests.analyzer.tapes import write_tape
 
 DTYPES = [

@@ -16,7 +16,7 @@ from calltape_analyzer.reading.call import Call
 from calltape_analyzer.writing.tape_writer import TapeWriter
 from calltape_recorder import record
 from calltape_schema import writer as container
-from calltape_schema.endings import Coverage
+from calltape_schema.end import Coverage
 from calltape_schema.storage import BytesSink
 from tests.analyzer.tapes import Recorded, new_call, reader_of, write_tape
 from tests.recorder.reading import read

@@ -13,7 +13,7 @@ import torch
 
 from calltape_analyzer.pytree.recorded_description import describe_result
 from calltape_recorder import record
-from calltape_schema.attributes import MAX_NESTED, MAX_VALUES, attributes_of
+from calltape_schema.objects import MAX_NESTED, MAX_VALUES, attributes_of
 from tests.recorder.reading import read
 
 

@@ -22,8 +22,7 @@ from calltape_recorder.snapshot import known_calls
 from calltape_recorder.snapshot.known_calls import KnownCalls
 from calltape_recorder.threads import value_of
 from calltape_schema.inputs_table import Axis, InputsTable, Kind
-from calltape_schema.leaves import decode_leaves, encode_leaves
-from calltape_schema.tree import decode_structure, encode_structure
+from calltape_schema.tree import decode_leaves, decode_structure, encode_leaves, encode_structure
 from tests.recorder.models import Add, Echo
 from tests.recorder.reading import read
 

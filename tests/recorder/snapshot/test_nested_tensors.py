@@ -12,7 +12,7 @@ import torch
 from torch.nested._internal.nested_tensor import NestedTensor
 
 from calltape_recorder import Rate, record
-from calltape_schema.nested_tensors import NESTED_TENSOR
+from calltape_schema.objects import NESTED_TENSOR
 from tests.recorder.calls import one
 from tests.recorder.models import Identity
 from tests.recorder.reading import ReadCall, read

@@ -15,7 +15,7 @@ import torch
 from calltape_recorder import record
 from calltape_recorder.write import disk_file
 from calltape_schema import groups
-from calltape_schema.checksum import crc32
+from calltape_schema.packing import crc32
 from tests.recorder.models import Echo, Identity
 from tests.recorder.reading import read
 

@@ -8,16 +8,15 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from calltape_schema.blob import Stored, build_header, joined
-from calltape_schema.endings import Coverage
+from calltape_schema.end import Coverage
 from calltape_schema.errors import TapeError
-from calltape_schema.groups import GroupedRecord, NewCall
+from calltape_schema.groups import NewCall
 from calltape_schema.inputs_table import InputsTable, inputs_hash
-from calltape_schema.leaves import Leaf, encode_leaves
 from calltape_schema.packing import pack
 from calltape_schema.reader import Holder, TapeReader
-from calltape_schema.records import Manifest, Producer
+from calltape_schema.records import CallRecord, Manifest, Producer
 from calltape_schema.storage import BytesSink, BytesSource
-from calltape_schema.tree import encode_structure
+from calltape_schema.tree import Leaf, encode_leaves, encode_structure
 from calltape_schema.writer import TapeWriter
 
 TAPE = bytes(range(16))
@@ -95,7 +94,7 @@ def raises(error: TapeError) -> None:
     raise error
 
 
-def blob_of(reader: TapeReader, record: GroupedRecord | Holder) -> bytes:
+def blob_of(reader: TapeReader, record: CallRecord | Holder) -> bytes:
     """The blob of a call, after a look at its checksum; empty without one."""
     if record.blob is None:
         return b""
@@ -107,7 +106,7 @@ def blob_of(reader: TapeReader, record: GroupedRecord | Holder) -> bytes:
     return content
 
 
-def tensor(reader: TapeReader, record: GroupedRecord, leaf: Leaf) -> bytes:
+def tensor(reader: TapeReader, record: CallRecord, leaf: Leaf) -> bytes:
     """The bytes of a leaf, from a blob whose checksum holds."""
     assert leaf.key is not None
     for holder, _ in reader.holders(record, leaf.key).parts:

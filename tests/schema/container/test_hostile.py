@@ -12,17 +12,16 @@ from typing import Any
 import pytest
 
 from calltape_schema.bounds import GROUP_BYTES, MAX_GROUP_BYTES, MAX_GROUP_CALLS, MAX_INFLATION
-from calltape_schema.end import IndexEntry, decode_end, deflated, encode_end
-from calltape_schema.endings import Coverage
+from calltape_schema.end import Coverage, IndexEntry, decode_end, deflated, encode_end
 from calltape_schema.errors import TapeError
 from calltape_schema.groups import NewCall, group_of, member, planned
 from calltape_schema.inputs_table import begun_hash, inputs_hash
-from calltape_schema.leaves import encode_leaves
 from calltape_schema.packing import pack, unpack
 from calltape_schema.recent import Interner
 from calltape_schema.records import Manifest
 from calltape_schema.storage import BytesSink
 from calltape_schema.tar import ZEROS_AT_END, member_header, parse_header
+from calltape_schema.tree import encode_leaves
 from calltape_schema.writer import TapeWriter
 from tests.schema.container.tapes import MANIFEST, TAPE, counted, new_call, opened, read_all, tape
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from calltape_schema.errors import TapeError
 from calltape_schema.inputs_table import Counts, InputsTable, Kind, inputs_hash
-from calltape_schema.leaves import encode_leaves
 from calltape_schema.packing import pack, unpack
+from calltape_schema.tree import encode_leaves
 from tests.schema.container.tapes import structure
 
 STRUCTURES = [structure(leaves, 1) for leaves in (1, 2)]

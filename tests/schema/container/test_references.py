@@ -13,7 +13,7 @@ from calltape_schema.blob import Stored, build_header, joined
 from calltape_schema.errors import TapeError
 from calltape_schema.groups import NewCall
 from calltape_schema.inputs_table import inputs_hash
-from calltape_schema.leaves import encode_leaves
+from calltape_schema.tree import encode_leaves
 from tests.schema.container.tapes import new_call, opened, read_all, tape, tensor
 
 FIRST = new_call(3, [1, 2], [5, 6])

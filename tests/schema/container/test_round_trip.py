@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import io
 import tarfile
-from pathlib import Path
 
 import pytest
 
-from calltape_schema.endings import Coverage
+from calltape_schema.end import Coverage
 from calltape_schema.errors import TapeError
 from calltape_schema.groups import planned
 from calltape_schema.reader import TapeReader
-from calltape_schema.storage import BytesSink, BytesSource, FileSink
+from calltape_schema.storage import BytesSink, BytesSource
 from calltape_schema.writer import TapeWriter
 from tests.schema.container.tapes import (
     MANIFEST,
@@ -171,21 +170,6 @@ def test_a_record_that_no_reader_takes_is_refused() -> None:
     with pytest.raises(TapeError) as raised:
         planned(TAPE, [new_call(0, error={"type": "a:B", "message": b"0" * 2**26})])
     assert raised.value.kind == "limit"
-
-
-def test_a_file(tmp_path: Path) -> None:
-    path = str(tmp_path / "a.tape")
-    sink = FileSink(path)
-    writer = TapeWriter(sink, MANIFEST)
-    many = [new_call(number, [number] * 4) for number in range(800)]  # more parts than a writev has
-    writer.append(many)
-    with pytest.raises(TapeError, match="there is a file already"):
-        FileSink(path)
-    data = Path(path).read_bytes()
-    reader = opened(data)
-    assert (len(reader.scan()), reader.scan().damage, reader.end) == (800, [], None)
-    assert len(data) == writer.end
-    sink.close()
 
 
 def test_a_hundred_thousand_calls() -> None:

@@ -16,8 +16,7 @@ from calltape_analyzer.pytree.memory_limit import check_memory, memory_limit_of
 from calltape_analyzer.pytree.nested_tensors import nested_places
 from calltape_analyzer.pytree.tensors import has_flags, with_flags
 from calltape_analyzer.reading.call import Call
-from calltape_schema.leaves import Leaf
-from calltape_schema.tree import Node, OpaqueNode, ScalarNode, children_of
+from calltape_schema.tree import Leaf, Node, OpaqueNode, ScalarNode, children_of
 
 __all__ = ["CompleteInputs", "complete_inputs", "has_made_up"]
 

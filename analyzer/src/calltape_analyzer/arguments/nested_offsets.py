@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from calltape_analyzer.observing.layout import ArgumentLayout
 from calltape_analyzer.pytree.nested_tensors import check_offsets
-from calltape_schema.nested_tensors import JAGGED_DIM
+from calltape_schema.objects import JAGGED_DIM
 from calltape_schema.tree import FieldsNode, ScalarNode, TensorNode
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from calltape_analyzer.pytree.tensors import zeros
 if TYPE_CHECKING:
     import torch
 
-    from calltape_schema.leaves import Leaf
+    from calltape_schema.tree import Leaf
 
 __all__ = ["made_up", "made_up_leaf", "tiled"]
 

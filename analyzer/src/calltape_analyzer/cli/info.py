@@ -44,8 +44,7 @@ from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import counted, some_of, time_text
 from calltape_schema.empty_tapes import why_empty
 from calltape_schema.errors import TapeError
-from calltape_schema.history import Source
-from calltape_schema.records import CallRecord, Manifest
+from calltape_schema.records import CallRecord, Manifest, Source
 from calltape_schema.tree import decode_structure
 
 __all__ = ["info"]

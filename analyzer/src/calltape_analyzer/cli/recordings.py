@@ -34,9 +34,8 @@ from calltape_analyzer.reading.places import day_of
 from calltape_analyzer.reading.segment import UNDER_WAY_WORDS
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import alike, counted, listed, some_of
-from calltape_schema.endings import Coverage
-from calltape_schema.history import redacted_of_steps
-from calltape_schema.records import Manifest, Policy
+from calltape_schema.end import Coverage
+from calltape_schema.records import Manifest, Policy, redacted_of_steps
 
 __all__ = [
     "changed_text",

@@ -16,7 +16,7 @@ from calltape_analyzer.errors import UsageError
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.writing.output_file import create_file, new_folder
 from calltape_schema.blob import stored_as
-from calltape_schema.leaves import Leaf
+from calltape_schema.tree import Leaf
 
 __all__ = ["write_onnx_test_data"]
 

@@ -31,7 +31,6 @@ from calltape_schema import __version__
 from calltape_schema.blob import header_size, parse_header
 from calltape_schema.bounds import MAX_DOCUMENT_BYTES, MAX_STEPS
 from calltape_schema.errors import TapeError
-from calltape_schema.history import Step
 from calltape_schema.packing import (
     is_array,
     is_list,
@@ -44,6 +43,7 @@ from calltape_schema.packing import (
 from calltape_schema.records import (
     MINOR,
     Manifest,
+    Step,
     decode_call,
     decode_manifest,
     encode_manifest,
@@ -169,7 +169,7 @@ def _add(writer: TapeWriter, number: int, stem: Path, tape: bytes) -> None:
         tree = document.get(side)
         if is_map(tree):
             document[side] = {k: pack(v) if k in _DOCUMENTS else v for k, v in tree.items()}
-    record = decode_call(seal_envelope(pack({**document, "call": number, "tape": tape})))
+    record = decode_call(unpack(pack({**document, "call": number, "tape": tape})))
     values = _stored(tensors)[1] if os.path.lexists(tensors) else {}
     trees = [tree for tree in (record.inputs, record.outputs) if tree is not None]
     keys = [leaf.key for tree in trees for leaf in tree.facts()]

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from calltape_analyzer.tape import Tape
-from calltape_schema.history import Step
 from calltape_schema.privacy import is_without_text
+from calltape_schema.records import Step
 
 __all__ = ["ShownFailure", "all_shown_failures", "shown_failure"]
 

@@ -35,7 +35,7 @@ from calltape_analyzer.writing.coverage import (
 from calltape_analyzer.writing.lineage import Numbering, Origin, derived, numbering_of
 from calltape_analyzer.writing.tape_writer import TapeWriter
 from calltape_schema.bounds import MAX_GROUP_CALLS
-from calltape_schema.endings import Dump
+from calltape_schema.end import Dump
 from calltape_schema.errors import LostCallsError, TapeError
 from calltape_schema.inputs_table import InputsTable
 from calltape_schema.records import CallRecord, Manifest

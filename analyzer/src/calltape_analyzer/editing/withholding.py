@@ -18,12 +18,11 @@ from calltape_analyzer.reading.call import Call, Side
 from calltape_schema.blob import INTEGER_FORMATS
 from calltape_schema.bounds import MAX_NODES
 from calltape_schema.inputs_table import Kind
-from calltape_schema.leaves import Leaf, encode_leaves
-from calltape_schema.patterns import is_exact, matches_whole
-from calltape_schema.privacy import FEWEST_RANGED
+from calltape_schema.privacy import FEWEST_RANGED, is_exact, matches_whole
 from calltape_schema.records import CallRecord, Range, Tree
 from calltape_schema.tree import (
     CustomNode,
+    Leaf,
     Node,
     OpaqueNode,
     ScalarNode,
@@ -32,6 +31,7 @@ from calltape_schema.tree import (
     children_of,
     decode_structure,
     document_like,
+    encode_leaves,
     encode_structure,
 )
 

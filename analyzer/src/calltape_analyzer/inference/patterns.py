@@ -18,8 +18,8 @@ from calltape_analyzer.pytree.flattening import Flattener
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.reading.calls import Calls, Place, SeenInputs
-from calltape_schema.leaves import Leaf
 from calltape_schema.records import Tree
+from calltape_schema.tree import Leaf
 
 __all__ = ["CallPattern", "CallPatterns", "Shape", "call_at", "place_of", "seen_in"]
 

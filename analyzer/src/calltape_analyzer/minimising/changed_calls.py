@@ -16,9 +16,8 @@ from calltape_analyzer.replaying.runners import runner_of
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.writing.built_calls import BuiltCall, build_tree
 from calltape_analyzer.writing.tape_writer import TapeWriter
-from calltape_schema.leaves import encode_leaves
 from calltape_schema.records import Range, Tree
-from calltape_schema.tree import document_like, encode_structure
+from calltape_schema.tree import document_like, encode_leaves, encode_structure
 
 __all__ = ["ChangedCall", "is_changed", "settle", "without_outcome"]
 

@@ -11,7 +11,7 @@ from calltape_analyzer.minimising.halving import without_most
 from calltape_analyzer.minimising.search import Search
 from calltape_analyzer.pytree.tensors import dtype_of
 from calltape_analyzer.reading.call import Call
-from calltape_schema.leaves import Leaf
+from calltape_schema.tree import Leaf
 
 __all__ = ["share_values", "simplify_values"]
 

@@ -2,7 +2,7 @@
 
 In come the distinct inputs of a tape. Out goes, per dict with such keys, which of its keys are
 names. A layout describes the others as one value that it does not know
-(:mod:`calltape_schema.data_keys` has the rule).
+(:class:`calltape_schema.privacy.KeySets` has the rule).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from calltape_analyzer.observing.passed_arguments import PassedArguments
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.reading.calls import Calls, SeenInputs
-from calltape_schema.data_keys import KeySets
+from calltape_schema.privacy import KeySets
 from calltape_schema.tree import CustomNode, DictNode, FieldsNode, Node, SequenceNode
 
 __all__ = ["OTHER_KEYS", "DataKeysOf", "typed_keys"]

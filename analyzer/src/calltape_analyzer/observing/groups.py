@@ -19,7 +19,7 @@ from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.observing.size_table import SizeTable
 from calltape_analyzer.observing.tallies import Seen, Span
 from calltape_analyzer.reading.call_ref import CallRef
-from calltape_schema.leaves import Leaf
+from calltape_schema.tree import Leaf
 
 __all__ = ["Group", "GroupKey", "SortedCall", "TensorFacts", "layout_in_memory"]
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from calltape_analyzer.pytree.memory import Place, overlap, place_of_leaf
 from calltape_schema.blob import contiguous
-from calltape_schema.leaves import Leaf
+from calltape_schema.tree import Leaf
 
 __all__ = ["Shared", "shared_memory"]
 

@@ -29,10 +29,9 @@ from calltape_analyzer.observing.unlike_nodes import kind_of, unlike
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.reading.calls import Calls, SeenInputs
 from calltape_analyzer.text import counted, named
-from calltape_schema.leaves import Leaf
 from calltape_schema.packing import pack
 from calltape_schema.records import Range, Tree
-from calltape_schema.tree import BoolNode, Node, ScalarNode
+from calltape_schema.tree import BoolNode, Leaf, Node, ScalarNode
 
 __all__ = ["CallSorter", "difference_of"]
 

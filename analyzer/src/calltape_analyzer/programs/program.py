@@ -39,8 +39,15 @@ from calltape_analyzer.pytree.result_values import ABSENT, values_in
 from calltape_analyzer.pytree.tensors import dtype_of
 from calltape_analyzer.text import counted, some_of
 from calltape_analyzer.variants.facts import VariantFacts
-from calltape_schema.leaves import Leaf
-from calltape_schema.tree import DictNode, FieldsNode, Node, ScalarNode, SequenceNode, children_of
+from calltape_schema.tree import (
+    DictNode,
+    FieldsNode,
+    Leaf,
+    Node,
+    ScalarNode,
+    SequenceNode,
+    children_of,
+)
 
 __all__ = [
     "BY_VALUES",

@@ -19,7 +19,7 @@ from calltape_analyzer.pytree.classes import name_of
 from calltape_analyzer.pytree.flattening import FlatTree, flatten
 from calltape_analyzer.pytree.nested_tensors import is_shapeless, nested_parts
 from calltape_schema.cache_classes import is_cache
-from calltape_schema.nested_tensors import NESTED_TENSOR
+from calltape_schema.objects import NESTED_TENSOR
 from calltape_schema.tree import (
     BoolNode,
     ClassNode,

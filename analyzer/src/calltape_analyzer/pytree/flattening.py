@@ -19,11 +19,11 @@ from typing import Any, Literal, TypeGuard
 
 from calltape_analyzer.pytree.caches import is_cache_name, length_part
 from calltape_analyzer.pytree.classes import ClassIndex
-from calltape_schema.leaves import Leaf
 from calltape_schema.tree import (
     CustomNode,
     DictNode,
     FieldsNode,
+    Leaf,
     Node,
     NoneNode,
     SequenceNode,

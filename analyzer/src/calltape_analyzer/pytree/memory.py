@@ -15,7 +15,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from calltape_analyzer.errors import InferenceError
-from calltape_schema.leaves import Leaf
+from calltape_schema.tree import Leaf
 
 if TYPE_CHECKING:
     import torch

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from calltape_analyzer.pytree.node_paths import nodes_with_paths
 from calltape_analyzer.pytree.placeholder import Placeholder
-from calltape_schema.nested_tensors import (
+from calltape_schema.objects import (
     JAGGED_DIM,
     JAGGED_FIELDS,
     NESTED_TENSOR,

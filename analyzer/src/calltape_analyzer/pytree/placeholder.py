@@ -10,7 +10,7 @@ from typing import Any
 
 from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.text import printable
-from calltape_schema.nested_tensors import NESTED_TENSOR
+from calltape_schema.objects import NESTED_TENSOR
 from calltape_schema.tree import Node, OpaqueNode, walk
 
 __all__ = [

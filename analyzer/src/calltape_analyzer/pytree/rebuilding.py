@@ -26,9 +26,9 @@ from calltape_analyzer.pytree.placeholder import (
 )
 from calltape_analyzer.pytree.tensors import torch_constant
 from calltape_analyzer.pytree.wrappers import filled_list, filled_mapping
-from calltape_schema.attributes import slots_of
 from calltape_schema.bounds import MAX_ALIKE
 from calltape_schema.errors import TapeError
+from calltape_schema.objects import slots_of
 from calltape_schema.tree import (
     BoolNode,
     ClassNode,

@@ -26,16 +26,18 @@ from calltape_analyzer.pytree.description import (
 )
 from calltape_analyzer.pytree.nested_tensors import is_nested_node
 from calltape_analyzer.pytree.result_values import ITSELF
-from calltape_schema.attributes import (
+from calltape_schema.cache_classes import is_cache
+from calltape_schema.objects import (
     MAX_NESTED,
     MAX_VALUES,
+    WRAPPERS,
     attributes_of,
+    held_by,
     is_in_its_module,
+    is_wrapped,
     names_beside,
     names_on_tensor,
 )
-from calltape_schema.cache_classes import is_cache
-from calltape_schema.containers import WRAPPERS, held_by, is_wrapped
 from calltape_schema.tree import (
     BoolNode,
     DictNode,

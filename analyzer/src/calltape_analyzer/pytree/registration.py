@@ -25,7 +25,7 @@ from calltape_analyzer.errors import UsageError
 from calltape_analyzer.pytree.caches import loaded_cache_classes
 from calltape_analyzer.pytree.classes import loaded_batch_classes
 from calltape_analyzer.pytree.object_state import Context, from_state, remember, to_state
-from calltape_schema.containers import WRAPPERS
+from calltape_schema.objects import WRAPPERS
 
 __all__ = ["register_flattening_functions"]
 

@@ -18,10 +18,9 @@ from calltape_analyzer.pytree.inputs import Inputs, parts_of_inputs
 from calltape_analyzer.pytree.nested_tensors import is_shapeless, nested_parts
 from calltape_analyzer.pytree.placeholder import Placeholder, withheld_words
 from calltape_analyzer.text import printable
-from calltape_schema.leaves import Leaf
-from calltape_schema.nested_tensors import NESTED_TENSOR
+from calltape_schema.objects import NESTED_TENSOR
 from calltape_schema.records import Tree
-from calltape_schema.tree import Node, OpaqueNode, walk
+from calltape_schema.tree import Leaf, Node, OpaqueNode, walk
 
 __all__ = ["render", "render_inputs", "render_node", "render_outputs"]
 

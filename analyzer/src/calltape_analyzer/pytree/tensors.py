@@ -17,7 +17,7 @@ from calltape_analyzer.pytree.memory import as_laid_out
 from calltape_analyzer.pytree.placeholder import Placeholder
 from calltape_schema.blob import stored_as
 from calltape_schema.errors import TapeError
-from calltape_schema.leaves import Leaf
+from calltape_schema.tree import Leaf
 
 __all__ = [
     "conjugated",

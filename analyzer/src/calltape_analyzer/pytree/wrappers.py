@@ -11,7 +11,7 @@ from collections import UserDict, UserList
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from calltape_schema.containers import WRAPPERS, held_by
+from calltape_schema.objects import WRAPPERS, held_by
 
 __all__ = ["content_of", "filled_list", "filled_mapping"]
 

@@ -19,14 +19,11 @@ from calltape_analyzer.reading.call_ref import CallRef, Place, SeenInputs
 from calltape_analyzer.reading.segment import UNDER_WAY, Segment
 from calltape_analyzer.text import counted
 from calltape_schema.blob import Stored, build_header, stored_as
-from calltape_schema.checksum import crc32
 from calltape_schema.errors import TapeError
-from calltape_schema.groups import Elsewhere, GroupedRecord
-from calltape_schema.leaves import Leaf
-from calltape_schema.packing import pack
+from calltape_schema.packing import crc32, pack
 from calltape_schema.reader import Extent, TensorPlace
-from calltape_schema.records import BlobFacts, CallRecord, Manifest, ModelError, Tree
-from calltape_schema.tree import Node
+from calltape_schema.records import BlobFacts, CallRecord, Elsewhere, Manifest, ModelError, Tree
+from calltape_schema.tree import Leaf, Node
 
 __all__ = ["Call", "Side", "advice_on_outputs"]
 
@@ -70,7 +67,7 @@ class Call(Shown):
         self._segment = segment
         self._position = position
         self._classes = classes
-        self._record: GroupedRecord | None = None
+        self._record: CallRecord | None = None
         self._shared: int | None = None  # how many bytes its tensors are, leaf by leaf
         self.index = index
         self.number = segment.number(position)
@@ -147,7 +144,7 @@ class Call(Shown):
         return self._grouped
 
     @property
-    def _grouped(self) -> GroupedRecord:
+    def _grouped(self) -> CallRecord:
         if self._record is None:
             self._record = self._segment.record(self._position)
         return self._record
@@ -491,7 +488,7 @@ class Call(Shown):
         size = checksum = 0
         for part in self.raw_blob(kept):
             size, checksum = size + len(part), crc32(part, checksum)
-        return BlobFacts(size=size, crc32=checksum)
+        return BlobFacts(size=size, crc32=checksum, back=0)
 
     def raw_blob(self, kept: Collection[str] = ()) -> Iterator[bytes]:
         """The content of a blob for the call: as it stands in the file, or a new one with the
@@ -538,7 +535,7 @@ class Call(Shown):
                     yield segment.read(begin + offset, min(_PART, size - offset))
 
 
-def _leaves_with_values(record: GroupedRecord) -> list[Leaf]:
+def _leaves_with_values(record: CallRecord) -> list[Leaf]:
     return [
         leaf
         for tree in (record.inputs, record.outputs)
@@ -547,7 +544,7 @@ def _leaves_with_values(record: GroupedRecord) -> list[Leaf]:
     ]
 
 
-def _shared_bytes(record: GroupedRecord) -> int:
+def _shared_bytes(record: CallRecord) -> int:
     """How many bytes the tensors of a call are, leaf by leaf; 0 if each leaf has bytes of its own
     in the blob of the call, which is no larger than the file."""
     leaves = _leaves_with_values(record)

@@ -22,10 +22,16 @@ from calltape_analyzer.reading.segment import UNDER_WAY_WORDS, Segment
 from calltape_analyzer.reading.selection import call_at
 from calltape_analyzer.reading.targets import common_target, target_name
 from calltape_analyzer.text import counted, some_of
-from calltape_schema.endings import Coverage, Dump
+from calltape_schema.end import Coverage, Dump
 from calltape_schema.errors import TapeError
-from calltape_schema.history import Redacted, redacted_of_all, redacted_of_steps
-from calltape_schema.records import Manifest, Observed, Target
+from calltape_schema.records import (
+    Manifest,
+    Observed,
+    Redacted,
+    Target,
+    redacted_of_all,
+    redacted_of_steps,
+)
 
 __all__ = ["RecordedCalls"]
 

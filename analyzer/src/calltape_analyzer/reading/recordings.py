@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Protocol, TypeVar
 
 from calltape_schema.bounds import MAX_COUNT
-from calltape_schema.endings import Coverage
+from calltape_schema.end import Coverage
 
 __all__ = [
     "UNSEALED",

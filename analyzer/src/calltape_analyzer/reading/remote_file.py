@@ -21,8 +21,8 @@ from calltape_analyzer.reading.remote_access import is_web, other_facts
 from calltape_analyzer.reading.stored_ranges import StoredRanges
 from calltape_analyzer.reading.tape_file import TapeBytes, TapeFile
 from calltape_analyzer.reading.urls import name_of, shown
-from calltape_schema.checksum import crc32
 from calltape_schema.errors import TapeError
+from calltape_schema.packing import crc32
 
 __all__ = ["RangeCache", "RemoteFile", "opened_url", "ranges"]
 

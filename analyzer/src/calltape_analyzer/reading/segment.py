@@ -23,17 +23,15 @@ from calltape_analyzer.reading.files import opened_file
 from calltape_analyzer.reading.recordings import coverage_without_end, sound_coverage
 from calltape_analyzer.reading.tape_file import is_ahead
 from calltape_schema.blob import Stored, joined
-from calltape_schema.end import End
-from calltape_schema.endings import Coverage
+from calltape_schema.end import Coverage, End
 from calltape_schema.errors import Kind, TapeError
-from calltape_schema.groups import CALL_BYTES, GroupedRecord
-from calltape_schema.history import Source
+from calltape_schema.groups import CALL_BYTES
 from calltape_schema.inputs_table import InputsTable
-from calltape_schema.leaves import Leaf
 from calltape_schema.reader import Extent, Holder, TapeReader, TensorPlace
-from calltape_schema.records import Manifest, Range, Tree, encode_manifest
+from calltape_schema.records import CallRecord, Manifest, Range, Source, Tree, encode_manifest
 from calltape_schema.scan import Scan
 from calltape_schema.tar import END_MEMBER, Member, group_name
+from calltape_schema.tree import Leaf
 
 __all__ = [
     "LEFT_OUT",
@@ -534,7 +532,7 @@ class Segment:
         """Up to ``size`` bytes of the file, from ``offset`` on."""
         return self._same(self._file.read_at(offset, size))
 
-    def record(self, position: int) -> GroupedRecord:
+    def record(self, position: int) -> CallRecord:
         """The record of a call, decoded anew. Its trees were checked against the format.
 
         Raises:
@@ -549,7 +547,7 @@ class Segment:
             raise self.reported(error, position) from None
         return record
 
-    def record_alone(self, position: int) -> GroupedRecord:
+    def record_alone(self, position: int) -> CallRecord:
         """The record of a call, whose trees nobody looked at."""
         return self._same(self._reader.record_at(position))
 
@@ -558,7 +556,7 @@ class Segment:
         format. Its trees have the encoded structure and leaves."""
         return self._same(self._reader.document(position))
 
-    def blob(self, record: GroupedRecord | Holder) -> Member:
+    def blob(self, record: CallRecord | Holder) -> Member:
         """The member with the tensors of a call.
 
         Raises:
@@ -566,11 +564,11 @@ class Segment:
         """
         return self._same(self._reader.blob_member(record))
 
-    def place(self, record: GroupedRecord, leaf: Leaf) -> TensorPlace:
+    def place(self, record: CallRecord, leaf: Leaf) -> TensorPlace:
         """Where the bytes of a leaf are; as :meth:`TapeReader.place`."""
         return self._same(self._reader.place(record, leaf))
 
-    def tail(self, record: GroupedRecord, key: str) -> tuple[Stored, Extent]:
+    def tail(self, record: CallRecord, key: str) -> tuple[Stored, Extent]:
         """What the own blob of a call has for a key, and where; as :meth:`TapeReader.tail`."""
         return self._same(self._reader.tail(record, key))
 
@@ -583,7 +581,7 @@ class Segment:
         offset, size, known = part
         return self._file.copy(offset, size) if known is None else bytearray(known)
 
-    def check_blob(self, position: int, record: GroupedRecord | Holder) -> None:
+    def check_blob(self, position: int, record: CallRecord | Holder) -> None:
         """Compares a call's blob with its checksum. The bytes are read the first time only.
 
         Raises:
@@ -600,12 +598,12 @@ class Segment:
             self._report(self._damaged_blob(record.call, found), position)
         raise self._damaged_blob(record.call, found)
 
-    def holders(self, record: GroupedRecord, keys: Iterable[str]) -> list[Holder]:
+    def holders(self, record: CallRecord, keys: Iterable[str]) -> list[Holder]:
         """The calls whose blobs have the tensors of a call for these keys, each once."""
         found = [h for key in keys for h, _ in self._reader.holders(record, key).parts]
         return list({holder.call: holder for holder in found}.values())
 
-    def check_holders(self, position: int, record: GroupedRecord, keys: Iterable[str]) -> None:
+    def check_holders(self, position: int, record: CallRecord, keys: Iterable[str]) -> None:
         """Compares the blobs of the calls that have tensors for these keys with their checksums.
 
         Raises:

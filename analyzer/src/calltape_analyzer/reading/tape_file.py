@@ -25,8 +25,8 @@ from typing import Protocol, TypeVar
 from calltape_analyzer.reading.compressed import is_compressed, unpacked
 from calltape_analyzer.reading.damage import no_descriptor
 from calltape_analyzer.reading.urls import is_url
-from calltape_schema.checksum import crc32
 from calltape_schema.errors import TapeError
+from calltape_schema.packing import crc32
 
 __all__ = [
     "Descriptors",

@@ -24,10 +24,9 @@ from calltape_analyzer.tape import Tape
 from calltape_analyzer.variants.counters_by_variant import counted_calls
 from calltape_schema.errors import TapeError
 from calltape_schema.inputs_table import InputsTable, Kind
-from calltape_schema.leaves import Leaf, encode_leaves
 from calltape_schema.privacy import is_setting, without_text
 from calltape_schema.records import CallRecord, ModelError, Range, Tree
-from calltape_schema.tree import ScalarNode, Structure, decode_structure
+from calltape_schema.tree import Leaf, ScalarNode, Structure, decode_structure, encode_leaves
 
 __all__ = ["CallRedaction", "ElementRanges"]
 

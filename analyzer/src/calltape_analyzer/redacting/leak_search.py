@@ -17,9 +17,8 @@ from calltape_analyzer.reading.call import Call, Side
 from calltape_analyzer.redacting.tree_plan import TreePlan
 from calltape_schema.blob import stored_as
 from calltape_schema.fields import Record
-from calltape_schema.leaves import Leaf
 from calltape_schema.packing import pack
-from calltape_schema.tree import DictNode, FieldsNode
+from calltape_schema.tree import DictNode, FieldsNode, Leaf
 
 __all__ = ["LEAST_BYTES", "RemovedValues", "number_forms"]
 

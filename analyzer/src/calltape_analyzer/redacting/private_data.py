@@ -22,14 +22,13 @@ from calltape_analyzer.redacting.tape_words import varying_keys
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import alike, counted, printable, some_of
 from calltape_schema.errors import TapeError
-from calltape_schema.history import Redacted
-from calltape_schema.leaves import Leaf
 from calltape_schema.privacy import is_without_text
-from calltape_schema.records import Tree
+from calltape_schema.records import Redacted, Tree
 from calltape_schema.tree import (
     DictNode,
     EnumNode,
     FieldsNode,
+    Leaf,
     ScalarNode,
     TensorNode,
     children_of,

@@ -13,11 +13,10 @@ from calltape_analyzer.editing.edit_report import EditReport
 from calltape_analyzer.editing.rewriting import Revision, Rewriting, rewrite
 from calltape_analyzer.redacting.call_redaction import CallRedaction
 from calltape_analyzer.tape import Tape
-from calltape_schema.endings import Dump
-from calltape_schema.history import Source, Step
+from calltape_schema.end import Dump
 from calltape_schema.inputs_table import InputsTable
 from calltape_schema.privacy import without_text
-from calltape_schema.records import Manifest, Policy, Producer
+from calltape_schema.records import Manifest, Policy, Producer, Source, Step
 
 __all__ = ["BEGIN_NS", "TapeFacts", "copy_redacted", "plain_platform"]
 

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 from calltape_analyzer.editing.withholding import names_of_path
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.observing.signature import Signature
-from calltape_schema.patterns import is_exact, matches_whole, specificity
+from calltape_schema.privacy import is_exact, matches_whole, specificity
 
 __all__ = ["FATES", "Fact", "Fate", "Treatment", "Treatments", "Way"]
 

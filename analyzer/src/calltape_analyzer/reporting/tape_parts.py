@@ -32,7 +32,7 @@ from calltape_analyzer.reporting.variant_parts import variant_part, variants_tab
 from calltape_analyzer.text import counted, some_of, time_text
 from calltape_analyzer.variant import Variant, calls_left_out
 from calltape_schema import __version__
-from calltape_schema.endings import Coverage as Counts
+from calltape_schema.end import Coverage as Counts
 
 __all__ = ["MAX_READ", "Outcomes", "ReportedTape", "contents_of"]
 

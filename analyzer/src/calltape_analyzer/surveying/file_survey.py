@@ -19,11 +19,10 @@ from calltape_analyzer.reading.damage import Damage, is_damage
 from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.reading.urls import without_secrets
 from calltape_analyzer.writing.coverage import DAMAGED
-from calltape_schema.endings import Coverage
+from calltape_schema.end import Coverage
 from calltape_schema.errors import TapeError
-from calltape_schema.history import Source
 from calltape_schema.inputs_table import InputsTable, inputs_hash
-from calltape_schema.records import Manifest
+from calltape_schema.records import Manifest, Source
 
 __all__ = ["FileSurvey", "Guard", "failed", "read_file"]
 

@@ -22,11 +22,18 @@ from calltape_analyzer.writing.coverage import coverage_for
 from calltape_analyzer.writing.output_file import write_file
 from calltape_schema import __version__
 from calltape_schema.bounds import MAX_COUNT, MAX_SOURCES
-from calltape_schema.endings import Coverage
+from calltape_schema.end import Coverage
 from calltape_schema.errors import TapeError
-from calltape_schema.history import Source, Step, joined_parts, redacted_of_all, redacted_of_steps
 from calltape_schema.inputs_table import InputsTable, Row
-from calltape_schema.records import MINOR, Manifest
+from calltape_schema.records import (
+    MINOR,
+    Manifest,
+    Source,
+    Step,
+    joined_parts,
+    redacted_of_all,
+    redacted_of_steps,
+)
 from calltape_schema.storage import BytesSink
 from calltape_schema.writer import TapeWriter
 

@@ -24,9 +24,8 @@ from calltape_analyzer.variants.facts import VariantFacts
 from calltape_schema import __version__
 from calltape_schema.blob import contiguous
 from calltape_schema.errors import TapeError
-from calltape_schema.leaves import Leaf
 from calltape_schema.records import CallRecord, Tree
-from calltape_schema.tree import Node
+from calltape_schema.tree import Leaf, Node
 
 __all__ = ["CALL_FIELDS", "LEAF_FIELDS", "call_table", "leaf_table"]
 

@@ -14,10 +14,9 @@ from calltape_analyzer.pytree.classes import name_of
 from calltape_analyzer.pytree.node_paths import nodes_with_paths
 from calltape_analyzer.pytree.recorded_description import describe_as_recorded, describe_result
 from calltape_schema.blob import stored_as
-from calltape_schema.leaves import Leaf, encode_leaves
 from calltape_schema.packing import pack_int, pack_text
 from calltape_schema.records import CallRecord, ModelError, Tree
-from calltape_schema.tree import TensorNode, encode_structure
+from calltape_schema.tree import Leaf, TensorNode, encode_leaves, encode_structure
 
 __all__ = ["ABSENT", "BuiltCall", "build_call", "build_tree"]
 

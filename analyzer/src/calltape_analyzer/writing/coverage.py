@@ -14,7 +14,7 @@ from itertools import islice
 from calltape_analyzer.reading.recordings import UNSEALED, CountedFile, coverage_of
 from calltape_analyzer.reading.segment import LEFT_OUT, Segment
 from calltape_schema.bounds import MAX_COUNT
-from calltape_schema.endings import Coverage
+from calltape_schema.end import Coverage
 from calltape_schema.errors import TapeError
 from calltape_schema.inputs_table import InputsTable
 

@@ -24,8 +24,19 @@ from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.text import some_of
 from calltape_schema import __version__
 from calltape_schema.bounds import MAX_OPTIONS, MAX_SOURCES, MAX_STEPS
-from calltape_schema.history import Redacted, Source, Step, redacted_of_all, redacted_of_steps
-from calltape_schema.records import MINOR, VERSION, Manifest, Policy, Producer, Target
+from calltape_schema.records import (
+    MINOR,
+    VERSION,
+    Manifest,
+    Policy,
+    Producer,
+    Redacted,
+    Source,
+    Step,
+    Target,
+    redacted_of_all,
+    redacted_of_steps,
+)
 from calltape_schema.records import Segment as SegmentFacts
 
 __all__ = ["Numbering", "Origin", "derived", "new_manifest", "numbering_of", "origin_of"]

@@ -9,7 +9,7 @@ from typing import Any
 
 from calltape_analyzer.errors import UsageError
 from calltape_schema.blob import Stored, stored_as
-from calltape_schema.leaves import Leaf
+from calltape_schema.tree import Leaf
 
 __all__ = ["stored_bytes", "stored_form"]
 

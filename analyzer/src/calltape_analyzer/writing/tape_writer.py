@@ -23,13 +23,12 @@ from calltape_analyzer.writing.output_file import OutputFile
 from calltape_analyzer.writing.stored_values import stored_bytes, stored_form
 from calltape_schema import writer as container
 from calltape_schema.blob import Stored, build_header
-from calltape_schema.checksum import crc32
-from calltape_schema.endings import Coverage, Dump
-from calltape_schema.groups import NewCall, Reference
+from calltape_schema.end import Coverage, Dump
+from calltape_schema.groups import NewCall
 from calltape_schema.inputs_table import InputsTable, inputs_hash
-from calltape_schema.packing import pack
+from calltape_schema.packing import crc32, pack
 from calltape_schema.recent import Recent
-from calltape_schema.records import CallRecord, Manifest, Tree
+from calltape_schema.records import CallRecord, Manifest, Reference, Tree
 
 __all__ = ["TapeWriter"]
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from calltape_recorder.capture.structures import Structure
-from calltape_schema.plain_classes import name_of
+from calltape_schema.objects import name_of
 
 __all__ = ["CallView", "Row", "are_plain", "row_of", "with_ints"]
 

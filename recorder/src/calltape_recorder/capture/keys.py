@@ -10,8 +10,8 @@ import torch
 
 from calltape_recorder.bounds import MAX_DATA_KEY_PLACES, MAX_MODULE_SEARCHES, MAX_NAME_CHARACTERS
 from calltape_schema.bounds import MAX_ALIKE, MAX_KEY_CHARACTERS, MAX_KEY_PARTS
-from calltape_schema.data_keys import KeySets
-from calltape_schema.plain_classes import name_of
+from calltape_schema.objects import name_of
+from calltape_schema.privacy import KeySets
 from calltape_schema.tree import are_distinct, fits_as_key
 
 __all__ = [

@@ -10,8 +10,7 @@ from types import MemberDescriptorType
 from typing import Any
 
 from calltape_recorder.bounds import MAX_TYPE_NAME_CHARACTERS
-from calltape_schema.attributes import dict_of
-from calltape_schema.plain_classes import class_attribute, module_of, qualname_of
+from calltape_schema.objects import class_attribute, dict_of, module_of, qualname_of
 
 __all__ = ["fields_of", "is_named_tuple", "is_record", "type_name"]
 

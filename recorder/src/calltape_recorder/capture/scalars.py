@@ -14,9 +14,18 @@ import torch
 
 from calltape_recorder.bounds import MAX_INT_BITS, MAX_NAME_CHARACTERS, MAX_TEXT_BYTES
 from calltape_recorder.capture.keys import ModuleNames
-from calltape_schema.attributes import dict_of, is_in_its_module, names_beside, names_on_tensor
 from calltape_schema.bounds import MAX_STRING_BYTES
-from calltape_schema.plain_classes import has_own_hash, module_of, mro_of, name_of, qualname_of
+from calltape_schema.objects import (
+    dict_of,
+    has_own_hash,
+    is_in_its_module,
+    module_of,
+    mro_of,
+    name_of,
+    names_beside,
+    names_on_tensor,
+    qualname_of,
+)
 
 __all__ = [
     "Visitor",

@@ -13,9 +13,8 @@ from calltape_recorder.capture.withholding import Degree, Withholding, data_list
 from calltape_recorder.remembered import Remembered
 from calltape_recorder.threads import RLock
 from calltape_schema.cache_classes import is_cache
-from calltape_schema.nested_tensors import NESTED_TENSOR
+from calltape_schema.objects import NESTED_TENSOR, class_attribute, namespace_of
 from calltape_schema.packing import pack_int, pack_text
-from calltape_schema.plain_classes import class_attribute, namespace_of
 from calltape_schema.tree import encode_structure
 
 __all__ = ["Structure", "Structures", "Wanted"]

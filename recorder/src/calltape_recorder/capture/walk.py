@@ -52,23 +52,23 @@ from calltape_recorder.capture.scalars import (
     text,
 )
 from calltape_recorder.threads import is_interrupt
-from calltape_schema.attributes import (
+from calltape_schema.bounds import MAX_KEY_CHARACTERS
+from calltape_schema.cache_classes import is_cache
+from calltape_schema.objects import (
     MAX_NESTED,
     MAX_VALUES,
     attributes_of,
-    dict_getter,
-    names_beside,
-    slots_of,
-)
-from calltape_schema.bounds import MAX_KEY_CHARACTERS
-from calltape_schema.cache_classes import is_cache
-from calltape_schema.containers import held_by, is_wrapped
-from calltape_schema.nested_tensors import is_jagged_class, jagged_parts
-from calltape_schema.plain_classes import (
     class_attribute,
+    dict_getter,
     has_own_hash,
+    held_by,
+    is_jagged_class,
+    is_wrapped,
+    jagged_parts,
     module_of,
     name_of,
+    names_beside,
+    slots_of,
 )
 
 __all__ = ["Capture", "capture_inputs", "capture_output", "jagged"]

@@ -12,8 +12,16 @@ from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 from calltape_recorder.bounds import MAX_NAMED_PATTERNS
-from calltape_schema.patterns import deciding, is_exact, matches_whole
-from calltape_schema.privacy import FEW_NUMBERS, FEWEST_RANGED, SMALL, is_name, is_position
+from calltape_schema.privacy import (
+    FEW_NUMBERS,
+    FEWEST_RANGED,
+    SMALL,
+    deciding,
+    is_exact,
+    is_name,
+    is_position,
+    matches_whole,
+)
 from calltape_schema.records import Parameter
 
 __all__ = [

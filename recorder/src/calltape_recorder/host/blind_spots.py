@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from calltape_schema.plain_classes import class_attribute, module_of, mro_of, namespace_of
+from calltape_schema.objects import class_attribute, module_of, mro_of, namespace_of
 
 __all__ = ["blind_spots"]
 

@@ -24,7 +24,7 @@ from calltape_recorder.host.compilers import breaks_graph, skip_frame
 from calltape_recorder.host.listener import Attachment, Listener, begun, tell, vanishing
 from calltape_recorder.host.streams import KINDS, ONE_REFERENCE, Kind, carried_on, deferred, kind_of
 from calltape_recorder.threads import Count
-from calltape_schema.attributes import dict_of
+from calltape_schema.objects import dict_of
 
 __all__ = ["ReplacedMethod", "leads_to"]
 

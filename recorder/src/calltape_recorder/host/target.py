@@ -29,7 +29,7 @@ from calltape_recorder.capture.known_classes import type_name
 from calltape_recorder.capture.withholding import is_public_default
 from calltape_schema import TapeError, __version__
 from calltape_schema.bounds import MAX_PARAMETERS
-from calltape_schema.plain_classes import namespace_of
+from calltape_schema.objects import namespace_of
 from calltape_schema.records import Parameter, Producer, Rank, Target
 
 __all__ = [

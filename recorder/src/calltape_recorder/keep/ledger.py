@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 
 from calltape_recorder.bounds import SHARE_CREDIT_NS
 from calltape_recorder.threads import Count, RLock, value_of
-from calltape_schema.endings import UNWANTED, Coverage
+from calltape_schema.end import UNWANTED, Coverage
 
 __all__ = ["Ledger", "Share", "State", "Stats"]
 

@@ -14,7 +14,7 @@ import torch
 
 from calltape_recorder.capture.known_classes import type_name
 from calltape_schema.bounds import MAX_RANK
-from calltape_schema.plain_classes import class_attribute, name_of
+from calltape_schema.objects import class_attribute, name_of
 
 __all__ = [
     "DTYPES",
@@ -116,7 +116,7 @@ class Dtype(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """See :class:`calltape_schema.leaves.Leaf`. ``strides`` is None if the leaf is contiguous.
+    """See :class:`calltape_schema.tree.Leaf`. ``strides`` is None if the leaf is contiguous.
     ``direct`` is the type of the device whose memory is copied as it lies, ``cpu`` or ``cuda``;
     it is empty for all other leaves."""
 
@@ -311,7 +311,7 @@ def is_plain(facts: Facts) -> bool:
 
 
 def leaf_document(facts: Facts, key: str | None, alias: Alias | None) -> dict[str, Any]:
-    """The leaf as the format writes it, in the form of :class:`calltape_schema.leaves.Leaf`."""
+    """The leaf as the format writes it, in the form of :class:`calltape_schema.tree.Leaf`."""
     document = _leaf_document(facts, key)
     if alias is not None:
         document["storage"] = alias.storage

@@ -12,7 +12,7 @@ from calltape_recorder.keep.ledger import Ledger
 from calltape_recorder.write.disk_file import TapeFile
 from calltape_recorder.write.notices import Notices
 from calltape_schema import TapeError
-from calltape_schema.endings import Coverage, Dump
+from calltape_schema.end import Coverage, Dump
 from calltape_schema.inputs_table import Counts, InputsTable
 
 __all__ = ["Closed", "ClosedSegments"]

@@ -14,8 +14,7 @@ from typing import Any
 
 from calltape_recorder.bounds import MAX_PARTS_OF_WRITE, OWNER_ONLY
 from calltape_schema import TapeError
-from calltape_schema.end import End, decode_end
-from calltape_schema.endings import Coverage, Dump
+from calltape_schema.end import Coverage, Dump, End, decode_end
 from calltape_schema.groups import Append
 from calltape_schema.inputs_table import InputsTable
 from calltape_schema.records import Manifest

@@ -20,11 +20,10 @@ from calltape_recorder.snapshot.facts import DTYPES, Facts, is_plain, leaf_docum
 from calltape_recorder.snapshot.grown_copies import Grown
 from calltape_recorder.snapshot.side import EncodedLeaves, Side
 from calltape_schema.blob import Stored, build_header, contiguous, stored_as
-from calltape_schema.checksum import crc32
 from calltape_schema.groups import NewCall
 from calltape_schema.inputs_table import inputs_hash
-from calltape_schema.leaves import checked_leaves
-from calltape_schema.packing import pack, pack_int, pack_text
+from calltape_schema.packing import crc32, pack, pack_int, pack_text
+from calltape_schema.tree import checked_leaves
 
 __all__ = ["Encoder", "forget", "has_many", "range_of"]
 

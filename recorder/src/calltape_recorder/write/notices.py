@@ -33,7 +33,7 @@ from calltape_recorder.bounds import (
 )
 from calltape_recorder.keep.ledger import Stats
 from calltape_recorder.threads import is_apart, is_interrupt, traceback_of
-from calltape_schema.plain_classes import name_of
+from calltape_schema.objects import name_of
 
 __all__ = ["BEGINNING", "AccountNews", "Notices", "say", "say_kept"]
 

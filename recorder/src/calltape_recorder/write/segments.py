@@ -16,7 +16,7 @@ from calltape_recorder.write.closed_segments import ClosedSegments, Gone
 from calltape_recorder.write.disk_file import TapeFile
 from calltape_recorder.write.notices import Notices
 from calltape_schema import TapeError
-from calltape_schema.endings import Coverage, Dump
+from calltape_schema.end import Coverage, Dump
 from calltape_schema.groups import Append, NewCall, planned
 from calltape_schema.inputs_table import InputsTable
 from calltape_schema.records import Manifest, Segment

@@ -34,7 +34,7 @@ from calltape_recorder.write.encoding import Encoder, forget
 from calltape_recorder.write.notices import Notices
 from calltape_recorder.write.segments import OtherFile, Refusal, Segments
 from calltape_schema import TapeError
-from calltape_schema.endings import Dump
+from calltape_schema.end import Dump
 from calltape_schema.groups import NewCall
 
 __all__ = ["HeldCalls", "Writer"]

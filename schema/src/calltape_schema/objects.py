@@ -1,31 +1,64 @@
-"""The attributes of an object of an unknown class, read without running code of that class.
+"""What live objects and their classes are, read without running code of theirs.
 
-In comes an object. Out go its attributes, or the reason why it cannot be described. The recorder
-describes outputs with this, and the analyzer the live results that it compares with them, so that
-equal objects have equal attributes on both sides.
+``cls.__name__``, ``hash(cls)``, ``isinstance(value, cls)`` and ``value.name`` may run code of the
+host. What is read here are the facts that Python itself keeps of a class, and the state of an
+object: its attributes, what a container written in Python wraps, the parts of a nested tensor.
+
+The recorder describes arguments and outputs with this, and the analyzer the live values that it
+compares with them, so that equal objects are described alike on both sides. torch is not imported.
 """
 
 from __future__ import annotations
 
+import collections.abc
 import functools
+import gc
 import sys
 import types
-from collections.abc import Callable, Container
-from typing import Any, NamedTuple
+from collections import UserDict, UserList
+from collections.abc import Callable, Container, Mapping
+from typing import Any, Final, NamedTuple
 
-from calltape_schema.plain_classes import (
-    dict_offset,
-    module_of,
-    mro_of,
-    name_of,
-    namespace_of,
-    qualname_of,
-)
+_facts = type.__dict__
+mro_of: Callable[[type], tuple[type, ...]] = _facts["__mro__"].__get__
+namespace_of: Callable[[type], Mapping[str, Any]] = _facts["__dict__"].__get__
+name_of: Callable[[type], str] = _facts["__name__"].__get__
+qualname_of: Callable[[type], str] = _facts["__qualname__"].__get__
+dict_offset: Callable[[type], int] = _facts["__dictoffset__"].__get__
+"""0 if instances have no ``__dict__``."""
 
-__all__ = [
-    "MAX_NESTED", "MAX_VALUES", "Held", "attributes_of", "dict_getter", "dict_of",
-    "is_in_its_module", "names_beside", "names_on_tensor", "slots_of",
-]  # fmt: skip
+_module: Callable[[type], Any] = _facts["__module__"].__get__
+_MISSING = object()
+_C_CODE = (types.WrapperDescriptorType, types.MethodDescriptorType)
+
+
+def module_of(cls: type) -> str:
+    """The name of the module; empty if the class has none, or something else in its place."""
+    try:
+        found = _module(cls)
+    except AttributeError:
+        return ""
+    return found if type(found) is str else ""
+
+
+def class_attribute(cls: type, name: str, default: Any = None) -> Any:
+    """What stands under this name in the class or in a class above it, as it stands there: a
+    property is not asked."""
+    for base in mro_of(cls):
+        found = namespace_of(base).get(name, _MISSING)
+        if found is not _MISSING:
+            return found
+    return default
+
+
+def has_own_hash(cls: type) -> bool:
+    """Whether Python code decides which hash this class has, or what it equals. It would run
+    whenever the class is a key of a dict."""
+    metaclass = type(cls)
+    return metaclass is not type and any(
+        type(class_attribute(metaclass, name)) not in _C_CODE for name in ("__hash__", "__eq__")
+    )
+
 
 MAX_NESTED = 8
 """How many objects may be nested. An object deeper than this is not described."""
@@ -201,3 +234,78 @@ def _dict_getter(cls: Any) -> Any:
 
 dict_getter: Callable[[type], Any] = functools.lru_cache(maxsize=1024)(_dict_getter)
 """The descriptor that gives the dict of an instance, made by C code; None if there is none."""
+
+
+WRAPPERS: tuple[type, ...] = (UserDict, UserList, types.MappingProxyType)
+"""Classes that keep one dict or list, which is all of their state to a program."""
+
+_ABSTRACT = (collections.abc.Mapping, collections.abc.Sequence)
+_BUILT_IN = (dict, list, tuple, str, bytes, range, memoryview, *WRAPPERS)
+
+
+def held_by(value: Any) -> Any:
+    """The dict or list in an instance of one of :data:`WRAPPERS`; None if it has another
+    container."""
+    cls = type(value)
+    if cls is types.MappingProxyType:
+        found = next(iter(gc.get_referents(value)), None)  # a view shows it in no other way
+        return found if issubclass(type(found), dict) else None
+    kind = dict if issubclass(cls, UserDict) else list
+    found = (dict_of(value) or {}).get("data")
+    return found if issubclass(type(found), kind) else None
+
+
+def _is_wrapped(cls: type) -> bool:
+    bases = mro_of(cls)
+    return any(base in bases for base in _ABSTRACT) and not any(one in bases for one in _BUILT_IN)
+
+
+is_wrapped: Callable[[type], bool] = functools.lru_cache(maxsize=1024)(_is_wrapped)
+"""Whether a class is a mapping or a sequence that is written in Python around containers in its
+attributes. Only the bases are looked at: a class may decide itself what is registered."""
+
+
+NESTED_TENSOR: Final = "torch.nested:NestedTensor"
+"""The type name that nested tensors of the jagged layout have on a tape."""
+
+JAGGED_DIM: Final = "jagged_dim"
+
+JAGGED_FIELDS: Final = ("values", "offsets", "lengths", JAGGED_DIM, "requires_grad")
+"""Its parts; ``lengths`` and ``requires_grad`` may be absent."""
+
+
+def is_jagged_class(cls: type) -> bool:
+    """Whether this is torch's class of nested tensors in the jagged layout, and no subclass."""
+    is_named_so = name_of(cls) == "NestedTensor" and module_of(cls).startswith("torch.nested.")
+    return is_named_so and is_in_its_module(cls)
+
+
+def jagged_parts(value: Any, *, of_input: bool) -> dict[str, Any] | None:
+    """The parts of a nested tensor in the jagged layout, read without an operator of torch; None
+    if it has other attributes than those of the torch that we know.
+
+    Args:
+        value: an instance of a class that :func:`is_jagged_class` knows.
+        of_input: whether it is an argument. Of a result nobody asks whether it requires a gradient.
+    """
+    state = dict_of(value) or {}
+    values: Any = state.get("_values")
+    offsets: Any = state.get("_offsets")
+    lengths, dim = state.get("_lengths"), state.get("_ragged_idx")
+    if type(dim) is not int or not all(map(_is_whole, (values, offsets))):
+        return None
+    found = {"values": values, "offsets": offsets}
+    if lengths is not None:
+        if not _is_whole(lengths):
+            return None
+        found["lengths"] = lengths
+    found[JAGGED_DIM] = dim
+    # The values of a nested tensor that is a leaf of autograd do not require a gradient themselves.
+    if of_input and value.requires_grad and not values.requires_grad:
+        found["requires_grad"] = True
+    return found
+
+
+def _is_whole(part: Any) -> bool:
+    """Whether a part is a tensor, and not a nested one."""
+    return hasattr(part, "untyped_storage") and not part.is_nested

@@ -1,0 +1,41 @@
+"""A tape in a file of the disk."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from calltape_recorder.write import disk_file
+from calltape_recorder.write.disk_file import TapeFile
+from calltape_schema.errors import TapeError
+from calltape_schema.writer import TapeWriter
+from tests.schema.container.tapes import MANIFEST, new_call, tape
+
+
+def test_more_parts_than_one_system_call_takes(tmp_path: Path) -> None:
+    path = str(tmp_path / "a.tape")
+    sink = TapeFile(path, False, 0o600)
+    many = [new_call(number, [number] * 4) for number in range(800)]
+    TapeWriter(sink, MANIFEST).append(many)
+    with pytest.raises(TapeError, match="there is a file already"):
+        TapeFile(path, False, 0o600)
+    sink.close()
+    assert Path(path).read_bytes() == tape(many, seals=False)
+
+
+def test_a_file_that_takes_a_few_bytes_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.tape"
+    sink = TapeFile(str(path), False, 0o600)
+    monkeypatch.setattr(
+        disk_file,
+        "pwritev",
+        lambda file, parts, offset: os.pwritev(file, [bytes(parts[0])[:37]], offset),
+    )
+    writer = TapeWriter(sink, MANIFEST)
+    writer.append([new_call(0, [1]), new_call(1)])
+    sink.close()
+    assert path.read_bytes() == tape([new_call(0, [1]), new_call(1)], seals=False)
