@@ -88,8 +88,12 @@ def choices_of(redact: bool | Mapping[str, Any]) -> Choices | None:
     if unknown:
         advice = f"pass True, or a dict of {', '.join(known)}"
         raise UsageError(f"redact has no option {unknown[0]!r:.100}", advice=advice)
-    given = {name: redact[name] for name in known if name in redact}
-    return {name: [one] if isinstance(one, str) else list(one) for name, one in given.items()}
+    choices: Choices = {}
+    for way in known:
+        if way in redact:
+            given = redact[way]
+            choices[way] = [given] if isinstance(given, str) else list(given)
+    return choices
 
 
 class Redacting:

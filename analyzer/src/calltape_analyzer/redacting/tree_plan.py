@@ -140,7 +140,7 @@ class TreePlan:
         fate = self._fates.treatments.fate(placed.path, self._fact(node, placed, name))
         known = self.scalars.get(node.scalar)
         if known is not None:
-            fate = max(fate, known[0], key=FATES.index)
+            fate = FATES[max(FATES.index(fate), FATES.index(known[0]))]
         self.scalars[node.scalar] = fate, node.kind
         if fate == "withheld" and not self._side:
             self._fates.replaced.has_withheld = True
