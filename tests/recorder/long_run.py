@@ -81,11 +81,11 @@ def caches(recorder: Recorder) -> dict[str, int]:
         "novelty rows": len(novelty._rows),
         "novelty groups": len(novelty._groups),
         "novelty patterns": novelty._patterns,
-        "repeats": len(mine.repeats),
+        "known calls": len(mine.known_calls),
         "classes": len(recorder.classes),
         "array types": len(large_copies._array_types),
         "structures of rows": len(inputs_table._lengths_in._known),  # type: ignore[attr-defined]
-        "rows that wait": len(mine.unkept._waiting),
+        "known calls that wait": mine.known_calls.forgotten,
         "kinds": len(table.kinds),
         "axes of kinds": table._axes,
         "held calls": len(mine.held_calls._calls),

@@ -164,7 +164,7 @@ def test_forks_while_a_lock_is_held(tmp_path: Path, capsys: pytest.CaptureFixtur
             mine.ledger,
             mine.buffers,
             mine.unkept,
-            mine.repeats,
+            mine.known_calls,
             mine.segments.budget,
         ]
         found = {id(lock) for lock in locks.values()}

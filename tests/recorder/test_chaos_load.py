@@ -145,9 +145,9 @@ def test_a_crowd_and_policies(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 MOST = {
     "structures": 1024, "encoded leaves": 2048, "headers": 512, "novelty rows": 65_536,
-    "novelty groups": 1024, "novelty patterns": 16_384, "repeats": 2048, "classes": 0,
+    "novelty groups": 1024, "novelty patterns": 16_384, "known calls": 8192, "classes": 0,
     "array types": 4097, "structures of rows": 65_536,
-    "rows that wait": 8192, "kinds": MAX_AXES,
+    "known calls that wait": 8192, "kinds": MAX_AXES,
     "axes of kinds": MAX_AXES, "held calls": long_run.FLIGHT.calls,
     # Some files are shorter than a segment: each quarter ends one, and the last one begins.
     "queue": 0, "under way": 0, "files": long_run.DISK_BYTES // long_run.SEGMENT_BYTES + 2,

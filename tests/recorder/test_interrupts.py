@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import signal
 import sys
 import threading
@@ -58,12 +59,12 @@ def interrupted_in(name: str, run: Any) -> int:
 @pytest.mark.parametrize(
     "name",
     [
-        "CallHandler.begin", "CallHandler._begun", "CallHandler._plain_inputs",
+        "CallHandler.begin", "CallHandler._begun", "CallHandler._inputs",
         "CallHandler.finish", "copied", "copy_leaves", "_pooled", "Buffers.acquire",
         "Ledger._admit", "Ledger._take_back", "Ledger.reserve", "Ledger.account",
         "HookPair.matching", "HookPair.remove", "_run_before", "_run_after", "Pipeline._hand_over",
-        "Writer.put", "UnkeptCounter.count", "Repeat.has_memory_of", "Repeat.is_like_single",
-        "looked", "Looked.count_unkept", "CallHandler._count", "CallHandler._copy_inputs",
+        "Writer.put", "UnkeptCounter.count", "Alike.has_memory_of", "Alike.is_like_single",
+        "seen", "seen_inputs", "Seen.count_unkept", "CallHandler._count", "KnownCalls._new",
         "CallHandler._outputs_of", "Admission.follow.<locals>.by_number", "_Sparse.gap",
         "EarlierCopies.find", "EarlierCopies.keep", "EarlierCopies._add", "EarlierCopies._drop",
         "Ledger.let_go", "Ledger.hold",
@@ -93,6 +94,7 @@ INTERRUPTED: list[dict[str, Any]] = [
 
 def interrupted_within(name: str, path: Path, options: dict[str, Any]) -> int:
     model, x, small = Identity(), torch.ones(40_000), torch.ones(3)
+    sizes = itertools.count(4)
     with record(model, path, **options) as recorder:
         model(x)  # it is remembered
         for _ in range(30):  # small calls are repeats
@@ -105,6 +107,8 @@ def interrupted_within(name: str, path: Path, options: dict[str, Any]) -> int:
             x.add_(1)  # what is remembered of it is dropped
             model(x)
             model(small)
+            if name in ("KnownCalls._new", "UnkeptCounter.count"):
+                model([torch.ones(next(sizes)), 3])  # of a new size
 
         found = interrupted_in(name, run)
         gc.collect()

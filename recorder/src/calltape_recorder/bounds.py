@@ -76,8 +76,12 @@ MAX_REMEMBERED_PARTS = 128 * 1024
 """Tensors, or nodes, of all that is remembered in one place: some tens of megabytes."""
 MAX_STRUCTURES = 1024
 """Structures that are known again: a model has dozens, a host that makes keys any number."""
-MAX_REPEATS = 1024
-"""Structures of calls that are known as a whole: as many."""
+MAX_KNOWN_CALLS = 1024
+"""Structures with their dtypes and shapes, of sides that are known as a whole: the steps of a
+generation have as many lengths."""
+MAX_LOOKS = 4
+"""What else of tensors of the same dtypes and shapes is known: on which device they are, whether
+they require gradients."""
 MAX_FACTS = 4096
 """Facts of plain tensors (dtype, shape, device) that are shared by all that are like them."""
 MAX_LEAVES_KNOWN = 2048
@@ -124,11 +128,10 @@ SHARE_CREDIT_NS = 1_000_000_000
 """With ``max_share``, no more is saved up than the share of so much time of calls. A burst costs no
 more than that."""
 MAX_WAITING_ROWS = 512
-"""Distinct rows of calls that are only counted, until they are added to the table."""
+"""Distinct structures and sizes that count calls, until they are added to the table."""
 MAX_WAITING_PARTS = 200_000
-"""Parts of such rows; if the writer is late, more are not told apart."""
-MAX_WAITING_REPEATS = 64
-"""Repeats whose calls wait to be counted."""
+"""Dtypes and shapes of those that are forgotten and not in the table yet; if the writer is late,
+more are not told apart."""
 MAX_TOLD_STRUCTURES = 4096
 """Structures that the table may name although values are withheld."""
 

@@ -25,17 +25,15 @@ from calltape_recorder.keep.admission import Admission
 from calltape_recorder.keep.policies import EVIDENCE
 from calltape_recorder.pipeline import Pipeline
 from calltape_recorder.sides import (
-    NO_SCALARS,
     Kept,
-    Looked,
     QueueFull,
     as_it_is,
     copied,
-    copied_capture,
-    looked,
+    seen,
+    seen_inputs,
 )
 from calltape_recorder.snapshot.copies import release
-from calltape_recorder.snapshot.repeats import Repeat
+from calltape_recorder.snapshot.known_calls import Alike
 from calltape_recorder.snapshot.side import Side
 from calltape_recorder.threads import get_ident, is_interrupt
 from calltape_schema.plain_classes import name_of
@@ -116,18 +114,18 @@ class CallHandler:
             if not first <= number < end:
                 ask = admission.by_number
                 kept = ask if ask is None or ask is True else ask(number, None)
-            repeat = admission.repeats.call
-            # The dispatch keys of the thread are a part of a look, and the repeat was learned from
-            # a call that was not traced. So without a mode, an equal call is not traced either.
-            if repeat is not None and (
-                dispatch_modes() or _function_modes() or not repeat.is_of_call(args, kwargs)
+            alike = admission.known_calls.call
+            # The dispatch keys of the thread are a part of a look, and this one was learned from a
+            # call that was not traced. So without a mode, a call like it is not traced either.
+            if alike is not None and (
+                dispatch_modes() or _function_modes() or not alike.is_of_call(args, kwargs)
             ):
-                repeat = None
+                alike = None
             if kept is False and not admission.holds:
-                if repeat is None:
-                    self._count(admission, args, kwargs)
+                if alike is None:
+                    self._count(admission.pipeline, args, kwargs)
                 else:
-                    next(repeat.calls)
+                    next(alike.known.calls)
             else:
                 call = Call(number, time.time_ns(), get_ident())
         except _Traced:
@@ -140,7 +138,7 @@ class CallHandler:
             ledger.skip()
         else:
             pipeline = call.home = admission.pipeline
-            if self._begun(pipeline, call, args, kwargs, kept, repeat):
+            if self._begun(pipeline, call, args, kwargs, kept, alike):
                 call.started = _now()
                 call.cost_ns = call.started - begun
                 return call
@@ -157,36 +155,33 @@ class CallHandler:
             self.set_pipeline(pipeline)
         return self.admission
 
-    def _count(
-        self, admission: Admission[Pipeline], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
+    def _count(self, pipeline: Pipeline, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Counts the structure and sizes of a call that is not kept."""
         if is_tracing():
             raise _Traced
         if _function_modes():
-            # A mode such as `with torch.device(...)` intercepts even the read of a shape.
             with torch._C.DisableTorchFunction():
-                looked(admission.pipeline, args, kwargs).count_unkept(admission.pipeline)
+                side = seen_inputs(pipeline, args, kwargs, None)
         else:
-            looked(admission.pipeline, args, kwargs).count_unkept(admission.pipeline)
+            side = seen_inputs(pipeline, args, kwargs, None)
+        side.count_unkept(pipeline)
 
     def _begun(
         self, pipeline: Pipeline, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any],
-        kept: int | None, repeat: Repeat | None,
+        kept: int | None, alike: Alike | None,
     ) -> bool:  # fmt: skip
         """Copies the inputs; False if the call is not recorded, which is counted."""
         try:
-            if repeat is not None and kept:
-                leaves = [*args, *kwargs.values()]
-                side = repeat.side
-                if side is None or pipeline.writer.is_full or not repeat.has_memory_of(leaves):
-                    self._copy_inputs(pipeline, call, _repeated(repeat, leaves))
-                else:
-                    call.inputs = side
-            elif is_tracing():
+            if alike is None and is_tracing():
                 pipeline.drop(call, "tracing")
                 return False
-            elif not self._inputs(pipeline, call, args, kwargs, kept, repeat):
+            if _function_modes():
+                # A mode such as `with torch.device(...)` intercepts even the read of a shape.
+                with torch._C.DisableTorchFunction():
+                    is_recorded = self._inputs(pipeline, call, args, kwargs, kept, alike)
+            else:
+                is_recorded = self._inputs(pipeline, call, args, kwargs, kept, alike)
+            if not is_recorded:
                 call.is_accounted = True
                 pipeline.ledger.skip()
                 return False
@@ -219,14 +214,14 @@ class CallHandler:
             call.outputs_missing = "policy"
         else:
             try:
-                repeat = pipeline.repeats.result
+                alike = pipeline.known_calls.result
                 if (
-                    repeat is not None
+                    alike is not None
                     and call.chunks is None
                     and not _function_modes()
-                    and repeat.is_like_single(result)
+                    and alike.is_like_single(result)
                 ):
-                    call.outputs = repeat.side
+                    call.outputs = alike.look.side
                 else:
                     self._outputs_of(pipeline, call, result)
             except QueueFull:
@@ -321,60 +316,36 @@ class CallHandler:
 
     def _inputs(
         self, pipeline: Pipeline, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any],
-        kept: int | None, repeat: Repeat | None,
+        kept: int | None, alike: Alike | None,
     ) -> bool:  # fmt: skip
-        """Counts the structure and sizes of the call, and copies it if it is kept or held.
+        """Copies the inputs of a call if it is kept or held. Whatever is raised, the inputs of a
+        call without a copy are counted as those of a call that is not on the tape.
 
         Returns:
             False if it is neither.
-        """
-        if _function_modes():
-            with torch._C.DisableTorchFunction():
-                return self._plain_inputs(pipeline, call, args, kwargs, kept, repeat)
-        return self._plain_inputs(pipeline, call, args, kwargs, kept, repeat)
-
-    def _plain_inputs(
-        self, pipeline: Pipeline, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any],
-        kept: int | None, repeat: Repeat | None,
-    ) -> bool:  # fmt: skip
-        seen = (
-            looked(pipeline, args, kwargs)
-            if repeat is None
-            else _repeated(repeat, [*args, *kwargs.values()])
-        )
-        if kept is None:
-            view = CallView(call.number, args, kwargs, seen.structure, seen.row, seen.scalars)
-            try:
-                kept = pipeline.decide(view)
-            except BaseException:  # of the host's predicate
-                seen.count_unkept(pipeline)
-                raise
-            if kept:
-                call.is_evidence = kept == EVIDENCE
-        if not kept:
-            if pipeline.held_calls is None:
-                seen.count_unkept(pipeline)
-                return False
-            call.held = True
-        self._copy_inputs(pipeline, call, seen)
-        return True
-
-    def _copy_inputs(self, pipeline: Pipeline, call: Call, seen: Looked) -> None:
-        """Copies the inputs of a call.
 
         Raises:
-            QueueFull: there is no memory for them. Whatever is raised, the inputs are counted as
-                those of a call that is not on the tape.
+            QueueFull: there is no memory for them.
         """
+        side = seen_inputs(pipeline, args, kwargs, alike)
         try:
-            if pipeline.writer.is_full:
-                raise QueueFull
-            call.inputs = copied(
-                pipeline, call, seen.structure, seen.leaves, seen.scalars, seen.repeat
-            )
-        except BaseException:
-            seen.count_unkept(pipeline)
+            if kept is None:
+                row = side.row if side.scalars else side.sizes
+                view = CallView(call.number, args, kwargs, side.structure, row, side.scalars)
+                kept = pipeline.decide(view)
+                call.is_evidence = kept == EVIDENCE
+            is_recorded = bool(kept) or pipeline.held_calls is not None
+            if is_recorded:
+                call.held = not kept
+                if pipeline.writer.is_full:
+                    raise QueueFull
+                call.inputs = copied(pipeline, call, side)
+        except BaseException:  # also of the host's predicate
+            side.count_unkept(pipeline)
             raise
+        if not is_recorded:
+            side.count_unkept(pipeline)
+        return is_recorded
 
     def _outputs_of(self, pipeline: Pipeline, call: Call, result: Any) -> None:
         chunks = call.chunks
@@ -385,22 +356,16 @@ class CallHandler:
             return
         captured = capture_output(result)
         side = call.outputs = self._side(pipeline, call, captured)
-        is_repeat = side.repeat is not None and side.repeat.side is side
-        if is_repeat and type(result) is _Tensor and captured.leaves[0] is result:
-            pipeline.repeats.result = pipeline.repeats.of(side.structure)
+        if side.look.side is side and type(result) is _Tensor and captured.leaves[0] is result:
+            pipeline.known_calls.result = side.look.alike
 
     def _side(
         self, pipeline: Pipeline, call: Call, captured: Capture, kept: Kept = Structure.kept
     ) -> Side:
         if _function_modes():
             with torch._C.DisableTorchFunction():
-                return copied_capture(pipeline, call, captured, kept)
-        return copied_capture(pipeline, call, captured, kept)
-
-
-def _repeated(repeat: Repeat, leaves: list[Any]) -> Looked:
-    """A call with these leaves, which look like the ones of earlier calls."""
-    return Looked(repeat.structure, leaves, NO_SCALARS, repeat.row, repeat)
+                return copied(pipeline, call, seen(pipeline, captured, kept))
+        return copied(pipeline, call, seen(pipeline, captured, kept))
 
 
 def _release_chunks(pipeline: Pipeline, call: Call) -> None:

@@ -29,7 +29,7 @@ from calltape_recorder.options import Options
 from calltape_recorder.snapshot.copies import release
 from calltape_recorder.snapshot.device_copies import HostMemory
 from calltape_recorder.snapshot.earlier_copies import EarlierCopies
-from calltape_recorder.snapshot.repeats import Repeats
+from calltape_recorder.snapshot.known_calls import KnownCalls
 from calltape_recorder.threads import HasLock
 from calltape_recorder.write.encoding import Encoder
 from calltape_recorder.write.flight_recorder import HeldCalls
@@ -61,7 +61,7 @@ class Pipeline:
     Attributes:
         admission: decides first, from the number of a call, whether it is kept.
         earlier_copies: tensors that a later call may have again.
-        repeats: what is known of calls that look like earlier ones.
+        known_calls: what is known of sides whose structure, dtypes and shapes came before.
         module_names: the names of the recorded model's parts.
         hand_over: takes a call that ended.
         withholds: whether values are withheld.
@@ -95,11 +95,11 @@ class Pipeline:
         self.ledger = Ledger(options.max_queue_bytes + held, options.max_calls, options.max_share)
         self.buffers = HostMemory(options.max_queue_bytes + held)
         self.earlier_copies = EarlierCopies(self.buffers, self.ledger)
-        self.repeats = Repeats()
-        self.admission = Admission(self, self.ledger, self.repeats, holds=flight is not None)
+        self.known_calls = KnownCalls()
+        self.admission = Admission(self, self.ledger, self.known_calls, holds=flight is not None)
         self._withholding = Withholding(options.patterns)
         self.withholds = self._withholding.withholds
-        self.unkept = UnkeptCounter(self.repeats, written_only=self.withholds)
+        self.unkept = UnkeptCounter(self.known_calls, written_only=self.withholds)
         self.notices = Notices(withholds=self.withholds)
         self.segments = Segments(
             path, overwrite, options, self.ledger, self._drain, self._gone, self.notices,
@@ -110,7 +110,7 @@ class Pipeline:
             self._unwritten, self.notices, self._written if self.withholds else None,
         )  # fmt: skip
         self.writer.waits_with = [
-            self.ledger, self.buffers, self.repeats, self.unkept, self.segments.budget, *others,
+            self.ledger, self.buffers, self.known_calls, self.unkept, self.segments.budget, *others,
         ]  # fmt: skip
         self.structures = Structures(on_new, self._withholding)
         self.held_calls: HeldCalls | None = None

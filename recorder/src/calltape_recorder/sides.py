@@ -16,132 +16,125 @@ from calltape_recorder.capture.walk import Capture, capture_inputs
 from calltape_recorder.pipeline import Pipeline
 from calltape_recorder.snapshot.copies import copy_leaves
 from calltape_recorder.snapshot.earlier_copies import FEWEST_BYTES, Origin
+from calltape_recorder.snapshot.known_calls import Alike, Known
 from calltape_recorder.snapshot.look import Look, look_at
-from calltape_recorder.snapshot.repeats import Repeat
 from calltape_recorder.snapshot.side import Side
 
-__all__ = [
-    "NO_SCALARS",
-    "Kept",
-    "Looked",
-    "QueueFull",
-    "as_it_is",
-    "copied",
-    "copied_capture",
-    "looked",
-]
+__all__ = ["Kept", "QueueFull", "Seen", "as_it_is", "copied", "seen", "seen_inputs"]
 
 _SCALAR_BYTES = 64  # the rough memory of a captured Python value, which counts for the bound, too
 
 Kept = Callable[[Structure, list[Any]], list[Any]]
 """A function that gives what the tape gets of the scalars of a call."""
 
-NO_SCALARS: list[Any] = []
+_NO_SCALARS: list[Any] = []
+_make = tuple.__new__  # makes a named tuple faster than its class does
 
 
 class QueueFull(Exception):  # noqa: N818 - a signal between two functions, not an error
     """The call does not fit into the memory that the queue may use."""
 
 
-class Looked(NamedTuple):
-    """A call as policies and counts see it.
+class Seen(NamedTuple):
+    """One side of a call before anything of it is copied.
 
     Attributes:
-        structure: of its inputs.
+        structure: of it.
         leaves: its tensors and arrays.
         scalars: what the tape gets of its scalars.
-        row: see :data:`Row`.
-        repeat: the repeat that it looks like, or None.
+        sizes: the row of its leaves, without scalars.
+        known: what is known of sides with the same structure, dtypes and shapes.
+        alike: has recognized the leaves, or None.
     """
 
     structure: Structure
     leaves: list[Any]
     scalars: list[Any]
-    row: Row
-    repeat: Repeat | None
+    sizes: Row
+    known: Known | None
+    alike: Alike | None = None
+
+    @property
+    def row(self) -> Row:
+        """See :data:`Row`."""
+        return with_ints(self.sizes, self.structure.numbers(self.scalars))
 
     def count_unkept(self, pipeline: Pipeline) -> None:
-        """Counts it as a call that is not on the tape."""
-        if self.repeat is not None and not self.scalars:
-            next(self.repeat.calls)
+        """Counts it as the inputs of a call that is not on the tape."""
+        if self.known is not None and not self.scalars and self.structure.core is None:
+            next(self.known.calls)
         else:
             pipeline.unkept.count(self.structure, self.row)
 
 
-def looked(pipeline: Pipeline, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Looked:
-    """Looks at a call: its structure and its row."""
-    tokens, leaves, scalars = capture_inputs(args, kwargs, pipeline.module_names)
-    structure = pipeline.structures.of(tokens)
-    repeat = pipeline.repeats.of(structure)
-    if repeat is not None and repeat.is_like(leaves):
-        row = repeat.row
-    else:
-        repeat = None
-        row = row_of(leaves)
-        if leaves and pipeline.repeats.has_same_sizes(structure, row):
-            repeat = pipeline.repeats.learn(structure, leaves, look_at(leaves, structure.wanted))
-            if repeat is not None and not scalars and repeat.learn_call(args, kwargs, leaves):
-                pipeline.repeats.call = repeat
-    if scalars:
-        scalars = structure.kept(scalars)
-        row = with_ints(row, structure.numbers(scalars))
-    return Looked(structure, leaves, scalars, row, repeat)
+def seen_inputs(
+    pipeline: Pipeline, args: tuple[Any, ...], kwargs: dict[str, Any], alike: Alike | None
+) -> Seen:
+    """What is known of the inputs of a call. ``alike`` has recognized them, or is None."""
+    if alike is not None:
+        before, leaves = alike.known, [*args, *kwargs.values()]
+        return _make(Seen, (before.structure, leaves, _NO_SCALARS, before.row, before, alike))
+    side = seen(pipeline, capture_inputs(args, kwargs, pipeline.module_names))
+    known, leaves = side.known, side.leaves
+    if known is not None and len(leaves) == len(args) + len(kwargs) and not side.scalars:
+        alike = known.alike
+        if alike is None and known.met_again():
+            alike = known.learn(leaves, look_at(leaves, side.structure.wanted))
+        if alike is not None and alike.learn_call(args, kwargs, leaves):
+            pipeline.known_calls.call = alike
+    return side
 
 
-def copied_capture(pipeline: Pipeline, call: Call, captured: Capture, kept: Kept) -> Side:
-    """Copies what a walk found.
-
-    Raises:
-        QueueFull: the bytes do not fit into the memory that the queue may use.
-    """
+def seen(pipeline: Pipeline, captured: Capture, kept: Kept = Structure.kept) -> Seen:
+    """What is known of a side that a walk went over."""
     tokens, leaves, scalars = captured
     structure = pipeline.structures.of(tokens)
-    repeat = pipeline.repeats.of(structure)
-    if repeat is not None and not repeat.is_like(leaves):
-        repeat = None
-    return copied(pipeline, call, structure, leaves, kept(structure, scalars), repeat)
+    sizes = row_of(leaves)
+    known = pipeline.known_calls.of(structure, sizes)
+    if scalars:
+        scalars = kept(structure, scalars)
+    return _make(Seen, (structure, leaves, scalars, sizes, known, None))
 
 
 def as_it_is(structure: Structure, scalars: list[Any]) -> list[Any]:
     return scalars
 
 
-def copied(
-    pipeline: Pipeline, call: Call, structure: Structure, leaves: list[Any], scalars: list[Any],
-    repeat: Repeat | None,
-) -> Side:  # fmt: skip
-    """Copies one side. ``repeat`` is the repeat that these leaves look like, or None.
+def copied(pipeline: Pipeline, call: Call, side: Seen) -> Side:
+    """The copy of one side.
 
     Raises:
         QueueFull: the bytes do not fit into the memory that the queue may use.
     """
-    if repeat is not None and repeat.has_memory_of(leaves):
-        look = repeat.look
-        if repeat.side is not None and not scalars:
-            return repeat.side
+    structure, leaves, scalars, _, known, alike = side
+    if alike is None and known is not None:
+        alike = known.alike
+        if alike is not None and not alike.is_like(leaves):
+            alike = None
+    if alike is not None and alike.has_memory_of(leaves):
+        look = alike.look
+        if look.side is not None and not scalars:
+            same: Side = look.side
+            return same
     else:
-        look, repeat = look_at(leaves, structure.wanted), None
-        if leaves and pipeline.repeats.has_same_look(structure, look):
-            repeat = pipeline.repeats.learn(structure, leaves, look)
-    nbytes = sum(look.sizes)
-    are_large = nbytes >= FEWEST_BYTES
+        look = look_at(leaves, structure.wanted)
+        if leaves and known is not None:
+            known.learn(leaves, look)
+    nbytes = look.nbytes
     if scalars:
         nbytes += _SCALAR_BYTES * len(scalars)
         nbytes += sum([len(value) for value in scalars if type(value) in (str, bytes)])
     origins = None
-    if are_large:
+    if look.nbytes >= FEWEST_BYTES:
         pieces, origins = _large(pipeline, call, leaves, look, nbytes)
     else:
         if nbytes and not pipeline.ledger.reserve(call, nbytes):
             _make_room(pipeline, call, nbytes)
         pieces = copy_leaves(leaves, look, pipeline.buffers)
-    facts, same, storages, _ = look
-    side = Side(
-        structure, scalars, facts, same, storages, pieces, structure.wanted, repeat, origins
-    )
-    if repeat is not None and not nbytes:
-        repeat.side = side
-    return side
+    made = Side(structure, scalars, look, pieces, structure.wanted, origins)
+    if not nbytes:
+        look.side = made
+    return made
 
 
 def _large(

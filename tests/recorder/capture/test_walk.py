@@ -15,6 +15,8 @@ import torch
 from torch.utils import _pytree as pytree
 
 from calltape_recorder import record
+from calltape_recorder.capture import walk
+from calltape_recorder.capture.walk import capture_inputs, capture_output
 from tests.pytree_nodes import deregister
 from tests.recorder.calls import one
 from tests.recorder.models import Echo
@@ -297,3 +299,49 @@ def test_classes_met_are_known_to_readers_in_this_process(tmp_path: Path) -> Non
         "tests.recorder.capture.test_walk:Pair": Pair,
         "tests.recorder.capture.test_walk:MyCache": MyCache,
     }
+
+
+def _layer(**attributes: Any) -> Any:
+    return types.SimpleNamespace(**attributes)
+
+
+def _lists() -> list[Any]:
+    """Lists of children that are nearly alike."""
+    x = [torch.ones(2) for _ in range(16)]
+    noted = torch.ones(2)
+    noted.mark = 1  # type: ignore[attr-defined]
+    cpu, meta = torch.device("cpu"), torch.device("meta")
+    circle: list[Any] = [(x[0],), (x[1],), (x[2],), (x[3],)]
+    circle.append((circle,))
+    pairs = list(zip(x, x[8:], strict=False))
+    layers = [_layer(keys=a, values=b, on=True, at=cpu, none=None) for a, b in pairs]
+    return [
+        x, x[:3], [*x, x[0]], [*x, None], [*x, torch.nn.Parameter(x[0])], [noted, *x], [*x, noted],
+        tuple(x), pairs, list(zip(x, x, strict=True)), [(), (), (), ()], [(x[0], None)] * 5,
+        [(a, n) for n, a in enumerate(x)], [(a, a.dtype) for a in x], [(a, [a]) for a in x],
+        [(x[0], x[1]), (x[2],), (x[3], x[4]), (x[5], x[6])], circle,
+        layers, [*layers, _layer(keys=x[7])], [*layers, x[7]], [layers[0]] * 4, [x[0], layers],
+        [_layer(a=x[n], b=n) for n in range(5)], [_layer(a=x[n], b=n > 3) for n in range(5)],
+        [_layer(a=x[n], b=meta if n == 4 else cpu) for n in range(5)],
+        [_layer(a=None if n == 4 else x[n]) for n in range(5)],
+        [_layer(**{"a": x[n], "b": x[n + 8]} if n else {"b": x[8], "a": x[0]}) for n in range(5)],
+        [_layer(a=x[n], b=Color.RED) for n in range(5)],
+        [_layer(a=cpu if n else "cpu") for n in range(5)],
+        [_layer(**{"a" * 2000: x[n]}) for n in range(5)], [x, x], {"one": x, "two": layers},
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("side", ["inputs", "output"])
+@pytest.mark.parametrize("case", range(len(_lists())))
+def test_like_children_are_noted_as_each_by_itself(
+    case: int, side: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    value = _lists()[case]
+
+    def captured() -> Any:
+        found = capture_inputs((value,), {}) if side == "inputs" else capture_output(value)
+        return found.tokens, [id(leaf) for leaf in found.leaves], found.scalars
+
+    together = captured()
+    monkeypatch.setattr(walk, "_FEWEST_ALIKE", 10**9)
+    assert together == captured()

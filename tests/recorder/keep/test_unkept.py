@@ -18,8 +18,8 @@ from calltape_recorder import First, Rate, Recorder, record
 from calltape_recorder.capture.structures import Structure
 from calltape_recorder.keep import unkept
 from calltape_recorder.keep.unkept import UnkeptCounter
-from calltape_recorder.snapshot import repeats
-from calltape_recorder.snapshot.repeats import Repeats
+from calltape_recorder.snapshot import known_calls
+from calltape_recorder.snapshot.known_calls import KnownCalls
 from calltape_recorder.threads import value_of
 from calltape_schema.inputs_table import Axis, InputsTable, Kind
 from calltape_schema.leaves import decode_leaves, encode_leaves
@@ -111,7 +111,7 @@ def test_many_sizes_are_summed_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def new_counter() -> UnkeptCounter:
-    return UnkeptCounter(Repeats())
+    return UnkeptCounter(KnownCalls())
 
 
 def structure(leaves: int) -> Structure:
@@ -127,7 +127,7 @@ def test_where_nobody_folds_memory_is_bounded_and_no_call_is_forgotten() -> None
     counter, one = new_counter(), structure(1)
     for n in range(120_000):
         counter.count(one, (torch.float32, torch.Size([n])))
-    assert len(counter._waiting) == 100_000  # two parts each
+    assert counter._known.forgotten == -(-200_000 // 6)  # six parts each
     assert counter.drain().totals().seen == 120_000
     assert counter.drain().totals().seen == 0
 
@@ -290,7 +290,7 @@ def test_repeats_are_counted_as_what_they_are(order: list[int], skipped: bool) -
     ):
         found = counts(Path(one), order, **options)
         assert sum(found.values()) == 3 * len(order)
-        patch.setattr(repeats, "_Guards", None)
+        patch.setattr(known_calls, "_Guards", None)
         assert found == counts(Path(other), order, **options)
 
 
@@ -303,9 +303,9 @@ def test_a_repeat_that_is_traced_is_no_call(tmp_path: Path) -> None:
         for _ in range(20):
             model(x, y)
         assert recorder._handler.pipeline is not None
-        repeat = recorder._handler.pipeline.repeats.call
+        repeat = recorder._handler.pipeline.known_calls.call
         assert repeat is not None
-        before = value_of(repeat.calls)
+        before = value_of(repeat.known.calls)
         assert before > 10
         torch.jit.trace(model, (x, y), check_trace=False)
         make_fx(model)(x, y)
@@ -314,8 +314,8 @@ def test_a_repeat_that_is_traced_is_no_call(tmp_path: Path) -> None:
         with FakeTensorMode(allow_non_fake_inputs=True) as mode:
             model(mode.from_tensor(x), y)
             model(x, y)
-        assert value_of(repeat.calls) == before
+        assert value_of(repeat.known.calls) == before
         assert recorder.stats().dropped == {"policy": 20, "tracing": 6}
         model(x, y)
-        assert value_of(repeat.calls) == before + 1
+        assert value_of(repeat.known.calls) == before + 1
     assert table_of(tmp_path / "t.tape").totals().seen == 21

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -9,15 +10,16 @@ import torch
 from calltape_recorder.capture.structures import Structure
 from calltape_schema.plain_classes import name_of
 
-__all__ = ["CallView", "Row", "row_of", "with_ints"]
+__all__ = ["CallView", "Row", "are_plain", "row_of", "with_ints"]
 
 Row = tuple[Any, ...]
-"""The dtype and shape of each leaf in turn, then one entry per scalar: an int, or None for a scalar
+"""The dtypes of all leaves, their shapes, then one entry per scalar: an int, or None for a scalar
 of another type."""
 
 _Tensor = torch.Tensor
 _Base: Any = torch._C.TensorBase
 _dtype_of, _shape_of = _Base.dtype.__get__, _Base.shape.__get__  # a property may hide them
+_dtype, _shape = attrgetter("dtype"), attrgetter("shape")
 
 
 class CallView:
@@ -56,24 +58,28 @@ class CallView:
         if core is None:
             return self.row, self.scalars
         leaves = len(self.row) - len(self.scalars)
-        facts = [part for i in core.leaves for part in self.row[2 * i : 2 * i + 2]]
+        places = (*core.leaves, *[leaves // 2 + i for i in core.leaves])
         numbers = [self.row[leaves + i] for i in core.scalars]
-        return (*facts, *numbers), [self.scalars[i] for i in core.scalars]
+        return (*[self.row[i] for i in places], *numbers), [self.scalars[i] for i in core.scalars]
+
+
+def are_plain(leaves: list[Any]) -> bool:
+    """Whether all of these are tensors of the plain class."""
+    for leaf in leaves:  # noqa: SIM110 - a generator takes longer
+        if type(leaf) is not _Tensor:
+            return False
+    return True
 
 
 def row_of(leaves: list[Any]) -> Row:
     """The dtypes and shapes of the leaves of one side of a call."""
-    row: list[Any] = []
-    try:
-        for leaf in leaves:
-            if type(leaf) is _Tensor:
-                row.append(leaf.dtype)
-                row.append(leaf.shape)
-            else:
-                row += _careful(leaf)
-    except Exception:  # a nested tensor has the class of a plain one, but no shape
-        row = [part for leaf in leaves for part in _careful(leaf)]
-    return tuple(row)
+    if are_plain(leaves):
+        try:
+            return (*map(_dtype, leaves), *map(_shape, leaves))
+        except Exception:
+            pass
+    read = [_careful(leaf) for leaf in leaves]
+    return (*[dtype for dtype, _ in read], *[shape for _, shape in read])
 
 
 def with_ints(row: Row, scalars: list[Any]) -> Row:

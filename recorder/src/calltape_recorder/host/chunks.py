@@ -9,6 +9,7 @@ from calltape_recorder.bounds import MAX_CHUNKS, MAX_TEXT_BYTES, MAX_TREE_NODES
 from calltape_recorder.capture.structures import Structures, Wanted
 from calltape_recorder.capture.walk import Capture, capture_output
 from calltape_recorder.snapshot.facts import Alias
+from calltape_recorder.snapshot.look import Look
 from calltape_recorder.snapshot.side import Side
 
 __all__ = ["Chunks", "capture_chunk"]
@@ -69,7 +70,7 @@ class Chunks:
             self.reason = _TOO_MUCH
             self._unused = side.pieces
             return
-        leaves = sum([len(earlier.facts) for earlier in self._sides])
+        leaves = sum([len(earlier.look.facts) for earlier in self._sides])
         self._tokens += [_moved(token, leaves) for token in more]
         self._text += text
         self._sides.append(side)
@@ -82,13 +83,18 @@ class Chunks:
         return Side(
             structure,
             structure.kept([value for side in sides for value in side.scalars]),
-            tuple([fact for side in sides for fact in side.facts]),
-            _aliases(sides),
-            _storages(sides),
+            Look(
+                tuple([fact for side in sides for fact in side.look.facts]),
+                [size for side in sides for size in side.look.sizes],
+                _aliases(sides),
+                _storages(sides),
+            ),
             self.pieces,
             _wanted(sides, structure.wanted),
             origins=[
-                origin for side in sides for origin in side.origins or (None,) * len(side.facts)
+                origin
+                for side in sides
+                for origin in side.origins or (None,) * len(side.look.facts)
             ],
         )
 
@@ -119,23 +125,24 @@ def _moved(token: Any, leaves: int) -> Any:
 
 
 def _aliases(sides: list[Side]) -> tuple[int, ...] | None:
-    if all(side.same is None for side in sides):
+    if all(side.look.same is None for side in sides):
         return None
     merged: list[int] = []
     for side in sides:
         first = len(merged)
-        own: Iterable[int] = range(len(side.facts)) if side.same is None else side.same
+        look = side.look
+        own: Iterable[int] = range(len(look.facts)) if look.same is None else look.same
         merged += [first + index for index in own]
     return tuple(merged)
 
 
 def _storages(sides: list[Side]) -> tuple[Alias | None, ...] | None:
-    if all(side.storages is None for side in sides):
+    if all(side.look.storages is None for side in sides):
         return None
     merged: list[Alias | None] = []
     groups = 0
     for side in sides:
-        own = side.storages or (None,) * len(side.facts)
+        own = side.look.storages or (None,) * len(side.look.facts)
         merged += [one and one._replace(storage=groups + one.storage) for one in own]
         groups += 1 + max([one.storage for one in own if one is not None], default=-1)
     return tuple(merged)
@@ -146,7 +153,7 @@ def _wanted(sides: list[Side], whole: Wanted) -> Wanted:
     each: list[bool] = []
     for side in sides:
         own = side.wanted
-        each += [own] * len(side.facts) if isinstance(own, bool) else own
+        each += [own] * len(side.look.facts) if isinstance(own, bool) else own
     if whole is not True:
         allowed = [whole] * len(each) if isinstance(whole, bool) else whole
         each = [one and other for one, other in zip(each, allowed, strict=True)]

@@ -7,7 +7,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from calltape_recorder.keep.ledger import Ledger
 from calltape_recorder.keep.policies import Decider
-from calltape_recorder.snapshot.repeats import Repeats
+from calltape_recorder.snapshot.known_calls import KnownCalls
 
 __all__ = ["Admission", "Answer"]
 
@@ -31,16 +31,18 @@ class Admission(Generic[P]):
         passes_over: a list with one pair of numbers. Calls from the first number up to the second,
             without it, are not kept.
         by_number: tells whether any other call is kept.
-        repeats: what is known of calls that look like the one before.
+        known_calls: recognizes calls that look like an earlier one.
         holds: whether calls that are not kept stay in memory for a while.
     """
 
-    __slots__ = ("by_number", "holds", "ledger", "passes_over", "pipeline", "repeats")
+    __slots__ = ("by_number", "holds", "known_calls", "ledger", "passes_over", "pipeline")
 
-    def __init__(self, pipeline: P, ledger: Ledger, repeats: Repeats, *, holds: bool) -> None:
+    def __init__(
+        self, pipeline: P, ledger: Ledger, known_calls: KnownCalls, *, holds: bool
+    ) -> None:
         self.pipeline = pipeline
         self.ledger = ledger
-        self.repeats = repeats
+        self.known_calls = known_calls
         self.holds = holds
         self.passes_over = [(0, 0)]
         self.by_number: Answer = None

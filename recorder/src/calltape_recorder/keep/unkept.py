@@ -7,15 +7,10 @@ on a tape are counted where they are written.
 
 from __future__ import annotations
 
-from calltape_recorder.bounds import (
-    MAX_TOLD_STRUCTURES,
-    MAX_WAITING_PARTS,
-    MAX_WAITING_REPEATS,
-    MAX_WAITING_ROWS,
-)
+from calltape_recorder.bounds import MAX_TOLD_STRUCTURES, MAX_WAITING_ROWS
 from calltape_recorder.capture.call_view import Row, with_ints
 from calltape_recorder.capture.structures import Structure
-from calltape_recorder.snapshot.repeats import Repeats
+from calltape_recorder.snapshot.known_calls import KnownCalls
 from calltape_recorder.snapshot.side import Side
 from calltape_recorder.threads import RLock
 from calltape_schema.inputs_table import Counts, InputsTable, Kind
@@ -27,48 +22,36 @@ class UnkeptCounter:
     """Counts calls from any thread. :meth:`fold` and :meth:`drain` are for the writer's thread.
 
     Args:
-        repeats: count the calls that look like the ones before them.
+        known: has a counter for calls of each structure and sizes.
         written_only: whether to name only structures that calls on the tape have. The keys of other
             structures would tell of calls that are not to be on the tape. These calls are counted
             without a structure.
     """
 
-    def __init__(self, repeats: Repeats, *, written_only: bool = False) -> None:
-        self._repeats = repeats
+    def __init__(self, known: KnownCalls, *, written_only: bool = False) -> None:
+        self._known = known
         self._may_be_told: set[bytes] | None = set() if written_only else None
         self.lock = RLock()
-        self._waiting: dict[tuple[bytes, Row], int] = {}
-        self._parts = 0  # of all waiting rows
         self._other = 0
         self._table = InputsTable()
 
     def count(self, structure: Structure, row: Row) -> None:
-        """Counts a call that is no repeat. If keys in its structure are data, it is counted without
-        one."""
-        if structure.core is not None:
-            with self.lock:
-                self._other += 1
+        """Counts a call. If keys in its structure are data, it is counted without one."""
+        known = None
+        if structure.core is None:
+            if structure.told is not None:
+                row = _without_untold(row, structure.told)
+            known = self._known.of(structure, row)
+        if known is not None:
+            next(known.calls)
             return
-        if structure.told is not None:
-            row = _without_untold(row, structure.told)
-        key = (structure.encoded, row)
         with self.lock:
-            waiting = self._waiting
-            if key in waiting:
-                waiting[key] += 1
-            elif self._parts < MAX_WAITING_PARTS:
-                waiting[key] = 1
-                self._parts += len(row)
-            else:
-                self._other += 1
+            self._other += 1
 
     def count_side(self, side: Side) -> None:
         """Counts a call whose inputs were copied, and that is not written after all."""
-        repeat = self._repeats.of(side.structure)
-        if repeat is not None and repeat is side.repeat and not side.scalars:
-            next(repeat.calls)
-            return
-        row = tuple([part for fact in side.facts for part in (fact.dtype, tuple(fact.shape))])
+        facts = side.look.facts
+        row = (*[fact.dtype for fact in facts], *[fact.shape for fact in facts])
         self.count(side.structure, with_ints(row, side.structure.numbers(side.scalars)))
 
     def may_tell(self, structure: Structure) -> None:
@@ -78,15 +61,13 @@ class UnkeptCounter:
             told.add(structure.encoded)
 
     def fold(self, *, always: bool = False) -> None:
-        """Adds the waiting rows to the table, if there are many, or if ``always``."""
-        is_little = (
-            len(self._waiting) < MAX_WAITING_ROWS and len(self._repeats) < MAX_WAITING_REPEATS
-        )
-        if is_little and not always:
+        """Adds the counters to the table, if many were forgotten, or if ``always``."""
+        if self._known.forgotten < MAX_WAITING_ROWS and not always:
             return
-        for (structure, row), calls in self._drain_waiting().items():
-            dtypes, shapes, ints = _parts(row)
-            self._table.add_kind(Kind.of(structure, dtypes, shapes, ints, Counts(calls)))
+        for known, calls in self._known.counted():
+            dtypes, shapes, ints = _parts(known.row)
+            encoded = known.structure.encoded
+            self._table.add_kind(Kind.of(encoded, dtypes, shapes, ints, Counts(calls)))
 
     def drain(self) -> InputsTable:
         """What was counted since this was asked last."""
@@ -103,18 +84,6 @@ class UnkeptCounter:
     def absorb(self, table: InputsTable) -> None:
         """Counts the calls of a file again that is gone."""
         self._table.merge(table.unkept())
-
-    def _drain_waiting(self) -> dict[tuple[bytes, Row], int]:
-        with self.lock:
-            waiting, self._waiting, self._parts = self._waiting, {}, 0
-        for repeat, calls in self._repeats.counted():
-            if repeat.structure.core is not None:
-                with self.lock:
-                    self._other += calls
-                continue
-            key = (repeat.structure.encoded, repeat.row)
-            waiting[key] = waiting.get(key, 0) + calls
-        return waiting
 
 
 def _without_untold(row: Row, told: tuple[bool, ...]) -> Row:

@@ -7,7 +7,7 @@ record, the blob header) is made once.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -35,6 +35,7 @@ __all__ = [
     "is_nested",
     "is_plain",
     "keys_of",
+    "keys_of_all",
     "layout_of",
     "leaf_document",
     "numel",
@@ -82,7 +83,8 @@ shape_of: Callable[[Any], torch.Size] = _Base.shape.__get__
 
 # This is no public interface of torch. Without it, each tensor is asked.
 _dispatch_keys: Any = getattr(torch._C, "_dispatch_keys", None)
-if not hasattr(getattr(torch._C, "DispatchKeySet", None), "raw_repr"):
+_raw_keys: Any = getattr(getattr(torch._C, "DispatchKeySet", None), "raw_repr", None)
+if _raw_keys is None:
     _dispatch_keys = None
 
 
@@ -95,7 +97,14 @@ def keys_of(t: Any) -> Hashable:
     """
     if _dispatch_keys is None:
         return layout_of(t), device_of(t).type, is_inference(t), is_neg(t)
-    return _dispatch_keys(t).raw_repr()  # type: ignore[no-any-return]
+    return _raw_keys(_dispatch_keys(t))  # type: ignore[no-any-return]
+
+
+def keys_of_all(tensors: Iterable[Any]) -> tuple[Hashable, ...]:
+    """:func:`keys_of` each."""
+    if _dispatch_keys is None:
+        return tuple(map(keys_of, tensors))
+    return tuple(map(_raw_keys, map(_dispatch_keys, tensors)))
 
 
 class Dtype(NamedTuple):

@@ -7,7 +7,7 @@ which each attribute was read once. The host sees nothing of it, and no operator
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -40,8 +40,9 @@ from calltape_recorder.snapshot.facts import (
 __all__ = ["Look", "look_at"]
 
 
-class Look(NamedTuple):
-    """What is known of the leaves of one side before anything is copied.
+class Look:
+    """What is known of the leaves of one side before anything is copied. Sides whose leaves look
+    the same share one, and what follows from it.
 
     Attributes:
         facts: per leaf.
@@ -50,12 +51,33 @@ class Look(NamedTuple):
         storages: per leaf, where it lies in memory that another leaf has too, or None; None if no
             two leaves share memory.
         sizes: per leaf, bytes of its copy; 0 if it has no copy of its own.
+        nbytes: of all copies.
+        is_on_cuda: whether any leaf is copied from a CUDA device.
+        alike: recognizes leaves that look the same, if they came twice in a row.
+        side: the side, if nothing is copied of it and it has no scalars.
+        encoded: the leaf records, and what else the encoder makes of the facts.
+        tree: ``side`` as a record has it.
     """
 
-    facts: tuple[Facts, ...]
-    same: tuple[int, ...] | None
-    storages: tuple[Alias | None, ...] | None
-    sizes: list[int]
+    __slots__ = (
+        "alike", "encoded", "facts", "is_on_cuda", "nbytes", "same", "side", "sizes", "storages",
+        "tree",
+    )  # fmt: skip
+
+    def __init__(
+        self, facts: tuple[Facts, ...], sizes: list[int], same: tuple[int, ...] | None = None,
+        storages: tuple[Alias | None, ...] | None = None,
+    ) -> None:  # fmt: skip
+        self.facts = facts
+        self.sizes = sizes
+        self.nbytes = sum(sizes)
+        self.is_on_cuda = any(fact.direct == "cuda" for fact in facts)
+        self.same = same
+        self.storages = storages
+        self.alike: Any = None
+        self.side: Any = None
+        self.encoded: Any = None
+        self.tree: dict[str, Any] | None = None
 
     @property
     def is_plain(self) -> bool:
@@ -67,7 +89,6 @@ _CAPTURED = "a CUDA graph is being captured"
 
 _Tensor = torch.Tensor
 _cpu = torch.device("cpu")
-_make = tuple.__new__  # makes a named tuple faster than its class does
 
 
 def look_at(leaves: list[Any], wanted: Wanted) -> Look:
@@ -113,7 +134,7 @@ def look_at(leaves: list[Any], wanted: Wanted) -> Look:
             if fact.direct == "cuda" and fact.missing is None:
                 facts[index], sizes[index] = fact._replace(missing=_CAPTURED), 0
     if len(set(storages)) == len(storages):
-        return _make(Look, (tuple(facts), None, None, sizes))
+        return Look(tuple(facts), sizes)
     return _aliased(leaves, facts, sizes, storages, wanted)
 
 
@@ -208,4 +229,4 @@ def _aliased(
         aliases.append(alias)
         if earlier != index:
             sizes[index] = 0
-    return Look(tuple(facts), tuple(same), tuple(aliases), sizes)
+    return Look(tuple(facts), sizes, tuple(same), tuple(aliases))

@@ -135,29 +135,27 @@ class Encoder:
         return NewCall(call.number, record, key, blob, checksum, scalars)
 
     def _leaves_of(self, side: Side, shared: SharedKeys = None) -> EncodedLeaves:
-        repeat = side.repeat
-        if repeat is None or shared is not None:
-            return self._known_leaves(side, shared)
-        repeat.was_idle = False
-        if repeat.encoded is None:
-            repeat.encoded = self._known_leaves(side, None)
-        return repeat.encoded
-
-    def _known_leaves(self, side: Side, shared: SharedKeys) -> EncodedLeaves:
-        key = (side.structure, side.facts, side.same, side.storages, side.wanted, shared)
+        look = side.look
+        if shared is None and look.encoded is not None:
+            encoded: EncodedLeaves = look.encoded
+            return encoded
+        key = (side.structure, look.facts, look.same, look.storages, side.wanted, shared)
         known = self._leaves.get(key)
         if known is None:
             known = self._build_leaves(side, shared)
             self._leaves.keep(key, known)
+        if shared is None:
+            look.encoded = known
         return known
 
     def _build_leaves(self, side: Side, shared: SharedKeys) -> EncodedLeaves:
         documents: list[dict[str, Any]] = []
         keys: dict[str, int] = {}
         ranged: list[int] = []
-        for index, facts in enumerate(side.facts):
-            alias = None if side.storages is None else side.storages[index]
-            original = index if side.same is None else side.same[index]
+        look = side.look
+        for index, facts in enumerate(look.facts):
+            alias = None if look.storages is None else look.storages[index]
+            original = index if look.same is None else look.same[index]
             kept = side.wanted if isinstance(side.wanted, bool) else side.wanted[index]
             key = side.structure.keys[original] if kept else None
             if key is not None and shared is not None:
@@ -173,7 +171,7 @@ class Encoder:
                 ranged.append(index)
             if key is not None:
                 keys[key] = index
-        encoded, entries = _encoded(side.facts, documents)
+        encoded, entries = _encoded(look.facts, documents)
         header: dict[str, Stored] = {}
         for key, index in keys.items():
             entry = entries[index]
@@ -286,12 +284,12 @@ def _document(call: Call) -> dict[str, Any]:
 def _tree(side: Side, known: EncodedLeaves) -> dict[str, Any]:
     """The inputs or outputs in the form of a record. Sides that look like earlier ones, and of
     which no bytes are kept, have the same."""
-    repeat = side.repeat
-    if repeat is None or repeat.side is not side:
+    look = side.look
+    if look.side is not side:
         return _new_tree(side, known)
-    if repeat.tree is None:
-        repeat.tree = _new_tree(side, known)
-    return repeat.tree
+    if look.tree is None:
+        look.tree = _new_tree(side, known)
+    return look.tree
 
 
 def _new_tree(side: Side, known: EncodedLeaves) -> dict[str, Any]:
@@ -312,7 +310,7 @@ def _packed(value: Any) -> Any:
 
 
 def _range(side: Side, leaf: int, known: EncodedLeaves) -> dict[str, int] | None:
-    piece, dtype = side.pieces[leaf], side.facts[leaf].dtype
+    piece, dtype = side.pieces[leaf], side.look.facts[leaf].dtype
     if type(piece) is Grown and piece.size > MAX_RANGE_BYTES:
         return None
     data = data_of(piece)

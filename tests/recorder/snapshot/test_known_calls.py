@@ -14,22 +14,30 @@ import torch
 from calltape_recorder import record
 from calltape_recorder.capture.call_view import row_of
 from calltape_recorder.capture.structures import Structure
-from calltape_recorder.snapshot import repeats as module
+from calltape_recorder.snapshot import known_calls as module
 from calltape_recorder.snapshot.facts import Alias
-from calltape_recorder.snapshot.look import look_at
-from calltape_recorder.snapshot.repeats import Repeat, Repeats
+from calltape_recorder.snapshot.known_calls import Alike, Known, KnownCalls
+from calltape_recorder.snapshot.look import Look, look_at
 from tests.recorder.models import Echo
+from tests.recorder.reading import read
 
 
 def structure_of(count: int, wanted: Any = True) -> Structure:
     return Structure(b"", tuple(f"args.{index}" for index in range(count)), {}, wanted)
 
 
-def learned(leaves: list[torch.Tensor], structure: Structure) -> Repeat | None:
-    return Repeats().learn(structure, leaves, look_at(leaves, structure.wanted))
+def learned(leaves: list[torch.Tensor], structure: Structure) -> Alike | None:
+    """What recognizes leaves that came twice in a row."""
+    known = Known(structure, row_of(leaves))
+    known.learn(leaves, look_at(leaves, structure.wanted))
+    return known.learn(leaves, look_at(leaves, structure.wanted))
 
 
-def fits(repeat: Repeat, leaves: list[torch.Tensor]) -> bool:
+def parts_of(look: Look) -> tuple[Any, ...]:
+    return look.facts, look.same, look.storages, look.sizes
+
+
+def fits(repeat: Alike, leaves: list[torch.Tensor]) -> bool:
     return repeat.is_like(leaves) and repeat.has_memory_of(leaves)
 
 
@@ -59,21 +67,21 @@ with torch.inference_mode():
 
 @pytest.mark.parametrize("grad", [True, False])
 @pytest.mark.parametrize("name", UNLIKE)
-def test_what_looks_different_is_no_repeat(name: str, grad: bool) -> None:
+def test_what_looks_different_is_not_recognized(name: str, grad: bool) -> None:
     structure = structure_of(2)
     with torch.set_grad_enabled(grad):
         repeat = learned([_base, torch.ones(3)], structure)
         assert repeat is not None
         leaves = [torch.randn(4, 8), torch.zeros(3)]
         assert fits(repeat, leaves)
-        assert repeat.look == look_at(leaves, True)
+        assert parts_of(repeat.look) == parts_of(look_at(leaves, True))
         assert not fits(repeat, [UNLIKE[name], torch.ones(3)])
         assert not (repeat.is_like([torch.ones(3), UNLIKE[name]]))
 
 
 @pytest.mark.parametrize("wanted", [True, False])
 @pytest.mark.parametrize("count", [2, 3])
-def test_leaves_that_share_memory_are_no_repeat(wanted: bool, count: int) -> None:
+def test_leaves_that_share_memory_are_not_recognized(wanted: bool, count: int) -> None:
     structure = structure_of(count, wanted)
     repeat = learned([torch.randn(4) for _ in range(count)], structure)
     assert repeat is not None
@@ -116,7 +124,7 @@ def test_inference_tensors_are_told_apart_in_every_mode(
                     found = fits(repeat, leaves)
                     read = look_at(leaves, wanted)
                     alone = count == 1 and repeat.is_like_single(leaves[0])
-                assert not found or repeat.look == read
+                assert not found or parts_of(repeat.look) == parts_of(read)
                 assert found == (kind is known) or first != then
                 assert count > 1 or alone == found
 
@@ -127,7 +135,7 @@ def test_only_plain_leaves_are_learned(name: str) -> None:
     assert (repeat is not None) == name.startswith("another")
 
 
-def test_without_guards_there_are_no_repeats(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_guards_every_tensor_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_Guards", None)
     assert learned([_base], structure_of(1)) is None
 
@@ -136,8 +144,9 @@ ODD = """
 import sys, torch
 from calltape_recorder.capture.structures import Structure
 from calltape_recorder.snapshot.facts import Alias
+from calltape_recorder.snapshot.known_calls import Alike, Known, KnownCalls
 from calltape_recorder.snapshot.look import look_at
-from calltape_recorder.snapshot.repeats import Repeats
+from calltape_recorder.snapshot.known_calls import Known
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 a = torch.randn(4, 4)
@@ -160,7 +169,9 @@ pair, single = (Structure(b"", ("a", "b")[:n], {}, True) for n in (2, 1))
 plain = [torch.randn(4, 4), torch.randn(4, 4)]
 
 def learned(structure, leaves):
-    return Repeats().learn(structure, leaves, look_at(leaves, True))
+    known = Known(structure, ())
+    known.learn(leaves, look_at(leaves, True))
+    return known.learn(leaves, look_at(leaves, True))
 
 both, one = learned(pair, plain), learned(single, plain[:1])
 assert both is not None and one is not None
@@ -190,81 +201,87 @@ def test_no_kind_of_tensor_ends_the_process() -> None:
     assert done.stdout.startswith("alive ")
 
 
-def test_calls_are_counted_once_whoever_replaced_what(monkeypatch: pytest.MonkeyPatch) -> None:
-    repeats, structure = Repeats(), structure_of(1)
-    one, other = [torch.randn(4)], [torch.randn(5)]
+def test_calls_are_counted_once_also_of_what_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_KNOWN_CALLS", 1)
+    known_calls, structure = KnownCalls(), structure_of(1)
     counted = 0
-    for leaves in (one, other, one):
-        repeat = repeats.learn(structure, leaves, look_at(leaves, True))
-        assert repeat is not None
-        repeats.call = repeat
+    for size in (4, 5, 4):
+        known = known_calls.of(structure, row_of([torch.ones(size)]))
+        assert known is not None
         for _ in range(3):
-            next(repeat.calls)
-        counted += sum(calls for _, calls in repeats.counted())
+            next(known.calls)
+        counted += sum(calls for _, calls in known_calls.counted())
     assert counted == 9
+    late = known_calls._forgotten[-1]
+    next(late.calls)  # by a thread that had found it before
+    assert list(known_calls.counted()) == [(late, 1)]
     for _ in range(3):
-        assert list(repeats.counted()) == []
-    assert len(repeats) == 1
-    assert repeats.call is repeats.of(structure)
+        assert list(known_calls.counted()) == []
+    assert (len(known_calls), known_calls.forgotten) == (1, 0)
 
 
 def test_how_many_are_remembered_is_bounded() -> None:
-    repeats = Repeats()
-    for size in range(3000):
-        structure, leaves = structure_of(1), [torch.empty(3)]
-        assert not repeats.has_same_sizes(structure, row_of(leaves))
-        assert repeats.has_same_sizes(structure, row_of(leaves))
-        repeats.learn(structure, leaves, look_at(leaves, True))
-        if size % 500 == 0:
-            assert list(repeats.counted()) == []
-    assert len(repeats) <= 2048
-    assert len(repeats._rows) <= 1024
-    for _ in range(4):
-        assert list(repeats.counted()) == []
-    assert len(repeats) < 1024  # others can come
-    assert repeats.learn(structure_of(1), leaves, look_at(leaves, True)) is not None
+    known_calls = KnownCalls()
+    structures = [structure_of(1) for _ in range(3000)]
+    for one in structures:
+        leaves = [torch.empty(3)]
+        known = known_calls.of(one, row_of(leaves))
+        assert known is not None
+        assert known is known_calls.of(one, row_of(leaves))
+        assert known.learn(leaves, look_at(leaves, True)) is None
+        assert known.learn(leaves, look_at(leaves, True)) is not None
+    assert known_calls.forgotten == 3000 - 1024
+    for _ in range(2):
+        assert list(known_calls.counted()) == []
+    assert len(known_calls) == 1024
 
 
-def test_what_was_replaced_has_no_guards() -> None:
-    """Caches that grow in step: each size comes again, and then another one replaces it. What is
-    small and lies between large tensors that come and go keeps the heap from shrinking."""
-    repeats, structure = Repeats(), structure_of(1)
+def test_where_nobody_counts_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_WAITING_PARTS", 600)
+    known_calls, structure = KnownCalls(), structure_of(1)
+    rows = [row_of([torch.empty(size)]) for size in range(2000)]
+    found = [known_calls.of(structure, row) for row in rows]
+    assert found.count(None) == 2000 - 1024 - 100  # six parts each
+    list(known_calls.counted())
+    list(known_calls.counted())
+    assert known_calls.of(structure, rows[-1]) is not None
+
+
+def test_what_is_forgotten_has_no_guards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Caches that grow in step: each size comes again, and then another one takes its place. What
+    is small and lies between large tensors that come and go keeps the heap from shrinking."""
+    monkeypatch.setattr(module, "MAX_KNOWN_CALLS", 1)
+    known_calls, structure = KnownCalls(), structure_of(1)
     guards: list[Any] = []
     for size in range(1, 9):
         leaves = [torch.ones(size)]
-        made = repeats.learn(structure, leaves, look_at(leaves, True))
+        known = known_calls.of(structure, row_of(leaves))
+        assert known is not None
+        known.learn(leaves, look_at(leaves, True))
+        made = known.learn(leaves, look_at(leaves, True))
         assert made is not None
         assert made.is_like(leaves)
+        known_calls.call = made
         check: Any = made._check
         guards.append(check.__self__)
-        next(made.calls)
+        next(known.calls)
     counts = [sys.getrefcount(one) for one in guards]
-    assert counts[:-1] == [counts[-1] - 1] * 7  # the latest repeat alone has its guards
-    assert sum(calls for _, calls in repeats.counted()) == 8
+    assert counts[:-1] == [counts[-1] - 1] * 7  # the latest alone has its guards
+    assert sum(calls for _, calls in known_calls.counted()) == 8
 
 
-def test_what_calls_on_the_tape_use_is_not_forgotten(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They are not counted by their repeat, so it must know of them in another way."""
-    monkeypatch.setattr(module, "MAX_REPEATS", 8)
-    model, x = Echo(), torch.ones(3)
+def test_a_growing_cache_is_recognized_when_its_lengths_come_again(tmp_path: Path) -> None:
+    """Each generation goes through the same lengths. What was read of the tensors of one is not
+    read again for the next."""
+    model = Echo()
     with record(model, tmp_path / "t.tape", values="none") as recorder:
         pipeline: Any = recorder._handler.pipeline
-        repeats: Repeats = pipeline.repeats
-
-        def serve(names: list[str]) -> None:
-            for name in names:
-                for _ in range(3):
-                    model(**{name: x})
-            assert recorder.flush()
-            assert pipeline.writer.ask(lambda: list(repeats.counted()), 20)
-
-        serve([f"name_{letter}" for letter in "abcde"])
-        assert len(repeats._known) > 4
-        used = repeats.call
-        assert used is not None
+        looks: list[set[int]] = []
         for _ in range(4):
-            serve(["name_e"])
-        assert repeats.call is used
-        assert len(repeats._known) < 5  # the others are forgotten
+            for length in range(1, 20):
+                model([torch.ones(2, length) for _ in range(6)])
+            every = pipeline.known_calls._known.values()
+            looks.append({id(known.alike) for known in every if known.alike is not None})
+    assert len(looks[-1]) >= 19
+    assert looks[1] == looks[2] == looks[3]
+    assert len(read(tmp_path / "t.tape").calls) == 4 * 19

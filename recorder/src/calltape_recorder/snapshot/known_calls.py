@@ -1,0 +1,279 @@
+"""Recognizes a side of a call whose structure, dtypes and shapes came before.
+
+In come a structure and a row; out goes what is known of such sides: one entry of a dict. It counts
+the calls that are not on the tape, and has what a look at the tensors found, so that they need not
+be read again. To read the facts of a tensor takes about ten steps in Python. To compare all tensors
+of a call takes one step in C++, with the guards that torch has for compiled code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from calltape_recorder.bounds import MAX_KNOWN_CALLS, MAX_WAITING_PARTS
+from calltape_recorder.capture.call_view import Row
+from calltape_recorder.capture.contexts import Context, context_now
+from calltape_recorder.capture.structures import Structure
+from calltape_recorder.remembered import Remembered
+from calltape_recorder.snapshot.facts import (
+    INFERENCE,
+    keys_of,
+    keys_of_all,
+    storage_offset,
+    untyped_storage,
+)
+from calltape_recorder.snapshot.look import Look
+from calltape_recorder.threads import Count, RLock, value_of
+
+__all__ = ["Alike", "Known", "KnownCalls"]
+
+_OWN_PARTS = 4  # what one takes beside its row
+
+_Tensor = torch.Tensor
+
+# This is no public interface of torch. Without it, every tensor is read.
+_Guards: Any = getattr(
+    getattr(getattr(torch._C, "_dynamo", None), "guards", None), "TensorGuards", None
+)
+
+
+class Alike:
+    """Leaves that came twice in a row: plain and contiguous tensors.
+
+    Torch's guards end the process if they are shown a nested tensor, or are made of a tensor
+    without strides. So they are made of plain tensors only, and before they are shown a leaf, its
+    type is checked.
+
+    Attributes:
+        known: what is known of sides with these leaves.
+        look: all that is known of them.
+    """
+
+    __slots__ = (
+        "_asks", "_check", "_context", "_copied", "_keys", "_names", "_positional", "known", "look",
+    )  # fmt: skip
+
+    def __init__(self, known: Known, leaves: Sequence[Any], look: Look) -> None:
+        self._check = _Guards(*leaves, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+        self.known = known
+        self.look = look
+        look.alike = self
+        self._positional = -1
+        self._names: tuple[str, ...] = ()
+        self._context: Context | None = None
+        self._keys = keys_of_all(leaves)
+        # Guards that see the dispatch keys of autograd recognize inference tensors, unless these
+        # leaves are inference tensors. If the guards cannot tell, each leaf is asked.
+        is_any_inference = any(fact.flags & INFERENCE for fact in look.facts)
+        self._asks = is_any_inference or _is_below_autograd()
+        self._copied = look.sizes if look.nbytes else None
+
+    def forget_guards(self) -> None:
+        """From now on, no leaves are like these. The guards lie on the heap between the tensors of
+        the host: as long as they are there, the heap does not join what is free beside them."""
+        self._check = _is_none
+
+    def is_of_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether these arguments are such leaves in the same places, and nothing else, and the
+        context is the same. Then the call has the same structure. False if the learned call had
+        other arguments too."""
+        if len(args) != self._positional:
+            return False
+        context = context_now()  # mostly the same object
+        if context is not self._context and context != self._context:
+            return False
+        leaves = args
+        if kwargs or self._names:
+            if tuple(kwargs) != self._names:
+                return False
+            leaves = (*args, *kwargs.values())
+        if not self.is_like(leaves):
+            return False
+        # A call that passes one tensor twice has another structure.
+        if len(leaves) == 2:
+            return leaves[0] is not leaves[1]
+        return len(set(map(id, leaves))) == len(leaves)
+
+    def learn_call(self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Any]) -> bool:
+        """Makes this call the one that :meth:`is_of_call` compares with; False if it has other
+        arguments than leaves."""
+        values = [*args, *kwargs.values()]
+        if list(map(id, values)) != list(map(id, leaves)):
+            return False
+        self._positional, self._names = len(args), tuple(kwargs)
+        self._context = context_now()
+        return True
+
+    def is_like(self, leaves: Sequence[Any]) -> bool:
+        """Whether these leaves, of the same structure, look the same."""
+        for leaf in leaves:
+            if type(leaf) is not _Tensor or leaf.is_nested:
+                return False
+        return bool(self._check(*leaves))
+
+    def is_like_single(self, leaf: Any) -> bool:
+        """Whether this is one leaf that looks the same, has no attributes of its own, and is of the
+        same inference mode. If nothing of it is copied, no more needs to be checked."""
+        return (
+            type(leaf) is _Tensor
+            and not leaf.is_nested
+            and self._check(leaf)
+            and not leaf.__dict__
+            and (not self._asks or keys_of(leaf) == self._keys[0])
+        )
+
+    def has_memory_of(self, leaves: Sequence[Any]) -> bool:
+        """Whether each of these leaves, which look the same, has memory of its own that holds the
+        bytes to be copied, and is of the same inference mode. False while a CUDA graph is captured,
+        because nothing can be copied then."""
+        if self._asks and keys_of_all(leaves) != self._keys:
+            return False
+        sizes = self._copied
+        # This is the most frequent case if only shapes are kept.
+        if sizes is None and len(leaves) < 3:
+            # A storage stays the same Python object as long as somebody refers to that object.
+            return len(leaves) == 1 or (
+                untyped_storage(leaves[0]) is not untyped_storage(leaves[1])
+            )
+        memories = list(map(untyped_storage, leaves))
+        if sizes is not None:
+            if self.look.is_on_cuda and torch.cuda.is_current_stream_capturing():
+                return False
+            for leaf, memory, size in zip(leaves, memories, sizes, strict=True):
+                if size and memory.nbytes() < storage_offset(leaf) * leaf.itemsize + size:
+                    return False
+        return len(set(map(id, memories))) == len(memories)
+
+
+def _is_none(*_: Any) -> bool:
+    return False
+
+
+def _is_below_autograd() -> bool:
+    """Whether guards that are made now cannot see the dispatch keys of autograd. By these keys,
+    inference tensors differ from other tensors."""
+    try:
+        keys = torch._C.DispatchKey.AutogradFunctionality, torch._C.DispatchKey.AutogradOther
+        return any(torch._C._dispatch_tls_is_dispatch_key_excluded(key) for key in keys)
+    except AttributeError:  # this is no public interface of torch: in doubt, each tensor is asked
+        return True
+
+
+class Known:
+    """Sides of one structure with the same dtypes and shapes.
+
+    Attributes:
+        structure, row: of them.
+        calls: counts the calls with such inputs that are not on the tape.
+        counted: how many of these calls are in a table already.
+        was_idle: whether it counted no call for a while after it was forgotten.
+        alike: recognizes such leaves, if they came twice in a row.
+    """
+
+    __slots__ = ("_facts", "alike", "calls", "counted", "row", "structure", "was_idle")
+
+    def __init__(self, structure: Structure, row: Row) -> None:
+        self.structure = structure
+        self.row = row
+        self.calls = Count()
+        self.counted = 0
+        self.was_idle = False
+        self.alike: Alike | None = None
+        self._facts: Any = None
+
+    def met_again(self) -> bool:
+        """Whether such a side came before. Then its leaves may come again."""
+        before, self._facts = self._facts, self._facts or ()
+        return before is not None
+
+    def learn(self, leaves: Sequence[Any], look: Look) -> Alike | None:
+        """Remembers the look of leaves, if they are plain and the last ones looked the same."""
+        if self._facts != look.facts:
+            self._facts = look.facts
+            return None
+        if not look.is_plain:
+            return None
+        try:
+            made = Alike(self, leaves, look)
+        except Exception:  # there are no guards, or not for such tensors
+            return None
+        self.alike = made
+        return made
+
+
+class KnownCalls:
+    """What is known of sides, the oldest of them forgotten first. Any thread may use it.
+
+    Attributes:
+        call: recognizes the latest call that had only tensors as arguments.
+        result: recognizes the latest result that was one tensor, of which no bytes are kept.
+        lock: is taken for what is new.
+    """
+
+    def __init__(self) -> None:
+        self.call: Alike | None = None
+        self.result: Alike | None = None
+        self.lock = RLock()  # reentrant: a signal handler may call the model in it
+        self._forgotten: list[Known] = []
+        self._forgotten_parts = 0
+        self._known: Remembered[tuple[Structure, Row], Known] = Remembered(
+            MAX_KNOWN_CALLS, lambda key, _: _OWN_PARTS + len(key[1]), self._forget
+        )
+        self._find = self._known.get
+
+    def __len__(self) -> int:
+        return len(self._known) + len(self._forgotten)
+
+    @property
+    def forgotten(self) -> int:
+        """How many are forgotten, and wait until their calls are counted."""
+        return len(self._forgotten)
+
+    def of(self, structure: Structure, row: Row) -> Known | None:
+        """What is known of sides of this structure with these dtypes and shapes; None if more are
+        waiting to be counted than memory is there for."""
+        key = structure, row
+        return self._find(key) or self._new(key)
+
+    def counted(self) -> Iterator[tuple[Known, int]]:
+        """Each with the calls that it counted since the last time. One thread alone asks. A thread
+        may count with one that is forgotten, if it had found it before: so it stays until it
+        counted no call two times in a row."""
+        with self.lock:
+            forgotten = set(self._forgotten)
+            every = [*self._known.values(), *self._forgotten]
+        idle: set[Known] = set()
+        for known in every:
+            calls = value_of(known.calls)
+            if calls > known.counted:
+                yield known, calls - known.counted
+                known.counted, known.was_idle = calls, False
+            elif known in forgotten:
+                if known.was_idle:
+                    idle.add(known)
+                known.was_idle = True
+        with self.lock:
+            self._forgotten = [known for known in self._forgotten if known not in idle]
+            self._forgotten_parts -= sum([_OWN_PARTS + len(known.row) for known in idle])
+
+    def _new(self, key: tuple[Structure, Row]) -> Known | None:
+        with self.lock:
+            known = self._find(key)
+            if known is None and self._forgotten_parts < MAX_WAITING_PARTS:
+                known = Known(*key)
+                self._known.keep(key, known)
+            return known
+
+    def _forget(self, known: Known) -> None:
+        self._forgotten.append(known)
+        self._forgotten_parts += _OWN_PARTS + len(known.row)
+        alike, known.alike = known.alike, None
+        if alike is not None:
+            alike.forget_guards()
+            if self.call is alike:
+                self.call = None
+            if self.result is alike:
+                self.result = None
