@@ -46,8 +46,11 @@ class Net(torch.nn.Module):
 class Unused(torch.nn.Module):
     pass
 
+alive = []
+
 def main():
     model = Net()
+    alive.append(model)  # when the process ends
     model(torch.ones(2))
     print("served")
     sys.exit(5)
