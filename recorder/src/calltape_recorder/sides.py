@@ -75,13 +75,16 @@ def seen_inputs(
         before, leaves = alike.known, [*args, *kwargs.values()]
         return _make(Seen, (before.structure, leaves, _NO_SCALARS, before.row, before, alike))
     side = seen(pipeline, capture_inputs(args, kwargs, pipeline.module_names))
-    known, leaves = side.known, side.leaves
-    if known is not None and len(leaves) == len(args) + len(kwargs) and not side.scalars:
+    known, leaves, known_calls = side.known, side.leaves, pipeline.known_calls
+    in_a_row, known_calls.latest = known is known_calls.latest, known
+    is_flat = len(leaves) == len(args) + len(kwargs) and not side.scalars
+    if known is not None and leaves and is_flat:
         alike = known.alike
         if alike is None and known.met_again():
-            alike = known.learn(leaves, look_at(leaves, side.structure.wanted))
+            look = look_at(leaves, side.structure.wanted)
+            alike = known.learn(leaves, look, in_a_row=in_a_row)
         if alike is not None and alike.learn_call(args, kwargs, leaves):
-            pipeline.known_calls.call = alike
+            known_calls.call = alike
     return side
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from calltape_recorder import record
+from calltape_recorder import Novelty, record
 from calltape_recorder.capture.call_view import row_of
 from calltape_recorder.capture.structures import Structure
 from calltape_recorder.snapshot import known_calls as module
@@ -77,6 +77,59 @@ def test_what_looks_different_is_not_recognized(name: str, grad: bool) -> None:
         assert parts_of(repeat.look) == parts_of(look_at(leaves, True))
         assert not fits(repeat, [UNLIKE[name], torch.ones(3)])
         assert not (repeat.is_like([torch.ones(3), UNLIKE[name]]))
+
+
+@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.parametrize("name", [name for name in UNLIKE if not name.startswith("another")])
+def test_many_leaves_of_the_same_sizes_are_recognized_without_guards(name: str, grad: bool) -> None:
+    plain = [torch.randn(4, 8) for _ in range(17)]
+    with torch.set_grad_enabled(grad):
+        many = learned(plain, structure_of(17))
+        assert many is not None
+        assert many._check is None
+        assert not many.learn_call(tuple(plain), {}, plain)
+        leaves = [torch.randn(4, 8) for _ in range(17)]
+        assert fits(many, leaves)
+        assert parts_of(many.look) == parts_of(look_at(leaves, True))
+        assert not fits(many, [UNLIKE[name], *leaves[1:]])
+        assert not fits(many, [*leaves[:-1], UNLIKE[name]])
+
+
+@pytest.mark.parametrize("count", [3, 17])
+def test_what_comes_again_in_the_next_call_has_guards(count: int, tmp_path: Path) -> None:
+    """Those of each length of a growing cache kept the heap of the host from shrinking."""
+    model = Wide()
+    with record(model, tmp_path / "t.tape", values="none") as recorder:
+        pipeline: Any = recorder._handler.pipeline
+        for _ in range(3):
+            for length in range(1, 5):
+                model(*[torch.ones(length) for _ in range(count)])
+        assert (pipeline.known_calls.call is None) == (count > 16)
+        for _ in range(3):
+            model(*[torch.ones(9) for _ in range(count)])
+        assert pipeline.known_calls.call.is_like([torch.ones(9) for _ in range(count)])
+    assert len(read(tmp_path / "t.tape").calls) == 3 * 4 + 3
+
+
+class Wide(torch.nn.Module):
+    def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
+        return tensors[0].sum()
+
+
+class Alone(torch.nn.Module):
+    def forward(self) -> list[torch.Tensor]:
+        return []
+
+
+@pytest.mark.parametrize("options", [{}, {"values": "none"}, {"keep": Novelty()}])
+def test_calls_without_arguments(options: dict[str, Any], tmp_path: Path) -> None:
+    model = Alone()
+    with record(model, tmp_path / "t.tape", **options) as recorder:
+        for _ in range(5):
+            assert model() == []
+    stats = recorder.stats()
+    assert (stats.seen, stats.lost) == (5, {})
+    assert len(read(tmp_path / "t.tape").calls) == stats.kept >= 1
 
 
 @pytest.mark.parametrize("wanted", [True, False])

@@ -8,7 +8,8 @@ of a call takes one step in C++, with the guards that torch has for compiled cod
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -31,8 +32,13 @@ from calltape_recorder.threads import Count, RLock, value_of
 __all__ = ["Alike", "Known", "KnownCalls"]
 
 _OWN_PARTS = 4  # what one takes beside its row
+_FEW = 16  # leaves of one side
 
 _Tensor = torch.Tensor
+_PLAIN = {torch.Tensor}
+_is_contiguous = torch.Tensor.is_contiguous
+_requires_grad = attrgetter("requires_grad")
+_device = attrgetter("device")
 
 # This is no public interface of torch. Without it, every tensor is read.
 _Guards: Any = getattr(
@@ -45,7 +51,9 @@ class Alike:
 
     Torch's guards end the process if they are shown a nested tensor, or are made of a tensor
     without strides. So they are made of plain tensors only, and before they are shown a leaf, its
-    type is checked.
+    type is checked. They lie on the heap between the tensors of the host, and keep it from joining
+    what is free beside them: those of each length of a growing cache took gigabytes of a host. So
+    many leaves have guards only if the calls before and after look the same.
 
     Attributes:
         known: what is known of sides with these leaves.
@@ -53,11 +61,17 @@ class Alike:
     """
 
     __slots__ = (
-        "_asks", "_check", "_context", "_copied", "_keys", "_names", "_positional", "known", "look",
+        "_asks", "_check", "_context", "_copied", "_grads", "_keys", "_names", "_positional",
+        "known", "look",
     )  # fmt: skip
 
-    def __init__(self, known: Known, leaves: Sequence[Any], look: Look) -> None:
-        self._check = _Guards(*leaves, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+    def __init__(
+        self, known: Known, leaves: Sequence[Any], look: Look, *, has_guards: bool
+    ) -> None:
+        self._check: Callable[..., bool] | None = None
+        if has_guards:
+            self._check = _Guards(*leaves, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+        self._grads = list(map(_requires_grad, leaves))
         self.known = known
         self.look = look
         look.alike = self
@@ -72,14 +86,13 @@ class Alike:
         self._copied = look.sizes if look.nbytes else None
 
     def forget_guards(self) -> None:
-        """From now on, no leaves are like these. The guards lie on the heap between the tensors of
-        the host: as long as they are there, the heap does not join what is free beside them."""
+        """From now on, no leaves are like these."""
         self._check = _is_none
 
     def is_of_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether these arguments are such leaves in the same places, and nothing else, and the
-        context is the same. Then the call has the same structure. False if the learned call had
-        other arguments too."""
+        context is the same. Then the call has the same structure. Only asked if :meth:`learn_call`
+        was told so."""
         if len(args) != self._positional:
             return False
         context = context_now()  # mostly the same object
@@ -99,20 +112,32 @@ class Alike:
 
     def learn_call(self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Any]) -> bool:
         """Makes this call the one that :meth:`is_of_call` compares with; False if it has other
-        arguments than leaves."""
+        arguments than leaves, or if there are no guards."""
         values = [*args, *kwargs.values()]
-        if list(map(id, values)) != list(map(id, leaves)):
+        if self._check is None or list(map(id, values)) != list(map(id, leaves)):
             return False
         self._positional, self._names = len(args), tuple(kwargs)
         self._context = context_now()
         return True
 
     def is_like(self, leaves: Sequence[Any]) -> bool:
-        """Whether these leaves, of the same structure, look the same."""
+        """Whether these leaves, of the same structure, dtypes and shapes, look the same."""
+        check = self._check
+        if check is None:
+            return (
+                set(map(type, leaves)) == _PLAIN
+                and keys_of_all(leaves) == self._keys
+                and all(map(_is_contiguous, leaves))
+                and list(map(_requires_grad, leaves)) == self._grads
+                and (
+                    not self.look.is_on_cuda
+                    or list(map(_device, leaves)) == [fact.device for fact in self.look.facts]
+                )
+            )
         for leaf in leaves:
             if type(leaf) is not _Tensor or leaf.is_nested:
                 return False
-        return bool(self._check(*leaves))
+        return bool(check(*leaves))
 
     def is_like_single(self, leaf: Any) -> bool:
         """Whether this is one leaf that looks the same, has no attributes of its own, and is of the
@@ -120,6 +145,7 @@ class Alike:
         return (
             type(leaf) is _Tensor
             and not leaf.is_nested
+            and self._check is not None
             and self._check(leaf)
             and not leaf.__dict__
             and (not self._asks or keys_of(leaf) == self._keys[0])
@@ -189,15 +215,20 @@ class Known:
         before, self._facts = self._facts, self._facts or ()
         return before is not None
 
-    def learn(self, leaves: Sequence[Any], look: Look) -> Alike | None:
-        """Remembers the look of leaves, if they are plain and the last ones looked the same."""
+    def learn(self, leaves: Sequence[Any], look: Look, *, in_a_row: bool = False) -> Alike | None:
+        """Remembers the look of leaves, if they are plain and the last ones looked the same.
+
+        Args:
+            leaves, look: the leaves, and what a look at them found.
+            in_a_row: whether the call before had such leaves, too.
+        """
         if self._facts != look.facts:
             self._facts = look.facts
             return None
         if not look.is_plain:
             return None
         try:
-            made = Alike(self, leaves, look)
+            made = Alike(self, leaves, look, has_guards=in_a_row or len(leaves) <= _FEW)
         except Exception:  # there are no guards, or not for such tensors
             return None
         self.alike = made
@@ -210,12 +241,14 @@ class KnownCalls:
     Attributes:
         call: recognizes the latest call that had only tensors as arguments.
         result: recognizes the latest result that was one tensor, of which no bytes are kept.
+        latest: the inputs of the latest call that was walked.
         lock: is taken for what is new.
     """
 
     def __init__(self) -> None:
         self.call: Alike | None = None
         self.result: Alike | None = None
+        self.latest: Known | None = None
         self.lock = RLock()  # reentrant: a signal handler may call the model in it
         self._forgotten: list[Known] = []
         self._forgotten_parts = 0
