@@ -214,7 +214,8 @@ class Segment:
     def _scanned(self) -> Scan:
         """What is in the file. If the file changed during the walk, the walk is repeated: what
         looked like damage was another call."""
-        for tries in range(_TRIES, -1, -1):
+        tries = _TRIES
+        while True:
             try:
                 found = self._walked()
                 if not found.damage or not tries or not self._has_changed():
@@ -224,6 +225,7 @@ class Segment:
                     raise
             if self._end is not None:  # a file that had its end may not change any more
                 raise self._file.changed("its end was read before")
+            tries -= 1
         for wrong in found.damage:
             self.damage.add(wrong.at(path=self.path))
         self.damage.add_more(found.more_damage)
@@ -330,10 +332,14 @@ class Segment:
             self._scan.numbers, 0 if segment is None else segment.first_call
         )
 
-    @cached_property
+    @property
     def is_ahead(self) -> bool:
         """Whether this is a write-ahead file: its only call was under way, or it has no call and
         the name of such a file."""
+        return self._is_ahead
+
+    @cached_property
+    def _is_ahead(self) -> bool:
         if self.end is not None or len(self._scan) > 1:
             return False
         if not len(self._scan):

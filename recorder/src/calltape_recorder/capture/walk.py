@@ -298,7 +298,7 @@ def _alike(walk: Walk, children: tuple[Any, ...]) -> int:
 def _rows_of(cls: type, children: tuple[Any, ...]) -> tuple[int, list[Any]] | None:
     """How many values each of these children has, and all their values; None if they have different
     ones, or not all are of this class, or it is another one."""
-    visitor = _visitors.get(id(cls))
+    visitor: Any = _visitors.get(id(cls))
     is_object = type(visitor) is _Object and not visitor.has_slots
     if not (cls is _Tensor or cls is tuple or is_object):
         return None
@@ -310,7 +310,6 @@ def _rows_of(cls: type, children: tuple[Any, ...]) -> tuple[int, list[Any]] | No
         width = len(children[0])
         values = [*chain.from_iterable(children)]
         return (width, values) if set(map(len, children)) == {width} else None
-    assert type(visitor) is _Object
     states = [*map(dict.copy, map(visitor.state_of, children))]  # another thread may set some
     names = [*states[0]]
     width = len(names)
