@@ -120,7 +120,7 @@ def opened_recordings(
     try:
         files.open(path)
         files.scan(every=scan)
-        yield _recordings(files.segments, damage)
+        yield _recordings(_without_surveyed(files.segments, damage), damage)
     finally:
         files.close()
 

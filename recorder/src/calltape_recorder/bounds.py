@@ -79,9 +79,6 @@ MAX_STRUCTURES = 1024
 MAX_KNOWN_CALLS = 1024
 """Structures with their dtypes and shapes, of sides that are known as a whole: the steps of a
 generation have as many lengths."""
-MAX_LOOKS = 4
-"""What else of tensors of the same dtypes and shapes is known: on which device they are, whether
-they require gradients."""
 MAX_FACTS = 4096
 """Facts of plain tensors (dtype, shape, device) that are shared by all that are like them."""
 MAX_LEAVES_KNOWN = 2048
@@ -130,8 +127,8 @@ more than that."""
 MAX_WAITING_ROWS = 512
 """Distinct structures and sizes that count calls, until they are added to the table."""
 MAX_WAITING_PARTS = 200_000
-"""Dtypes and shapes of those that are forgotten and not in the table yet; if the writer is late,
-more are not told apart."""
+"""Dtypes and shapes of those that are forgotten and not in the table yet. From half of it on they
+are added to the table; if the writer is late, more are not told apart."""
 MAX_TOLD_STRUCTURES = 4096
 """Structures that the table may name although values are withheld."""
 

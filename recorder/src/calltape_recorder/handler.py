@@ -215,13 +215,15 @@ class CallHandler:
         else:
             try:
                 alike = pipeline.known_calls.result
+                same: Side | None = None if alike is None else alike.look.side
                 if (
                     alike is not None
+                    and same is not None
                     and call.chunks is None
                     and not _function_modes()
                     and alike.is_like_single(result)
                 ):
-                    call.outputs = alike.look.side
+                    call.outputs = same
                 else:
                     self._outputs_of(pipeline, call, result)
             except QueueFull:

@@ -80,6 +80,8 @@ def seen_inputs(
     is_flat = len(leaves) == len(args) + len(kwargs) and not side.scalars
     if known is not None and leaves and is_flat:
         alike = known.alike
+        if alike is not None and not alike.recognizes(leaves, in_a_row=in_a_row):
+            alike = None
         if alike is None and known.met_again():
             look = look_at(leaves, side.structure.wanted)
             alike = known.learn(leaves, look, in_a_row=in_a_row)
@@ -116,8 +118,8 @@ def copied(pipeline: Pipeline, call: Call, side: Seen) -> Side:
             alike = None
     if alike is not None and alike.has_memory_of(leaves):
         look = alike.look
-        if look.side is not None and not scalars:
-            same: Side = look.side
+        same: Side | None = look.side
+        if same is not None and not scalars:
             return same
     else:
         look = look_at(leaves, structure.wanted)
@@ -135,7 +137,7 @@ def copied(pipeline: Pipeline, call: Call, side: Seen) -> Side:
             _make_room(pipeline, call, nbytes)
         pieces = copy_leaves(leaves, look, pipeline.buffers)
     made = Side(structure, scalars, look, pieces, structure.wanted, origins)
-    if not nbytes:
+    if not nbytes and look.alike is not None:
         look.side = made
     return made
 

@@ -167,7 +167,8 @@ def unpack(data: bytes | memoryview, most: int = MAX_DOCUMENT_BYTES) -> Any:
         )
     except _UNPACK_ERRORS as error:
         raise TapeError(
-            "damaged", f"not a valid msgpack document: {str(error) or type(error).__name__}"
+            "damaged",
+            f"not a valid msgpack document: {(str(error) or type(error).__name__).rstrip('.')}",
         ) from None
 
 

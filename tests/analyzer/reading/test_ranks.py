@@ -118,6 +118,23 @@ def test_one_that_was_killed_has_seen_fewer_values(tmp_path: Path, of_rank: Any)
     assert survey(tmp_path).target().coverage.kept == 5
 
 
+def test_one_that_was_killed_has_other_data_of_the_same_range(tmp_path: Path, of_rank: Any) -> None:
+    """As in data-parallel training: only the calls one by one tell."""
+    model = Tokens()
+    for rank, calls in ((0, [(0, 5), (0, 9)]), (1, [(0, 9), (0, 5), (0, 9)])):
+        of_rank(rank)
+        path = tmp_path / f"{rank}.tape"
+        with record(model, path) as recorder:
+            for values in calls:
+                model(torch.tensor(values))
+            recorder.flush()
+            content = path.read_bytes()
+        path.write_bytes(content)
+    with open_tape(tmp_path) as tape:
+        assert not tape.other_ranks
+        assert len(tape) == 5
+
+
 def test_two_runs_of_a_job_have_steps_of_their_own(tmp_path: Path, of_rank: Any) -> None:
     for job in "ab":
         for rank in (0, 1):

@@ -15,6 +15,7 @@ from calltape_analyzer import RedactionError, TapeError, UsageError, open_tape, 
 from calltape_analyzer.redacting import keyed_redaction
 from calltape_analyzer.redacting.answers import Question
 from calltape_analyzer.redacting.call_redaction import ElementRanges
+from calltape_analyzer.redacting.long_numbers import LongNumbers
 from calltape_analyzer.redacting.pseudonyms import Pseudonyms
 from calltape_schema.end import Coverage
 from calltape_schema.storage import BytesSink
@@ -142,9 +143,52 @@ def test_a_result_that_says_something_else_is_not_written(
         with pytest.raises(RedactionError, match="variants"):
             redact(tape, tmp_path / "b.tape")
         patch.setattr(keyed_redaction, "found_in", lambda path, values: [b"secret"])
-        with pytest.raises(RedactionError, match="1 value"):
+        with pytest.raises(RedactionError, match="1 removed value would be"):
             redact(tape, tmp_path / "b.tape")
     assert os.listdir(tmp_path) == ["a.tape"]
+
+
+def test_a_value_that_was_found_does_not_make_numbers_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Numbers stay if the analysis needs them. What the search finds says nothing of that."""
+    calls: list[Any] = [((torch.ones(n),), {"n": 123456789 + n}) for n in (2, 3)]
+    tries: list[Any] = []
+    monkeypatch.setattr(keyed_redaction, "found_in", lambda path, values: [b"secret"])
+    needed = LongNumbers.all_needed
+    monkeypatch.setattr(LongNumbers, "all_needed", lambda self: tries.append(0) or needed(self))
+    source = written(tmp_path / "a.tape", calls)
+    refused = pytest.raises(RedactionError, match="1 removed value would be")
+    with open_tape(source) as tape, refused:
+        redact(tape, tmp_path / "b.tape")
+    assert not tries
+
+
+def test_a_number_is_replaced_beside_a_nan(tmp_path: Path) -> None:
+    """A NaN equals nothing, and has the same bytes on both tapes."""
+    calls: list[Any] = [
+        ((torch.ones(2), float("nan")), {"n": 123456789}),
+        ((torch.ones(3), 0.123456), {"n": 987654321}),
+    ]
+    with open_tape(written(tmp_path / "a.tape", calls)) as tape:
+        redact(tape, tmp_path / "b.tape")
+    with open_tape(tmp_path / "b.tape") as tape:
+        scalars = [value for call in tape for value in call.record.inputs.scalars]
+    assert not {123456789, 987654321, 0.123456} & set(scalars)
+
+
+def test_a_variant_is_redacted(tmp_path: Path) -> None:
+    """What is said of it has the other variants as evidence, which the new tape lacks."""
+    calls: list[Any] = [
+        ((torch.ones(n, *more),), {"mode": mode})
+        for n in (2, 3, 4)
+        for mode, more in (("sum", ()), ("max", (2,)))
+    ]
+    with open_tape(written(tmp_path / "a.tape", calls)) as tape:
+        for variant in tape.variants():
+            redact(tape.only(variant=variant.name), tmp_path / "b.tape", overwrite=True)
+            with open_tape(tmp_path / "b.tape") as part:
+                assert len(part) == 3
 
 
 @pytest.mark.parametrize("what", ["texts", "ranges", "names"])

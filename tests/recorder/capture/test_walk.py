@@ -6,6 +6,8 @@ import collections
 import dataclasses
 import enum
 import itertools
+import time
+import tracemalloc
 import types
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -329,6 +331,49 @@ def _lists() -> list[Any]:
         [_layer(a=cpu if n else "cpu") for n in range(5)],
         [_layer(**{"a" * 2000: x[n]}) for n in range(5)], [x, x], {"one": x, "two": layers},
     ]  # fmt: skip
+
+
+def _attributed(count: int) -> Any:
+    return _layer(**{f"a{index}": None for index in range(count)})
+
+
+@pytest.mark.parametrize(
+    "value",
+    [[(None,) * 200_000] * 1000, [_attributed(20_000)] * 1000],
+    ids=["tuples", "objects"],
+)
+def test_like_children_are_not_copied_beyond_the_bound(value: Any) -> None:
+    tracemalloc.start()
+    capture_inputs((value,), {})
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 50_000_000
+
+
+def test_what_comes_again_costs_no_more_the_more_there_is() -> None:
+    """Each list has one new tensor and one that came before: all earlier ones were noted anew."""
+    shared, many = torch.ones(1), [torch.ones(1) for _ in range(3000)]
+
+    def seconds(lists: int) -> float:
+        value = [many, *([torch.ones(1), shared, shared, shared] for _ in range(lists))]
+        begin = time.process_time()
+        capture_inputs((value,), {})
+        return time.process_time() - begin
+
+    few, more = min(seconds(200) for _ in range(3)), min(seconds(2000) for _ in range(3))
+    assert more < 40 * few
+
+
+@pytest.mark.parametrize("pairs", [100, 150, 300, 600])
+def test_scalars_count_where_children_are_alike(
+    pairs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bound is the same, whether they are noted together or one by one."""
+    each = [(torch.ones(1), torch.ones(1)) for _ in range(pairs)]
+    value = types.SimpleNamespace(ints=list(range(10, 810)), pairs=each)
+    together = capture_output(value).tokens
+    monkeypatch.setattr(walk, "_FEWEST_ALIKE", 10**9)
+    assert together == capture_output(value).tokens
 
 
 @pytest.mark.parametrize("side", ["inputs", "output"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import subprocess
 import sys
 from pathlib import Path
@@ -263,13 +264,18 @@ def test_calls_are_counted_once_also_of_what_is_forgotten(monkeypatch: pytest.Mo
         assert known is not None
         for _ in range(3):
             next(known.calls)
-        counted += sum(calls for _, calls in known_calls.counted())
+        del known
+        counted += sum(calls for _, _, calls in known_calls.counted())
     assert counted == 9
+    assert known_calls.of(structure, row_of([torch.ones(6)])) is not None
     late = known_calls._forgotten[-1]
     next(late.calls)  # by a thread that had found it before
-    assert list(known_calls.counted()) == [(late, 1)]
-    for _ in range(3):
-        assert list(known_calls.counted()) == []
+    assert list(known_calls.counted()) == [(structure, late.row, 1)]
+    assert (len(known_calls), known_calls.forgotten) == (2, 1)  # somebody holds it
+    next(late.calls)
+    del late
+    assert [calls for _, _, calls in known_calls.counted()] == [1]
+    assert list(known_calls.counted()) == []
     assert (len(known_calls), known_calls.forgotten) == (1, 0)
 
 
@@ -295,9 +301,26 @@ def test_where_nobody_counts_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) 
     rows = [row_of([torch.empty(size)]) for size in range(2000)]
     found = [known_calls.of(structure, row) for row in rows]
     assert found.count(None) == 2000 - 1024 - 100  # six parts each
-    list(known_calls.counted())
+    found.clear()
     list(known_calls.counted())
     assert known_calls.of(structure, rows[-1]) is not None
+
+
+@pytest.mark.parametrize("options", [{}, {"values": "none"}])
+def test_a_host_without_a_collector_does_not_grow(tmp_path: Path, options: dict[str, Any]) -> None:
+    """Servers freeze the collector, or switch it off: nothing of a call may wait for it."""
+    model = Echo()
+    with record(model, tmp_path / "t.tape", **options):
+        for size in range(1, 30):
+            model([torch.ones(2, size).t(), None])
+        gc.collect()
+        gc.disable()
+        try:
+            for size in range(1, 400):
+                model([torch.ones(2, size).t(), None])
+            assert gc.collect() < 200
+        finally:
+            gc.enable()
 
 
 def test_what_is_forgotten_has_no_guards(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -320,7 +343,7 @@ def test_what_is_forgotten_has_no_guards(monkeypatch: pytest.MonkeyPatch) -> Non
         next(known.calls)
     counts = [sys.getrefcount(one) for one in guards]
     assert counts[:-1] == [counts[-1] - 1] * 7  # the latest alone has its guards
-    assert sum(calls for _, calls in known_calls.counted()) == 8
+    assert sum(calls for _, _, calls in known_calls.counted()) == 8
 
 
 def test_a_growing_cache_is_recognized_when_its_lengths_come_again(tmp_path: Path) -> None:

@@ -147,6 +147,7 @@ def _tell(
 def _facts(tape: Tape, quick: bool, kept: Counter[CountedKind]) -> dict[str, Any]:
     """What is known of a tape, as plain data; ``kept`` is filled with its calls by kind."""
     calls = raised = read = 0
+    times: list[int] = []
     for part in tape.segments:
         # Of many calls, its end is as good as its records, unless there are tensors to compare with
         # checksums.
@@ -158,13 +159,15 @@ def _facts(tape: Tape, quick: bool, kept: Counter[CountedKind]) -> dict[str, Any
             raised += end.raised
             for row in rows:
                 kept[CountedKind.of(row.inputs)] += row.calls
+            times += part.span_ns or ()
             continue
         read += 1
         for record in _records(tape, part, quick):
             calls += 1
             raised += record.error is not None
             kept[CountedKind.of(record.inputs)] += 1
-    times = [moment for part in tape.segments for moment in part.span_ns or ()]
+            moments = (*times, record.time_ns, record.time_ns + (record.duration_ns or 0))
+            times = [min(moments), max(moments)]
     checked = "checked" if read == len(tape.segments) else "tensors" if read else "no tensors"
     if all(part.elsewhere for part in tape.segments):
         checked = "survey"

@@ -318,7 +318,7 @@ def _words(call: Call, side: Side, tree: Tree, node: Node, plan: TreePlan) -> st
         return f"{leaf.dtype}{list(leaf.shape)}{'' if any(data or b'') else ', all 0'}"
     if isinstance(node, ScalarNode):
         value: Any = tree.scalars[node.scalar]
-        if plan.scalar(node.scalar, value) == value:
+        if plan.keeps(node.scalar, value):
             return ""
         is_text = node.kind in ("str", "bytes")
         return f"{node.kind} of length {len(value)}" if is_text else node.kind

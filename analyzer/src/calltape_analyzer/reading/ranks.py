@@ -15,6 +15,7 @@ from calltape_analyzer.reading.call_ref import row_of
 from calltape_analyzer.reading.calls import Calls
 from calltape_analyzer.reading.segment import Segment
 from calltape_schema.inputs_table import Row
+from calltape_schema.packing import pack
 from calltape_schema.records import Manifest
 
 __all__ = ["Steps", "are_of", "of_other_ranks", "steps_of", "without_other_ranks"]
@@ -82,8 +83,22 @@ def _number(parts: Sequence[_File]) -> int:
 
 
 def _are_of(parts: Sequence[Segment], steps: Sequence[Segment]) -> bool:
-    is_whole = all(part.end is not None for part in (*parts, *steps))
-    return are_of(_steps(parts), _steps(steps), is_whole=is_whole)
+    if all(part.end is not None for part in (*parts, *steps)):
+        return are_of(_steps(parts), _steps(steps), is_whole=True)
+    # One of the processes was killed, so that some of its last calls may be missing.
+    own, others = _calls(parts), _calls(steps)
+    return bool(own) and all(others.get(number) == inputs for number, inputs in own.items())
+
+
+def _calls(parts: Sequence[Segment]) -> dict[int, Hashable]:
+    """By number what ranks have in common of the inputs of each call."""
+    found: dict[int, Hashable] = {}
+    for call in Calls(parts, ClassIndex()):
+        tree = call.record.inputs
+        facts = tuple((leaf.dtype, leaf.shape) for leaf in tree.facts())
+        ranges = tuple((one.leaf, one.min, one.max) for one in tree.ranges)
+        found[call.number] = tree.structure, facts, pack(tree.scalars), ranges
+    return found
 
 
 def _steps(parts: Sequence[Segment]) -> Steps:

@@ -288,9 +288,11 @@ class Segment:
 
     @property
     def span_ns(self) -> tuple[int, int] | None:
-        """When the first call began and the last one ended, Unix time in nanoseconds; without an
-        end, the first and the last one by number. None if nobody knows."""
+        """When the first call began and the last one ended, Unix time in nanoseconds; of a part of
+        the calls, or without an end, the first and the last one by number. None if nobody knows."""
         found = self.unscanned_end
+        if found is None and len(self.order) == len(self._scan):
+            found = self.end
         if found is not None:
             first, last = found.first_ns, found.last_ns
             return None if first is None or last is None else (first, last)

@@ -106,7 +106,7 @@ class CallRedaction:
                 continue
             plan = self._plan(tree.structure, tree.spec(), at)
             for place, value in enumerate(tree.scalars):
-                if plan.scalar(place, value) != value:
+                if not plan.keeps(place, value):
                     continue
                 if isinstance(value, str):
                     yield value.encode(errors=_SURROGATES)

@@ -120,8 +120,8 @@ class KeyedRedaction:
         self._tape._leave_out_damaged()  # they are on no new tape, and no evidence
         return report
 
-    def prove(self, path: str) -> list[str]:
-        """Compares the new tape with the old one.
+    def prove(self, path: str, *, has_calls: bool) -> list[str]:
+        """Looks for what was removed, and compares the new tape with the old one, if it has calls.
 
         Returns:
             What the user should know, in words.
@@ -130,6 +130,8 @@ class KeyedRedaction:
             RedactionError: they differ.
         """
         self._search(path)
+        if not has_calls:
+            return [*self._notes(())]
         # The tape that a result without some ints is compared with has no ranges.
         ranges = not any(one.way == "shapes_only" for one in self._treatments)
         comparison = Comparison(
@@ -178,16 +180,17 @@ class KeyedRedaction:
                     found = [value for value in found if value not in data]
         if found:
             raise RedactionError(
-                f"{counted(len(found), 'value')} that were to be removed would be on the new tape",
+                f"{counted(len(found), 'removed value')} would be on the new tape",
                 advice="report this, and name other paths meanwhile; nothing was written",
             )
 
     @contextlib.contextmanager
     def _reference(self, path: str) -> Iterator[Tape]:
         """What the new tape is compared with: the old one; or a copy without what was to be
-        withheld; or a copy that counts no more than a copy can, or has other numbers of calls."""
+        withheld; or a copy that counts no more than a copy can, has other numbers of calls, or
+        lacks the variants that were not chosen, which are evidence of the old one."""
         withheld = self._calls if self._replaced.has_withheld else None
-        is_same = counts_stay(self._tape.whole.segments)
+        is_same = self._tape.whole is self._tape and counts_stay(self._tape.segments)
         if withheld is None and is_same and not numbering_of(self._tape.segments).changes:
             yield self._tape
             return

@@ -86,7 +86,7 @@ class RemovedValues:
             return
         for place, value in enumerate(tree.scalars):
             fate, kind = plan.scalars.get(place, ("kept", ""))
-            if fate == "kept" or plan.scalar(place, value) == value:
+            if fate == "kept" or plan.keeps(place, value):
                 continue
             for form in (value,) if kind in ("str", "bytes") else number_forms(value):
                 self.add(form)

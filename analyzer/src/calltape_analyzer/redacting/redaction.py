@@ -13,7 +13,11 @@ from dataclasses import replace
 from calltape_analyzer.editing.edit_report import EditReport
 from calltape_analyzer.errors import RedactionError
 from calltape_analyzer.redacting.call_redaction import ElementRanges
-from calltape_analyzer.redacting.keyed_redaction import Asked, KeyedRedaction
+from calltape_analyzer.redacting.keyed_redaction import (
+    Asked,
+    DifferentAnswerError,
+    KeyedRedaction,
+)
 from calltape_analyzer.redacting.long_numbers import long_numbers
 from calltape_analyzer.redacting.tape_words import TapeWords
 from calltape_analyzer.redacting.treatment import Treatments, Way
@@ -121,7 +125,7 @@ def _proven(asked: Asked, path: str) -> tuple[EditReport, list[str]]:
     deadline = time.monotonic() + _MAX_SECONDS
     try:
         return _under_a_key(asked, path, deadline)
-    except RedactionError as error:
+    except DifferentAnswerError as error:
         before = error
         if not asked.numbers.replaced or time.monotonic() > deadline:
             raise
@@ -139,7 +143,7 @@ def _under_a_key(
         redaction = KeyedRedaction(asked)
         report = redaction.write(path)
         try:
-            return report, redaction.prove(path) if report.calls else []
+            return report, redaction.prove(path, has_calls=report.calls > 0)
         except RedactionError as error:
             failures.append(error)
             if len(failures) >= _MAX_KEYS or time.monotonic() > deadline or _is_rule(failures):

@@ -15,6 +15,7 @@ from calltape_analyzer.pytree.node_paths import names_of_children
 from calltape_analyzer.pytree.placed_nodes import PlacedNode, placed_nodes
 from calltape_analyzer.redacting.pseudonyms import Pseudonyms
 from calltape_analyzer.redacting.treatment import FATES, Fact, Fate, Treatments
+from calltape_schema.packing import pack
 from calltape_schema.privacy import is_name
 from calltape_schema.tree import (
     CustomNode,
@@ -121,6 +122,10 @@ class TreePlan:
         if kind == "complex":
             return tuple(map(pseudonyms.number, value))
         return self._pseudonym(value)
+
+    def keeps(self, place: int, value: Any) -> bool:
+        """Whether the new tape has this scalar, bit by bit: a NaN equals nothing."""
+        return pack([self.scalar(place, value)]) == pack([value])
 
     def hides(self, place: int) -> bool:
         """Whether traffic counters must not have the values of an int."""

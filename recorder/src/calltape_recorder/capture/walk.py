@@ -252,10 +252,11 @@ def _alike(walk: Walk, children: tuple[Any, ...]) -> int:
     if count < _FEWEST_ALIKE or walk.context:
         return 0
     cls = type(children[0])
-    rows = _rows_of(cls, children)
+    room = walk.limit - len(walk.tokens) - len(walk.scalars)
+    rows = _rows_of(cls, children, room)
     if rows is None:
         return 0
-    width, values = rows
+    names, width, values = rows
     tokens, leaves = walk.tokens, walk.leaves
     first_token, first_leaf, scalars = len(tokens), len(leaves), len(walk.scalars)
     _visitors[id(cls)](walk, children[0])
@@ -267,7 +268,10 @@ def _alike(walk: Walk, children: tuple[Any, ...]) -> int:
         len(noted) != width + (cls is not _Tensor)
         or (noted.count("tensor"), len(leaves) - first_leaf) != (new_leaves, new_leaves)
         or len(walk.scalars) > scalars
-        or len(noted) * count + len(tokens) > walk.limit
+        or len(noted) * count > room
+        # Another thread may have changed it since its values were taken.
+        or not all(map(is_, leaves[first_leaf:], compress(values[:width], are_tensors)))
+        or (names is not None and noted[0] != ("object", names, cls))
     ):
         return 1
     for column, is_tensor in enumerate(are_tensors):
@@ -284,20 +288,21 @@ def _alike(walk: Walk, children: tuple[Any, ...]) -> int:
     others = [*compress(values[width:], are_tensors * (count - 1))]
     if walk.nested is not None and any(map(_attributes, others)):
         return 1
-    known, begin = walk.known, len(leaves)
-    known.update(zip(map(id, others), itertools.count(begin), strict=False))
-    if len(known) < begin + len(others):  # one of them came before
-        known.clear()
-        known.update(zip(map(id, leaves), itertools.count(), strict=False))
-        return 1
+    new = dict(zip(map(id, others), itertools.count(len(leaves)), strict=False))
+    if len(new) < len(others) or not walk.known.keys().isdisjoint(new):
+        return 1  # one of them came before
+    walk.known.update(new)
     leaves += others
     tokens += noted * (count - 1)
     return count
 
 
-def _rows_of(cls: type, children: tuple[Any, ...]) -> tuple[int, list[Any]] | None:
-    """How many values each of these children has, and all their values; None if they have different
-    ones, or not all are of this class, or it is another one."""
+def _rows_of(
+    cls: type, children: tuple[Any, ...], room: int
+) -> tuple[tuple[str, ...] | None, int, list[Any]] | None:
+    """The names of the attributes that each of these children has, how many values, and the values
+    of all; None if they have different ones, or not all are of this class, or it is another one, or
+    the values are more than there is room for."""
     visitor: Any = _visitors.get(id(cls))
     is_object = type(visitor) is _Object and not visitor.has_slots
     if not (cls is _Tensor or cls is tuple or is_object):
@@ -305,19 +310,23 @@ def _rows_of(cls: type, children: tuple[Any, ...]) -> tuple[int, list[Any]] | No
     if not all(map(is_, map(type, children), repeat(cls))):
         return None
     if cls is _Tensor:
-        return 1, list(children)
+        return None, 1, list(children)
     if cls is tuple:
         width = len(children[0])
-        values = [*chain.from_iterable(children)]
-        return (width, values) if set(map(len, children)) == {width} else None
-    states = [*map(dict.copy, map(visitor.state_of, children))]  # another thread may set some
-    names = [*states[0]]
-    width = len(names)
+        if width * len(children) > room or set(map(len, children)) != {width}:
+            return None
+        return None, width, [*chain.from_iterable(children)]
+    states = [*map(visitor.state_of, children)]
+    width = len(states[0])
+    if width * len(children) > room or set(map(len, states)) != {width}:
+        return None
+    states = [*map(dict.copy, states)]  # another thread may set some
+    names = (*states[0],)
     # The names are the same objects: they stand in code. No method of a name runs.
     are_same = all(map(is_, chain.from_iterable(states), cycle(names)))
     if not are_same or set(map(len, states)) != {width}:
         return None
-    return width, [*chain.from_iterable(map(dict.values, states))]
+    return names, width, [*chain.from_iterable(map(dict.values, states))]
 
 
 def _parts(kind: str) -> Visitor:

@@ -7,7 +7,7 @@ on a tape are counted where they are written.
 
 from __future__ import annotations
 
-from calltape_recorder.bounds import MAX_TOLD_STRUCTURES, MAX_WAITING_ROWS
+from calltape_recorder.bounds import MAX_TOLD_STRUCTURES, MAX_WAITING_PARTS, MAX_WAITING_ROWS
 from calltape_recorder.capture.call_view import Row, with_ints
 from calltape_recorder.capture.structures import Structure
 from calltape_recorder.snapshot.known_calls import KnownCalls
@@ -62,12 +62,16 @@ class UnkeptCounter:
 
     def fold(self, *, always: bool = False) -> None:
         """Adds the counters to the table, if many were forgotten, or if ``always``."""
-        if self._known.forgotten < MAX_WAITING_ROWS and not always:
+        waiting = self._known
+        is_due = (
+            waiting.forgotten >= MAX_WAITING_ROWS
+            or waiting.forgotten_parts >= MAX_WAITING_PARTS // 2
+        )
+        if not is_due and not always:
             return
-        for known, calls in self._known.counted():
-            dtypes, shapes, ints = _parts(known.row)
-            encoded = known.structure.encoded
-            self._table.add_kind(Kind.of(encoded, dtypes, shapes, ints, Counts(calls)))
+        for structure, row, calls in waiting.counted():
+            dtypes, shapes, ints = _parts(row)
+            self._table.add_kind(Kind.of(structure.encoded, dtypes, shapes, ints, Counts(calls)))
 
     def drain(self) -> InputsTable:
         """What was counted since this was asked last."""

@@ -8,9 +8,11 @@ of a call takes one step in C++, with the guards that torch has for compiled cod
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any
+from weakref import ref
 
 import torch
 
@@ -33,6 +35,7 @@ __all__ = ["Alike", "Known", "KnownCalls"]
 
 _OWN_PARTS = 4  # what one takes beside its row
 _FEW = 16  # leaves of one side
+_PART_BYTES = 64  # of a structure
 
 _Tensor = torch.Tensor
 _PLAIN = {torch.Tensor}
@@ -88,6 +91,11 @@ class Alike:
     def forget_guards(self) -> None:
         """From now on, no leaves are like these."""
         self._check = _is_none
+
+    def recognizes(self, leaves: Sequence[Any], *, in_a_row: bool) -> bool:
+        """Whether these leaves, of the same structure, dtypes and shapes, look the same. False if
+        the call before had such leaves too and there are no guards: then there can be some."""
+        return (self._check is not None or not in_a_row) and self.is_like(leaves)
 
     def is_of_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether these arguments are such leaves in the same places, and nothing else, and the
@@ -195,18 +203,16 @@ class Known:
         structure, row: of them.
         calls: counts the calls with such inputs that are not on the tape.
         counted: how many of these calls are in a table already.
-        was_idle: whether it counted no call for a while after it was forgotten.
         alike: recognizes such leaves, if they came twice in a row.
     """
 
-    __slots__ = ("_facts", "alike", "calls", "counted", "row", "structure", "was_idle")
+    __slots__ = ("__weakref__", "_facts", "alike", "calls", "counted", "row", "structure")
 
     def __init__(self, structure: Structure, row: Row) -> None:
         self.structure = structure
         self.row = row
         self.calls = Count()
         self.counted = 0
-        self.was_idle = False
         self.alike: Alike | None = None
         self._facts: Any = None
 
@@ -243,6 +249,7 @@ class KnownCalls:
         result: recognizes the latest result that was one tensor, of which no bytes are kept.
         latest: the inputs of the latest call that was walked.
         lock: is taken for what is new.
+        forgotten_parts: how many dtypes and shapes those have that are forgotten, and wait.
     """
 
     def __init__(self) -> None:
@@ -250,10 +257,10 @@ class KnownCalls:
         self.result: Alike | None = None
         self.latest: Known | None = None
         self.lock = RLock()  # reentrant: a signal handler may call the model in it
-        self._forgotten: list[Known] = []
-        self._forgotten_parts = 0
+        self._forgotten: deque[Known] = deque()
+        self.forgotten_parts = 0
         self._known: Remembered[tuple[Structure, Row], Known] = Remembered(
-            MAX_KNOWN_CALLS, lambda key, _: _OWN_PARTS + len(key[1]), self._forget
+            MAX_KNOWN_CALLS, lambda key, _: _parts_of(*key), self._forget
         )
         self._find = self._known.get
 
@@ -271,42 +278,61 @@ class KnownCalls:
         key = structure, row
         return self._find(key) or self._new(key)
 
-    def counted(self) -> Iterator[tuple[Known, int]]:
-        """Each with the calls that it counted since the last time. One thread alone asks. A thread
-        may count with one that is forgotten, if it had found it before: so it stays until it
-        counted no call two times in a row."""
+    def counted(self) -> Iterator[tuple[Structure, Row, int]]:
+        """Structure, dtypes and shapes, each with the calls that were counted since the last time.
+        One thread alone asks. A thread may count with one that is forgotten, if it had found it
+        before: so it stays until nobody holds it."""
         with self.lock:
-            forgotten = set(self._forgotten)
-            every = [*self._known.values(), *self._forgotten]
-        idle: set[Known] = set()
+            every = [*self._known.values()]
+            waiting = len(self._forgotten)
         for known in every:
             calls = value_of(known.calls)
             if calls > known.counted:
-                yield known, calls - known.counted
-                known.counted, known.was_idle = calls, False
-            elif known in forgotten:
-                if known.was_idle:
-                    idle.add(known)
-                known.was_idle = True
-        with self.lock:
-            self._forgotten = [known for known in self._forgotten if known not in idle]
-            self._forgotten_parts -= sum([_OWN_PARTS + len(known.row) for known in idle])
+                yield known.structure, known.row, calls - known.counted
+                known.counted = calls
+        for _ in range(waiting):
+            one = self._forgotten[0]  # other threads append
+            structure, row, counter = one.structure, one.row, one.calls
+            told = value_of(counter)
+            if told > one.counted:
+                yield structure, row, told - one.counted
+                one.counted = told
+            held = ref(one)
+            with self.lock:
+                self._forgotten.popleft()
+                del one
+                kept = held()
+                if kept is not None:
+                    self._forgotten.append(kept)
+                    continue
+                self.forgotten_parts -= _parts_of(structure, row)
+            last = value_of(counter)
+            if last > told:  # counted by the last one who held it
+                yield structure, row, last - told
 
     def _new(self, key: tuple[Structure, Row]) -> Known | None:
         with self.lock:
             known = self._find(key)
-            if known is None and self._forgotten_parts < MAX_WAITING_PARTS:
+            if known is None and self.forgotten_parts < MAX_WAITING_PARTS:
                 known = Known(*key)
                 self._known.keep(key, known)
             return known
 
     def _forget(self, known: Known) -> None:
         self._forgotten.append(known)
-        self._forgotten_parts += _OWN_PARTS + len(known.row)
+        self.forgotten_parts += _parts_of(known.structure, known.row)
         alike, known.alike = known.alike, None
         if alike is not None:
             alike.forget_guards()
+            alike.look.alike = alike.look.side = None  # no circle, which a host may never collect
             if self.call is alike:
                 self.call = None
             if self.result is alike:
                 self.result = None
+        if self.latest is known:
+            self.latest = None
+
+
+def _parts_of(structure: Structure, row: Row) -> int:
+    """What an entry counts for. A structure that is large for its leaves counts too."""
+    return _OWN_PARTS + len(row) + max(0, len(structure.encoded) // _PART_BYTES - len(row))
