@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from calltape_analyzer import RedactionError, open_tape, private_data, redact
+from calltape_analyzer import open_tape, private_data, redact
 from calltape_analyzer.redacting import keyed_redaction
 from calltape_recorder import First, record
 from calltape_schema.packing import pack
@@ -229,11 +229,11 @@ def test_numbers_that_the_analysis_needs_for_another_reason_stay(
     asked: list[bool] = []
 
     class Needy(keyed_redaction.KeyedRedaction):
-        def prove(self, path: str) -> list[str]:
+        def prove(self, path: str, *, has_calls: bool) -> list[str]:
             asked.append(bool(self._asked.numbers.replaced))
             if asked[-1]:
-                raise RedactionError("explain customer", advice="none")
-            return super().prove(path)
+                raise keyed_redaction.DifferentAnswerError("no", (len(asked),), advice="none")
+            return super().prove(path, has_calls=has_calls)
 
     monkeypatch.setattr("calltape_analyzer.redacting.redaction.KeyedRedaction", Needy)
     made, notes = redacted(source)
