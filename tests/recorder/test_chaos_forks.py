@@ -239,11 +239,11 @@ def test_forks_while_metrics_are_read(tmp_path: Path, capsys: pytest.CaptureFixt
     meter = sdk.MeterProvider([reader]).get_meter("test")
     with record(Add(), tmp_path / "t.tape") as recorder:
         observing = telemetry.observe(recorder, meter)
-        locks = [telemetry._making, telemetry._instruments(meter)._lock]
+        locks = [telemetry._making]
 
         def work() -> bool:
             again = telemetry.observe(recorder, meter)
-            list(telemetry._instruments(meter)._recorders())
+            list(telemetry._of_meter[meter]._recorders())
             return again is not observing
 
         for _ in range(ROUNDS):
