@@ -87,6 +87,7 @@ def seen_inputs(
             alike = known.learn(leaves, look, in_a_row=in_a_row)
         if alike is not None and alike.learn_call(args, kwargs, leaves):
             known_calls.call = alike
+        return side._replace(alike=alike)  # so that the leaves are not compared once more
     return side
 
 
