@@ -89,7 +89,7 @@ def caches(recorder: Recorder) -> dict[str, int]:
         "kinds": len(table.kinds),
         "axes of kinds": table._kinds._cost,
         "held calls": len(mine.held_calls._calls),
-        "queue": len(mine.writer._items),
+        "queue": len(mine.writer.queue),
         "under way": len(recorder._attachment.under_way),  # type: ignore[union-attr]
         "files": mine.segments.count,
         "unsealed": len(mine.segments._closed.unsealed),

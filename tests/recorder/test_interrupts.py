@@ -63,7 +63,7 @@ def interrupted_in(name: str, run: Any) -> int:
         "CallHandler.finish", "copied", "copy_leaves", "_pooled", "Buffers.acquire",
         "Ledger._admit", "Ledger._take_back", "Ledger.reserve", "Ledger.account",
         "HookPair.matching", "HookPair.remove", "_run_before", "_run_after", "Pipeline._hand_over",
-        "Writer.put", "UnkeptCounter.count", "Alike.has_memory_of", "Alike.is_like_single",
+        "CallQueue.put", "UnkeptCounter.count", "Alike.has_memory_of", "Alike.is_like_single",
         "seen", "seen_inputs", "Seen.count_unkept", "CallHandler._count", "KnownCalls._new",
         "CallHandler._outputs_of", "Admission.follow.<locals>.by_number", "_Sparse.gap",
         "EarlierCopies.find", "EarlierCopies.keep", "EarlierCopies._add", "EarlierCopies._drop",

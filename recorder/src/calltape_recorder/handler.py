@@ -339,7 +339,7 @@ class CallHandler:
             is_recorded = bool(kept) or pipeline.held_calls is not None
             if is_recorded:
                 call.held = not kept
-                if pipeline.writer.is_full:
+                if pipeline.writer.queue.is_full:
                     raise QueueFull
                 call.inputs = copied(pipeline, call, side)
         except BaseException:  # also of the host's predicate

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from calltape_recorder.bounds import MAX_REMEMBER_SECONDS, REMEMBER_SECONDS
-from calltape_recorder.call import Call
+from calltape_recorder.call import Call, QueuedCall
 from calltape_recorder.capture.call_view import CallView
 from calltape_recorder.capture.keys import ModuleNames
 from calltape_recorder.capture.structures import Structure, Structures
@@ -33,9 +33,10 @@ from calltape_recorder.snapshot.known_calls import KnownCalls
 from calltape_recorder.threads import HasLock
 from calltape_recorder.write.encoding import Encoder
 from calltape_recorder.write.notices import BEGINNING, AccountNews, Notices
+from calltape_recorder.write.queue import HeldCalls
 from calltape_recorder.write.segments import Segments
 from calltape_recorder.write.write_ahead import WriteAhead
-from calltape_recorder.write.writer import HeldCalls, Writer
+from calltape_recorder.write.writer import Writer
 from calltape_schema.end import Coverage, Dump
 from calltape_schema.inputs_table import InputsTable
 from calltape_schema.records import MINOR, VERSION, Manifest, Observed, Target
@@ -114,13 +115,15 @@ class Pipeline:
         self.structures = Structures(on_new, self._withholding)
         self.held_calls: HeldCalls | None = None
         if flight is not None:
-            self.held_calls = HeldCalls(flight, self.writer.put, self._unheld)
+            self.held_calls = HeldCalls(flight, self.writer.queue.put, self._unheld)
             self.writer.waits_with.append(self.held_calls)
         self.write_ahead: WriteAhead | None = None
         self._decider = options.keep.decider()
         # Without a flight recorder and write-ahead, calls go to the writer directly.
         is_plain = flight is None and not options.write_ahead
-        self.hand_over: Callable[[Call], None] = self.writer.put if is_plain else self._hand_over
+        self.hand_over: Callable[[Call], None] = (
+            self.writer.queue.put if is_plain else self._hand_over
+        )
         self._is_evidence_lost = False
         self._is_short_of_room = False
         self._remember_seconds = REMEMBER_SECONDS
@@ -196,12 +199,12 @@ class Pipeline:
         self._is_evidence_lost = True
         self._is_short_of_room = True
 
-    def _written(self, call: Call) -> None:
+    def _written(self, call: QueuedCall) -> None:
         """Notes that a call is on the tape, so its structure may be told of other calls."""
         if call.inputs is not None:
             self.unkept.may_tell(call.inputs.structure)
 
-    def _unwritten(self, call: Call) -> None:
+    def _unwritten(self, call: QueuedCall) -> None:
         """Notes that the writer could not write a call."""
         if not call.held:
             self.evidence_lost()
@@ -222,14 +225,14 @@ class Pipeline:
             self.write_ahead.done(call)
         held_calls = self.held_calls
         if held_calls is None:
-            self.writer.put(call)
+            self.writer.queue.put(call)
         elif call.error is not None:
             held_calls.dump(f"a call raised {call.error[0]}", call)
         elif call.held:
             self.ledger.note(call)
             held_calls.hold(call)
         else:
-            self.writer.put(call)
+            self.writer.queue.put(call)
 
     def drop(self, call: Call, reason: str) -> None:
         """Counts a call as dropped, and gives its memory back."""

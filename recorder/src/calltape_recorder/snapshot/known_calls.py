@@ -21,6 +21,7 @@ from calltape_recorder.capture.call_view import Row
 from calltape_recorder.capture.contexts import Context, context_now
 from calltape_recorder.capture.structures import Structure
 from calltape_recorder.remembered import Remembered
+from calltape_recorder.snapshot.earlier_copies import FEWEST_BYTES
 from calltape_recorder.snapshot.facts import (
     INFERENCE,
     keys_of,
@@ -78,6 +79,8 @@ class Alike:
         self.known = known
         self.look = look
         look.alike = self
+        if look.nbytes < FEWEST_BYTES and not look.is_on_cuda:
+            look.structure = known.structure
         self._positional = -1
         self._names: tuple[str, ...] = ()
         self._context: Context | None = None

@@ -11,7 +11,7 @@ from calltape_recorder.bounds import (
     MAX_LEAVES_KNOWN,
     MAX_RANGE_BYTES,
 )
-from calltape_recorder.call import Call
+from calltape_recorder.call import QueuedCall
 from calltape_recorder.capture.withholding import FEWEST_RANGED
 from calltape_recorder.remembered import Remembered
 from calltape_recorder.snapshot.buffers import data_of
@@ -96,7 +96,7 @@ class Encoder:
             MAX_HEADERS_KNOWN, lambda _, header: len(header) // 64
         )
 
-    def encode(self, call: Call, file: int | None = None) -> NewCall:
+    def encode(self, call: QueuedCall, file: int | None = None) -> NewCall:
         """A call as the bytes of its blob and the document of its record.
 
         Args:
@@ -264,7 +264,7 @@ def _tail(entry: Stored, piece: Grown) -> Stored:
     return Stored(entry.dtype, (*shape[:axis], piece.length, *shape[axis + 1 :]), nbytes)
 
 
-def forget(call: Call) -> None:
+def forget(call: QueuedCall) -> None:
     """Notes that the bytes of a call are on no tape: it could not be written."""
     for side in (call.inputs, call.outputs):
         for origin in () if side is None else side.origins or ():

@@ -1,29 +1,20 @@
-"""The queue of ended calls, the one thread that writes them, and calls that only wait."""
+"""The one thread that writes the calls of a recording."""
 
 from __future__ import annotations
 
 import errno
 import os
 import time
-from collections import deque
 from collections.abc import Callable
 
-from calltape_recorder.bounds import (
-    FEWEST_QUEUED_CALLS,
-    MAX_DUMPS,
-    MAX_REASON_CHARACTERS,
-    QUEUED_CALL_BYTES,
-    STUCK_SECONDS,
-)
-from calltape_recorder.call import Call, QueuedCall
+from calltape_recorder.bounds import STUCK_SECONDS
+from calltape_recorder.call import QueuedCall
 from calltape_recorder.keep.ledger import Ledger
-from calltape_recorder.keep.policies import FlightRecorder
 from calltape_recorder.snapshot.buffers import Buffers
 from calltape_recorder.snapshot.copies import release
 from calltape_recorder.threads import (
     Event,
     HasLock,
-    RLock,
     get_ident,
     lent,
     sleep,
@@ -32,12 +23,12 @@ from calltape_recorder.threads import (
 )
 from calltape_recorder.write.encoding import Encoder, forget
 from calltape_recorder.write.notices import Notices
+from calltape_recorder.write.queue import CallQueue, Task
 from calltape_recorder.write.segments import OtherFile, Refusal, Segments
 from calltape_schema import TapeError
-from calltape_schema.end import Dump
 from calltape_schema.groups import NewCall
 
-__all__ = ["HeldCalls", "Writer"]
+__all__ = ["Writer"]
 
 # Many small calls are written at once. Every write gives the interpreter lock away, and a busy host
 # lets it come back only after its switch interval. Records of calls that are written together share
@@ -59,60 +50,38 @@ _PAUSE_SECONDS = 0.00005
 
 _LOOK_SECONDS = 1.0
 
-# Calls of this size would fill the queue before the next poll, so they wake the writer.
-_LARGE_BYTES = 1024 * 1024
-
-
-class _Task:
-    """Something to do between calls, and whether it is done."""
-
-    __slots__ = ("action", "done")
-
-    def __init__(self, action: Callable[[], None] | None) -> None:
-        self.action = action
-        self.done = Event()
-
 
 class Writer:
-    """Takes calls in the host's threads and appends them to the tape in its own.
+    """Takes calls out of a queue and appends them to the tape, in a thread of its own.
 
-    ``put`` takes no lock and makes no system call while calls keep coming. About once a second,
-    ``each_second`` is called for what must not wait for a call. ``lost`` is called for every call
-    that is dropped here. ``written`` is given if values are withheld, and is
+    About once a second, ``each_second`` is called for what must not wait for a call. ``lost`` is
+    called for every call that is dropped here. ``written`` is given if values are withheld, and is
     called for every call that is in the file.
 
     Attributes:
+        queue: has the calls that wait.
         last_write_ns: as in :class:`~calltape_recorder.keep.ledger.Stats`.
         refused: why the last call could not be written; None if it was.
-        is_full: whether so many calls wait that they would reach the byte bound even without
-            tensors. Then the next call must not be recorded.
         waits_with: the objects whose locks the writer takes. Whoever waits for the writer lends
             these locks.
     """
 
     def __init__(
         self, segments: Segments, encoder: Encoder, ledger: Ledger, buffers: Buffers,
-        each_second: Callable[[], None], lost: Callable[[Call], None], notices: Notices,
-        written: Callable[[Call], None] | None,
+        each_second: Callable[[], None], lost: Callable[[QueuedCall], None], notices: Notices,
+        written: Callable[[QueuedCall], None] | None,
     ) -> None:  # fmt: skip
         self._segments = segments
         self._batch_bytes = min(segments.bytes_of_file or _BATCH_BYTES, _BATCH_BYTES)
         self._encoder = encoder
         self._ledger = ledger
         self._buffers = buffers
-        self._items: deque[Call | _Task] = deque()
-        # A batch that is being written is in memory as well.
-        self._most_items = max(
-            FEWEST_QUEUED_CALLS, ledger.max_bytes // QUEUED_CALL_BYTES - _BATCH_CALLS
-        )
-        self._wake = Event()
+        self.queue = CallQueue(ledger.max_bytes, _BATCH_CALLS)
         self._each_second = each_second
         self._lost = lost
         self._notices = notices
         self._written = written
         self._looked = time.monotonic()
-        self._asleep = False
-        self.is_full = False
         self.waits_with: list[HasLock] = []
         self._stopping = False
         self._turns = 0  # rounds that the thread made
@@ -136,17 +105,6 @@ class Writer:
     def _is_over(self) -> bool:
         return self._over.is_set() or self._process != os.getpid()
 
-    def put(self, call: Call) -> None:
-        """Hands an ended call to the writer."""
-        items = self._items
-        items.append(call)
-        call.__class__ = QueuedCall  # type: ignore[assignment]
-        if len(items) >= self._most_items:
-            self.is_full = True  # until the writer's next turn
-        # ``_asleep`` is set before the writer looks a last time, so no call is left behind.
-        if self._asleep or call.nbytes >= _LARGE_BYTES:
-            self._wake.set()
-
     def flush(self, timeout: float | None) -> bool:
         """Waits until everything put so far was written or dropped; False on timeout."""
         return self.ask(None, timeout)
@@ -155,10 +113,9 @@ class Writer:
         """Runs an action in the writer's thread, after everything put so far; False if that is
         not done after ``timeout`` seconds."""
         if self._is_over:
-            return not self._items and action is None
-        task = _Task(action)
-        self._items.append(task)
-        self._wake.set()
+            return not self.queue and action is None
+        task = Task(action)
+        self.queue.ask(task)
         if self._ident == get_ident():
             return False
         with lent(self.waits_with):
@@ -179,7 +136,7 @@ class Writer:
     def stop(self) -> bool:
         """Writes what is queued and ends the thread; False if the disk does not answer."""
         self._stopping = True
-        self._wake.set()
+        self.queue.wake.set()
         if self._ident == get_ident():
             return False
         turns, since = self._turns, time.monotonic()
@@ -204,9 +161,9 @@ class Writer:
         while True:
             self._turns += 1
             self._ledger.in_thread_ns = time.thread_time_ns()
-            self.is_full = len(self._items) >= self._most_items
+            self.queue.look_for_room()
             self._act_each_second()
-            if self._items:
+            if self.queue:
                 empty = 0
                 try:
                     self._write_batch()
@@ -231,24 +188,24 @@ class Writer:
 
     def _wait(self, *, asleep: bool) -> None:
         seconds = _LOOK_SECONDS if asleep else _POLL_SECONDS
-        self._wake.clear()
-        self._asleep = asleep
-        if not (self._items or self._stopping):
-            self._wake.wait(seconds)
-        self._asleep = False
+        self.queue.wake.clear()
+        self.queue.is_asleep = asleep
+        if not (self.queue or self._stopping):
+            self.queue.wake.wait(seconds)
+        self.queue.is_asleep = False
 
     def _write_batch(self) -> None:
-        calls: list[Call] = []
+        calls: list[QueuedCall] = []
         encoded: list[NewCall] = []
         size = 0
         task = None
         begun = time.monotonic()
-        while self._items and len(calls) < _BATCH_CALLS and size < self._batch_bytes:
+        while self.queue and len(calls) < _BATCH_CALLS and size < self._batch_bytes:
             if time.monotonic() - begun > _WORK_SECONDS:
                 sleep(_PAUSE_SECONDS)
                 begun = time.monotonic()
-            item = self._items.popleft()
-            if isinstance(item, _Task):
+            item = self.queue.take()
+            if isinstance(item, Task):
                 task = item
                 break
             parts = self._encode(item)
@@ -263,7 +220,7 @@ class Writer:
             if task is not None:
                 self._do(task)
 
-    def _do(self, task: _Task) -> None:
+    def _do(self, task: Task) -> None:
         try:
             if task.action is not None:
                 task.action()
@@ -272,7 +229,7 @@ class Writer:
         finally:
             task.done.set()
 
-    def _encode(self, call: Call) -> NewCall | None:
+    def _encode(self, call: QueuedCall) -> NewCall | None:
         try:
             return self._encoder.encode(call, self._segments.file)
         except Exception as error:
@@ -280,7 +237,7 @@ class Writer:
             self._account(call, "internal")
             return None
 
-    def _write(self, calls: list[Call], encoded: list[NewCall]) -> None:
+    def _write(self, calls: list[QueuedCall], encoded: list[NewCall]) -> None:
         evidence, file = sum([call.is_evidence for call in calls]), self._segments.file
         try:
             self._segments.append(encoded, evidence, file)
@@ -304,14 +261,14 @@ class Writer:
         for call in calls:
             self._account(call, None)
 
-    def _anew(self, calls: list[Call]) -> tuple[list[Call], list[NewCall]]:
+    def _anew(self, calls: list[QueuedCall]) -> tuple[list[QueuedCall], list[NewCall]]:
         """Calls that were not written, encoded for the file that is current now."""
         for call in calls:
             forget(call)
         pairs = [(call, parts) for call in calls if (parts := self._encode(call)) is not None]
         return [call for call, _ in pairs], [parts for _, parts in pairs]
 
-    def _write_singly(self, calls: list[Call]) -> None:
+    def _write_singly(self, calls: list[QueuedCall]) -> None:
         """Writes calls that could not be written together: a small one may still fit if a large one
         does not."""
         for call in calls:
@@ -321,7 +278,7 @@ class Writer:
             if alone:
                 self._write(alone, encoded)
 
-    def _refuse(self, calls: list[Call], reason: str) -> None:
+    def _refuse(self, calls: list[QueuedCall], reason: str) -> None:
         if len(calls) > 1:
             self._write_singly(calls)
             return
@@ -329,7 +286,7 @@ class Writer:
         self._notices.warn(f"the bound {reason} of the tape {path} is reached: calls are dropped")
         self._account(calls[0], reason)
 
-    def _account(self, call: Call, dropped: str | None) -> None:
+    def _account(self, call: QueuedCall, dropped: str | None) -> None:
         """Counts a call as kept, or as dropped for a reason, and frees its memory."""
         for side in (call.inputs, call.outputs):
             if side is not None:
@@ -352,61 +309,3 @@ def _reason(error: Exception) -> str:
     if not isinstance(error, OSError):
         return "internal"
     return "disk_full" if error.errno in _NO_ROOM else "io"
-
-
-class HeldCalls:
-    """The flight recorder: holds ended calls in memory, the oldest first, until something asks for
-    them. Any thread may use it."""
-
-    def __init__(
-        self, size: FlightRecorder, put: Callable[[Call], None], drop: Callable[[Call], None]
-    ) -> None:
-        self._size = size
-        self._put = put
-        self._drop = drop
-        self.lock = RLock()
-        self._calls: deque[Call] = deque()
-        self._bytes = 0
-        self._dumps: list[Dump] = []
-
-    def hold(self, call: Call) -> None:
-        """Takes a call, and drops the oldest ones if there are too many."""
-        old: list[Call] = []
-        with self.lock:
-            self._bytes += call.nbytes
-            self._calls.append(call)
-            while len(self._calls) > self._size.calls or self._bytes > self._size.bytes:
-                oldest = self._calls.popleft()
-                self._bytes -= oldest.nbytes
-                old.append(oldest)
-        for oldest in old:
-            self._drop(oldest)
-
-    def dump(self, reason: str, *more: Call) -> int:
-        """Hands all calls, and ``more`` after them, to the writer. Returns how many they are."""
-        with self.lock:
-            calls = [*self._calls, *more]
-            self._calls.clear()
-            self._bytes = 0
-            if len(self._dumps) < MAX_DUMPS:
-                text = reason.encode("utf-8", "backslashreplace").decode()[:MAX_REASON_CHARACTERS]
-                dump = Dump(time_ns=time.time_ns(), reason=text, calls=len(calls))
-                self._dumps.append(dump)
-        for call in calls:
-            self._put(call)
-        return len(calls)
-
-    def clear(self) -> None:
-        """Drops all calls."""
-        with self.lock:
-            calls = list(self._calls)
-            self._calls.clear()
-            self._bytes = 0
-        for call in calls:
-            self._drop(call)
-
-    def drain_dumps(self) -> tuple[Dump, ...]:
-        """The dumps since this was asked last."""
-        with self.lock:
-            dumps, self._dumps = self._dumps, []
-        return tuple(dumps)
