@@ -58,13 +58,14 @@ class QueuedCall:
     ``home`` is the pipeline that records the call. ``held`` tells whether the call is for the
     flight recorder only, ``is_evidence`` whether it is kept because none before was like it.
     ``cost_ns`` is what the recorder added to it. ``ahead_file`` is the file that its inputs were
-    written to before the model ran. ``chunks`` is what a generator yielded so far.
+    written to before the model ran. ``chunks`` is what a generator yielded so far. ``joined`` has
+    the bytes of all leaves, if the sides have no pieces.
     """
 
     __slots__ = (
         "ahead_file", "chunks", "cost_ns", "duration_ns", "error", "held", "home", "inputs",
-        "is_accounted", "is_evidence", "nbytes", "number", "outputs", "outputs_missing", "started",
-        "thread", "time_ns",
+        "is_accounted", "is_evidence", "joined", "nbytes", "number", "outputs", "outputs_missing",
+        "started", "thread", "time_ns",
     )  # fmt: skip
 
     def __init__(self, number: int, time_ns: int, thread: int) -> None:
@@ -85,6 +86,7 @@ class QueuedCall:
         self.held = False
         self.ahead_file: object | None = None
         self.chunks: Chunked | None = None
+        self.joined: bytearray | None = None
 
 
 class Call(QueuedCall):

@@ -29,6 +29,7 @@ from calltape_recorder.sides import (
     QueueFull,
     as_it_is,
     copied,
+    recognized,
     seen,
     seen_inputs,
 )
@@ -215,15 +216,13 @@ class CallHandler:
         else:
             try:
                 alike = pipeline.known_calls.result
-                same: Side | None = None if alike is None else alike.look.side
                 if (
                     alike is not None
-                    and same is not None
                     and call.chunks is None
                     and not _function_modes()
                     and alike.is_like_single(result)
                 ):
-                    call.outputs = same
+                    call.outputs = copied(pipeline, call, recognized(alike, [result]))
                 else:
                     self._outputs_of(pipeline, call, result)
             except QueueFull:
@@ -358,8 +357,9 @@ class CallHandler:
             return
         captured = capture_output(result)
         side = call.outputs = self._side(pipeline, call, captured)
-        if side.look.side is side and type(result) is _Tensor and captured.leaves[0] is result:
-            pipeline.known_calls.result = side.look.alike
+        alike: Alike | None = side.look.alike
+        if alike is not None and type(result) is _Tensor and captured.leaves[0] is result:
+            pipeline.known_calls.result = alike
 
     def _side(
         self, pipeline: Pipeline, call: Call, captured: Capture, kept: Kept = Structure.kept

@@ -238,7 +238,7 @@ class Pipeline:
         """Counts a call as dropped, and gives its memory back."""
         if call.is_accounted:
             return
-        self.ledger.account(call, reason)
+        self.ledger.account((call,), reason)
         if not call.held and reason not in ("tracing", "unfinished"):
             self.evidence_lost()
         if call.inputs is not None:

@@ -20,7 +20,7 @@ from calltape_recorder.snapshot.known_calls import Alike, Known
 from calltape_recorder.snapshot.look import Look, look_at
 from calltape_recorder.snapshot.side import Side
 
-__all__ = ["Kept", "QueueFull", "Seen", "as_it_is", "copied", "seen", "seen_inputs"]
+__all__ = ["Kept", "QueueFull", "Seen", "as_it_is", "copied", "recognized", "seen", "seen_inputs"]
 
 _SCALAR_BYTES = 64  # the rough memory of a captured Python value, which counts for the bound, too
 
@@ -72,8 +72,7 @@ def seen_inputs(
 ) -> Seen:
     """What is known of the inputs of a call. ``alike`` has recognized them, or is None."""
     if alike is not None:
-        before, leaves = alike.known, [*args, *kwargs.values()]
-        return _make(Seen, (before.structure, leaves, _NO_SCALARS, before.row, before, alike))
+        return recognized(alike, [*args, *kwargs.values()])
     side = seen(pipeline, capture_inputs(args, kwargs, pipeline.module_names))
     known, leaves, known_calls = side.known, side.leaves, pipeline.known_calls
     in_a_row, known_calls.latest = known is known_calls.latest, known
@@ -89,6 +88,12 @@ def seen_inputs(
             known_calls.call = alike
         return side._replace(alike=alike)  # so that the leaves are not compared once more
     return side
+
+
+def recognized(alike: Alike, leaves: list[Any]) -> Seen:
+    """What is known of a side whose leaves look like these."""
+    known = alike.known
+    return _make(Seen, (known.structure, leaves, _NO_SCALARS, known.row, known, alike))
 
 
 def seen(pipeline: Pipeline, captured: Capture, kept: Kept = Structure.kept) -> Seen:
@@ -119,9 +124,8 @@ def copied(pipeline: Pipeline, call: Call, side: Seen) -> Side:
             alike = None
     if alike is not None and alike.has_memory_of(leaves):
         look = alike.look
-        same: Side | None = look.side
-        if same is not None and not scalars:
-            return same
+        if look.side is not None and not look.nbytes and not scalars:
+            return look.side  # type: ignore[no-any-return]
     else:
         look = look_at(leaves, structure.wanted)
         if leaves and known is not None:
@@ -137,10 +141,7 @@ def copied(pipeline: Pipeline, call: Call, side: Seen) -> Side:
         if nbytes and not pipeline.ledger.reserve(call, nbytes):
             _make_room(pipeline, call, nbytes)
         pieces = copy_leaves(leaves, look, pipeline.buffers)
-    made = Side(structure, scalars, look, pieces, structure.wanted, origins)
-    if not nbytes and look.alike is not None:
-        look.side = made
-    return made
+    return Side(structure, scalars, look, pieces, structure.wanted, origins)
 
 
 def _large(

@@ -31,7 +31,7 @@ from calltape_schema.bounds import (
 from calltape_schema.errors import TapeError
 from calltape_schema.fields import Many, validated
 from calltape_schema.inputs_table import begun_hash, u64s
-from calltape_schema.packing import crc32, is_array, is_map, pack, unpack
+from calltape_schema.packing import crc32, is_array, is_map, pack, packing, unpack
 from calltape_schema.recent import Recent
 from calltape_schema.records import CallRecord, Range, Tree, decode_call
 from calltape_schema.tar import BLOCK, Member, blob_name, group_name, member_header, padding
@@ -49,6 +49,7 @@ CALL_BYTES = _ENTRY.size
 _MAX_TABLE_BYTES = MAX_GROUP_CALLS * CALL_BYTES
 _LEVEL = 1  # level 6 makes groups a sixteenth smaller, and takes twice as long
 _ZEROS = bytes(BLOCK)
+_SIDES = "inputs", "outputs"
 _SMALL_BYTES = 16 * 1024  # of a blob: to join it takes less than to write its parts
 
 _ranges: TypeAdapter[tuple[Range, ...]] = TypeAdapter(
@@ -147,7 +148,10 @@ def planned(tape: bytes, calls: Sequence[NewCall], level: int = _LEVEL) -> Appen
     for call, size in zip(calls, sizes, strict=True):
         if size:
             blob = member(blob_name(call.number), call.blob, size)
-            parts += blob if size > _SMALL_BYTES else (b"".join(blob),)
+            if size > _SMALL_BYTES:
+                parts += blob
+            else:
+                parts.append(b"".join(blob))
     parts += member(group_name(numbers[0]), [content], len(content))
     size = blobs + BLOCK + len(content) + padding(len(content))
     return Append(calls, parts, size, [(blobs, numbers)], sum(sizes))
@@ -167,12 +171,15 @@ def _content(
     """The content of a group; None if it has to be parted. ``back`` is the size of all blobs, which
     stand before it."""
     known: dict[bytes, int] = {}
+    placed: dict[int, dict[str, Any]] = {}  # by the identity of a tree: calls may share one
     records: list[bytes] = []
+    pack = packing()
     for call, size in zip(calls, sizes, strict=True):
-        document = dict(call.record)
-        for side in ("inputs", "outputs"):
-            if side in document:
-                document[side] = _placed(document[side], known)
+        document = call.record.copy()
+        for side in _SIDES:
+            tree = document.get(side)
+            if tree is not None:
+                document[side] = placed.get(id(tree)) or _placed(tree, known, placed)
         if size:
             document["blob"] = {"back": back, "size": size, "crc32": call.crc32}
             back -= BLOCK + size + padding(size)
@@ -189,13 +196,16 @@ def _content(
     return pack([tape, crc32(table), bytes(table), crc32(documents), documents, size])
 
 
-def _placed(tree: dict[str, Any], known: dict[bytes, int]) -> dict[str, Any]:
+def _placed(
+    tree: dict[str, Any], known: dict[bytes, int], placed: dict[int, dict[str, Any]]
+) -> dict[str, Any]:
     """A tree with the positions of its structure and its leaves among the shared parts."""
-    return {
+    found = placed[id(tree)] = {
         **tree,
         "structure": known.setdefault(tree["structure"], len(known)),
         "leaves": known.setdefault(tree["leaves"], len(known)),
     }
+    return found
 
 
 def _flags(call: NewCall) -> int:
@@ -288,7 +298,7 @@ class Group:
         document = unpack(self.documents()[begin:end])
         if not is_map(document):
             raise TapeError("invalid", "a record is not a map")
-        for side in ("inputs", "outputs"):
+        for side in _SIDES:
             if side in document:
                 document[side] = self._tree(document[side])
         return document

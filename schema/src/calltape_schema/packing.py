@@ -36,7 +36,7 @@ _EXT_TEXT = 2
 
 
 # msgpack ships no types.
-_packb: Callable[..., bytes] = msgpack.packb  # pyright: ignore
+_Packer: Any = msgpack.Packer  # pyright: ignore
 _unpackb: Callable[..., Any] = msgpack.unpackb  # pyright: ignore
 
 
@@ -55,20 +55,30 @@ def is_list(value: Any) -> TypeGuard[list[Any]]:
     return isinstance(value, list)
 
 
-def pack(document: Any) -> bytes:
-    """Encodes plain data. Ints and text that msgpack cannot hold become extension types
-    (:func:`pack_int`, :func:`pack_text`).
+def packing() -> Callable[[Any], bytes]:
+    """A function that encodes plain data, for one thread and many documents. Ints and text that
+    msgpack cannot hold become extension types (:func:`pack_int`, :func:`pack_text`).
 
-    Raises:
+    Its errors:
         TapeError: ``limit`` for an int of more bytes than :data:`MAX_INT_BYTES`, and for what nests
             deeper than msgpack packs.
     """
-    try:
-        return _packb(document, use_bin_type=True, default=_pack_wide)
-    except UnicodeEncodeError:
-        return pack(_with_wrapped_text(document))
-    except ValueError as error:
-        raise TapeError("limit", f"a document cannot be packed: {error}") from None
+    packed: Callable[[Any], bytes] = _Packer(use_bin_type=True, default=_pack_wide).pack
+
+    def pack(document: Any) -> bytes:
+        try:
+            return packed(document)
+        except UnicodeEncodeError:
+            return packing()(_with_wrapped_text(document))
+        except ValueError as error:
+            raise TapeError("limit", f"a document cannot be packed: {error}") from None
+
+    return pack
+
+
+def pack(document: Any) -> bytes:
+    """Encodes one document, as :func:`packing` says."""
+    return packing()(document)
 
 
 def _with_wrapped_text(value: Any) -> Any:

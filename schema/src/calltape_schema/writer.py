@@ -91,8 +91,7 @@ class TapeWriter:
         for at, numbers in append.groups:
             entry = IndexEntry(begin + at, len(numbers), min(numbers), max(numbers))
             self._index += entry.pack()
-        for call in append.calls:
-            self._count(call)
+        self._count(append.calls)
         self.tensor_bytes += append.blob_bytes
 
     def append(self, calls: Sequence[NewCall]) -> None:
@@ -163,25 +162,26 @@ class TapeWriter:
         content = encode_end(end, self.end)
         return [*member(END_MEMBER, [content], len(content)), ZEROS_AT_END]
 
-    def _count(self, call: NewCall) -> None:
-        record = call.record
-        number, begun = call.number, record["time_ns"]
-        ended = min(begun + record.get("duration_ns", 0), MAX_COUNT)
-        raised = "error" in record
-        self._first_call = min(self._first_call, number)
-        self._last_call = max(self._last_call, number)
-        self._first_ns = min(self._first_ns, begun)
-        self._last_ns = max(self._last_ns, ended)
-        self.calls += 1
-        self._raised += raised
-        if self.table is not None:
-            tree = record["inputs"]
-            found = tree.get("ranges")
-            ranges = [(one["leaf"], one["min"], one["max"]) for one in found] if found else ()
-            self.table.add(
-                tree["structure"], tree["leaves"], call.scalars, number, raised=raised,
-                ranges=ranges, key=call.inputs,
-            )  # fmt: skip
+    def _count(self, calls: Sequence[NewCall]) -> None:
+        numbers = [call.number for call in calls]
+        begun = [call.record["time_ns"] for call in calls]
+        ended = [call.record["time_ns"] + call.record.get("duration_ns", 0) for call in calls]
+        self._first_call = min(self._first_call, *numbers)
+        self._last_call = max(self._last_call, *numbers)
+        self._first_ns = min(self._first_ns, *begun)
+        self._last_ns = min(max(self._last_ns, *ended), MAX_COUNT)
+        self.calls += len(calls)
+        for call in calls:
+            raised = "error" in call.record
+            self._raised += raised
+            if self.table is not None:
+                tree = call.record["inputs"]
+                found = tree.get("ranges")
+                ranges = [(one["leaf"], one["min"], one["max"]) for one in found] if found else ()
+                self.table.add(
+                    tree["structure"], tree["leaves"], call.scalars, call.number, raised=raised,
+                    ranges=ranges, key=call.inputs,
+                )  # fmt: skip
 
     def _write(self, parts: Sequence[Any], size: int) -> None:
         if self._is_torn:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -289,9 +289,12 @@ class Ledger:
         """Counts what a call cost and how long it took, once. A call that is held is counted before
         it is known what becomes of it."""
         with self.lock:
-            if call.cost_ns and call.duration_ns is not None and self._share is not None:
-                self._share.note(call.duration_ns)
-            self.in_calls_ns, call.cost_ns = self.in_calls_ns + call.cost_ns, 0
+            self._note(call)
+
+    def _note(self, call: Accounted) -> None:
+        if call.cost_ns and call.duration_ns is not None and self._share is not None:
+            self._share.note(call.duration_ns)
+        self.in_calls_ns, call.cost_ns = self.in_calls_ns + call.cost_ns, 0
 
     def drop(self, reason: str) -> None:
         """Counts a call that was seen and will not be on the tape."""
@@ -300,23 +303,26 @@ class Ledger:
                 self.accepted -= 1
                 self._count(reason)
 
-    def account(self, call: Accounted, reason: str | None, *, written: bool = False) -> None:
-        """Counts a call as whole in the file (None) or as dropped, once, and frees what it
-        reserved. ``written`` tells that it came as far as the writer."""
+    def account(
+        self, calls: Iterable[Accounted], reason: str | None, *, written: bool = False
+    ) -> None:
+        """Counts calls as whole in the file (None) or as dropped, each once, and frees what they
+        reserved. ``written`` tells that they came as far as the writer."""
         with self.lock:
-            if call.is_accounted or self._is_closed:
-                return
-            call.is_accounted = True
-            self.bytes -= call.nbytes
-            self.note(call)
-            if reason is None:
+            for call in calls:
+                if call.is_accounted or self._is_closed:
+                    continue
+                call.is_accounted = True
+                self.bytes -= call.nbytes
+                self._note(call)
+                if reason is not None:
+                    self.accepted -= not written
+                    self._count(reason)
+                    continue
                 self.kept += 1
                 self._account[""] += 1
                 if call.outputs_missing is not None:
                     self._note_outputs(call.outputs_missing)
-                return
-            self.accepted -= not written
-            self._count(reason)
 
     def _note_outputs(self, missing: str) -> None:
         # Of a stream the reason stands at the end: 3 of 9 chunks kept: queue_full.

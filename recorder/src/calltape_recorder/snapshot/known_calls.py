@@ -30,6 +30,7 @@ from calltape_recorder.snapshot.facts import (
     untyped_storage,
 )
 from calltape_recorder.snapshot.look import Look
+from calltape_recorder.snapshot.side import Side
 from calltape_recorder.threads import Count, RLock, value_of
 
 __all__ = ["Alike", "Known", "KnownCalls"]
@@ -80,7 +81,7 @@ class Alike:
         self.look = look
         look.alike = self
         if look.nbytes < FEWEST_BYTES and not look.is_on_cuda:
-            look.structure = known.structure
+            look.side = Side(known.structure, [], look, (), known.structure.wanted)
         self._positional = -1
         self._names: tuple[str, ...] = ()
         self._context: Context | None = None

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from calltape_recorder.bounds import MAX_FACTS, MAX_RANGE_BYTES
-from calltape_recorder.capture.structures import Structure, Wanted
+from calltape_recorder.capture.structures import Wanted
 from calltape_recorder.capture.withholding import FEWEST_RANGED
 from calltape_recorder.snapshot.facts import (
     CONJ,
@@ -54,16 +54,13 @@ class Look:
         nbytes: of all copies.
         is_on_cuda: whether any leaf is copied from a CUDA device.
         alike: recognizes leaves that look the same, if they came twice in a row.
-        side: the side, if nothing is copied of it and it has no scalars.
-        structure: of the side, if others look the same and little host memory is copied of them;
-            else None.
+        side: a side without scalars and pieces, if others look the same and little host memory is
+            copied of them; else None.
         encoded: the leaf records, and what else the encoder makes of the facts.
-        tree: ``side`` as a record has it.
     """
 
     __slots__ = (
         "alike", "encoded", "facts", "is_on_cuda", "nbytes", "same", "side", "sizes", "storages",
-        "structure", "tree",
     )  # fmt: skip
 
     def __init__(
@@ -78,9 +75,7 @@ class Look:
         self.storages = storages
         self.alike: Any = None
         self.side: Any = None
-        self.structure: Structure | None = None
         self.encoded: Any = None
-        self.tree: dict[str, Any] | None = None
 
     @property
     def is_plain(self) -> bool:

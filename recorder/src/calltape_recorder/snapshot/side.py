@@ -17,13 +17,15 @@ __all__ = ["EncodedLeaves", "Side"]
 @dataclass(frozen=True, eq=False)
 class EncodedLeaves:
     """What follows from structure and facts: the encoded leaf records, the leaves that the blob has
-    (in order, and by key), the leaves that get a range, and the hash of inputs without scalars."""
+    (in order, and by key), the leaves that get a range, the hash of inputs without scalars, and a
+    side without scalars and ranges in the form of a record."""
 
     encoded: bytes
     header: dict[str, Stored]
     stored: tuple[int, ...]
     ranged: tuple[int, ...]
     inputs: int
+    tree: dict[str, Any]
 
 
 class Side:

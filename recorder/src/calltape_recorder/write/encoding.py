@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -18,6 +19,7 @@ from calltape_recorder.snapshot.buffers import data_of
 from calltape_recorder.snapshot.copies import joined, wait_for_copies
 from calltape_recorder.snapshot.facts import DTYPES, Facts, is_plain, leaf_document
 from calltape_recorder.snapshot.grown_copies import Grown
+from calltape_recorder.snapshot.look import Look
 from calltape_recorder.snapshot.side import EncodedLeaves, Side
 from calltape_schema.blob import Stored, build_header, contiguous, stored_as
 from calltape_schema.groups import NewCall
@@ -85,12 +87,22 @@ SharedKeys: TypeAlias = tuple[str | None, ...] | None
 none."""
 
 
+_AlikeSide: TypeAlias = "tuple[str, EncodedLeaves, Look, list[tuple[int, int]]]"
+"""Its name, what was encoded of it, and where each leaf is in the bytes of the call."""
+_Alike: TypeAlias = "tuple[bytes, list[tuple[int, int]], list[_AlikeSide]]"
+"""What calls with the same two sides share: the header of the blob, where the bytes behind it are
+in those of the call, and the sides."""
+
+
 class Encoder:
     """Encodes calls, and remembers what repeats. Only one thread at a time may use it."""
 
     def __init__(self) -> None:
         self._leaves: Remembered[Any, EncodedLeaves] = Remembered(
             MAX_LEAVES_KNOWN, lambda key, _: len(key[1])
+        )
+        self._alike: Remembered[tuple[Side, Side | None], _Alike] = Remembered(
+            MAX_LEAVES_KNOWN, lambda both, _: sum([len(one.look.facts) for one in both if one])
         )
         self._headers: Remembered[Any, bytes] = Remembered(
             MAX_HEADERS_KNOWN, lambda _, header: len(header) // 64
@@ -104,15 +116,8 @@ class Encoder:
             file: the number of the file that it is for. Bytes that are in this file already are
                 referred to. None for a file of which no call may refer to another.
         """
-        inputs = call.inputs
+        inputs, outputs = call.inputs, call.outputs
         assert inputs is not None
-        sides = [inputs] if call.outputs is None else [inputs, call.outputs]
-        for side in sides:
-            wait_for_copies(side.pieces)
-        known = [self._leaves_of(inputs)]
-        if call.outputs is not None:
-            shared = _shared_keys(inputs, call.outputs)
-            known.append(self._leaves_of(call.outputs, shared))
         record: dict[str, Any] = {"time_ns": call.time_ns, "thread": call.thread}
         if call.duration_ns is not None:
             record["duration_ns"] = call.duration_ns
@@ -120,8 +125,16 @@ class Encoder:
             record["error"] = {"type": call.error[0], "message": pack_text(call.error[1])}
         if call.outputs_missing is not None:
             record["outputs_missing"] = call.outputs_missing
+        if call.joined is not None:
+            return self._encode_alike(call, record)
+        sides = [inputs] if outputs is None else [inputs, outputs]
+        for side in sides:
+            wait_for_copies(side.pieces)
+        known = [self._leaves_of(inputs)]
+        if outputs is not None:
+            known.append(self._leaves_of(outputs, _shared_keys(inputs, outputs)))
         for name, side, leaves in zip(_SIDES, sides, known, strict=False):
-            record[name] = _tree(side, leaves)
+            record[name] = _tree(leaves, side.look, side.scalars, side.pieces)
         scalars, key = _NO_SCALARS, known[0].inputs
         if inputs.scalars:
             scalars = pack(record["inputs"]["scalars"])
@@ -138,6 +151,48 @@ class Encoder:
         for part in blob:
             checksum = crc32(part, checksum)
         return NewCall(call.number, record, key, blob, checksum, scalars)
+
+    def _encode_alike(self, call: QueuedCall, record: dict[str, Any]) -> NewCall:
+        """A call of which the bytes of all leaves are one piece."""
+        inputs, outputs, data = call.inputs, call.outputs, call.joined
+        assert inputs is not None
+        assert data is not None
+        both = inputs, outputs  # other calls have the same objects
+        alike = self._alike.get(both)
+        if alike is None:
+            alike = self._new_alike(*both)
+            self._alike.keep(both, alike)
+        header, stored, sides = alike
+        for name, leaves, look, places in sides:
+            if leaves.ranged:
+                pieces = [data[begin:end] if begin < end else None for begin, end in places]
+                record[name] = _tree(leaves, look, (), pieces)
+            else:
+                record[name] = leaves.tree
+        key = sides[0][1].inputs
+        if not header:
+            return NewCall(call.number, record, key)
+        blob = b"".join([header, *[data[begin:end] for begin, end in stored]])
+        return NewCall(call.number, record, key, (blob,), crc32(blob))
+
+    def _new_alike(self, *both: Side | None) -> _Alike:
+        known: list[EncodedLeaves] = []
+        sides: list[_AlikeSide] = []
+        stored: dict[str, tuple[int, int]] = {}
+        end = 0
+        for name, side in zip(_SIDES, both, strict=True):
+            if side is None:
+                continue
+            leaves, places = self._leaves_of(side), []
+            for size in side.look.sizes:
+                places.append((end, end + size))
+                end += size
+            for key, leaf in zip(leaves.header, leaves.stored, strict=True):
+                stored[key] = places[leaf]
+            known.append(leaves)
+            sides.append((name, leaves, side.look, places))
+        header = self._header(known, dict(stored), {}) if stored else b""
+        return header, _side_by_side(stored.values()), sides
 
     def _leaves_of(self, side: Side, shared: SharedKeys = None) -> EncodedLeaves:
         look = side.look
@@ -183,7 +238,8 @@ class Encoder:
             assert entry is not None  # facts.DTYPES has only what the format can store
             header[key] = entry
         inputs = inputs_hash(side.structure.encoded, encoded, _NO_SCALARS)
-        return EncodedLeaves(encoded, header, tuple(keys.values()), tuple(ranged), inputs)
+        tree = {"structure": side.structure.encoded, "leaves": encoded}
+        return EncodedLeaves(encoded, header, tuple(keys.values()), tuple(ranged), inputs, tree)
 
     def _header(
         self, known: list[EncodedLeaves], stored: dict[str, Any], tails: dict[str, Stored]
@@ -275,42 +331,48 @@ def forget(call: QueuedCall) -> None:
 _SIDES = "inputs", "outputs"
 
 
-def _tree(side: Side, known: EncodedLeaves) -> dict[str, Any]:
-    """The inputs or outputs in the form of a record. Sides that look like earlier ones, and of
-    which no bytes are kept, have the same."""
-    look = side.look
-    if look.side is not side:
-        return _new_tree(side, known)
-    if look.tree is None:
-        look.tree = _new_tree(side, known)
-    return look.tree
-
-
-def _new_tree(side: Side, known: EncodedLeaves) -> dict[str, Any]:
-    tree: dict[str, Any] = {"structure": side.structure.encoded, "leaves": known.encoded}
-    if side.scalars:
+def _tree(
+    leaves: EncodedLeaves, look: Look, scalars: Sequence[Any], pieces: Sequence[Any]
+) -> dict[str, Any]:
+    """The inputs or outputs in the form of a record. Sides without scalars and ranges share it."""
+    if not scalars and not leaves.ranged:
+        return leaves.tree
+    tree = dict(leaves.tree)
+    if scalars:
         tree["scalars"] = [
             pack_int(value) if type(value) is int else
             pack_text(value) if type(value) is str else value
-            for value in side.scalars
+            for value in scalars
         ]  # fmt: skip
-    ranges = [_range(side, leaf, known) for leaf in known.ranged]
-    if ranges:
+    if leaves.ranged:
+        ranges = [
+            _range(leaf, pieces[leaf], look.facts[leaf].dtype, is_kept=leaf in leaves.stored)
+            for leaf in leaves.ranged
+        ]
         tree["ranges"] = [found for found in ranges if found is not None]
     return tree
 
 
-def _range(side: Side, leaf: int, known: EncodedLeaves) -> dict[str, int] | None:
-    piece, dtype = side.pieces[leaf], side.look.facts[leaf].dtype
+def _range(leaf: int, piece: Any, dtype: torch.dtype, *, is_kept: bool) -> dict[str, int] | None:
     if type(piece) is Grown and piece.size > MAX_RANGE_BYTES:
         return None
     data = data_of(piece)
     if len(data) > MAX_RANGE_BYTES:
         return None
     found = range_of(data, dtype)
-    if found is None or (leaf not in known.stored and _tells(found, data, dtype)):
+    if found is None or (not is_kept and _tells(found, data, dtype)):
         return None
     return {"leaf": leaf, "min": found[0], "max": found[1]}
+
+
+def _side_by_side(places: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same bytes in fewer places: those that follow each other are one."""
+    found: list[tuple[int, int]] = []
+    for begin, end in places:
+        if found and found[-1][1] == begin:
+            begin, _ = found.pop()
+        found.append((begin, end))
+    return found
 
 
 def _tells(found: tuple[int, int], data: Any, dtype: Any) -> bool:

@@ -1,6 +1,6 @@
 """Ended calls that wait in memory: for the thread that writes them, or for the flight recorder.
 
-A call that looks like an earlier one waits as its bytes, beside the two looks that it shares with
+A call that looks like an earlier one waits as its bytes, beside the two sides that it shares with
 that one. To Python's garbage collector these are nothing. If thousands of calls waited as objects,
 it would go through all objects of the host each time they became many more: measured, that took
 0.1 s of a host, and a third of what recording small calls cost.
@@ -22,7 +22,6 @@ from calltape_recorder.bounds import (
 )
 from calltape_recorder.call import Call, QueuedCall
 from calltape_recorder.keep.policies import FlightRecorder
-from calltape_recorder.snapshot.look import Look
 from calltape_recorder.snapshot.side import Side
 from calltape_recorder.threads import Event, RLock
 from calltape_schema.end import Dump
@@ -64,7 +63,7 @@ class CallQueue:
     """
 
     def __init__(self, max_bytes: int, batch: int) -> None:
-        # Looks of inputs and of outputs, and the bytes; or None, None, and a call or a task.
+        # The two sides without their bytes, and these; or None, None, and a call or a task.
         self._places: deque[Any] = deque()
         calls = max(FEWEST_QUEUED_CALLS, max_bytes // QUEUED_CALL_BYTES - batch)
         self._most = _PLACES * calls
@@ -79,20 +78,8 @@ class CallQueue:
         """Adds an ended call. It takes no lock and makes no system call, unless the other thread
         has to be woken."""
         places, nbytes = self._places, call.nbytes
-        inputs, outputs = call.inputs, call.outputs
-        assert inputs is not None
-        if (
-            inputs.look.structure is None
-            or call.held
-            or call.error is not None
-            or (
-                call.outputs_missing != "policy"
-                if outputs is None
-                else outputs.look.structure is None or call.outputs_missing is not None
-            )
-            or inputs.scalars
-            or (outputs is not None and outputs.scalars)
-        ):
+        shared = _shared(call)
+        if shared is None:
             # One step, also where a signal handler comes between two.
             places.extend((None, None, call))
             call.__class__ = QueuedCall  # type: ignore[assignment]
@@ -104,11 +91,10 @@ class CallQueue:
                 )
             ]  # fmt: skip
             if nbytes:
-                parts += filter(None, inputs.pieces)
-                if outputs is not None:
-                    parts += filter(None, outputs.pieces)
-            own = bytearray().join(parts)
-            waiting = inputs.look, None if outputs is None else outputs.look, own
+                for side in (call.inputs, call.outputs):
+                    if side is not None:
+                        parts += filter(None, side.pieces)
+            waiting = *shared, bytearray().join(parts)
             # What waits is accounted from now on. No signal handler runs between these two.
             call.is_accounted = True; places.extend(waiting)  # noqa: E702  # fmt: skip
         if len(places) >= self._most:
@@ -133,32 +119,32 @@ class CallQueue:
         self.is_full = len(self._places) >= self._most
 
 
-def _unpacked(inputs: Look, outputs: Look | None, own: bytearray) -> QueuedCall:
+def _shared(call: Call) -> tuple[Side, Side | None] | None:
+    """The sides without their bytes, if calls that look the same share them, and the call has
+    nothing else of its own; else None."""
+    inputs, outputs = call.inputs, call.outputs
+    assert inputs is not None
+    if inputs.scalars or call.error is not None or call.held:
+        return None
+    shared = inputs.look.side
+    if shared is None:
+        return None
+    if outputs is None:
+        return (shared, None) if call.outputs_missing == "policy" else None
+    if outputs.scalars or call.outputs_missing is not None or outputs.look.side is None:
+        return None
+    return shared, outputs.look.side
+
+
+def _unpacked(inputs: Side, outputs: Side | None, own: bytearray) -> QueuedCall:
     number, time_ns, thread, duration_ns, cost_ns, nbytes, is_evidence = _OWN.unpack_from(own)
     call = QueuedCall(number, time_ns, thread)
     call.duration_ns, call.cost_ns, call.nbytes = duration_ns, cost_ns, nbytes
     call.is_evidence = is_evidence
-    call.inputs = _side(inputs, own, _OWN.size)
+    call.inputs, call.outputs, call.joined = inputs, outputs, own[_OWN.size :]
     if outputs is None:
         call.outputs_missing = "policy"
-    else:
-        call.outputs = _side(outputs, own, _OWN.size + inputs.nbytes)
     return call
-
-
-def _side(look: Look, own: bytearray, begin: int) -> Side:
-    """A side whose bytes begin there."""
-    if look.side is not None:
-        return look.side  # type: ignore[no-any-return]
-    assert look.structure is not None
-    pieces: list[bytearray | None] = []
-    for size in look.sizes:
-        pieces.append(own[begin : begin + size] if size else None)
-        begin += size
-    return Side(look.structure, _NO_SCALARS, look, pieces, look.structure.wanted)
-
-
-_NO_SCALARS: list[Any] = []
 
 
 class HeldCalls:

@@ -234,7 +234,7 @@ class Writer:
             return self._encoder.encode(call, self._segments.file)
         except Exception as error:
             self._notices.complain("a call could not be encoded", error)
-            self._account(call, "internal")
+            self._account([call], "internal")
             return None
 
     def _write(self, calls: list[QueuedCall], encoded: list[NewCall]) -> None:
@@ -254,12 +254,10 @@ class Writer:
                 self._write_singly(calls)
                 return
             self._notices.complain(f"the tape {self._segments.first_path} cannot be written", error)
-            for call in calls:
-                self._account(call, _reason(error))
+            self._account(calls, _reason(error))
             return
         self.last_write_ns = time.time_ns()
-        for call in calls:
-            self._account(call, None)
+        self._account(calls, None)
 
     def _anew(self, calls: list[QueuedCall]) -> tuple[list[QueuedCall], list[NewCall]]:
         """Calls that were not written, encoded for the file that is current now."""
@@ -284,19 +282,23 @@ class Writer:
             return
         path = self._segments.first_path
         self._notices.warn(f"the bound {reason} of the tape {path} is reached: calls are dropped")
-        self._account(calls[0], reason)
+        self._account(calls, reason)
 
-    def _account(self, call: QueuedCall, dropped: str | None) -> None:
-        """Counts a call as kept, or as dropped for a reason, and frees its memory."""
-        for side in (call.inputs, call.outputs):
-            if side is not None:
-                release(side.pieces, self._buffers)
-        self._ledger.account(call, dropped, written=True)
+    def _account(self, calls: list[QueuedCall], dropped: str | None) -> None:
+        """Counts calls as kept, or as dropped for a reason, and frees their memory."""
+        for call in calls:
+            if call.joined is None:
+                for side in (call.inputs, call.outputs):
+                    if side is not None:
+                        release(side.pieces, self._buffers)
+        self._ledger.account(calls, dropped, written=True)
         self.refused = dropped
         if dropped is None:
             if self._written is not None:
-                self._written(call)
-        else:
+                for call in calls:
+                    self._written(call)
+            return
+        for call in calls:
             forget(call)
             self._lost(call)
 
