@@ -59,7 +59,7 @@ class QueuedCall:
     flight recorder only, ``is_evidence`` whether it is kept because none before was like it.
     ``cost_ns`` is what the recorder added to it. ``ahead_file`` is the file that its inputs were
     written to before the model ran. ``chunks`` is what a generator yielded so far. ``joined`` has
-    the bytes of all leaves, if the sides have no pieces.
+    the bytes of both sides, if these have none.
     """
 
     __slots__ = (
@@ -86,7 +86,7 @@ class QueuedCall:
         self.held = False
         self.ahead_file: object | None = None
         self.chunks: Chunked | None = None
-        self.joined: bytearray | None = None
+        self.joined: bytes | None = None
 
 
 class Call(QueuedCall):

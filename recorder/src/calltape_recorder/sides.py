@@ -14,7 +14,7 @@ from calltape_recorder.capture.call_view import Row, row_of, with_ints
 from calltape_recorder.capture.structures import Structure
 from calltape_recorder.capture.walk import Capture, capture_inputs
 from calltape_recorder.pipeline import Pipeline
-from calltape_recorder.snapshot.copies import copy_leaves
+from calltape_recorder.snapshot.copies import copy_leaves, joined_bytes
 from calltape_recorder.snapshot.earlier_copies import FEWEST_BYTES, Origin
 from calltape_recorder.snapshot.known_calls import Alike, Known
 from calltape_recorder.snapshot.look import Look, look_at
@@ -134,14 +134,17 @@ def copied(pipeline: Pipeline, call: Call, side: Seen) -> Side:
     if scalars:
         nbytes += _SCALAR_BYTES * len(scalars)
         nbytes += sum([len(value) for value in scalars if type(value) in (str, bytes)])
-    origins = None
     if look.nbytes >= FEWEST_BYTES:
         pieces, origins = _large(pipeline, call, leaves, look, nbytes)
-    else:
-        if nbytes and not pipeline.ledger.reserve(call, nbytes):
-            _make_room(pipeline, call, nbytes)
-        pieces = copy_leaves(leaves, look, pipeline.buffers)
-    return Side(structure, scalars, look, pieces, structure.wanted, origins)
+        return Side(structure, scalars, look, pieces, structure.wanted, origins)
+    if nbytes and not pipeline.ledger.reserve(call, nbytes):
+        _make_room(pipeline, call, nbytes)
+    if look.side is not None:
+        return Side(
+            structure, scalars, look, (), structure.wanted, None, joined_bytes(leaves, look)
+        )
+    pieces = copy_leaves(leaves, look, pipeline.buffers)
+    return Side(structure, scalars, look, pieces, structure.wanted)
 
 
 def _large(

@@ -190,7 +190,13 @@ def _content(
         return None
     table, offset = bytearray(), len(shared)
     for call, record in zip(calls, records, strict=True):
-        table += _ENTRY.pack(call.number, call.inputs, offset, _flags(call))
+        document = call.record
+        flags = (
+            (RAISED if "error" in document else 0)
+            | (HAS_RANGES if document["inputs"].get("ranges") else 0)
+            | (HAS_BLOB if call.blob else 0)
+        )
+        table += _ENTRY.pack(call.number, call.inputs, offset, flags)
         offset += len(record)
     documents, size = _deflated(b"".join((shared, *records)), level)
     return pack([tape, crc32(table), bytes(table), crc32(documents), documents, size])
@@ -206,15 +212,6 @@ def _placed(
         "leaves": known.setdefault(tree["leaves"], len(known)),
     }
     return found
-
-
-def _flags(call: NewCall) -> int:
-    record = call.record
-    return (
-        (RAISED if "error" in record else 0)
-        | (HAS_RANGES if record["inputs"].get("ranges") else 0)
-        | (HAS_BLOB if call.blob else 0)
-    )
 
 
 def _deflated(documents: bytes, level: int) -> tuple[bytes, int]:

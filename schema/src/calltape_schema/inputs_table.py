@@ -112,18 +112,19 @@ class Row(Counts):
         ranged = self.leaves.count(b"int")
         return 64 + len(self.structure) // 4 + len(self.leaves) + len(self.scalars) + 32 * ranged
 
-    def count(self, number: int, *, kept: bool, raised: bool, ranges: Ranges = ()) -> None:
-        """Counts one call."""
-        self.seen += 1
-        self.raised += raised
-        if number < self.first:
-            self.first = number
-        elif number > self.last:
-            self.last = number
+    def count(
+        self, numbers: Sequence[int], *, kept: bool, raised: bool, ranges: Ranges = ()
+    ) -> None:
+        """Counts calls with these numbers."""
+        first = min(numbers)
+        self.seen += len(numbers)
+        self.raised += raised and len(numbers)
+        self.first = min(self.first, first)
+        self.last = max(self.last, max(numbers))
         if kept:
-            self.kept += 1
-            if self.example is None or number < self.example:
-                self.example = number
+            self.kept += len(numbers)
+            if self.example is None or first < self.example:
+                self.example = first
             if ranges and not raised:  # what made a call raise is no range that the model takes
                 self.widen(ranges)
 
@@ -390,17 +391,17 @@ class InputsTable:
         return found
 
     def add(
-        self, structure: bytes, leaves: bytes, scalars: bytes, number: int, *, kept: bool = True,
+        self, structure: bytes, leaves: bytes, scalars: bytes, *numbers: int, kept: bool = True,
         raised: bool = False, ranges: Ranges = (), key: int | None = None,
     ) -> None:  # fmt: skip
-        """Counts one call.
+        """Counts calls with the same inputs.
 
         Args:
             structure, leaves, scalars: of its inputs, as :func:`inputs_hash` takes them.
-            number: of the call.
-            kept: whether the call is on the tape.
-            raised: whether it raised.
-            ranges: of its integer leaves.
+            numbers: of the calls.
+            kept: whether they are on the tape.
+            raised: whether they raised.
+            ranges: of their integer leaves.
             key: the hash of the inputs, if it is known.
 
         Raises:
@@ -408,8 +409,8 @@ class InputsTable:
         """
         key = inputs_hash(structure, leaves, scalars) if key is None else key
         known = self.rows.get(key)
-        row = known or Row(structure, leaves, scalars, number, number)
-        row.count(number, kept=kept, raised=raised, ranges=ranges)
+        row = known or Row(structure, leaves, scalars, numbers[0], numbers[0])
+        row.count(numbers, kept=kept, raised=raised, ranges=ranges)
         if known is None:
             self.add_row(key, row)
 

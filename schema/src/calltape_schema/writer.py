@@ -171,17 +171,25 @@ class TapeWriter:
         self._first_ns = min(self._first_ns, *begun)
         self._last_ns = min(max(self._last_ns, *ended), MAX_COUNT)
         self.calls += len(calls)
+        if self.table is None:
+            self._raised += sum(["error" in call.record for call in calls])
+            return
+        alike: dict[int, tuple[NewCall, list[int]]] = {}
         for call in calls:
-            raised = "error" in call.record
+            tree = call.record["inputs"]
+            raised, ranges = "error" in call.record, tree.get("ranges")
+            if not raised and not ranges:
+                alike.setdefault(call.inputs, (call, []))[1].append(call.number)
+                continue
             self._raised += raised
-            if self.table is not None:
-                tree = call.record["inputs"]
-                found = tree.get("ranges")
-                ranges = [(one["leaf"], one["min"], one["max"]) for one in found] if found else ()
-                self.table.add(
-                    tree["structure"], tree["leaves"], call.scalars, call.number, raised=raised,
-                    ranges=ranges, key=call.inputs,
-                )  # fmt: skip
+            self.table.add(
+                tree["structure"], tree["leaves"], call.scalars, call.number, raised=raised,
+                ranges=[(one["leaf"], one["min"], one["max"]) for one in ranges or ()],
+                key=call.inputs,
+            )  # fmt: skip
+        for key, (call, many) in alike.items():
+            tree = call.record["inputs"]
+            self.table.add(tree["structure"], tree["leaves"], call.scalars, *many, key=key)
 
     def _write(self, parts: Sequence[Any], size: int) -> None:
         if self._is_torn:

@@ -33,7 +33,7 @@ from calltape_recorder.snapshot.large_copies import (
 )
 from calltape_recorder.snapshot.look import Look
 
-__all__ = ["copy_leaves", "joined", "release", "wait_for_copies"]
+__all__ = ["copy_leaves", "joined", "joined_bytes", "release", "wait_for_copies"]
 
 # A copy of at most so many bytes gets memory of its own. The larger copies of one side share a
 # pooled buffer.
@@ -85,6 +85,12 @@ def copy_leaves(
     if distant:
         _from_device(leaves, look, distant, pieces, buffers)
     return pieces
+
+
+def joined_bytes(leaves: Iterable[Any], look: Look) -> bytes:
+    """The bytes of these leaves, which are few and look like those of ``look.side``."""
+    pairs = zip(look.arrays, leaves, strict=True)
+    return b"".join([array.from_address(data_ptr(leaf)) for array, leaf in pairs if array])
 
 
 def wait_for_copies(pieces: Iterable[Any]) -> None:

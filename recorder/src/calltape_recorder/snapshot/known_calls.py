@@ -29,6 +29,7 @@ from calltape_recorder.snapshot.facts import (
     storage_offset,
     untyped_storage,
 )
+from calltape_recorder.snapshot.large_copies import array_type
 from calltape_recorder.snapshot.look import Look
 from calltape_recorder.snapshot.side import Side
 from calltape_recorder.threads import Count, RLock, value_of
@@ -81,6 +82,7 @@ class Alike:
         self.look = look
         look.alike = self
         if look.nbytes < FEWEST_BYTES and not look.is_on_cuda:
+            look.arrays = tuple([array_type(size) if size else None for size in look.sizes])
             look.side = Side(known.structure, [], look, (), known.structure.wanted)
         self._positional = -1
         self._names: tuple[str, ...] = ()

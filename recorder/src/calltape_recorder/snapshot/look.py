@@ -56,11 +56,13 @@ class Look:
         alike: recognizes leaves that look the same, if they came twice in a row.
         side: a side without scalars and pieces, if others look the same and little host memory is
             copied of them; else None.
+        arrays: then, the ctypes array of each leaf that is copied, or None.
         encoded: the leaf records, and what else the encoder makes of the facts.
     """
 
     __slots__ = (
-        "alike", "encoded", "facts", "is_on_cuda", "nbytes", "same", "side", "sizes", "storages",
+        "alike", "arrays", "encoded", "facts", "is_on_cuda", "nbytes", "same", "side", "sizes",
+        "storages",
     )  # fmt: skip
 
     def __init__(
@@ -75,6 +77,7 @@ class Look:
         self.storages = storages
         self.alike: Any = None
         self.side: Any = None
+        self.arrays: tuple[Any, ...] = ()
         self.encoded: Any = None
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from calltape_recorder.snapshot.earlier_copies import Origin
 from calltape_recorder.snapshot.look import Look
 from calltape_schema.blob import Stored
 
-__all__ = ["EncodedLeaves", "Side"]
+__all__ = ["EncodedLeaves", "Side", "split"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,11 +29,15 @@ class EncodedLeaves:
 
 
 class Side:
-    """Copied inputs or outputs of a call; ``origins`` tells of each leaf where its bytes are on the
-    tape."""
+    """Copied inputs or outputs of a call.
+
+    Attributes:
+        origins: of each leaf where its bytes are on the tape.
+        joined: the bytes of all leaves, one behind the other, if these are few; else None.
+    """
 
     # Slots, because to make a dataclass or a named tuple costs as much as to copy a tensor.
-    __slots__ = ("look", "origins", "pieces", "scalars", "structure", "wanted")
+    __slots__ = ("_pieces", "joined", "look", "origins", "scalars", "structure", "wanted")
 
     def __init__(
         self,
@@ -43,11 +47,30 @@ class Side:
         pieces: Sequence[Any],
         wanted: Wanted = True,
         origins: Sequence[Origin | None] | None = None,
+        joined: bytes | None = None,
     ) -> None:
         self.structure = structure
         self.scalars = scalars
         self.look = look
         # A tuple of bytes is nothing to Python's garbage collector, however many calls wait.
-        self.pieces = tuple(pieces)
+        self._pieces = tuple(pieces)
         self.wanted = wanted
         self.origins = origins
+        self.joined = joined
+
+    @property
+    def pieces(self) -> tuple[Any, ...]:
+        """The copy of each leaf; None if it has none."""
+        if self.joined is not None and not self._pieces:
+            self._pieces = tuple(split(self.joined, self.look.sizes))
+        return self._pieces
+
+
+def split(joined: bytes, sizes: Iterable[int]) -> list[bytearray | None]:
+    """The bytes of each leaf. Torch warns of bytes that cannot be changed."""
+    found: list[bytearray | None] = []
+    begin = 0
+    for size in sizes:
+        found.append(bytearray(joined[begin : begin + size]) if size else None)
+        begin += size
+    return found

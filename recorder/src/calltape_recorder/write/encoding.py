@@ -20,7 +20,7 @@ from calltape_recorder.snapshot.copies import joined, wait_for_copies
 from calltape_recorder.snapshot.facts import DTYPES, Facts, is_plain, leaf_document
 from calltape_recorder.snapshot.grown_copies import Grown
 from calltape_recorder.snapshot.look import Look
-from calltape_recorder.snapshot.side import EncodedLeaves, Side
+from calltape_recorder.snapshot.side import EncodedLeaves, Side, split
 from calltape_schema.blob import Stored, build_header, contiguous, stored_as
 from calltape_schema.groups import NewCall
 from calltape_schema.inputs_table import inputs_hash
@@ -165,8 +165,8 @@ class Encoder:
         header, stored, sides = alike
         for name, leaves, look, places in sides:
             if leaves.ranged:
-                pieces = [data[begin:end] if begin < end else None for begin, end in places]
-                record[name] = _tree(leaves, look, (), pieces)
+                begin = places[0][0]
+                record[name] = _tree(leaves, look, (), split(data[begin:], look.sizes))
             else:
                 record[name] = leaves.tree
         key = sides[0][1].inputs

@@ -74,6 +74,9 @@ class CallQueue:
     def __len__(self) -> int:
         return len(self._places) // _PLACES
 
+    def __bool__(self) -> bool:
+        return bool(self._places)
+
     def put(self, call: Call) -> None:
         """Adds an ended call. It takes no lock and makes no system call, unless the other thread
         has to be woken."""
@@ -84,19 +87,15 @@ class CallQueue:
             places.extend((None, None, call))
             call.__class__ = QueuedCall  # type: ignore[assignment]
         else:
-            parts = [
-                _OWN.pack(
-                    call.number, call.time_ns, call.thread, call.duration_ns, call.cost_ns,
-                    nbytes, call.is_evidence,
-                )
-            ]  # fmt: skip
+            own = _OWN.pack(
+                call.number, call.time_ns, call.thread, call.duration_ns, call.cost_ns, nbytes,
+                call.is_evidence,
+            )  # fmt: skip
             if nbytes:
-                for side in (call.inputs, call.outputs):
-                    if side is not None:
-                        parts += filter(None, side.pieces)
-            waiting = *shared, bytearray().join(parts)
-            # What waits is accounted from now on. No signal handler runs between these two.
-            call.is_accounted = True; places.extend(waiting)  # noqa: E702  # fmt: skip
+                one, two = call.inputs, call.outputs
+                own += ((one and one.joined) or b"") + ((two and two.joined) or b"")
+            # No signal handler runs between these two: nobody would be told of a call that is lost.
+            call.__class__ = QueuedCall; places.extend((*shared, own))  # type: ignore  # noqa: E702  # fmt: skip
         if len(places) >= self._most:
             self.is_full = True
         # ``is_asleep`` is set before the other thread looks a last time, so no call is left behind.
@@ -108,8 +107,10 @@ class CallQueue:
         self._places.extend((None, None, task))
         self.wake.set()
 
-    def take(self) -> QueuedCall | Task:
-        """Takes out what is first. There must be something."""
+    def take(self) -> QueuedCall | Task | None:
+        """Takes out what is first; None if there is nothing."""
+        if not self._places:
+            return None
         take = self._places.popleft
         inputs, outputs, own = take(), take(), take()
         return own if inputs is None else _unpacked(inputs, outputs, own)
@@ -127,16 +128,17 @@ def _shared(call: Call) -> tuple[Side, Side | None] | None:
     if inputs.scalars or call.error is not None or call.held:
         return None
     shared = inputs.look.side
-    if shared is None:
+    if shared is None or (inputs.look.nbytes and inputs.joined is None):
         return None
     if outputs is None:
         return (shared, None) if call.outputs_missing == "policy" else None
-    if outputs.scalars or call.outputs_missing is not None or outputs.look.side is None:
+    other = outputs.look.side
+    if other is None or (outputs.look.nbytes and outputs.joined is None):
         return None
-    return shared, outputs.look.side
+    return None if outputs.scalars or call.outputs_missing is not None else (shared, other)
 
 
-def _unpacked(inputs: Side, outputs: Side | None, own: bytearray) -> QueuedCall:
+def _unpacked(inputs: Side, outputs: Side | None, own: bytes) -> QueuedCall:
     number, time_ns, thread, duration_ns, cost_ns, nbytes, is_evidence = _OWN.unpack_from(own)
     call = QueuedCall(number, time_ns, thread)
     call.duration_ns, call.cost_ns, call.nbytes = duration_ns, cost_ns, nbytes

@@ -200,11 +200,13 @@ class Writer:
         size = 0
         task = None
         begun = time.monotonic()
-        while self.queue and len(calls) < _BATCH_CALLS and size < self._batch_bytes:
+        while len(calls) < _BATCH_CALLS and size < self._batch_bytes:
             if time.monotonic() - begun > _WORK_SECONDS:
                 sleep(_PAUSE_SECONDS)
                 begun = time.monotonic()
             item = self.queue.take()
+            if item is None:
+                break
             if isinstance(item, Task):
                 task = item
                 break

@@ -1,0 +1,133 @@
+"""What waits for the writer: in order, whole, and nothing that a garbage collector goes through."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from calltape_recorder import Novelty, record
+from calltape_recorder.write import writer
+from tests.recorder.models import Echo
+from tests.recorder.reading import read
+
+
+class Taking(nn.Module):
+    """Returns what it was given, or raises."""
+
+    def forward(self, x: Any, y: Any, raises: bool = False) -> Any:
+        if raises:
+            raise ValueError("asked to")
+        return x
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """No writer runs until this is called."""
+    waiting: list[tuple[Any, ...]] = []
+    start = writer.start_thread
+    monkeypatch.setattr(writer, "start_thread", lambda *args: waiting.append(args))
+
+    def go() -> None:
+        while waiting:
+            start(*waiting.pop())
+
+    return go
+
+
+@pytest.mark.parametrize("options", [{}, {"values": "none"}, {"outputs": False}], ids=str)
+def test_thousands_of_calls_that_wait_are_few_objects(
+    tmp_path: Path, held: Callable[[], None], options: dict[str, Any]
+) -> None:
+    model, x, y = Taking(), torch.rand(4, 8), torch.arange(20)
+    with record(model, tmp_path / "t.tape", **options) as recorder:
+        for _ in range(10):
+            model(x, y)
+        gc.collect()
+        before = len(gc.get_objects())
+        for _ in range(3000):
+            model(x, y)
+        assert len(gc.get_objects()) - before < 100
+        held()
+        assert recorder.flush()
+        assert recorder.stats().kept == 3010
+        assert recorder.stats().queued_bytes == 0
+    tape = read(tmp_path / "t.tape")
+    assert tape.numbers == list(range(3010))
+    assert not tape.damage
+
+
+def test_calls_that_wait_as_bytes_are_those_that_were_made(
+    tmp_path: Path, held: Callable[[], None]
+) -> None:
+    """Beside others: with other sizes, scalars, errors and no tensors, in any order."""
+    model = Taking()
+    kinds = itertools.cycle((0, 0, 0, 1, 0, 2, 0, 3, 4, 5))
+    sent: list[tuple[Any, Any, int]] = []
+    with record(model, tmp_path / "t.tape") as recorder:
+        for number in range(400):
+            kind = next(kinds)
+            size = 5 if kind else 4
+            x = torch.full((size, 8), float(number))
+            y: Any = torch.arange(number, number + 20) if kind != 2 else number
+            y = torch.empty(0, 3) if kind == 3 else y
+            if kind == 4:
+                with pytest.raises(ValueError, match="asked to"):
+                    model(x, y, raises=True)
+            else:
+                model(x, y)
+            sent.append((x, y, kind))
+        held()
+        assert recorder.flush()
+    tape = read(tmp_path / "t.tape")
+    assert tape.numbers == list(range(400))
+    for call, (x, y, kind) in zip(tape.calls, sent, strict=True):
+        assert torch.equal(call.input(0), x)
+        if kind != 2:
+            assert torch.equal(call.input(1), y)
+        assert (call.record.error is not None) == (kind == 4)
+        if kind != 4:
+            assert torch.equal(call.output(0), x)
+        ranges = {one.leaf: (one.min, one.max) for one in call.record.inputs.ranges or ()}
+        assert ranges.get(1) == ((int(y[0]), int(y[-1])) if kind in (0, 1, 4, 5) else None)
+
+
+def test_what_waits_as_bytes_is_evidence_and_costs_as_before(
+    tmp_path: Path, held: Callable[[], None]
+) -> None:
+    model = Echo()
+    with record(model, tmp_path / "t.tape", keep=Novelty()) as recorder:
+        for size in (3, 3, 3, 900, 900, 3):
+            model(torch.ones(size))
+        held()
+        assert recorder.flush()
+        assert recorder.stats().kept == 2
+        assert recorder.stats().in_calls_ns > 0
+    assert read(tmp_path / "t.tape").numbers == [0, 3]
+
+
+def test_what_waits_as_bytes_is_dropped_where_the_disk_takes_nothing(
+    tmp_path: Path, held: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> int:
+        raise OSError(28, "no space left on device")
+
+    model, x, y = Taking(), torch.rand(4, 8), torch.arange(20)
+    with record(model, tmp_path / "t.tape") as recorder:
+        for _ in range(300):
+            model(x, y)
+        with monkeypatch.context() as patched:
+            patched.setattr("calltape_recorder.write.disk_file.pwritev", full)
+            held()
+            recorder.flush()
+        assert recorder.stats().dropped == {"disk_full": 300}
+        assert recorder.stats().queued_bytes == 0
+        model(x, y)
+        assert recorder.flush()
+        assert recorder.stats().kept == 1
