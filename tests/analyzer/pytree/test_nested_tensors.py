@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import is_
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,13 @@ import pytest
 import torch
 
 from calltape_analyzer import InferenceError, Placeholder, Tape, open_tape, render, replay
-from calltape_analyzer.pytree.nested_tensors import check_offsets, nested_parts, nested_tensor
+from calltape_analyzer.arguments.nested_offsets import fit_offsets
+from calltape_analyzer.pytree.nested_tensors import (
+    check_offsets,
+    nested_parts,
+    nested_places,
+    nested_tensor,
+)
 from calltape_analyzer.pytree.recorded_description import describe_as_recorded, describe_result
 from calltape_analyzer.testing import call, write_tape
 from calltape_recorder import record
@@ -196,3 +203,20 @@ def test_lengths_of_another_number_of_components_are_refused(lengths: list[int])
     offsets, given = torch.tensor([0, 2, 4]), torch.tensor(lengths, dtype=torch.long)
     with pytest.raises(ValueError, match="one integer per component"):
         check_offsets(offsets, given, 4)
+
+
+@pytest.mark.parametrize("which", ["offsets", "lengths"])
+def test_what_is_no_row_of_indices_is_left_as_it_is(tmp_path: Path, which: str) -> None:
+    """Torch cannot convert each dtype that a tape may have."""
+    starts, lengths = torch.tensor([0, 1, 2]), torch.tensor([2, 3, 2])
+    narrowed = torch.nested.narrow(torch.randn(3, 5, 4), 1, starts, lengths, layout=torch.jagged)
+    with recorded(tmp_path, narrowed) as tape:
+        tree = tape.calls[0].record.inputs
+        [(node, _)] = nested_places(tree.spec().root)
+        parts = dict(zip(node.fields, node.children, strict=True))
+        tensors = [tape.calls[0].tensor("inputs", leaf) for leaf in range(len(tree.facts()))]
+    leaf = parts[which].leaf  # type: ignore[union-attr]
+    tensors[leaf] = torch.ones(len(tensors[leaf]), dtype=torch.uint8).view(torch.uint1)
+    given = list(tensors)
+    fit_offsets([node], tensors, tree.scalars)
+    assert all(map(is_, tensors, given))

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from calltape_analyzer.observing.layout import ArgumentLayout
-from calltape_analyzer.pytree.nested_tensors import check_offsets
+from calltape_analyzer.pytree.nested_tensors import check_offsets, is_row_of_indices
 from calltape_schema.objects import JAGGED_DIM
 from calltape_schema.tree import FieldsNode, ScalarNode, TensorNode
 
@@ -37,9 +37,14 @@ def fit_offsets(
             continue
         values, offsets = tensors[parts["values"]], tensors[parts["offsets"]]
         lengths = tensors[parts["lengths"]] if "lengths" in parts else None
-        if not all(hasattr(part, "dim") for part in (values, offsets)):
+        rows = [offsets] if lengths is None else [offsets, lengths]
+        if not all(hasattr(part, "dim") for part in (values, *rows)):
             continue  # a value that was not kept
-        if not 1 <= dim <= values.dim() or offsets.dim() != 1 or not len(offsets):
+        if (
+            not 1 <= dim <= values.dim()
+            or not all(map(is_row_of_indices, rows))
+            or not len(offsets)
+        ):
             continue  # no offsets fit
         if not _fit(offsets, lengths, values.shape[dim - 1]):
             made = _even(len(offsets), values.shape[dim - 1]).to(offsets)

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = [
-    "check_offsets", "is_nested_node", "is_ragged_dimension", "is_shapeless", "nested_parts",
-    "nested_places", "nested_tensor",
+    "check_offsets", "is_nested_node", "is_ragged_dimension", "is_row_of_indices", "is_shapeless",
+    "nested_parts", "nested_places", "nested_tensor",
 ]  # fmt: skip
 
 
@@ -139,15 +139,19 @@ def _check_stored(name: str, part: torch.Tensor) -> None:
         raise ValueError(f"its {name} are expanded")
 
 
-def _check_indices(offsets: torch.Tensor, lengths: torch.Tensor | None) -> None:
+def is_row_of_indices(part: torch.Tensor) -> bool:
+    """Whether a tensor has rank 1 and a dtype that torch takes for offsets and lengths."""
     import torch
 
-    of_indices = (torch.int64, torch.int32)
-    if offsets.dtype not in of_indices or offsets.dim() != 1 or not len(offsets):
+    return part.dtype in (torch.int64, torch.int32) and part.dim() == 1
+
+
+def _check_indices(offsets: torch.Tensor, lengths: torch.Tensor | None) -> None:
+    if not is_row_of_indices(offsets) or not len(offsets):
         raise ValueError("its offsets are no row of integers")
     if lengths is None:
         return
-    if lengths.dtype not in of_indices or lengths.shape != (len(offsets) - 1,):
+    if not is_row_of_indices(lengths) or len(lengths) != len(offsets) - 1:
         raise ValueError("its lengths are not one integer per component")
 
 
@@ -155,8 +159,8 @@ def check_offsets(offsets: torch.Tensor, lengths: torch.Tensor | None, size: int
     """Raises ValueError if a component would be outside of the values.
 
     Args:
-        offsets: integers of rank 1, at least one.
-        lengths: integers, one per component; None if each ends where the next one begins.
+        offsets: a row of indices, at least one.
+        lengths: a row of indices, one per component; None if each ends where the next one begins.
         size: of the values, on the axis on which the components lie.
     """
     wide = offsets.detach().long()
