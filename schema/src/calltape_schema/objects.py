@@ -15,6 +15,7 @@ import functools
 import gc
 import sys
 import types
+from abc import ABCMeta
 from collections import UserDict, UserList
 from collections.abc import Callable, Container, Mapping
 from typing import Any, Final, NamedTuple
@@ -55,7 +56,9 @@ def has_own_hash(cls: type) -> bool:
     """Whether Python code decides which hash this class has, or what it equals. It would run
     whenever the class is a key of a dict."""
     metaclass = type(cls)
-    return metaclass is not type and any(
+    if metaclass is type or metaclass is ABCMeta:  # of nearly all classes
+        return False
+    return any(
         type(class_attribute(metaclass, name)) not in _C_CODE for name in ("__hash__", "__eq__")
     )
 

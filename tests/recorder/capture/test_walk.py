@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 
 from calltape_recorder import record
 from calltape_recorder.capture import walk
+from calltape_recorder.capture.structures import spelled_out
 from calltape_recorder.capture.walk import capture_inputs, capture_output
 from tests.pytree_nodes import deregister
 from tests.recorder.calls import one
@@ -383,7 +384,7 @@ def test_scalars_count_where_children_are_alike(
     value = types.SimpleNamespace(ints=list(range(10, 810)), pairs=each)
     together = capture_output(value).tokens
     monkeypatch.setattr(walk, "_FEWEST_ALIKE", 10**9)
-    assert together == capture_output(value).tokens
+    assert spelled_out(together) == capture_output(value).tokens
 
 
 @pytest.mark.parametrize("side", ["inputs", "output"])
@@ -395,8 +396,24 @@ def test_like_children_are_noted_as_each_by_itself(
 
     def captured() -> Any:
         found = capture_inputs((value,), {}) if side == "inputs" else capture_output(value)
-        return found.tokens, [id(leaf) for leaf in found.leaves], found.scalars
+        tokens = spelled_out(found.tokens)
+        return tokens, [id(leaf) for leaf in found.leaves], found.scalars
 
     together = captured()
     monkeypatch.setattr(walk, "_FEWEST_ALIKE", 10**9)
     assert together == captured()
+
+
+def test_like_children_cost_few_tokens_and_fill_the_bound_as_others_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    many = [torch.ones(1) for _ in range(50)]
+    found = capture_inputs((many, *many[:2]), {}).tokens
+    assert len(found) < 10
+    assert len(spelled_out(found)) == 1 + 1 + 1 + 50 + 2 + 1
+    monkeypatch.setattr(walk, "MAX_TREE_NODES", 60)
+    others = [torch.ones(1) for _ in range(50)]
+    over = capture_inputs((many, others), {}).tokens
+    monkeypatch.setattr(walk, "_FEWEST_ALIKE", 10**9)
+    assert spelled_out(over) == capture_inputs((many, others), {}).tokens
+    assert any(token[0] == "opaque" for token in over if type(token) is tuple)

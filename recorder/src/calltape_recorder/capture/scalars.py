@@ -58,7 +58,7 @@ class Walk:
 
     __slots__ = (
         "context", "depth", "known", "leaves", "limit", "module_names", "nested", "path", "scalars",
-        "text", "tokens",
+        "text", "tokens", "unspelled",
     )  # fmt: skip
 
     def __init__(
@@ -73,10 +73,15 @@ class Walk:
         self.text = 0
         self.context = 0  # > 0 within the context of a custom node, which may have no tensor
         self.limit = limit  # how many tokens and scalars there may be
+        self.unspelled = 0  # how many tokens "again" stands for
         # How many objects of unknown classes are around the current value; None if the walk does
         # not look into them.
         self.nested = nested
         self.module_names = module_names
+
+    def room(self) -> int:
+        """How many tokens and scalars there may be more."""
+        return self.limit - len(self.tokens) - len(self.scalars) - self.unspelled
 
 
 Visitor = Callable[[Walk, Any], None]

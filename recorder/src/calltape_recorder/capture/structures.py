@@ -17,7 +17,7 @@ from calltape_schema.objects import NESTED_TENSOR, class_attribute, namespace_of
 from calltape_schema.packing import pack_int, pack_text
 from calltape_schema.tree import encode_structure
 
-__all__ = ["Structure", "Structures", "Wanted"]
+__all__ = ["Structure", "Structures", "Wanted", "spelled_out"]
 
 Wanted = bool | tuple[bool, ...]
 """Whether the bytes of leaves are kept: one answer for all leaves, or one answer per leaf."""
@@ -40,9 +40,11 @@ class Structure:
             they may have the values of all.
         core: what is left of it without the entries of dicts whose keys are data; None if there
             are none.
+        check: compares leaves with the latest ones by all but their sizes; None if nobody has made
+            it.
     """
 
-    __slots__ = ("classes", "core", "encoded", "keys", "told", "wanted", "withheld")
+    __slots__ = ("check", "classes", "core", "encoded", "keys", "told", "wanted", "withheld")
 
     def __init__(
         self, encoded: bytes, keys: tuple[str, ...], classes: dict[str, type],
@@ -56,6 +58,7 @@ class Structure:
         self.wanted = wanted
         self.withheld = withheld
         self.told = told
+        self.check: Callable[..., bool] | None = None
 
     def kept(self, scalars: list[Any]) -> list[Any]:
         """What the tape gets of the scalars of a call."""
@@ -101,17 +104,36 @@ class Structures:
         return self._built(tokens) if known is None else known
 
     def _built(self, tokens: tuple[Any, ...]) -> Structure:
-        builder = _Builder(tokens, self._withholding)
+        every = spelled_out(tokens)
+        known = self._known.get(every)
+        if known is not None:
+            with self._lock:
+                self._known.keep(tokens, known)
+            return known
+        builder = _Builder(every, self._withholding)
         built = builder.structure()
         with self._lock:
-            known = self._known.get(tokens)
+            known = self._known.get(every)
             if known is not None:  # another thread built it meanwhile
                 return known
             if builder.dicts:
-                built.core = self._data_keys.core_of(tokens, builder.dicts, builder.end())
-            self._known.keep(tokens, built)
+                built.core = self._data_keys.core_of(every, builder.dicts, builder.end())
+            for key in {tokens, every}:
+                self._known.keep(key, built)
         self._on_new(built)
         return built
+
+
+def spelled_out(tokens: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The tokens with all that come again."""
+    found: list[Any] = []
+    for token in tokens:
+        if type(token) is tuple and token[0] == "again":
+            _, width, times = token
+            found += found[-width:] * times
+        else:
+            found.append(token)
+    return tuple(found)
 
 
 class _At(NamedTuple):

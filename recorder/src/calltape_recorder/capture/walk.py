@@ -6,7 +6,8 @@ structures, so the document of a structure is built and validated once
 (:mod:`calltape_recorder.capture.structures`).
 
 The token of a leaf, a scalar or a fixed value is a text. Every other token is ``(kind, ...)``, with
-the number of children, keys or field names, and with the class if the format notes one.
+the number of children, keys or field names, and with the class if the format notes one. Tokens that
+come again many times in a row stand once, and ``("again", how many tokens, how often)`` after them.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def jagged(walk: Walk, value: Any) -> None:
     """Notes a nested tensor in the jagged layout. If its parts are not those that we know, it is
     noted as a tensor, of which the tape will have neither bytes nor shape."""
     parts = None if walk.context else _jagged_parts(value, of_input=walk.nested is None)
-    if parts is None or len(walk.tokens) + len(walk.scalars) + len(parts) > walk.limit:
+    if parts is None or len(parts) > walk.room():
         tensor(walk, value)
         return
     walk.tokens.append(("nested", tuple(parts)))
@@ -190,7 +191,7 @@ def _enter(walk: Walk, value: Any, count: int) -> bool:
         opaque(walk, value, "contains itself")
     elif walk.depth >= MAX_TREE_DEPTH:
         opaque(walk, value, f"nested deeper than {MAX_TREE_DEPTH} levels")
-    elif len(walk.tokens) + len(walk.scalars) + count > walk.limit:
+    elif count > walk.room():
         _note_too_long(walk, value)
     else:
         walk.path.add(id(value))
@@ -252,7 +253,7 @@ def _alike(walk: Walk, children: tuple[Any, ...]) -> int:
     if count < _FEWEST_ALIKE or walk.context:
         return 0
     cls = type(children[0])
-    room = walk.limit - len(walk.tokens) - len(walk.scalars)
+    room = walk.room()
     rows = _rows_of(cls, children, room)
     if rows is None:
         return 0
@@ -293,7 +294,8 @@ def _alike(walk: Walk, children: tuple[Any, ...]) -> int:
         return 1  # one of them came before
     walk.known.update(new)
     leaves += others
-    tokens += noted * (count - 1)
+    tokens.append(("again", len(noted), count - 1))
+    walk.unspelled += len(noted) * (count - 1) - 1
     return count
 
 
@@ -340,7 +342,7 @@ def _parts(kind: str) -> Visitor:
 
 def _mapping(walk: Walk, value: Any, held: dict[Any, Any], cls: type | None) -> None:
     # To look at a million keys would take half a second.
-    if len(walk.tokens) + len(walk.scalars) + dict.__len__(held) > walk.limit:
+    if dict.__len__(held) > walk.room():
         _note_too_long(walk, value)
         return
     items = list(dict.items(held))
@@ -444,7 +446,7 @@ class _Object:
 
     def __call__(self, walk: Walk, value: Any) -> None:
         state = self.state_of(value)
-        if len(walk.tokens) + len(walk.scalars) + len(state) > walk.limit:
+        if len(state) > walk.room():
             _note_too_long(walk, value)
             return
         attributes = dict.copy(state)  # because another thread may set some meanwhile
@@ -497,7 +499,7 @@ def _unknown(walk: Walk, value: Any) -> None:
         return
     outside = walk.limit
     if not walk.nested:
-        walk.limit = min(outside, len(walk.tokens) + len(walk.scalars) + MAX_VALUES)
+        walk.limit = min(outside, outside - walk.room() + MAX_VALUES)
     walk.nested += 1
     _fields(walk, value, "object", tuple(attributes), tuple(attributes.values()))
     walk.nested -= 1

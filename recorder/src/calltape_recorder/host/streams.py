@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from calltape_recorder.bounds import MAX_CHUNKS, MAX_TEXT_BYTES, MAX_TREE_NODES
 from calltape_recorder.call import Call
-from calltape_recorder.capture.structures import Structures, Wanted
+from calltape_recorder.capture.structures import Structures, Wanted, spelled_out
 from calltape_recorder.capture.walk import Capture, capture_output
 from calltape_recorder.host.compilers import breaks_graph, off, skip_frame
 from calltape_recorder.host.listener import Listener, begun, tell
@@ -347,7 +347,7 @@ _ONE = ("outputs", ("list", 1, None))
 def capture_chunk(value: Any) -> Capture:
     """Captures a chunk, as an output that is a list of this one chunk."""
     tokens, leaves, scalars = capture_output(value)
-    return Capture(_ONE + tokens[1:], leaves, scalars)
+    return Capture(_ONE + spelled_out(tokens[1:]), leaves, scalars)
 
 
 class Chunks:

@@ -43,8 +43,7 @@ _PART_BYTES = 64  # of a structure
 _Tensor = torch.Tensor
 _PLAIN = {torch.Tensor}
 _is_contiguous = torch.Tensor.is_contiguous
-_requires_grad = attrgetter("requires_grad")
-_device = attrgetter("device")
+_is_nested = attrgetter("is_nested")
 
 # This is no public interface of torch. Without it, every tensor is read.
 _Guards: Any = getattr(
@@ -59,7 +58,8 @@ class Alike:
     without strides. So they are made of plain tensors only, and before they are shown a leaf, its
     type is checked. They lie on the heap between the tensors of the host, and keep it from joining
     what is free beside them: those of each length of a growing cache took gigabytes of a host. So
-    many leaves have guards only if the calls before and after look the same.
+    many leaves have guards of their own only if the calls before and after look the same. If not,
+    they share guards that do not know their sizes with all leaves of the same structure.
 
     Attributes:
         known: what is known of sides with these leaves.
@@ -67,7 +67,7 @@ class Alike:
     """
 
     __slots__ = (
-        "_asks", "_check", "_context", "_copied", "_grads", "_keys", "_names", "_positional",
+        "_asks", "_check", "_context", "_copied", "_keys", "_names", "_positional", "_shared_check",
         "known", "look",
     )  # fmt: skip
 
@@ -77,7 +77,8 @@ class Alike:
         self._check: Callable[..., bool] | None = None
         if has_guards:
             self._check = _Guards(*leaves, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
-        self._grads = list(map(_requires_grad, leaves))
+        else:
+            self._shared_check = _guards_of_any_size(known.structure, leaves)
         self.known = known
         self.look = look
         look.alike = self
@@ -140,13 +141,9 @@ class Alike:
         if check is None:
             return (
                 set(map(type, leaves)) == _PLAIN
-                and keys_of_all(leaves) == self._keys
+                and not any(map(_is_nested, leaves))
+                and bool(self._shared_check(*leaves))
                 and all(map(_is_contiguous, leaves))
-                and list(map(_requires_grad, leaves)) == self._grads
-                and (
-                    not self.look.is_on_cuda
-                    or list(map(_device, leaves)) == [fact.device for fact in self.look.facts]
-                )
             )
         for leaf in leaves:
             if type(leaf) is not _Tensor or leaf.is_nested:
@@ -186,6 +183,16 @@ class Alike:
                 if size and memory.nbytes() < storage_offset(leaf) * leaf.itemsize + size:
                     return False
         return len(set(map(id, memories))) == len(memories)
+
+
+def _guards_of_any_size(structure: Structure, leaves: Sequence[Any]) -> Callable[..., bool]:
+    """Guards that know of such leaves all but sizes and strides."""
+    check = structure.check
+    if check is None or not check(*leaves):
+        any_size = [[None] * leaf.dim() for leaf in leaves]
+        guards = _Guards(*leaves, dynamic_dims_sizes=any_size, dynamic_dims_strides=any_size)
+        check = structure.check = guards.check
+    return check
 
 
 def _is_none(*_: Any) -> bool:
