@@ -176,7 +176,7 @@ class CallHandler:
             if alike is None and is_tracing():
                 pipeline.drop(call, "tracing")
                 return False
-            if _function_modes():
+            if alike is None and _function_modes():
                 # A mode such as `with torch.device(...)` intercepts even the read of a shape.
                 with torch._C.DisableTorchFunction():
                     is_recorded = self._inputs(pipeline, call, args, kwargs, kept, alike)
@@ -222,7 +222,8 @@ class CallHandler:
                     and not _function_modes()
                     and alike.is_like_single(result)
                 ):
-                    call.outputs = copied(pipeline, call, recognized(alike, [result]))
+                    same: Side | None = None if alike.look.nbytes else alike.look.side
+                    call.outputs = same or copied(pipeline, call, recognized(alike, [result]))
                 else:
                     self._outputs_of(pipeline, call, result)
             except QueueFull:

@@ -21,8 +21,10 @@ from tests.recorder.reading import read
 class Taking(nn.Module):
     """Returns what it was given, or raises."""
 
-    def forward(self, x: Any, y: Any, raises: bool = False) -> Any:
-        if raises:
+    raises = False
+
+    def forward(self, x: Any, y: Any) -> Any:
+        if self.raises:
             raise ValueError("asked to")
         return x
 
@@ -78,8 +80,10 @@ def test_calls_that_wait_as_bytes_are_those_that_were_made(
             y: Any = torch.arange(number, number + 20) if kind != 2 else number
             y = torch.empty(0, 3) if kind == 3 else y
             if kind == 4:
+                model.raises = True
                 with pytest.raises(ValueError, match="asked to"):
-                    model(x, y, raises=True)
+                    model(x, y)
+                model.raises = False
             else:
                 model(x, y)
             sent.append((x, y, kind))
@@ -96,6 +100,30 @@ def test_calls_that_wait_as_bytes_are_those_that_were_made(
             assert torch.equal(call.output(0), x)
         ranges = {one.leaf: (one.min, one.max) for one in call.record.inputs.ranges or ()}
         assert ranges.get(1) == ((int(y[0]), int(y[-1])) if kind in (0, 1, 4, 5) else None)
+
+
+@pytest.mark.parametrize("options", [{}, {"values": "none"}, {"outputs": False}], ids=str)
+def test_a_call_that_raises_between_others_that_look_the_same(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    model, x, y = Taking(), torch.arange(3), torch.arange(20)
+    with record(model, tmp_path / "t.tape", **options) as recorder:
+        for number in range(60):
+            if number % 7 == 6:
+                model.raises = True
+                with pytest.raises(ValueError, match="asked to"):
+                    model(x, y)
+                model.raises = False
+            elif number % 7 == 5:
+                model((x, y), y)
+            else:
+                model(x, y)
+        assert recorder.flush()
+        assert recorder.stats().kept == 60
+        assert recorder.stats().dropped == {}
+    tape = read(tmp_path / "t.tape")
+    assert not tape.damage
+    assert [call.record.error is not None for call in tape.calls] == [n % 7 == 6 for n in range(60)]
 
 
 def test_what_waits_as_bytes_is_evidence_and_costs_as_before(

@@ -84,7 +84,8 @@ class Alike:
         look.alike = self
         if look.nbytes < FEWEST_BYTES and not look.is_on_cuda:
             look.arrays = tuple([array_type(size) if size else None for size in look.sizes])
-            look.side = Side(known.structure, [], look, (), known.structure.wanted)
+            nothing = [None] * len(look.sizes)
+            look.side = Side(known.structure, [], look, nothing, known.structure.wanted)
         self._positional = -1
         self._names: tuple[str, ...] = ()
         self._context: Context | None = None

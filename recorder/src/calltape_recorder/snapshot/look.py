@@ -54,7 +54,7 @@ class Look:
         nbytes: of all copies.
         is_on_cuda: whether any leaf is copied from a CUDA device.
         alike: recognizes leaves that look the same, if they came twice in a row.
-        side: a side without scalars and pieces, if others look the same and little host memory is
+        side: a side without scalars and copies, if others look the same and little host memory is
             copied of them; else None.
         arrays: then, the ctypes array of each leaf that is copied, or None.
         encoded: the leaf records, and what else the encoder makes of the facts.

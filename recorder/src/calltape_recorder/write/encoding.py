@@ -101,7 +101,7 @@ class Encoder:
         self._leaves: Remembered[Any, EncodedLeaves] = Remembered(
             MAX_LEAVES_KNOWN, lambda key, _: len(key[1])
         )
-        self._alike: Remembered[tuple[Side, Side | None], _Alike] = Remembered(
+        self._alike: Remembered[tuple[Side | None, Side | None], _Alike] = Remembered(
             MAX_LEAVES_KNOWN, lambda both, _: sum([len(one.look.facts) for one in both if one])
         )
         self._headers: Remembered[Any, bytes] = Remembered(
@@ -116,6 +116,8 @@ class Encoder:
             file: the number of the file that it is for. Bytes that are in this file already are
                 referred to. None for a file of which no call may refer to another.
         """
+        if call.joined is not None:
+            return self._encode_alike(call, call.joined)
         inputs, outputs = call.inputs, call.outputs
         assert inputs is not None
         record: dict[str, Any] = {"time_ns": call.time_ns, "thread": call.thread}
@@ -125,8 +127,6 @@ class Encoder:
             record["error"] = {"type": call.error[0], "message": pack_text(call.error[1])}
         if call.outputs_missing is not None:
             record["outputs_missing"] = call.outputs_missing
-        if call.joined is not None:
-            return self._encode_alike(call, record)
         sides = [inputs] if outputs is None else [inputs, outputs]
         for side in sides:
             wait_for_copies(side.pieces)
@@ -152,16 +152,18 @@ class Encoder:
             checksum = crc32(part, checksum)
         return NewCall(call.number, record, key, blob, checksum, scalars)
 
-    def _encode_alike(self, call: QueuedCall, record: dict[str, Any]) -> NewCall:
-        """A call of which the bytes of all leaves are one piece."""
-        inputs, outputs, data = call.inputs, call.outputs, call.joined
-        assert inputs is not None
-        assert data is not None
-        both = inputs, outputs  # other calls have the same objects
+    def _encode_alike(self, call: QueuedCall, data: bytes) -> NewCall:
+        """A call with the bytes of all its leaves, and nothing else of its own but times."""
+        both = call.inputs, call.outputs  # other calls have the same objects
         alike = self._alike.get(both)
         if alike is None:
             alike = self._new_alike(*both)
             self._alike.keep(both, alike)
+        record: dict[str, Any] = {
+            "time_ns": call.time_ns, "thread": call.thread, "duration_ns": call.duration_ns,
+        }  # fmt: skip
+        if call.outputs_missing is not None:
+            record["outputs_missing"] = call.outputs_missing
         header, stored, sides = alike
         for name, leaves, look, places in sides:
             if leaves.ranged:
