@@ -134,7 +134,7 @@ def copied(pipeline: Pipeline, call: Call, side: Seen) -> Side:
     if scalars:
         nbytes += _SCALAR_BYTES * len(scalars)
         nbytes += sum([len(value) for value in scalars if type(value) in (str, bytes)])
-    if look.nbytes >= FEWEST_BYTES:
+    if look.nbytes >= FEWEST_BYTES and structure.wanted:
         pieces, origins = _large(pipeline, call, leaves, look, nbytes)
         return Side(structure, scalars, look, pieces, structure.wanted, origins)
     if nbytes and not pipeline.ledger.reserve(call, nbytes):

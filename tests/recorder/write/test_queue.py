@@ -102,6 +102,22 @@ def test_calls_that_wait_as_bytes_are_those_that_were_made(
         assert ranges.get(1) == ((int(y[0]), int(y[-1])) if kind in (0, 1, 4, 5) else None)
 
 
+def test_ids_that_are_copied_for_their_range_alone_are_not_remembered(tmp_path: Path) -> None:
+    model, ids = Taking(), torch.arange(2000)
+    with record(model, tmp_path / "t.tape", values="none") as recorder:
+        for number in range(40):
+            model(ids + number, ids.int())
+        pipeline: Any = recorder._handler.pipeline
+        assert not pipeline.earlier_copies._known
+        assert recorder.flush()
+        assert recorder.stats().kept == 40
+    tape = read(tmp_path / "t.tape")
+    for number, call in enumerate(tape.calls):
+        found = [(one.min, one.max) for one in call.record.inputs.ranges or ()]
+        assert found == [(number, number + 1999), (0, 1999)]
+        assert call.record.blob is None
+
+
 @pytest.mark.parametrize("options", [{}, {"values": "none"}, {"outputs": False}], ids=str)
 def test_a_call_that_raises_between_others_that_look_the_same(
     tmp_path: Path, options: dict[str, Any]

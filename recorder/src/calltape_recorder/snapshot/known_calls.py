@@ -40,6 +40,9 @@ _OWN_PARTS = 4  # what one takes beside its row
 _FEW = 16  # leaves of one side
 _PART_BYTES = 64  # of a structure
 
+# Ids of which only the range is kept are copied for it, and not remembered: no tape has them.
+_MOST_BYTES_OF_RANGES = 64 * 1024
+
 _Tensor = torch.Tensor
 _PLAIN = {torch.Tensor}
 _is_contiguous = torch.Tensor.is_contiguous
@@ -82,7 +85,9 @@ class Alike:
         self.known = known
         self.look = look
         look.alike = self
-        if look.nbytes < FEWEST_BYTES and not look.is_on_cuda:
+        if not look.is_on_cuda and look.nbytes < (
+            FEWEST_BYTES if known.structure.wanted else _MOST_BYTES_OF_RANGES
+        ):
             look.arrays = tuple([array_type(size) if size else None for size in look.sizes])
             nothing = [None] * len(look.sizes)
             look.side = Side(known.structure, [], look, nothing, known.structure.wanted)
