@@ -124,8 +124,9 @@ def copied(pipeline: Pipeline, call: Call, side: Seen) -> Side:
             alike = None
     if alike is not None and alike.has_memory_of(leaves):
         look = alike.look
-        if look.side is not None and not look.nbytes and not scalars:
-            return look.side  # type: ignore[no-any-return]
+        same: Side | None = look.side  # read once: another thread may forget it
+        if same is not None and not look.nbytes and not scalars:
+            return same
     else:
         look = look_at(leaves, structure.wanted)
         if leaves and known is not None:
@@ -140,9 +141,8 @@ def copied(pipeline: Pipeline, call: Call, side: Seen) -> Side:
     if nbytes and not pipeline.ledger.reserve(call, nbytes):
         _make_room(pipeline, call, nbytes)
     if look.side is not None:
-        return Side(
-            structure, scalars, look, (), structure.wanted, None, joined_bytes(leaves, look)
-        )
+        few = joined_bytes(leaves, look)
+        return Side(structure, scalars, look, (), structure.wanted, joined=few)
     pieces = copy_leaves(leaves, look, pipeline.buffers)
     return Side(structure, scalars, look, pieces, structure.wanted)
 

@@ -87,8 +87,8 @@ SharedKeys: TypeAlias = tuple[str | None, ...] | None
 none."""
 
 
-_AlikeSide: TypeAlias = "tuple[str, EncodedLeaves, Look, list[tuple[int, int]]]"
-"""Its name, what was encoded of it, and where each leaf is in the bytes of the call."""
+_AlikeSide: TypeAlias = "tuple[str, EncodedLeaves, Look, int]"
+"""Its name, what was encoded of it, its look, and where it begins in the bytes of the call."""
 _Alike: TypeAlias = "tuple[bytes, list[tuple[int, int]], list[_AlikeSide]]"
 """What calls with the same two sides share: the header of the blob, where the bytes behind it are
 in those of the call, and the sides."""
@@ -165,9 +165,8 @@ class Encoder:
         if call.outputs_missing is not None:
             record["outputs_missing"] = call.outputs_missing
         header, stored, sides = alike
-        for name, leaves, look, places in sides:
+        for name, leaves, look, begin in sides:
             if leaves.ranged:
-                begin = places[0][0]
                 record[name] = _tree(leaves, look, (), split(data[begin:], look.sizes))
             else:
                 record[name] = leaves.tree
@@ -186,13 +185,13 @@ class Encoder:
             if side is None:
                 continue
             leaves, places = self._leaves_of(side), []
+            known.append(leaves)
+            sides.append((name, leaves, side.look, end))
             for size in side.look.sizes:
                 places.append((end, end + size))
                 end += size
             for key, leaf in zip(leaves.header, leaves.stored, strict=True):
                 stored[key] = places[leaf]
-            known.append(leaves)
-            sides.append((name, leaves, side.look, places))
         header = self._header(known, dict(stored), {}) if stored else b""
         return header, _side_by_side(stored.values()), sides
 
