@@ -34,7 +34,7 @@ _LARGE_BYTES = 1024 * 1024
 _PLACES = 3  # of a call or a task
 
 # Number, times, thread, cost and reserved bytes of a call, and whether it is evidence.
-_OWN = struct.Struct("<6q?")
+_OWN = struct.Struct("<qqQqqq?")
 
 
 class Task:
