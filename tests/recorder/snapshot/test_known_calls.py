@@ -82,7 +82,7 @@ def test_what_looks_different_is_not_recognized(name: str, grad: bool) -> None:
 
 @pytest.mark.parametrize("grad", [True, False])
 @pytest.mark.parametrize("name", [name for name in UNLIKE if not name.startswith("another")])
-def test_many_leaves_of_the_same_sizes_are_recognized_without_guards(name: str, grad: bool) -> None:
+def test_many_leaves_of_the_same_sizes_share_guards(name: str, grad: bool) -> None:
     plain = [torch.randn(4, 8) for _ in range(17)]
     with torch.set_grad_enabled(grad):
         many = learned(plain, structure_of(17))
@@ -94,6 +94,21 @@ def test_many_leaves_of_the_same_sizes_are_recognized_without_guards(name: str, 
         assert parts_of(many.look) == parts_of(look_at(leaves, True))
         assert not fits(many, [UNLIKE[name], *leaves[1:]])
         assert not fits(many, [*leaves[:-1], UNLIKE[name]])
+
+
+def test_leaves_of_any_size_share_guards() -> None:
+    structure = structure_of(20)
+    checks = []
+    for length in range(3, 9):
+        repeat = learned([torch.ones(length) for _ in range(20)], structure)
+        assert repeat is not None
+        assert fits(repeat, [torch.zeros(length) for _ in range(20)])
+        checks.append(repeat._shared_check)
+    assert all(check is structure.check for check in checks)
+    doubles = learned([torch.ones(3).double() for _ in range(20)], structure)
+    assert doubles is not None
+    assert structure.check is not checks[0]
+    assert not doubles.is_like([torch.ones(3) for _ in range(20)])
 
 
 @pytest.mark.parametrize("count", [3, 17])
