@@ -16,7 +16,7 @@ import torch
 from calltape_recorder.bounds import MAX_ERROR_CHARACTERS, MAX_UNHELD_ERROR_CHARACTERS
 from calltape_recorder.call import Call
 from calltape_recorder.capture.call_view import CallView
-from calltape_recorder.capture.known_classes import type_name
+from calltape_recorder.capture.names import type_name
 from calltape_recorder.capture.structures import Structure
 from calltape_recorder.capture.walk import Capture, capture_output
 from calltape_recorder.host.compilers import dispatch_modes, is_tracing

@@ -16,16 +16,16 @@ from typing import Any
 from typing_extensions import Self, Unpack
 
 from calltape_recorder.bounds import MAX_CLASSES, MAX_NAMES_TRIED
-from calltape_recorder.capture.keys import ModuleNames
+from calltape_recorder.capture.names import ModuleNames
 from calltape_recorder.capture.structures import Structure
 from calltape_recorder.control import ControlFile
 from calltape_recorder.handler import CallHandler
 from calltape_recorder.host import lifecycle
-from calltape_recorder.host.blind_spots import blind_spots
 from calltape_recorder.host.hooks import HookPair
 from calltape_recorder.host.listener import Attachment
 from calltape_recorder.host.method import ReplacedMethod
 from calltape_recorder.host.target import (
+    blind_spots,
     check_target,
     describe_target,
     original_of,
@@ -34,8 +34,9 @@ from calltape_recorder.host.target import (
 from calltape_recorder.keep.ledger import State, Stats
 from calltape_recorder.keep.policies import Rate
 from calltape_recorder.options import Keywords, absolute_path, check_options
-from calltape_recorder.pipeline import Pipeline, child_path, free_path
+from calltape_recorder.pipeline import Pipeline
 from calltape_recorder.threads import RLock, value_of
+from calltape_recorder.write.disk_file import free_path
 from calltape_recorder.write.notices import say, say_kept
 from calltape_schema import TapeError
 from calltape_schema.empty_tapes import why_empty
@@ -276,7 +277,8 @@ class Recorder:
 
     def _pipeline_of_child(self) -> Pipeline:
         # If a file of that name exists, an earlier process had the same number, and it stays.
-        pipeline = self._pipeline_at(child_path(self.path), overwrite=False)
+        path = free_path(f"{self.path.removesuffix('.tape')}-p{os.getpid()}")
+        pipeline = self._pipeline_at(path, overwrite=False)
         self.path = pipeline.segments.first_path
         if self._control is not None:
             self._control = self._control.renewed()

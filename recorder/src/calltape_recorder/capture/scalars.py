@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from calltape_recorder.bounds import MAX_INT_BITS, MAX_NAME_CHARACTERS, MAX_TEXT_BYTES
-from calltape_recorder.capture.keys import ModuleNames
+from calltape_recorder.capture.names import ModuleNames
 from calltape_schema.bounds import MAX_STRING_BYTES
 from calltape_schema.objects import (
     dict_of,

@@ -7,8 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 from calltape_recorder.bounds import MAX_NAME_CHARACTERS, MAX_STRUCTURES
 from calltape_recorder.capture.contexts import context_document
-from calltape_recorder.capture.keys import MODULE, Core, DataKeys, End, PlacedDict
-from calltape_recorder.capture.known_classes import type_name
+from calltape_recorder.capture.names import MODULE, Core, DataKeys, End, PlacedDict, type_name
 from calltape_recorder.capture.withholding import Degree, Withholding, data_lists, is_name
 from calltape_recorder.remembered import Remembered
 from calltape_recorder.threads import RLock

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from calltape_recorder.capture.known_classes import type_name
+from calltape_recorder.capture.names import type_name
 from calltape_schema.bounds import MAX_RANK
 from calltape_schema.objects import class_attribute, name_of
 

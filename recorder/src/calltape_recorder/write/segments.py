@@ -13,7 +13,7 @@ from calltape_recorder.keep.ledger import Ledger
 from calltape_recorder.options import Options
 from calltape_recorder.threads import RLock
 from calltape_recorder.write.closed_segments import ClosedSegments, Gone
-from calltape_recorder.write.disk_file import TapeFile
+from calltape_recorder.write.disk_file import TapeFile, next_file
 from calltape_recorder.write.notices import Notices
 from calltape_schema import TapeError
 from calltape_schema.end import Coverage, Dump
@@ -282,19 +282,16 @@ class Segments:
     def _begin_next(self, first: int) -> TapeFile:
         """Begins the next file, whose first call is ``first``."""
         assert self._manifest is not None
-        while True:
-            path = f"{self._stem}-{self._number + 1:05d}.tape"
-            try:
-                tape = TapeFile(path, overwrite=False, mode=self._options.file_mode)
-            except TapeError as error:
-                if error.kind != "exists":
-                    cause = error.__context__
-                    number = cause.errno if isinstance(cause, OSError) else None
-                    raise OSError(number or errno.EIO, str(error)) from None
-                self._number += 1
-                continue
-            break
-        self._number += 1
+        before = self._number
+        try:
+            tape, self._number = next_file(
+                lambda number: f"{self._stem}-{number:05d}.tape", before + 1,
+                overwrite=False, mode=self._options.file_mode,
+            )  # fmt: skip
+        except TapeError as error:
+            cause = error.__context__
+            number = cause.errno if isinstance(cause, OSError) else None
+            raise OSError(number or errno.EIO, str(error)) from None
         segment = Segment(number=self._number, first_call=first)
         changed = {"segment": segment, "created_ns": time.time_ns()}
         try:
@@ -302,7 +299,7 @@ class Segments:
         except BaseException:
             tape.close()
             tape.remove()
-            self._number -= 1
+            self._number = before
             raise
         self._tape = tape
         self._began = time.monotonic()
