@@ -20,8 +20,7 @@ from calltape_recorder.capture.names import type_name
 from calltape_recorder.capture.structures import Structure
 from calltape_recorder.capture.walk import Capture, capture_output
 from calltape_recorder.host.compilers import dispatch_modes, is_tracing
-from calltape_recorder.keep.admission import Admission
-from calltape_recorder.keep.policies import EVIDENCE
+from calltape_recorder.keep.policies import EVIDENCE, Admission
 from calltape_recorder.pipeline import Pipeline
 from calltape_recorder.sides import (
     Kept,

@@ -19,9 +19,8 @@ from calltape_recorder.capture.names import ModuleNames
 from calltape_recorder.capture.structures import Structure, Structures
 from calltape_recorder.capture.withholding import Withholding, strange_patterns, unmatched_words
 from calltape_recorder.host.target import describe_producer, rank_now
-from calltape_recorder.keep.admission import Admission, Answer
 from calltape_recorder.keep.ledger import Ledger, State, Stats
-from calltape_recorder.keep.policies import Every, Rate, start_over
+from calltape_recorder.keep.policies import Admission, Answer, Every, Rate, start_over
 from calltape_recorder.keep.unkept import UnkeptCounter
 from calltape_recorder.options import Options
 from calltape_recorder.snapshot.copies import release
