@@ -154,21 +154,17 @@ def carried_on(listener: Listener, call: Call, value: Any, *, alone: bool) -> An
     """
     previous = off(None)
     try:
-        return _carried_on(listener, call, value, alone)
+        kind = KINDS[id(type(value))]
+        if not alone or not _is_new(value, kind):
+            note_unfinished(call, value)
+            tell(listener.finish, listener, call, value)
+            return value
+        opening = _Opening(listener, None, (), {}, call, value)
+        outer = _named(_WAYS[kind](opening), value)
+        _watches.add(weakref.ref(outer, opening.abandon))
+        return outer
     finally:
         off(previous)
-
-
-def _carried_on(listener: Listener, call: Call, value: Any, alone: bool) -> Any:
-    kind = KINDS[id(type(value))]
-    if not alone or not _is_new(value, kind):
-        note_unfinished(call, value)
-        tell(listener.finish, listener, call, value)
-        return value
-    opening = _Opening(listener, None, (), {}, call, value)
-    outer = _named(_WAYS[kind](opening), value)
-    _watches.add(weakref.ref(outer, opening.abandon))
-    return outer
 
 
 _watches: set[Any] = set()

@@ -63,14 +63,6 @@ def say_kept() -> None:
             _put(*_kept.popleft())
 
 
-def _say_on_stderr(text: str) -> None:
-    """Writes a line to stderr, if nobody handles the log and nobody forbade it: where Python itself
-    prints nothing but warnings."""
-    shows_warnings = logging.lastResort is not None and _log.isEnabledFor(logging.WARNING)
-    if shows_warnings and not _log.hasHandlers():
-        _write(f"calltape, process {os.getpid()}: {text}")
-
-
 def _put(level: int, line: str) -> None:
     with contextlib.suppress(Exception):
         _log.log(level, "%s", line)
@@ -136,8 +128,10 @@ class Notices:
             if more:
                 text += f" (and {more} times before, within a minute each)"
             say(level, text)
-            if kind == BEGINNING:
-                _say_on_stderr(text)
+            # Where Python itself prints nothing but warnings, and nobody forbade these.
+            shows_warnings = logging.lastResort is not None and _log.isEnabledFor(logging.WARNING)
+            if kind == BEGINNING and shows_warnings and not _log.hasHandlers():
+                _write(f"calltape, process {os.getpid()}: {text}")
 
     def forget(self) -> None:
         """Lets trouble be said again, because it was over: at most once a minute."""
