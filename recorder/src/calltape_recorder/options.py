@@ -371,9 +371,11 @@ class Options(BaseModel):
     @field_validator("control", mode="before")
     @classmethod
     def _is_absolute(cls, path: Any) -> str | None:
-        if path == "":
+        if path is None:
+            return None
+        if path == "" or not isinstance(path, (str, os.PathLike)):
             raise ValueError
-        return None if path is None else absolute_path(path)
+        return absolute_path(path)
 
     @model_validator(mode="after")
     def _may_delete(self) -> Self:

@@ -90,7 +90,7 @@ class Recorder:
         self._forks: int | None = None  # of this process, before a module was attached
         self._target: Target | None = None
         self._names = ModuleNames()
-        self._control = None if chosen.control is None else ControlFile(os.fspath(chosen.control))
+        self._control = None if chosen.control is None else ControlFile(chosen.control)
         # These two hold in a forked child as well, from its first call.
         self._paused = False
         self._rate: float | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
@@ -22,6 +23,7 @@ _dtype_of, _shape_of = _Base.dtype.__get__, _Base.shape.__get__  # a property ma
 _dtype, _shape = attrgetter("dtype"), attrgetter("shape")
 
 
+@dataclass(eq=False, slots=True)
 class CallView:
     """One call, before the model runs.
 
@@ -33,18 +35,12 @@ class CallView:
         scalars: the values of its scalars, in order.
     """
 
-    __slots__ = ("args", "kwargs", "number", "row", "scalars", "structure")
-
-    def __init__(
-        self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any], structure: Structure,
-        row: Row, scalars: list[Any],
-    ) -> None:  # fmt: skip
-        self.number = number
-        self.args = args
-        self.kwargs = kwargs
-        self.structure = structure
-        self.row = row
-        self.scalars = scalars
+    number: int
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    structure: Structure
+    row: Row
+    scalars: list[Any]
 
     @property
     def likeness(self) -> bytes | int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from calltape_recorder.bounds import MAX_AHEAD_FILES
 from calltape_recorder.call import Call
@@ -27,6 +28,7 @@ __all__ = ["UNDER_WAY", "WriteAhead"]
 UNDER_WAY = "under way"
 
 
+@dataclass(eq=False)
 class WriteAhead:
     """The files of calls under way.
 
@@ -41,21 +43,14 @@ class WriteAhead:
         file_mode: the permissions of the files.
     """
 
-    def __init__(
-        self,
-        stem: str,
-        manifest: Callable[[], Manifest],
-        complain: Callable[[str, BaseException], None],
-        budget: DiskBudget,
-        overwrite: bool,
-        file_mode: int,
-    ) -> None:
-        self._stem = stem
-        self._manifest = manifest
-        self._complain = complain
-        self._budget = budget
-        self._overwrite = overwrite
-        self._file_mode = file_mode
+    stem: str
+    manifest: Callable[[], Manifest]
+    complain: Callable[[str, BaseException], None]
+    budget: DiskBudget
+    overwrite: bool
+    file_mode: int
+
+    def __post_init__(self) -> None:
         # Their changes are one step each, so no thread waits for another one.
         self._idle: list[_File] = []
         self._files: list[_File] = []
@@ -72,7 +67,7 @@ class WriteAhead:
             call.outputs_missing = UNDER_WAY
             file.write(call)
         except Exception as error:
-            self._complain("inputs could not be written ahead", error)
+            self.complain("inputs could not be written ahead", error)
         finally:
             call.outputs_missing = None
         if self._is_closed:  # meanwhile, so nobody may tell that this call ends
@@ -88,7 +83,7 @@ class WriteAhead:
                 file.clear()
         except Exception as error:  # it is tried again before the next use
             if not self._is_closed:
-                self._complain("a file of inputs written ahead could not be emptied", error)
+                self.complain("a file of inputs written ahead could not be emptied", error)
         self._idle.append(file)
         if self._is_closed:
             self._close_idle()
@@ -113,7 +108,7 @@ class WriteAhead:
             return self._idle.pop()
         if len(self._files) >= MAX_AHEAD_FILES:
             raise RuntimeError(f"more than {MAX_AHEAD_FILES} calls are under way")
-        file = _File(self._new_tape, self._manifest(), self._budget)
+        file = _File(self._new_tape, self.manifest(), self.budget)
         self._files.append(file)
         if self._is_closed:  # meanwhile, so it may have been overlooked
             file.remove()
@@ -122,8 +117,8 @@ class WriteAhead:
     def _new_tape(self) -> TapeFile:
         # Each number is used once: with overwrite, the file of another call could be replaced.
         tape, _ = next_file(
-            lambda _: f"{self._stem}.ahead-{next(self._numbers)}.tape",
-            0, self._overwrite, self._file_mode,
+            lambda _: f"{self.stem}.ahead-{next(self._numbers)}.tape",
+            0, self.overwrite, self.file_mode,
         )  # fmt: skip
         return tape
 

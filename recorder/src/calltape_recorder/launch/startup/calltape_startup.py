@@ -210,7 +210,9 @@ class _Lookout:
             is_new = module is not None
             if self._done and not is_new:
                 return True
-            found = self._find(self._modules() if module is None else [module])
+            modules = self._modules() if module is None else [module]
+            targets = (resolve(one, self._attribute) for one in modules)
+            found = next((target for target in targets if target is not None), None)
             if found is None:
                 return self._done
             self._found = True
@@ -253,13 +255,6 @@ class _Lookout:
     def _fail(self, error: Exception) -> None:
         _say(f"{self.module}:{self._attribute} is not recorded: {error}")
         self._done = self._arrived = True  # so that it is said once
-
-    def _find(self, modules: list[ModuleType]) -> Found | None:
-        for module in modules:
-            found = resolve(module, self._attribute)
-            if found is not None:
-                return found
-        return None
 
     def _modules(self) -> list[ModuleType]:
         """The modules that may have the target: its module, and the script if it is this module."""
