@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -40,7 +41,6 @@ __all__ = [
 _cuda: Any = torch.cuda  # it has no types
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 _PORTABLE = 1  # cudaHostRegisterPortable: pinned memory for all devices
-_library: Any = None
 
 Copier = Callable[[int, int, int, int], int]
 """Enqueues a copy to host memory: address there, address on the device, bytes, stream. The result
@@ -75,36 +75,27 @@ def unpin(address: int) -> None:
 def relaxed() -> Iterator[None]:
     """Lets this thread wait for events and ask for memory while another one captures a CUDA graph.
     Otherwise either would make the capture fail."""
-    before = _exchange_mode(_RELAXED)
+    driver, mode = _driver(), ctypes.c_int(_RELAXED)
+    if driver is None:
+        yield
+        return
+    driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
     try:
         yield
-    finally:
-        if before is not None:
-            _exchange_mode(before)
+    finally:  # what is exchanged is the mode from before
+        driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
 
 
-def _exchange_mode(mode: int) -> int | None:
-    driver = _driver()
-    if driver is None:
-        return None
-    value = ctypes.c_int(mode)
-    driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(value))
-    return value.value
-
-
+@functools.cache
 def _driver() -> Any:
-    global _library
-    if _library is None:
-        name = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
-        try:
-            library = ctypes.CDLL(name)
-            library.cuMemcpyDtoHAsync_v2.argtypes = (
-                ctypes.c_void_p, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p,
-            )  # fmt: skip
-            _library = library
-        except (OSError, AttributeError):
-            _library = False
-    return _library or None
+    try:
+        library = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+        library.cuMemcpyDtoHAsync_v2.argtypes = (
+            ctypes.c_void_p, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p,
+        )  # fmt: skip
+    except (OSError, AttributeError):
+        return None
+    return library
 
 
 # Pinned host memory that devices copy to, and that comes back when their copies are done.
@@ -273,9 +264,6 @@ def _give_back(memory: Any, pool: Buffers) -> None:
         pool.give_back(memory)
 
 
-# it has no types
-_streams: dict[int, Any] = {}
-
 Source = tuple[int, int]
 """The address and the size of bytes on a device."""
 
@@ -370,8 +358,6 @@ def _on(device: int) -> contextlib.AbstractContextManager[Any]:
     return _cuda.device(device)  # type: ignore[no-any-return]
 
 
+@functools.cache
 def _stream_of(device: int) -> Any:
-    stream = _streams.get(device)
-    if stream is None:
-        stream = _streams[device] = _cuda.Stream(device)
-    return stream
+    return _cuda.Stream(device)
