@@ -15,12 +15,11 @@ import torch
 
 from calltape_recorder.bounds import MAX_ERROR_CHARACTERS, MAX_UNHELD_ERROR_CHARACTERS
 from calltape_recorder.call import Call
-from calltape_recorder.capture.call_view import CallView
 from calltape_recorder.capture.names import type_name
 from calltape_recorder.capture.structures import Structure
 from calltape_recorder.capture.walk import Capture, capture_output
 from calltape_recorder.host.compilers import dispatch_modes, is_tracing
-from calltape_recorder.keep.policies import EVIDENCE, Admission
+from calltape_recorder.keep.policies import EVIDENCE, Admission, CallView
 from calltape_recorder.pipeline import Pipeline
 from calltape_recorder.sides import (
     Kept,

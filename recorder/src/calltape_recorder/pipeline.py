@@ -14,13 +14,12 @@ from dataclasses import replace
 
 from calltape_recorder.bounds import MAX_REMEMBER_SECONDS, REMEMBER_SECONDS
 from calltape_recorder.call import Call
-from calltape_recorder.capture.call_view import CallView
 from calltape_recorder.capture.names import ModuleNames
 from calltape_recorder.capture.structures import Structure, Structures
 from calltape_recorder.capture.withholding import Withholding, strange_patterns, unmatched_words
 from calltape_recorder.host.target import describe_producer, rank_now
 from calltape_recorder.keep.ledger import Ledger, State, Stats
-from calltape_recorder.keep.policies import Admission, Answer, Every, Rate, start_over
+from calltape_recorder.keep.policies import Admission, Answer, CallView, Every, Rate, start_over
 from calltape_recorder.keep.unkept import UnkeptCounter
 from calltape_recorder.options import Options
 from calltape_recorder.snapshot.copies import release

@@ -286,19 +286,16 @@ class Recorder:
 
     def _attached(self, module: Any, pipeline: Pipeline) -> Attachment:
         via = self._options.via
-        try:
-            attachment: Attachment
-            if via == "method":
-                attachment = ReplacedMethod(module, self._options.method, self._handler)
-            else:
+        attachment: Attachment
+        if via == "method":
+            attachment = ReplacedMethod(module, self._options.method, self._handler)
+        else:
+            try:
                 attachment = HookPair(module, self._handler)
-        except Exception as error:
-            if via == "method":
-                raise
-            raise TapeError(
-                "usage", f"a {type(module).__name__} takes no recorder: {error}", path=self.path,
-                advice='pass via="method", or record a module around it',
-            ) from None  # fmt: skip
+            except Exception as error:
+                reason = f"a {type(module).__name__} takes no recorder: {error}"
+                advice = 'pass via="method", or record a module around it'
+                raise TapeError("usage", reason, path=self.path, advice=advice) from None
         for says in blind_spots(module, via):
             pipeline.notices.warn(says)
         return attachment

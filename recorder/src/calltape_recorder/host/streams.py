@@ -13,6 +13,7 @@ import sys
 import types
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from calltape_recorder.call import Call
@@ -75,30 +76,25 @@ ONE_REFERENCE = _one_reference()
 """The result of ``sys.getrefcount(local)`` for an object that only a local variable holds."""
 
 
+@dataclass(eq=False, slots=True)
 class _Opening:
     """All that is needed to start a call. After the start it holds none of it any more."""
 
-    __slots__ = ("_args", "_call", "_function", "_inner", "_kwargs", "listener")
-
-    def __init__(
-        self, listener: Listener, function: Callable[..., Any] | None, args: tuple[Any, ...],
-        kwargs: dict[str, Any], call: Call | None = None, inner: Any = None,
-    ) -> None:  # fmt: skip
-        self.listener = listener
-        self._function = function
-        self._args = args
-        self._kwargs = kwargs
-        self._call = call
-        self._inner = inner
+    listener: Listener
+    function: Callable[..., Any] | None
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    call: Call | None = None
+    inner: Any = None
 
     @skip_frame
     def open(self) -> tuple[Call | None, Any]:
         """The record of the call, and the host's own coroutine or generator, which has not
         started."""
-        function, args, kwargs = self._function, self._args, self._kwargs
-        call, inner = self._call, self._inner
-        self._function = self._call = self._inner = None
-        self._args, self._kwargs = (), {}
+        function, args, kwargs = self.function, self.args, self.kwargs
+        call, inner = self.call, self.inner
+        self.function = self.call = self.inner = None
+        self.args, self.kwargs = (), {}
         if function is not None:
             call = begun(self.listener, args, kwargs)
             inner = function(*args, **kwargs)
@@ -113,8 +109,8 @@ class _Opening:
         """The object that the host was given is gone. If it was never started, the call ends
         here."""
         _watches.discard(watch)
-        call, inner = self._call, self._inner
-        self._call = self._inner = None
+        call, inner = self.call, self.inner
+        self.call = self.inner = None
         if inner is not None and type(inner) is types.CoroutineType:
             inner.close()  # Python warned of the outer coroutine already, and must not warn twice
         if call is not None:

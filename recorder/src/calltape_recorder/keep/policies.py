@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
 from calltape_recorder.bounds import MAX_POLICY_STRUCTURES
-from calltape_recorder.capture.call_view import CallView
+from calltape_recorder.capture.structures import Structure
 from calltape_recorder.keep.ledger import Ledger
+from calltape_recorder.snapshot.facts import Row
 from calltape_recorder.snapshot.known_calls import KnownCalls
 from calltape_recorder.threads import Count, RLock
 from calltape_schema import TapeError
@@ -27,6 +28,7 @@ __all__ = [
     "EVIDENCE",
     "Admission",
     "Answer",
+    "CallView",
     "Decider",
     "Every",
     "First",
@@ -38,6 +40,43 @@ __all__ = [
     "When",
     "start_over",
 ]
+
+
+@dataclass(eq=False, slots=True)
+class CallView:
+    """One call, before the model runs.
+
+    Attributes:
+        number: how many calls were seen before it.
+        args, kwargs: its arguments. They must not be changed.
+        structure: the structure of its inputs.
+        row: see :data:`Row`.
+        scalars: the values of its scalars, in order.
+    """
+
+    number: int
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    structure: Structure
+    row: Row
+    scalars: list[Any]
+
+    @property
+    def likeness(self) -> bytes | int:
+        """Equal for calls of one structure. The keys of dicts that are data are no part of it."""
+        core = self.structure.core
+        return self.structure.encoded if core is None else core.likeness
+
+    def evidence(self) -> tuple[Row, list[Any]]:
+        """The row and the scalars, without those in dicts at keys that are data."""
+        core = self.structure.core
+        if core is None:
+            return self.row, self.scalars
+        leaves = len(self.row) - len(self.scalars)
+        places = (*core.leaves, *[leaves // 2 + i for i in core.leaves])
+        numbers = [self.row[leaves + i] for i in core.scalars]
+        return (*[self.row[i] for i in places], *numbers), [self.scalars[i] for i in core.scalars]
+
 
 EVIDENCE = 2
 """The answer of a decider that keeps a call because none before was like it. Its file is deleted

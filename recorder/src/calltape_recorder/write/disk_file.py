@@ -11,6 +11,7 @@ import errno
 import os
 import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from calltape_recorder.bounds import MAX_PARTS_OF_WRITE, OWNER_ONLY
@@ -31,14 +32,7 @@ def make_folders(path: str, mode: int = OWNER_ONLY) -> None:
     Raises:
         OSError: as :func:`os.makedirs`.
     """
-    missing: list[str] = []
-    folder = path or "."
-    while folder and not os.path.isdir(folder):
-        missing.append(folder)
-        above = os.path.dirname(folder.rstrip(os.sep))
-        if above == folder:
-            break
-        folder = above
+    missing = [one for one in (Path(path), *Path(path).parents) if not os.path.isdir(one)]
     search = mode | 0o700 | (mode & 0o444) >> 2
     for folder in reversed(missing):
         try:
