@@ -30,8 +30,6 @@ from calltape_recorder.bounds import (
 )
 from calltape_recorder.write.notices import say
 
-__all__ = ["ControlFile", "Controlled", "foreign_hand"]
-
 
 class Controlled(Protocol):
     """What a control file can do to a recorder."""

@@ -52,8 +52,6 @@ from calltape_recorder.launch.startup.calltape_startup import seconds
 from calltape_schema import TapeError
 from calltape_schema.records import FlightPolicy, Policy
 
-__all__ = ["Keywords", "Options", "absolute_path", "check_options", "help_of", "parse_options"]
-
 
 class _Spelling(NamedTuple):
     """How people write the values of an option.

@@ -43,8 +43,6 @@ from calltape_schema.empty_tapes import why_empty
 from calltape_schema.objects import name_of
 from calltape_schema.records import Observed, Target
 
-__all__ = ["Recorder", "record"]
-
 _FOUND = "when the target was found"
 _NO_NAME = re.compile(r"[^\w.-]+")
 

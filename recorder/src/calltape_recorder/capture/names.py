@@ -26,23 +26,6 @@ from calltape_schema.objects import class_attribute, dict_of, module_of, name_of
 from calltape_schema.privacy import KeySets
 from calltape_schema.tree import are_distinct, fits_as_key
 
-__all__ = [
-    "MODULE",
-    "Core",
-    "DataKeys",
-    "End",
-    "ModuleKey",
-    "ModuleNames",
-    "PlacedDict",
-    "fields_of",
-    "is_named_tuple",
-    "is_record",
-    "key_token",
-    "names_fit",
-    "type_name",
-    "why_unfit",
-]
-
 _UNFIT = re.compile(r"[:\s]")
 
 

@@ -27,31 +27,6 @@ from calltape_schema.objects import (
     qualname_of,
 )
 
-__all__ = [
-    "Visitor",
-    "Walk",
-    "array",
-    "beside",
-    "boolean",
-    "byte_string",
-    "class_itself",
-    "complex_number",
-    "constant",
-    "ellipsis",
-    "enum_member",
-    "floating",
-    "integer",
-    "none",
-    "numpy_visitor",
-    "opaque",
-    "opaque_as",
-    "opaque_because",
-    "stand_in",
-    "subclassed",
-    "tensor",
-    "text",
-]
-
 
 class Walk:
     """The state of one walk."""

@@ -18,8 +18,6 @@ from calltape_schema.packing import pack_int, pack_text
 from calltape_schema.privacy import is_name
 from calltape_schema.tree import encode_structure
 
-__all__ = ["Structure", "Structures", "Wanted"]
-
 Wanted = bool | tuple[bool, ...]
 """Whether the bytes of leaves are kept: one answer for all leaves, or one answer per leaf."""
 

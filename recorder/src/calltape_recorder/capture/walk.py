@@ -79,8 +79,6 @@ from calltape_schema.objects import (
     slots_of,
 )
 
-__all__ = ["Capture", "capture_inputs", "capture_output", "jagged"]
-
 # Notes nested tensors as objects whose parts are plain tensors.
 #
 # Those in the jagged layout have a class of their own, by which a walk finds them. Those in the

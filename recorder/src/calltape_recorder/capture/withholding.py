@@ -23,15 +23,6 @@ from calltape_schema.privacy import (
 )
 from calltape_schema.records import Parameter
 
-__all__ = [
-    "Degree",
-    "Withholding",
-    "data_lists",
-    "is_public_default",
-    "strange_patterns",
-    "unmatched_words",
-]
-
 _WHOLE = frozenset(("", "args", "kwargs", "outputs"))
 
 Degree = Literal["nothing", "values", "numbers"]

@@ -15,8 +15,6 @@ from typing import Any, Protocol
 
 from calltape_recorder.threads import Count, value_of
 
-__all__ = ["forks", "know", "known", "unwatch", "watch", "watch_exceptions"]
-
 
 class Closable(Protocol):
     """A recorder, as far as the end of the process and forks matter to it."""

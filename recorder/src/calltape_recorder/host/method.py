@@ -26,8 +26,6 @@ from calltape_recorder.host.streams import KINDS, ONE_REFERENCE, Kind, carried_o
 from calltape_recorder.threads import Count
 from calltape_schema.objects import dict_of
 
-__all__ = ["ReplacedMethod", "leads_to"]
-
 # Finds out whether a callable may call another one, from what it holds.
 #
 # In come two callables. Out goes an answer that errs on the side of yes. Nothing is called.

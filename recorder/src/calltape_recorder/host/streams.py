@@ -21,16 +21,6 @@ from calltape_recorder.host.compilers import breaks_graph, off, skip_frame
 from calltape_recorder.host.listener import Listener, begun, tell
 from calltape_recorder.snapshot.chunks import Chunks
 
-__all__ = [
-    "KINDS",
-    "ONE_REFERENCE",
-    "Kind",
-    "carried_on",
-    "deferred",
-    "kind_of",
-    "note_unfinished",
-]
-
 Kind = Literal["coroutine", "generator", "async generator"]
 
 _FLAGS: tuple[tuple[int, Kind], ...] = (

@@ -38,17 +38,6 @@ from calltape_schema.bounds import MAX_PARAMETERS
 from calltape_schema.objects import class_attribute, module_of, mro_of, namespace_of
 from calltape_schema.records import Parameter, Producer, Rank, Target
 
-__all__ = [
-    "blind_spots",
-    "check_target",
-    "describe_producer",
-    "describe_target",
-    "original_of",
-    "outside_state",
-    "owner_of",
-    "rank_now",
-]
-
 # Names what a model reads that is no argument: engines keep the state of a step beside the call.
 #
 # A tape has arguments. vLLM's layers find the attention metadata and the cache in a global

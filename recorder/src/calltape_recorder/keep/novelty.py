@@ -28,8 +28,6 @@ from calltape_recorder.keep.policies import EVIDENCE, CallView, Decider, Keep
 from calltape_recorder.threads import RLock
 from calltape_schema import TapeError
 
-__all__ = ["Novelty"]
-
 _PRIME = 2**61 - 1
 
 

@@ -24,23 +24,6 @@ from calltape_recorder.snapshot.known_calls import KnownCalls
 from calltape_recorder.threads import Count, RLock
 from calltape_schema import TapeError
 
-__all__ = [
-    "EVIDENCE",
-    "Admission",
-    "Answer",
-    "CallView",
-    "Decider",
-    "Every",
-    "First",
-    "FlightRecorder",
-    "Keep",
-    "PerSecond",
-    "PerStructure",
-    "Rate",
-    "When",
-    "start_over",
-]
-
 
 @dataclass(eq=False, slots=True)
 class CallView:

@@ -45,8 +45,6 @@ from calltape_recorder.write.disk_file import make_folders
 from calltape_recorder.write.notices import say
 from calltape_schema import TapeError
 
-__all__ = ["STARTUP", "attach", "main", "options_in", "prepare"]
-
 STARTUP = os.fspath(Path(__file__).with_name("startup"))
 """The directory that makes Python processes read ``CALLTAPE``, when it is on PYTHONPATH."""
 

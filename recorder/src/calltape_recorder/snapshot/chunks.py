@@ -15,8 +15,6 @@ from calltape_recorder.snapshot.facts import Alias
 from calltape_recorder.snapshot.look import Look
 from calltape_recorder.snapshot.side import Side
 
-__all__ = ["Chunks", "capture_chunk"]
-
 _TOO_MUCH = "more than one call can hold"
 
 _ONE = ("outputs", ("list", 1, None))

@@ -20,19 +20,6 @@ import torch
 from calltape_recorder.snapshot.buffers import Buffer, Buffers, Piece
 from calltape_recorder.snapshot.large_copies import memory_at
 
-__all__ = [
-    "Copies",
-    "HostMemory",
-    "Landing",
-    "PinnedBuffer",
-    "Source",
-    "copier",
-    "copy_out",
-    "pin",
-    "relaxed",
-    "unpin",
-]
-
 # The functions of CUDA's driver and runtime that torch has no operator for.
 #
 # An operator of torch takes about four times as long as the driver's function, and a copy takes

@@ -17,43 +17,6 @@ from calltape_recorder.capture.names import type_name
 from calltape_schema.bounds import MAX_RANK
 from calltape_schema.objects import class_attribute, name_of
 
-__all__ = [
-    "DTYPES",
-    "SIMPLE",
-    "Alias",
-    "Dtype",
-    "Facts",
-    "Row",
-    "as_subclass",
-    "data_ptr",
-    "detach",
-    "device_of",
-    "dtype_of",
-    "facts_of",
-    "is_conj",
-    "is_contiguous",
-    "is_inference",
-    "is_neg",
-    "is_nested",
-    "is_plain",
-    "keys_of",
-    "keys_of_all",
-    "layout_of",
-    "leaf_document",
-    "numel",
-    "q_scale",
-    "q_zero_point",
-    "qscheme",
-    "requires_grad",
-    "row_of",
-    "shape_of",
-    "storage_offset",
-    "stored_bytes",
-    "stride",
-    "untyped_storage",
-    "with_ints",
-]
-
 # Reads a tensor by what torch has in C++, whatever its class or its attributes say.
 #
 # The class of a tensor may have a property named ``shape``, and any tensor an attribute with the

@@ -23,8 +23,6 @@ from calltape_schema.records import Manifest
 from calltape_schema.tar import BLOCK, parse_header
 from calltape_schema.writer import TapeWriter
 
-__all__ = ["TapeFile", "free_path", "make_folders", "next_file"]
-
 
 def make_folders(path: str, mode: int = OWNER_ONLY) -> None:
     """Makes the missing directories of a path, for files of this mode. Others keep their mode.

@@ -35,8 +35,6 @@ from calltape_recorder.keep.ledger import Stats
 from calltape_recorder.threads import is_apart, is_interrupt, traceback_of
 from calltape_schema.objects import name_of
 
-__all__ = ["BEGINNING", "AccountNews", "Notices", "say", "say_kept"]
-
 BEGINNING = "records"
 """The kind of news that says what is recorded where."""
 

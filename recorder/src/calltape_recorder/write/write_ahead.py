@@ -23,8 +23,6 @@ from calltape_schema.groups import planned
 from calltape_schema.records import Manifest
 from calltape_schema.writer import manifest_member
 
-__all__ = ["UNDER_WAY", "WriteAhead"]
-
 UNDER_WAY = "under way"
 
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     Found: TypeAlias = tuple[Any, str, Any]
     """The object that has the attribute, the attribute's name, and its value."""
 
-__all__ = ["VARIABLE", "begin", "has_tape", "models_there", "resolve", "seconds", "split"]
-
 VARIABLE = "CALLTAPE"
 """The environment variable that has the settings."""
 
