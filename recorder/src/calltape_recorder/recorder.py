@@ -15,7 +15,7 @@ from typing import Any
 
 from typing_extensions import Self, Unpack
 
-from calltape_recorder.bounds import MAX_CLASSES, MAX_NAMES_TRIED
+from calltape_recorder.bounds import MAX_CLASSES
 from calltape_recorder.capture.names import ModuleNames
 from calltape_recorder.capture.structures import Structure
 from calltape_recorder.control import ControlFile
@@ -451,14 +451,15 @@ def record(
 
 def _new(path: str, name: str, options: Keywords) -> Recorder:
     """A recorder at this path, or at a free one in this directory."""
-    for _ in range(MAX_NAMES_TRIED):
+    tried = path
+    while True:
         free = _file_in(path, name)
         try:
             return Recorder(free, **options)
-        except TapeError as error:  # another thread took the name
-            if error.kind != "exists" or free == path:
+        except TapeError as error:  # another thread took the name, and the next one is another
+            if error.kind != "exists" or free == tried:
                 raise
-    raise TapeError("exists", f"{MAX_NAMES_TRIED} names were taken", path=path)
+            tried = free
 
 
 def _name_of(model: Any, method: str) -> str:

@@ -31,7 +31,7 @@ from calltape_schema.objects import dict_of
 # In come two callables. Out goes an answer that errs on the side of yes. Nothing is called.
 
 
-def leads_to(found: Any, sought: Any, state: Mapping[str, Any]) -> bool:
+def _leads_to(found: Any, sought: Any, state: Mapping[str, Any]) -> bool:
     """Whether ``found`` holds ``sought``: in what it wraps or binds, or in a closure.
 
     Args:
@@ -178,7 +178,7 @@ class ReplacedMethod(Attachment):
         if target is None:
             return None
         state = vars(target)
-        if wrapper is not None and leads_to(state.get(self._method), wrapper, state):
+        if wrapper is not None and _leads_to(state.get(self._method), wrapper, state):
             return None
         return (
             f"something put another {self._method} in the place of the recorder's (accelerate's"

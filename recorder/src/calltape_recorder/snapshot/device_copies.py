@@ -29,37 +29,37 @@ _cuda: Any = torch.cuda  # it has no types
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 _PORTABLE = 1  # cudaHostRegisterPortable: pinned memory for all devices
 
-Copier = Callable[[int, int, int, int], int]
+_Copier = Callable[[int, int, int, int], int]
 """Enqueues a copy to host memory: address there, address on the device, bytes, stream. The result
 is 0, or the number of an error."""
 
 
-def copier() -> Copier | None:
+def copier() -> _Copier | None:
     """The driver's asynchronous copy to the host; None if there is no such driver."""
     driver = _driver()
     return None if driver is None else driver.cuMemcpyDtoHAsync_v2
 
 
-def pin(address: int, size: int) -> None:
+def _pin(address: int, size: int) -> None:
     """Makes host memory readable by devices, so that copies to it need not be waited for.
 
     Raises:
         OSError: the system does not pin so much memory.
     """
-    with relaxed():
+    with _relaxed():
         code = int(_cuda.cudart().cudaHostRegister(address, size, _PORTABLE))
     if code:
         raise OSError(f"CUDA error {code}: {size} bytes of host memory cannot be pinned")
 
 
-def unpin(address: int) -> None:
-    """Undoes :func:`pin`."""
-    with relaxed():
+def _unpin(address: int) -> None:
+    """Undoes :func:`_pin`."""
+    with _relaxed():
         _cuda.cudart().cudaHostUnregister(address)
 
 
 @contextlib.contextmanager
-def relaxed() -> Iterator[None]:
+def _relaxed() -> Iterator[None]:
     """Lets this thread wait for events and ask for memory while another one captures a CUDA graph.
     Otherwise either would make the capture fail."""
     driver, mode = _driver(), ctypes.c_int(_RELAXED)
@@ -111,7 +111,7 @@ class Copies:
     def are_done(self) -> bool:
         """Whether all bytes are in host memory, without waiting for them."""
         if self._events:
-            with relaxed():
+            with _relaxed():
                 if not all(event.query() for event in self._events):
                     return False
             self._events = []
@@ -128,7 +128,7 @@ class Copies:
         if not self._events:
             return
         try:
-            with relaxed():
+            with _relaxed():
                 for event in self._events:
                     event.synchronize()  # it gives the interpreter lock away
         except Exception as error:
@@ -137,7 +137,7 @@ class Copies:
         self._events = []
 
 
-class PinnedBuffer(Buffer):
+class _PinnedBuffer(Buffer):
     """A buffer that devices copy to.
 
     Raises:
@@ -149,7 +149,7 @@ class PinnedBuffer(Buffer):
     def __init__(self, size: int) -> None:
         self._pinned = False
         super().__init__(size)
-        pin(self.address, self.size)
+        _pin(self.address, self.size)
         self._pinned = True
 
     def __del__(self) -> None:
@@ -163,7 +163,7 @@ class PinnedBuffer(Buffer):
     def _unpin(self) -> None:
         if self._pinned:
             self._pinned = False
-            unpin(self.address)
+            _unpin(self.address)
 
 
 class HostMemory(Buffers):
@@ -175,7 +175,7 @@ class HostMemory(Buffers):
 
     def __init__(self, max_bytes: int) -> None:
         super().__init__(max_bytes)
-        self.pinned = Buffers(max_bytes, PinnedBuffer)
+        self.pinned = Buffers(max_bytes, _PinnedBuffer)
 
     def clear(self) -> None:
         super().clear()

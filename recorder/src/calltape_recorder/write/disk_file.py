@@ -37,7 +37,7 @@ def make_folders(path: str, mode: int = OWNER_ONLY) -> None:
             os.mkdir(folder, 0o700)
         except FileExistsError:  # another process made it, or it is a file
             if not os.path.isdir(folder):
-                raise
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from None
             continue
         with contextlib.suppress(OSError):
             os.chmod(folder, search)
