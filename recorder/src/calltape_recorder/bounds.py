@@ -158,8 +158,6 @@ MAX_REASON_CHARACTERS = 1000
 """The reason of one."""
 MAX_INSTANCES = 32
 """Instances of a class that one process records: each has a tape and a thread."""
-MAX_NAMES_TRIED = 100
-"""Names that are tried for a tape: other threads may take those that were free."""
 
 # What is said, and read from outside.
 

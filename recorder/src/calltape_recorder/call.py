@@ -5,12 +5,12 @@ The host side fills it in while the call runs; the writer reads it when the call
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
-from calltape_recorder.capture.structures import Structures
+from calltape_recorder.snapshot.chunks import Chunks
 from calltape_recorder.snapshot.side import Side
 
-__all__ = ["Call", "Chunked", "Home", "QueuedCall"]
+__all__ = ["Call", "Home", "QueuedCall"]
 
 
 class Home(Protocol):
@@ -18,38 +18,6 @@ class Home(Protocol):
 
     def lost(self, call: Call) -> None:
         """Counts a call that nothing refers to any more, and that nobody counted."""
-
-
-class Chunked(Protocol):
-    """What a generator yielded so far; see :class:`calltape_recorder.host.streams.Chunks`."""
-
-    reason: str | None
-    closed: bool
-
-    @property
-    def pieces(self) -> list[Any]:
-        """The copies of all chunks."""
-        ...
-
-    def next(self) -> bool:
-        """Counts a chunk, and tells whether it is to be added."""
-        ...
-
-    def add(self, tokens: tuple[Any, ...], side: Side) -> None:
-        """Adds the last chunk that was counted."""
-        ...
-
-    def outputs(self, structures: Structures) -> Side:
-        """All chunks that were added, as one list."""
-        ...
-
-    def missing(self) -> str | None:
-        """Says which chunks that list lacks, and why; None if it has all."""
-        ...
-
-    def raised(self) -> str:
-        """Says what is not kept of a generator that raised."""
-        ...
 
 
 class QueuedCall:
@@ -85,7 +53,7 @@ class QueuedCall:
         self.home: Home | None = None
         self.held = False
         self.ahead_file: object | None = None
-        self.chunks: Chunked | None = None
+        self.chunks: Chunks | None = None
         self.joined: bytes | None = None
 
 

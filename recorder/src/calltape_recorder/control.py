@@ -18,6 +18,7 @@ import logging
 import os
 import stat
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -28,9 +29,6 @@ from calltape_recorder.bounds import (
     MAX_CONTROL_TROUBLES,
 )
 from calltape_recorder.write.notices import say
-from calltape_schema import TapeError
-
-__all__ = ["ControlFile", "Controlled", "foreign_hand"]
 
 
 class Controlled(Protocol):
@@ -84,17 +82,10 @@ class ControlFile:
 
     Attributes:
         trouble: why the file is not followed; None if it is followed or does not exist.
-
-    Raises:
-        TapeError: ``usage`` if this is not a path.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        try:
-            self.path = os.fsdecode(path)
-        except TypeError:
-            reason = f"control={path!r:.100}"
-            raise TapeError("usage", reason, advice="pass the path of a JSON file") from None
+        self.path = os.fspath(path)
         self._seen: _FileState | None = None  # the file as it was last read
         self._bad: _FileState | None = None  # the file as it was when it could not be read once
         self._said: set[str] = set()
@@ -117,7 +108,7 @@ class ControlFile:
                 if wishes is not None:
                     self._apply(wishes, recorder)
         except Exception as error:
-            self._say("control", f"the control file {self.path} was not followed: {error!r:.300}")
+            self._say(f"the control file {self.path} was not followed: {error!r:.300}")
 
     def renewed(self) -> ControlFile:
         """A new one for a fork, before its first call: the fork may have come in the middle of a
@@ -133,14 +124,11 @@ class ControlFile:
             seen = _state_of(self.path)
             if seen is None:
                 self.trouble = None
-            if seen == self._seen:
-                return None
-            if seen is None:
                 if self._seen is not None:
-                    self._say(
-                        "vanished", f"the control file {self.path} is gone: all stays as it is"
-                    )
+                    self._say(f"the control file {self.path} is gone: all stays as it is")
                 self._seen = None
+                return None
+            if seen == self._seen:
                 return None
             text = _load(self.path)
             if _state_of(self.path) != seen:
@@ -150,7 +138,7 @@ class ControlFile:
             # Every poll looks at it again, because its permissions may change while its text does
             # not.
             self.trouble = f"refused: {refused}"
-            self._say("refused", f"the control file {self.path} is refused: {refused}")
+            self._say(f"the control file {self.path} is refused: {refused}")
             return None
         except (OSError, ValueError) as error:
             self._doubt(error)
@@ -158,7 +146,7 @@ class ControlFile:
         self._seen, self._bad, self.trouble = seen, None, None
         unknown = ", ".join(map(repr, list(wishes.model_extra or ())[:5]))
         if unknown:
-            self._say("unknown", f"the control file {self.path} has unknown keys: {unknown[:300]}")
+            self._say(f"the control file {self.path} has unknown keys: {unknown[:300]}")
         return wishes
 
     def _doubt(self, error: Exception) -> None:
@@ -169,7 +157,7 @@ class ControlFile:
             seen = _state_of(self.path)
         if seen is None or seen == self._bad:
             self.trouble = _one_line(error)
-            self._say("broken", f"the control file {self.path} is not followed: {_one_line(error)}")
+            self._say(f"the control file {self.path} is not followed: {_one_line(error)}")
             self._seen = seen
         self._bad = seen or (0, 0, 0)
 
@@ -204,9 +192,9 @@ class ControlFile:
             action(*args)
         except Exception as error:
             name = getattr(action, "__name__", "action")
-            self._say(name, f"{name} from the control file {self.path}: {_one_line(error)}")
+            self._say(f"{name} from the control file {self.path}: {_one_line(error)}")
 
-    def _say(self, what: str, text: str) -> None:
+    def _say(self, text: str) -> None:
         """Logs each text once."""
         if text not in self._said and len(self._said) < MAX_CONTROL_TROUBLES:
             self._said.add(text)
@@ -241,15 +229,12 @@ def _load(path: str) -> bytes:
 
 
 def _one_line(error: Exception) -> str:
+    text = str(error)
     if isinstance(error, ValidationError):
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"]))
-        return (
-            f"{where}: {first['msg']}"[:MAX_CONTROL_TROUBLE_CHARACTERS]
-            if where
-            else str(first["msg"])[:MAX_CONTROL_TROUBLE_CHARACTERS]
-        )
-    return " ".join(str(error).split())[:MAX_CONTROL_TROUBLE_CHARACTERS]
+        text = f"{where}: {first['msg']}" if where else first["msg"]
+    return " ".join(text.split())[:MAX_CONTROL_TROUBLE_CHARACTERS]
 
 
 # Whose files the recorder trusts. The umask does not count: it is a setting of the machine, not a
@@ -272,22 +257,14 @@ def foreign_hand(path: str, found: os.stat_result) -> str | None:
     # Whoever may write to a directory above the file may put another file or directory in its
     # place, unless only owners may remove their entries (/tmp). If the path is a link, the same
     # holds for the directories that it leads to.
-    here, there = os.path.dirname(os.path.abspath(path)), os.path.dirname(real)
-    for folder in dict.fromkeys((*_up(here), *_up(there))):
+    here, there = Path(os.path.abspath(path)).parent, Path(real).parent
+    for folder in dict.fromkeys((here, *here.parents, there, *there.parents)):
         if reason is None:
             inside = os.stat(folder)
             if not inside.st_mode & stat.S_ISVTX or not _is_ours(inside):
                 is_its = folder in (here, there)
-                reason = _written_by_others(inside, "its directory" if is_its else folder)
+                reason = _written_by_others(inside, "its directory" if is_its else str(folder))
     return reason
-
-
-def _up(folder: str) -> list[str]:
-    """A directory, and all directories above it."""
-    found = [folder]
-    while (above := os.path.dirname(found[-1])) != found[-1]:
-        found.append(above)
-    return found
 
 
 def _written_by_others(found: os.stat_result, what: str) -> str | None:

@@ -15,14 +15,11 @@ import torch
 
 from calltape_recorder.bounds import MAX_ERROR_CHARACTERS, MAX_UNHELD_ERROR_CHARACTERS
 from calltape_recorder.call import Call
-from calltape_recorder.capture.call_view import CallView
-from calltape_recorder.capture.known_classes import type_name
+from calltape_recorder.capture.names import type_name
 from calltape_recorder.capture.structures import Structure
 from calltape_recorder.capture.walk import Capture, capture_output
 from calltape_recorder.host.compilers import dispatch_modes, is_tracing
-from calltape_recorder.host.streams import capture_chunk
-from calltape_recorder.keep.admission import Admission
-from calltape_recorder.keep.policies import EVIDENCE
+from calltape_recorder.keep.policies import EVIDENCE, Admission, CallView
 from calltape_recorder.pipeline import Pipeline
 from calltape_recorder.sides import (
     Kept,
@@ -33,6 +30,7 @@ from calltape_recorder.sides import (
     seen,
     seen_inputs,
 )
+from calltape_recorder.snapshot.chunks import capture_chunk
 from calltape_recorder.snapshot.copies import release
 from calltape_recorder.snapshot.known_calls import Alike
 from calltape_recorder.snapshot.side import Side

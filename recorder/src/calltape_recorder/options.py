@@ -52,8 +52,6 @@ from calltape_recorder.launch.startup.calltape_startup import seconds
 from calltape_schema import TapeError
 from calltape_schema.records import FlightPolicy, Policy
 
-__all__ = ["Keywords", "Options", "absolute_path", "check_options", "help_of", "parse_options"]
-
 
 class _Spelling(NamedTuple):
     """How people write the values of an option.
@@ -371,9 +369,11 @@ class Options(BaseModel):
     @field_validator("control", mode="before")
     @classmethod
     def _is_absolute(cls, path: Any) -> str | None:
-        if path == "":
+        if path is None:
+            return None
+        if path == "" or not isinstance(path, (str, os.PathLike)):
             raise ValueError
-        return None if path is None else absolute_path(path)
+        return absolute_path(path)
 
     @model_validator(mode="after")
     def _may_delete(self) -> Self:

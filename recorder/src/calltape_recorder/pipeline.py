@@ -7,8 +7,6 @@ gets a new one.
 from __future__ import annotations
 
 import logging
-import os
-import re
 import time
 import uuid
 from collections.abc import Callable
@@ -16,14 +14,12 @@ from dataclasses import replace
 
 from calltape_recorder.bounds import MAX_REMEMBER_SECONDS, REMEMBER_SECONDS
 from calltape_recorder.call import Call, QueuedCall
-from calltape_recorder.capture.call_view import CallView
-from calltape_recorder.capture.keys import ModuleNames
+from calltape_recorder.capture.names import ModuleNames
 from calltape_recorder.capture.structures import Structure, Structures
 from calltape_recorder.capture.withholding import Withholding, strange_patterns, unmatched_words
 from calltape_recorder.host.target import describe_producer, rank_now
-from calltape_recorder.keep.admission import Admission, Answer
 from calltape_recorder.keep.ledger import Ledger, State, Stats
-from calltape_recorder.keep.policies import Every, Rate, start_over
+from calltape_recorder.keep.policies import Admission, Answer, CallView, Every, Rate, start_over
 from calltape_recorder.keep.unkept import UnkeptCounter
 from calltape_recorder.options import Options
 from calltape_recorder.snapshot.copies import release
@@ -41,7 +37,7 @@ from calltape_schema.end import Coverage, Dump
 from calltape_schema.inputs_table import InputsTable
 from calltape_schema.records import MINOR, VERSION, Manifest, Observed, Target
 
-__all__ = ["Pipeline", "child_path", "free_path"]
+__all__ = ["Pipeline"]
 
 # A rate that is set while recording must not choose the same calls as Rate(seed=0).
 _LIVE_SEED = 0x5EED
@@ -348,29 +344,3 @@ class Pipeline:
         self.segments.check()
         self._each_second_more()
         self._news.look(self.stats("recording"), self.writer.refused, self.ledger.stopped)
-
-
-def child_path(path: str) -> str:
-    """A free path for a fork of the process that records at ``path``. Files with its process number
-    may exist, because the system gives numbers again."""
-    return free_path(f"{path.removesuffix('.tape')}-p{os.getpid()}")
-
-
-def free_path(stem: str) -> str:
-    """``<stem>.tape``. A number is added if any file of a recording of that name exists. Its first
-    file may be gone while others exist: segments, or the inputs of the last call before a crash."""
-    folder, name = os.path.split(stem)
-    try:
-        there = os.listdir(folder or ".")
-    except OSError:
-        there = []
-    found, number = name, 1
-    while os.path.lexists(os.path.join(folder, f"{found}.tape")) or _has_files(found, there):
-        number += 1
-        found = f"{name}.{number}"
-    return os.path.join(folder, f"{found}.tape")
-
-
-def _has_files(name: str, there: list[str]) -> bool:
-    file = re.compile(re.escape(name) + r"(-\d{5,}|\.ahead-\d+)?\.tape(\.zst|\.gz)?")
-    return any(file.fullmatch(other) for other in there)

@@ -15,17 +15,17 @@ from typing import Any
 
 from typing_extensions import Self, Unpack
 
-from calltape_recorder.bounds import MAX_CLASSES, MAX_NAMES_TRIED
-from calltape_recorder.capture.keys import ModuleNames
+from calltape_recorder.bounds import MAX_CLASSES
+from calltape_recorder.capture.names import ModuleNames
 from calltape_recorder.capture.structures import Structure
 from calltape_recorder.control import ControlFile
 from calltape_recorder.handler import CallHandler
 from calltape_recorder.host import lifecycle
-from calltape_recorder.host.blind_spots import blind_spots
 from calltape_recorder.host.hooks import HookPair
 from calltape_recorder.host.listener import Attachment
 from calltape_recorder.host.method import ReplacedMethod
 from calltape_recorder.host.target import (
+    blind_spots,
     check_target,
     describe_target,
     original_of,
@@ -34,15 +34,14 @@ from calltape_recorder.host.target import (
 from calltape_recorder.keep.ledger import State, Stats
 from calltape_recorder.keep.policies import Rate
 from calltape_recorder.options import Keywords, absolute_path, check_options
-from calltape_recorder.pipeline import Pipeline, child_path, free_path
+from calltape_recorder.pipeline import Pipeline
 from calltape_recorder.threads import RLock, value_of
+from calltape_recorder.write.disk_file import free_path
 from calltape_recorder.write.notices import say, say_kept
 from calltape_schema import TapeError
 from calltape_schema.empty_tapes import why_empty
 from calltape_schema.objects import name_of
 from calltape_schema.records import Observed, Target
-
-__all__ = ["Recorder", "record"]
 
 _FOUND = "when the target was found"
 _NO_NAME = re.compile(r"[^\w.-]+")
@@ -89,7 +88,7 @@ class Recorder:
         self._forks: int | None = None  # of this process, before a module was attached
         self._target: Target | None = None
         self._names = ModuleNames()
-        self._control = None if chosen.control is None else ControlFile(os.fspath(chosen.control))
+        self._control = None if chosen.control is None else ControlFile(chosen.control)
         # These two hold in a forked child as well, from its first call.
         self._paused = False
         self._rate: float | None = None
@@ -276,7 +275,8 @@ class Recorder:
 
     def _pipeline_of_child(self) -> Pipeline:
         # If a file of that name exists, an earlier process had the same number, and it stays.
-        pipeline = self._pipeline_at(child_path(self.path), overwrite=False)
+        path = free_path(f"{self.path.removesuffix('.tape')}-p{os.getpid()}")
+        pipeline = self._pipeline_at(path, overwrite=False)
         self.path = pipeline.segments.first_path
         if self._control is not None:
             self._control = self._control.renewed()
@@ -284,19 +284,16 @@ class Recorder:
 
     def _attached(self, module: Any, pipeline: Pipeline) -> Attachment:
         via = self._options.via
-        try:
-            attachment: Attachment
-            if via == "method":
-                attachment = ReplacedMethod(module, self._options.method, self._handler)
-            else:
+        attachment: Attachment
+        if via == "method":
+            attachment = ReplacedMethod(module, self._options.method, self._handler)
+        else:
+            try:
                 attachment = HookPair(module, self._handler)
-        except Exception as error:
-            if via == "method":
-                raise
-            raise TapeError(
-                "usage", f"a {type(module).__name__} takes no recorder: {error}", path=self.path,
-                advice='pass via="method", or record a module around it',
-            ) from None  # fmt: skip
+            except Exception as error:
+                reason = f"a {type(module).__name__} takes no recorder: {error}"
+                advice = 'pass via="method", or record a module around it'
+                raise TapeError("usage", reason, path=self.path, advice=advice) from None
         for says in blind_spots(module, via):
             pipeline.notices.warn(says)
         return attachment
@@ -454,14 +451,15 @@ def record(
 
 def _new(path: str, name: str, options: Keywords) -> Recorder:
     """A recorder at this path, or at a free one in this directory."""
-    for _ in range(MAX_NAMES_TRIED):
+    tried = path
+    while True:
         free = _file_in(path, name)
         try:
             return Recorder(free, **options)
-        except TapeError as error:  # another thread took the name
-            if error.kind != "exists" or free == path:
+        except TapeError as error:  # another thread took the name, and the next one is another
+            if error.kind != "exists" or free == tried:
                 raise
-    raise TapeError("exists", f"{MAX_NAMES_TRIED} names were taken", path=path)
+            tried = free
 
 
 def _name_of(model: Any, method: str) -> str:

@@ -11,9 +11,6 @@ from typing import Generic, TypeVar
 
 from calltape_recorder.bounds import MAX_REMEMBERED_PARTS
 
-__all__ = ["Remembered"]
-
-
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from calltape_recorder.call import Call
-from calltape_recorder.capture.call_view import Row, row_of, with_ints
 from calltape_recorder.capture.structures import Structure
 from calltape_recorder.capture.walk import Capture, capture_inputs
 from calltape_recorder.pipeline import Pipeline
 from calltape_recorder.snapshot.copies import copy_leaves, joined_bytes
 from calltape_recorder.snapshot.earlier_copies import FEWEST_BYTES, Origin
+from calltape_recorder.snapshot.facts import Row, row_of, with_ints
 from calltape_recorder.snapshot.known_calls import Alike, Known
 from calltape_recorder.snapshot.look import Look, look_at
 from calltape_recorder.snapshot.side import Side

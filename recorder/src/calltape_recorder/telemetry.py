@@ -22,13 +22,12 @@ import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from typing_extensions import Self
 
 from calltape_recorder.keep.ledger import Stats
 from calltape_recorder.recorder import Recorder
-from calltape_recorder.threads import RLock
 from calltape_schema import TapeError
 
 if TYPE_CHECKING:
@@ -89,11 +88,17 @@ def observe(recorder: Recorder, meter: Meter | None = None) -> Observing:
         ) from None
     observing = Observing(recorder)
     reported = metrics.get_meter("calltape") if meter is None else meter
-    with _making:
-        instruments = _of_meter.get(reported)
-        if instruments is None:
-            instruments = _of_meter[reported] = _Instruments(reported)
-    instruments.observed.append(observing)
+    mine: list[Observing] = []
+    # One step, so no other thread makes the instruments too: OpenTelemetry warns if two have one
+    # name, and cannot remove any.
+    observed = _of_meter.setdefault(reported, mine)
+    observed.append(observing)
+    if observed is mine:
+        for name, (unit, says, values) in _METRICS.items():
+            make: Callable[..., object] = reported.create_observable_counter
+            if name == "queue.bytes":
+                make = reported.create_observable_gauge
+            make(f"calltape.{name}", [_reader(observed, values)], unit, says)
     return observing
 
 
@@ -118,48 +123,27 @@ _METRICS: dict[str, tuple[str, str, _Values]] = {
 """By name: unit, description and values. All but ``queue.bytes`` only grow."""
 
 
-class _Instruments:
-    """The instruments of one meter. There is one set per meter, because OpenTelemetry cannot remove
-    an instrument, and warns if two have one name."""
+_of_meter: weakref.WeakKeyDictionary[Meter, list[Observing]] = weakref.WeakKeyDictionary()
 
-    def __init__(self, meter: Meter) -> None:
-        self.observed: list[Observing] = []
-        for name, (unit, says, values) in _METRICS.items():
-            is_gauge = name == "queue.bytes"
-            make = meter.create_observable_gauge if is_gauge else meter.create_observable_counter
-            make(f"calltape.{name}", [self._each(values)], unit, says)
 
-    def _each(self, values: _Values) -> Callable[[CallbackOptions], Iterable[Observation]]:
-        from opentelemetry.metrics import Observation
+def _reader(
+    observed: list[Observing], values: _Values
+) -> Callable[[CallbackOptions], Iterable[Observation]]:
+    """Reads the values of one metric, of each recorder once."""
+    from opentelemetry.metrics import Observation
 
-        def observations(_: CallbackOptions) -> Iterator[Observation]:
-            for recorder in self._recorders():
-                tape = {"calltape.tape": os.path.basename(recorder.path)}
-                for value, attributes in values(recorder.stats()):
-                    yield Observation(value, {**tape, **attributes})
-
-        return observations
-
-    def _recorders(self) -> list[Recorder]:
+    def observations(_: CallbackOptions) -> Iterator[Observation]:
         found: dict[int, Recorder] = {}  # a recorder that is observed twice is reported once
-        for observing in list(self.observed):
+        for observing in list(observed):
             recorder = observing.recorder
             if recorder is not None:
                 found[id(recorder)] = recorder
             else:
                 with contextlib.suppress(ValueError):  # another thread removed it
-                    self.observed.remove(observing)
-        return list(found.values())
+                    observed.remove(observing)
+        for recorder in found.values():
+            tape = {"calltape.tape": os.path.basename(recorder.path)}
+            for value, attributes in values(recorder.stats()):
+                yield Observation(value, {**tape, **attributes})
 
-
-_of_meter: weakref.WeakKeyDictionary[Any, _Instruments] = weakref.WeakKeyDictionary()
-_making = RLock()
-
-
-def _renew() -> None:
-    """Makes a new lock in a fork: a thread that the fork does not have may hold the old one."""
-    global _making
-    _making = RLock()
-
-
-os.register_at_fork(after_in_child=_renew)
+    return observations

@@ -21,23 +21,6 @@ from collections.abc import Callable, Iterator, Sequence
 from types import FrameType, TracebackType
 from typing import Any, Protocol
 
-__all__ = [
-    "Count",
-    "Event",
-    "HasLock",
-    "Local",
-    "RLock",
-    "get_ident",
-    "is_apart",
-    "is_interrupt",
-    "lent",
-    "sleep",
-    "start_thread",
-    "traceback_of",
-    "value_of",
-    "wait_for",
-]
-
 _TURN_SECONDS = 0.005  # how long other greenlets run before a greenlet looks again
 
 

@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 
 from calltape_analyzer import open_tape
 from calltape_recorder import Every, First, Novelty, PerStructure, When, record
-from calltape_recorder.capture.call_view import CallView
 from calltape_recorder.capture.structures import Structure
-from calltape_recorder.keep.policies import EVIDENCE, Keep, start_over
+from calltape_recorder.keep.policies import EVIDENCE, CallView, Keep, start_over
 from calltape_recorder.write import disk_file
 from tests.recorder.models import Echo, Identity
 from tests.recorder.reading import read

@@ -87,7 +87,7 @@ def enqueued(monkeypatch: pytest.MonkeyPatch, *, driver: bool) -> list[str]:
         return 0
 
     monkeypatch.setattr(device_copies, "_cuda", fake)
-    monkeypatch.setattr(device_copies, "_streams", {})
+    monkeypatch.setattr(device_copies, "_stream_of", fake.Stream)
     monkeypatch.setattr(device_copies, "copier", lambda: copy if driver else None)
     empty = torch.empty
     monkeypatch.setattr(torch, "empty", lambda *a, pin_memory, **k: empty(*a, **k))

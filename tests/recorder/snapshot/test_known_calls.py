@@ -13,10 +13,9 @@ import pytest
 import torch
 
 from calltape_recorder import Novelty, record
-from calltape_recorder.capture.call_view import row_of
 from calltape_recorder.capture.structures import Structure
 from calltape_recorder.snapshot import known_calls as module
-from calltape_recorder.snapshot.facts import Alias
+from calltape_recorder.snapshot.facts import Alias, row_of
 from calltape_recorder.snapshot.known_calls import Alike, Known, KnownCalls
 from calltape_recorder.snapshot.look import Look, look_at
 from tests.recorder.models import Echo

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from calltape_recorder import record
-from calltape_recorder.write.closed_segments import ClosedSegments
+from calltape_recorder.write.segments import ClosedSegments
 from tests.recorder.models import Identity
 from tests.recorder.write.test_segments import KIB, block, call
 

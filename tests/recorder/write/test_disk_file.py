@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from calltape_recorder import record
 from calltape_recorder.write import disk_file
 from calltape_recorder.write.disk_file import TapeFile
 from calltape_schema.errors import TapeError
 from calltape_schema.writer import TapeWriter
+from tests.recorder.models import Add
 from tests.schema.container.tapes import MANIFEST, new_call, tape
 
 
@@ -39,3 +41,10 @@ def test_a_file_that_takes_a_few_bytes_at_once(
     writer.append([new_call(0, [1]), new_call(1)])
     sink.close()
     assert path.read_bytes() == tape([new_call(0, [1]), new_call(1)], seals=False)
+
+
+def test_a_file_in_the_place_of_a_directory_is_not_a_name_that_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no directory")
+    with pytest.raises(TapeError, match="Not a directory") as caught:
+        record(Add(), f"{tmp_path}/file/tapes/")
+    assert caught.value.kind == "io"

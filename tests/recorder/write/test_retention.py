@@ -14,7 +14,7 @@ import pytest
 from calltape_analyzer import open_tape
 from calltape_recorder import Novelty, Recorder, TapeError, record
 from calltape_recorder.options import parse_options
-from calltape_recorder.write import closed_segments, segments, writer
+from calltape_recorder.write import segments, writer
 from tests.recorder.models import Identity
 from tests.recorder.write.test_segments import KIB, adds_up, block, call, tapes
 
@@ -33,8 +33,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(writer, "_LOOK_SECONDS", 0.01)
-    for module in (segments, closed_segments):
-        monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(segments, "time", clock)
     monkeypatch.setattr(clock, "time_ns", time.time_ns, raising=False)
     return clock
 
@@ -177,10 +176,10 @@ def test_sealed_files_may_be_compressed_by_others(tmp_path: Path, clock: Clock) 
 def test_many_files_are_looked_for_a_few_at_a_time(tmp_path: Path, clock: Clock) -> None:
     model = Identity()
     with record(model, tmp_path / "a.tape") as recorder:
-        for _ in range(closed_segments._LOOKS + 20):
+        for _ in range(segments._LOOKS + 20):
             model(block(kib=1))
             assert recorder.seal()
-        assert recorder.stats().segments >= closed_segments._LOOKS + 20
+        assert recorder.stats().segments >= segments._LOOKS + 20
         for path in tapes(tmp_path)[::2]:
             path.unlink()
         left = len(tapes(tmp_path))

@@ -13,8 +13,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["ORDINARY", "Context", "context_document", "context_now"]
-
 Context = tuple[Any, ...]
 """``("inputs", grad, inference, ((device, dtype), ...))``, and the default dtype if it is not
 torch's own."""

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from calltape_recorder.bounds import MAX_INT_BITS, MAX_NAME_CHARACTERS, MAX_TEXT_BYTES
-from calltape_recorder.capture.keys import ModuleNames
+from calltape_recorder.capture.names import ModuleNames
 from calltape_schema.bounds import MAX_STRING_BYTES
 from calltape_schema.objects import (
     dict_of,
@@ -26,31 +26,6 @@ from calltape_schema.objects import (
     names_on_tensor,
     qualname_of,
 )
-
-__all__ = [
-    "Visitor",
-    "Walk",
-    "array",
-    "beside",
-    "boolean",
-    "byte_string",
-    "class_itself",
-    "complex_number",
-    "constant",
-    "ellipsis",
-    "enum_member",
-    "floating",
-    "integer",
-    "none",
-    "numpy_visitor",
-    "opaque",
-    "opaque_as",
-    "opaque_because",
-    "stand_in",
-    "subclassed",
-    "tensor",
-    "text",
-]
 
 
 class Walk:

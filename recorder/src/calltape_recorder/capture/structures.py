@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from calltape_recorder.bounds import MAX_NAME_CHARACTERS, MAX_STRUCTURES
 from calltape_recorder.capture.contexts import context_document
-from calltape_recorder.capture.keys import MODULE, Core, DataKeys, End, PlacedDict
-from calltape_recorder.capture.known_classes import type_name
-from calltape_recorder.capture.withholding import Degree, Withholding, data_lists, is_name
+from calltape_recorder.capture.names import MODULE, Core, DataKeys, End, PlacedDict, type_name
+from calltape_recorder.capture.withholding import Degree, Withholding, data_lists
 from calltape_recorder.remembered import Remembered
 from calltape_recorder.threads import RLock
 from calltape_schema.cache_classes import is_cache
 from calltape_schema.objects import NESTED_TENSOR, class_attribute, namespace_of
 from calltape_schema.packing import pack_int, pack_text
+from calltape_schema.privacy import is_name
 from calltape_schema.tree import encode_structure
-
-__all__ = ["Structure", "Structures", "Wanted", "spelled_out"]
 
 Wanted = bool | tuple[bool, ...]
 """Whether the bytes of leaves are kept: one answer for all leaves, or one answer per leaf."""
@@ -26,6 +25,7 @@ Fate = Literal["value", "length", "nothing"]
 """What the tape has of a scalar."""
 
 
+@dataclass(eq=False, slots=True)
 class Structure:
     """One distinct structure. It is compared by identity, so that dicts with structures as keys
     never compare paths.
@@ -44,21 +44,14 @@ class Structure:
             it.
     """
 
-    __slots__ = ("check", "classes", "core", "encoded", "keys", "told", "wanted", "withheld")
-
-    def __init__(
-        self, encoded: bytes, keys: tuple[str, ...], classes: dict[str, type],
-        wanted: Wanted = True, withheld: tuple[Fate, ...] | None = None,
-        told: tuple[bool, ...] | None = None, core: Core | None = None,
-    ) -> None:  # fmt: skip
-        self.encoded = encoded
-        self.core = core
-        self.keys = keys
-        self.classes = classes
-        self.wanted = wanted
-        self.withheld = withheld
-        self.told = told
-        self.check: Callable[..., bool] | None = None
+    encoded: bytes
+    keys: tuple[str, ...]
+    classes: dict[str, type]
+    wanted: Wanted = True
+    withheld: tuple[Fate, ...] | None = None
+    told: tuple[bool, ...] | None = None
+    core: Core | None = None
+    check: Callable[..., bool] | None = None
 
     def kept(self, scalars: list[Any]) -> list[Any]:
         """What the tape gets of the scalars of a call."""
@@ -178,7 +171,8 @@ class _Builder:
         context = None
         if self._root != "outputs":
             context = context_document(self._root)
-            root = self._inputs()
+            children = [self._node(_At(side, side)) for side in ("args", "kwargs")]
+            root = {"kind": "tuple", "children": children}
         else:
             # Ints that a model returns are data (a token of a text may be one), never settings of
             # an export.
@@ -193,10 +187,6 @@ class _Builder:
         told = None if all(self._told) else tuple(self._told)
         encoded, keys = encode_structure(document), tuple(self._keys)
         return Structure(encoded, keys, self._classes, wanted, withheld, told)
-
-    def _inputs(self) -> dict[str, Any]:
-        args, kwargs = _At("args", "args"), _At("kwargs", "kwargs")
-        return {"kind": "tuple", "children": [self._node(args), self._node(kwargs)]}
 
     def _degree(self, at: _At) -> Degree:
         return "nothing" if self._withholding is None else self._withholding.degree(at.real)

@@ -27,8 +27,16 @@ from torch.utils._pytree import SUPPORTED_NODES
 
 from calltape_recorder.bounds import MAX_CLASSES, MAX_TREE_DEPTH, MAX_TREE_NODES
 from calltape_recorder.capture.contexts import Context, context_now
-from calltape_recorder.capture.keys import ModuleKey, ModuleNames, key_token, names_fit, why_unfit
-from calltape_recorder.capture.known_classes import fields_of, is_named_tuple, is_record
+from calltape_recorder.capture.names import (
+    ModuleKey,
+    ModuleNames,
+    fields_of,
+    is_named_tuple,
+    is_record,
+    key_token,
+    names_fit,
+    why_unfit,
+)
 from calltape_recorder.capture.scalars import (
     Visitor,
     Walk,
@@ -71,8 +79,6 @@ from calltape_schema.objects import (
     names_beside,
     slots_of,
 )
-
-__all__ = ["Capture", "capture_inputs", "capture_output", "jagged"]
 
 # Notes nested tensors as objects whose parts are plain tensors.
 #

@@ -14,7 +14,6 @@ from typing import Any, Literal
 from calltape_recorder.bounds import MAX_NAMED_PATTERNS
 from calltape_schema.privacy import (
     FEW_NUMBERS,
-    FEWEST_RANGED,
     SMALL,
     deciding,
     is_exact,
@@ -23,18 +22,6 @@ from calltape_schema.privacy import (
     matches_whole,
 )
 from calltape_schema.records import Parameter
-
-__all__ = [
-    "FEWEST_RANGED",
-    "SMALL",
-    "Degree",
-    "Withholding",
-    "data_lists",
-    "is_name",
-    "is_public_default",
-    "strange_patterns",
-    "unmatched_words",
-]
 
 _WHOLE = frozenset(("", "args", "kwargs", "outputs"))
 
@@ -80,7 +67,7 @@ class Withholding:
         wildcards does not withhold numbers: they are sizes and settings, which an export needs.
         """
         found: Degree = "nothing"
-        for pattern, kept in self._deciding(path):
+        for pattern, kept in deciding(self._latest_first, self._names_of(path)):
             if kept == "all":
                 return found
             if is_exact(pattern):
@@ -97,10 +84,6 @@ class Withholding:
         for pattern in tuple(self.unmatched):
             if matches_whole(pattern, names):
                 self.unmatched.discard(pattern)
-
-    def _deciding(self, path: str) -> Iterator[tuple[str, str]]:
-        """The pairs whose pattern matches a path, the one that was given last first."""
-        return deciding(self._latest_first, self._names_of(path))
 
     def _names_of(self, path: str) -> list[str]:
         """A path, and the same path by the name of its parameter: ``args.0.x`` is also
@@ -223,11 +206,6 @@ def data_lists(tokens: tuple[Any, ...], named: int) -> dict[int, bool]:
     return walk.found
 
 
-def _counts(key: Any) -> bool:
-    """Whether a token of a key is a position, which names nothing: 7, or "7"."""
-    return is_position(key[2] if type(key) is tuple and key[0] == "int" else key)
-
-
 class _Walk:
     def __init__(self, tokens: tuple[Any, ...]) -> None:
         self._tokens = tokens
@@ -262,8 +240,11 @@ class _Walk:
         if kind in ("size", "slice", "range"):
             has_number = self._has_number(token[1])
             return 0, int(has_number and kind != "size")
-        if kind == "dict" and token[1] and all(map(_counts, token[1])):
-            return self._list(place, len(token[1]))
+        if kind == "dict" and token[1]:
+            # Keys that are positions, 7 or "7", name nothing.
+            keys = [k[2] if type(k) is tuple and k[0] == "int" else k for k in token[1]]
+            if all(map(is_position, keys)):
+                return self._list(place, len(keys))
         if kind in _NAMED:
             return 0, int(self._has_number(len(token[1])))
         return 0, 0

@@ -25,17 +25,6 @@ from typing import Any, TypeVar
 import torch
 from torch.compiler import is_compiling
 
-__all__ = [
-    "assumed_constant",
-    "breaks_graph",
-    "dispatch_modes",
-    "is_full_graph",
-    "is_tracing",
-    "off",
-    "one_graph",
-    "skip_frame",
-]
-
 _C: Any = torch._C
 
 F = TypeVar("F", bound=Callable[..., Any])

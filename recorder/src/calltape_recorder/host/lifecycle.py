@@ -15,8 +15,6 @@ from typing import Any, Protocol
 
 from calltape_recorder.threads import Count, value_of
 
-__all__ = ["forks", "know", "known", "unwatch", "watch", "watch_exceptions"]
-
 
 class Closable(Protocol):
     """A recorder, as far as the end of the process and forks matter to it."""
@@ -32,21 +30,16 @@ class Closable(Protocol):
 _open: set[Any] = set()
 # All recorders, also the ones that have nothing to seal yet: a fork must not write to their files.
 _made: weakref.WeakSet[Any] = weakref.WeakSet()
-_knows = _started = False
 _forks = Count()
 
 
 def know(recorder: Closable) -> None:
     """Makes this recorder abandon its files in forks."""
-    global _knows
-    if not _knows:
-        _knows = True
-        os.register_at_fork(after_in_child=_abandon_all, after_in_parent=_forks.__next__)
     _made.add(recorder)
 
 
 def forks() -> int:
-    """How often this process, or one that it is a fork of, forked since recorders exist."""
+    """How often this process, or one that it is a fork of, forked since this was imported."""
     return value_of(_forks)
 
 
@@ -61,12 +54,6 @@ def known() -> list[Any]:
 
 def watch(recorder: Closable) -> None:
     """Seals this recorder's tape at the end of the process."""
-    global _started
-    if not _started:
-        _started = True
-        # The writer is a daemon thread: it runs as long as the functions of atexit run, and then it
-        # is frozen.
-        atexit.register(_close_all, os.getpid())
     _finalize_in_child()
     _open.add(recorder)
 
@@ -107,10 +94,10 @@ def _finalize_in_child() -> None:
         return
     if os.getpid() not in _finalized:
         _finalized.add(os.getpid())
-        util.Finalize(None, _close_all, args=(os.getpid(),), exitpriority=100)
+        util.Finalize(None, _close_all, exitpriority=100)
 
 
-def _close_all(pid: int) -> None:
+def _close_all() -> None:
     for recorder in list(_open):
         recorder.close()
 
@@ -120,3 +107,9 @@ def _abandon_all() -> None:
     for recorder in list(_made):
         recorder.abandon()
     _open.clear()
+
+
+os.register_at_fork(after_in_child=_abandon_all, after_in_parent=_forks.__next__)
+# The writer is a daemon thread: it runs as long as the functions of atexit run, and then it is
+# frozen.
+atexit.register(_close_all)

@@ -23,8 +23,6 @@ from calltape_recorder.host.compilers import (
 )
 from calltape_recorder.threads import Count, is_interrupt
 
-__all__ = ["Attachment", "Listener", "begun", "tell", "vanishing"]
-
 
 class Listener(Protocol):
     """Handles the calls of one module.

@@ -12,7 +12,7 @@ import inspect
 import operator
 import types
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from sys import getrefcount
 from types import FunctionType
 from typing import Any
@@ -26,14 +26,12 @@ from calltape_recorder.host.streams import KINDS, ONE_REFERENCE, Kind, carried_o
 from calltape_recorder.threads import Count
 from calltape_schema.objects import dict_of
 
-__all__ = ["ReplacedMethod", "leads_to"]
-
 # Finds out whether a callable may call another one, from what it holds.
 #
 # In come two callables. Out goes an answer that errs on the side of yes. Nothing is called.
 
 
-def leads_to(found: Any, sought: Any, state: Mapping[str, Any]) -> bool:
+def _leads_to(found: Any, sought: Any, state: Mapping[str, Any]) -> bool:
     """Whether ``found`` holds ``sought``: in what it wraps or binds, or in a closure.
 
     Args:
@@ -65,24 +63,17 @@ def _held_by(one: Any, state: Mapping[str, Any]) -> list[Any] | None:
         return [one.__func__]
     if issubclass(kind, functools.partial):
         return [one.func, *one.args, *one.keywords.values()]
-    if kind is types.FunctionType:
-        return list(_held_by_function(one, state))
     if kind is list or kind is tuple:
         return list(one)
-    attributes = dict_of(one)
-    return None if attributes is None else list(dict.copy(attributes).values())
-
-
-def _held_by_function(one: types.FunctionType, state: Mapping[str, Any]) -> Iterator[Any]:
+    if kind is not FunctionType:
+        attributes = dict_of(one)
+        return None if attributes is None else list(dict.copy(attributes).values())
+    found = [*(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values(), *vars(one).values()]
+    found += [state[name] for name in one.__code__.co_names if name in state]
     for cell in one.__closure__ or ():
-        try:
-            yield cell.cell_contents
-        except ValueError:  # it is empty
-            continue
-    yield from one.__defaults__ or ()
-    yield from (one.__kwdefaults__ or {}).values()
-    yield from (state[name] for name in one.__code__.co_names if name in state)
-    yield from vars(one).values()
+        with contextlib.suppress(ValueError):  # it is empty
+            found.append(cell.cell_contents)
+    return found
 
 
 @breaks_graph
@@ -163,37 +154,6 @@ class _Wrapper:
         return self._restored
 
 
-def _replace(target: Any, name: str, listener: Listener, copies: Count[int]) -> None:
-    """Puts a wrapper in the place of ``target.name``, on the instance."""
-    function = getattr(target, name)
-    own = vars(target).get(name)
-    if own is None:
-        # A copied module gets the method of the copy: copy and pickle make an object before its
-        # attributes, so the attributes may refer to it.
-        restored: tuple[Any, ...] = (getattr, (target, name))
-    else:
-        restored = (operator.itemgetter(0), ((own,),))
-    wrapper = _Wrapper(function, listener, restored, copies)
-    wrapper.__dict__["_calltape_own"] = own
-    object.__setattr__(target, name, wrapper)
-
-
-def _restore(target: Any, name: str, listener: Listener) -> None:
-    """Takes the wrapper away. If others wrapped it since, it stays, and the caller makes it pass
-    calls on."""
-    current = vars(target).get(name)
-    if isinstance(current, _Wrapper) and current._listener is listener:
-        own = current.__dict__["_calltape_own"]
-        # A wrapper without a listener belongs to a recorder that was closed earlier.
-        while isinstance(own, _Wrapper) and own._listener is None:
-            own = own.__dict__["_calltape_own"]
-        if own is None:
-            object.__delattr__(target, name)
-        else:
-            object.__setattr__(target, name, own)
-        current._listener = None
-
-
 class ReplacedMethod(Attachment):
     """A wrapper in the place of one method, on one instance of any class."""
 
@@ -201,16 +161,24 @@ class ReplacedMethod(Attachment):
         super().__init__()
         self._target = weakref.ref(target)
         self._method = method
-        self._listener = listener
-        _replace(target, method, listener, self.copies)
-        self._wrapper: weakref.ref[_Wrapper] = weakref.ref(vars(target)[method])
+        function = getattr(target, method)
+        own = vars(target).get(method)
+        # A copied module gets the method of the copy: copy and pickle make an object before its
+        # attributes, so the attributes may refer to it.
+        restored: tuple[Any, ...] = (getattr, (target, method))
+        if own is not None:
+            restored = (operator.itemgetter(0), ((own,),))
+        wrapper = _Wrapper(function, listener, restored, self.copies)
+        wrapper.__dict__["_calltape_own"] = own
+        object.__setattr__(target, method, wrapper)
+        self._wrapper = weakref.ref(wrapper)
 
     def trouble(self) -> str | None:
         target, wrapper = self._target(), self._wrapper()
         if target is None:
             return None
         state = vars(target)
-        if wrapper is not None and leads_to(state.get(self._method), wrapper, state):
+        if wrapper is not None and _leads_to(state.get(self._method), wrapper, state):
             return None
         return (
             f"something put another {self._method} in the place of the recorder's (accelerate's"
@@ -219,8 +187,17 @@ class ReplacedMethod(Attachment):
         )
 
     def detach(self) -> None:
+        """Takes the wrapper away. If others wrapped it since, it stays, and passes calls on."""
         target, wrapper = self._target(), self._wrapper()
-        if target is not None:
-            _restore(target, self._method, self._listener)
-        if wrapper is not None:
-            wrapper._listener = None
+        if wrapper is None:
+            return
+        if target is not None and vars(target).get(self._method) is wrapper:
+            own = wrapper.__dict__["_calltape_own"]
+            # A wrapper without a listener belongs to a recorder that was closed earlier.
+            while isinstance(own, _Wrapper) and own._listener is None:
+                own = own.__dict__["_calltape_own"]
+            if own is None:
+                object.__delattr__(target, self._method)
+            else:
+                object.__setattr__(target, self._method, own)
+        wrapper._listener = None

@@ -12,30 +12,14 @@ import inspect
 import sys
 import types
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal
 
-from calltape_recorder.bounds import MAX_CHUNKS, MAX_TEXT_BYTES, MAX_TREE_NODES
 from calltape_recorder.call import Call
-from calltape_recorder.capture.structures import Structures, Wanted, spelled_out
-from calltape_recorder.capture.walk import Capture, capture_output
 from calltape_recorder.host.compilers import breaks_graph, off, skip_frame
 from calltape_recorder.host.listener import Listener, begun, tell
-from calltape_recorder.snapshot.facts import Alias
-from calltape_recorder.snapshot.look import Look
-from calltape_recorder.snapshot.side import Side
-
-__all__ = [
-    "KINDS",
-    "ONE_REFERENCE",
-    "Chunks",
-    "Kind",
-    "capture_chunk",
-    "carried_on",
-    "deferred",
-    "kind_of",
-    "note_unfinished",
-]
+from calltape_recorder.snapshot.chunks import Chunks
 
 Kind = Literal["coroutine", "generator", "async generator"]
 
@@ -82,30 +66,25 @@ ONE_REFERENCE = _one_reference()
 """The result of ``sys.getrefcount(local)`` for an object that only a local variable holds."""
 
 
+@dataclass(eq=False, slots=True)
 class _Opening:
     """All that is needed to start a call. After the start it holds none of it any more."""
 
-    __slots__ = ("_args", "_call", "_function", "_inner", "_kwargs", "listener")
-
-    def __init__(
-        self, listener: Listener, function: Callable[..., Any] | None, args: tuple[Any, ...],
-        kwargs: dict[str, Any], call: Call | None = None, inner: Any = None,
-    ) -> None:  # fmt: skip
-        self.listener = listener
-        self._function = function
-        self._args = args
-        self._kwargs = kwargs
-        self._call = call
-        self._inner = inner
+    listener: Listener
+    function: Callable[..., Any] | None
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    call: Call | None = None
+    inner: Any = None
 
     @skip_frame
     def open(self) -> tuple[Call | None, Any]:
         """The record of the call, and the host's own coroutine or generator, which has not
         started."""
-        function, args, kwargs = self._function, self._args, self._kwargs
-        call, inner = self._call, self._inner
-        self._function = self._call = self._inner = None
-        self._args, self._kwargs = (), {}
+        function, args, kwargs = self.function, self.args, self.kwargs
+        call, inner = self.call, self.inner
+        self.function = self.call = self.inner = None
+        self.args, self.kwargs = (), {}
         if function is not None:
             call = begun(self.listener, args, kwargs)
             inner = function(*args, **kwargs)
@@ -120,8 +99,8 @@ class _Opening:
         """The object that the host was given is gone. If it was never started, the call ends
         here."""
         _watches.discard(watch)
-        call, inner = self._call, self._inner
-        self._call = self._inner = None
+        call, inner = self.call, self.inner
+        self.call = self.inner = None
         if inner is not None and type(inner) is types.CoroutineType:
             inner.close()  # Python warned of the outer coroutine already, and must not warn twice
         if call is not None:
@@ -161,21 +140,17 @@ def carried_on(listener: Listener, call: Call, value: Any, *, alone: bool) -> An
     """
     previous = off(None)
     try:
-        return _carried_on(listener, call, value, alone)
+        kind = KINDS[id(type(value))]
+        if not alone or not _is_new(value, kind):
+            note_unfinished(call, value)
+            tell(listener.finish, listener, call, value)
+            return value
+        opening = _Opening(listener, None, (), {}, call, value)
+        outer = _named(_WAYS[kind](opening), value)
+        _watches.add(weakref.ref(outer, opening.abandon))
+        return outer
     finally:
         off(previous)
-
-
-def _carried_on(listener: Listener, call: Call, value: Any, alone: bool) -> Any:
-    kind = KINDS[id(type(value))]
-    if not alone or not _is_new(value, kind):
-        note_unfinished(call, value)
-        tell(listener.finish, listener, call, value)
-        return value
-    opening = _Opening(listener, None, (), {}, call, value)
-    outer = _named(_WAYS[kind](opening), value)
-    _watches.add(weakref.ref(outer, opening.abandon))
-    return outer
 
 
 _watches: set[Any] = set()
@@ -335,151 +310,3 @@ _WAYS: dict[Kind, Callable[[_Opening], Any]] = {
     "generator": _generated,
     "async generator": _streamed,
 }
-
-
-# The chunks of a streaming output.
-
-_TOO_MUCH = "more than one call can hold"
-
-_ONE = ("outputs", ("list", 1, None))
-
-
-def capture_chunk(value: Any) -> Capture:
-    """Captures a chunk, as an output that is a list of this one chunk."""
-    tokens, leaves, scalars = capture_output(value)
-    return Capture(_ONE + spelled_out(tokens[1:]), leaves, scalars)
-
-
-class Chunks:
-    """Keeps chunks as long as they fit into one call, and counts all of them.
-
-    Attributes:
-        count: how many chunks there were.
-        reason: why later chunks are not kept; None as long as all are kept.
-        closed: whether the consumer ended the stream early.
-    """
-
-    __slots__ = ("_sides", "_text", "_tokens", "_unused", "closed", "count", "reason")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.reason: str | None = None
-        self.closed = False
-        self._sides: list[Side] = []
-        self._tokens: list[Any] = []
-        self._text = 0
-        self._unused: Sequence[Any] = ()
-
-    @property
-    def pieces(self) -> list[Any]:
-        """The copies of all tensors so far. The copies of a chunk that did not fit stand last, so
-        their memory is given back with the others."""
-        return [*[piece for side in self._sides for piece in side.pieces], *self._unused]
-
-    def next(self) -> bool:
-        """Counts a chunk, and returns whether it must be added."""
-        self.count += 1
-        if self.reason is None and len(self._sides) >= MAX_CHUNKS:
-            self.reason = f"more than {MAX_CHUNKS} chunks"
-        return self.reason is None
-
-    def add(self, tokens: tuple[Any, ...], side: Side) -> None:
-        """Adds the chunk that was counted last, as :func:`capture_chunk` captured it, if one call
-        can hold it."""
-        more = tokens[len(_ONE) :]
-        text = sum([len(value) for value in side.scalars if type(value) in (str, bytes)])
-        # The first chunk always fits: the walk has the same bounds for any output.
-        if self._sides and (
-            len(self._tokens) + len(more) > MAX_TREE_NODES or self._text + text > MAX_TEXT_BYTES
-        ):
-            self.reason = _TOO_MUCH
-            self._unused = side.pieces
-            return
-        leaves = sum([len(earlier.look.facts) for earlier in self._sides])
-        self._tokens += [_moved(token, leaves) for token in more]
-        self._text += text
-        self._sides.append(side)
-
-    def outputs(self, structures: Structures) -> Side:
-        """All added chunks, as one output that is a list."""
-        sides = self._sides
-        tokens = ("outputs", ("list", len(sides), None), *self._tokens)
-        structure = structures.of(tokens)
-        return Side(
-            structure,
-            structure.kept([value for side in sides for value in side.scalars]),
-            Look(
-                tuple([fact for side in sides for fact in side.look.facts]),
-                [size for side in sides for size in side.look.sizes],
-                _aliases(sides),
-                _storages(sides),
-            ),
-            self.pieces,
-            _wanted(sides, structure.wanted),
-            origins=[
-                origin
-                for side in sides
-                for origin in side.origins or (None,) * len(side.look.facts)
-            ],
-        )
-
-    def missing(self) -> str | None:
-        """Says in words what the list lacks; None if it has all that the generator yields."""
-        kept = len(self._sides)
-        told = f"{kept} of {self.count} chunks kept: {self.reason}" if kept < self.count else None
-        if not self.closed:
-            return told
-        closed = f"closed by its consumer after {self.count} chunks"
-        return closed if told is None else f"{told}; {closed}"
-
-    def raised(self) -> str:
-        """Says in words how far a generator came that raised. Its chunks are not kept."""
-        return f"raised after {self.count} chunks"
-
-
-def _moved(token: Any, leaves: int) -> Any:
-    """A token of a chunk, with the number of its leaf counted from the first chunk on. ``leaves``
-    is how many leaves the earlier chunks have."""
-    if type(token) is tuple and token[0] in ("tensor", "ndarray"):
-        return token[0], token[1] + leaves
-    return token
-
-
-# The host may use the memory of a chunk again for the next one. So leaves of two chunks are never
-# taken for the same tensor or the same storage.
-
-
-def _aliases(sides: list[Side]) -> tuple[int, ...] | None:
-    if all(side.look.same is None for side in sides):
-        return None
-    merged: list[int] = []
-    for side in sides:
-        first = len(merged)
-        look = side.look
-        own: Iterable[int] = range(len(look.facts)) if look.same is None else look.same
-        merged += [first + index for index in own]
-    return tuple(merged)
-
-
-def _storages(sides: list[Side]) -> tuple[Alias | None, ...] | None:
-    if all(side.look.storages is None for side in sides):
-        return None
-    merged: list[Alias | None] = []
-    groups = 0
-    for side in sides:
-        own = side.look.storages or (None,) * len(side.look.facts)
-        merged += [one and one._replace(storage=groups + one.storage) for one in own]
-        groups += 1 + max([one.storage for one in own if one is not None], default=-1)
-    return tuple(merged)
-
-
-def _wanted(sides: list[Side], whole: Wanted) -> Wanted:
-    """Of which leaves the bytes are kept: the chunk copied them, and the list may have them."""
-    each: list[bool] = []
-    for side in sides:
-        own = side.wanted
-        each += [own] * len(side.look.facts) if isinstance(own, bool) else own
-    if whole is not True:
-        allowed = [whole] * len(each) if isinstance(whole, bool) else whole
-        each = [one and other for one, other in zip(each, allowed, strict=True)]
-    return tuple(each) if len(set(each)) > 1 else all(each)

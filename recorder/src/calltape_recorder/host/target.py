@@ -1,12 +1,18 @@
-"""Finds what is to be recorded, checks it, and describes it for the manifest (class, method,
-signature), with what records it."""
+"""What is known of a target when recording begins.
+
+It is found and checked, and described for the manifest: class, method, signature, what its code
+reads that is no argument, and what records it. Some calls of a module will not be seen, and that is
+said as far as it can be known then.
+"""
 
 from __future__ import annotations
 
 import dis
+import gc
 import importlib
 import inspect
 import platform
+import re
 import sys
 import weakref
 from collections import deque
@@ -25,22 +31,12 @@ from calltape_recorder.bounds import (
     MAX_SEARCHED_CLASSES,
     MAX_SEARCHED_FUNCTIONS,
 )
-from calltape_recorder.capture.known_classes import type_name
+from calltape_recorder.capture.names import type_name
 from calltape_recorder.capture.withholding import is_public_default
 from calltape_schema import TapeError, __version__
 from calltape_schema.bounds import MAX_PARAMETERS
-from calltape_schema.objects import namespace_of
+from calltape_schema.objects import class_attribute, module_of, mro_of, namespace_of
 from calltape_schema.records import Parameter, Producer, Rank, Target
-
-__all__ = [
-    "check_target",
-    "describe_producer",
-    "describe_target",
-    "original_of",
-    "outside_state",
-    "owner_of",
-    "rank_now",
-]
 
 # Names what a model reads that is no argument: engines keep the state of a step beside the call.
 #
@@ -223,20 +219,17 @@ def check_target(
             "usage", f"a {name} has no method {method!r}", path=path,
             advice="name one of its methods",
         )  # fmt: skip
-    if via == "method" and not _takes_attributes(target):
-        raise TapeError(
-            "usage", f"the methods of a {name} cannot be replaced: it has __slots__ or is built in",
-            path=path, advice="record the object that calls it, or wrap it in a class of your own",
-        )  # fmt: skip
-
-
-def _takes_attributes(target: Any) -> bool:
-    try:
-        vars(target)
-        weakref.ref(target)
-    except TypeError:
-        return False
-    return True
+    if via == "method":
+        try:
+            vars(target)
+            weakref.ref(target)
+        except TypeError:
+            raise TapeError(
+                "usage",
+                f"the methods of a {name} cannot be replaced: it has __slots__ or is built in",
+                path=path,
+                advice="record the object that calls it, or wrap it in a class of your own",
+            ) from None
 
 
 def original_of(module: Any) -> Any:
@@ -265,13 +258,13 @@ def describe_target(
 
 def describe_producer() -> Producer:
     """The versions of the software that writes the tape. The name of the machine is never in it."""
-    transformers = sys.modules.get("transformers")
+    transformers: Any = sys.modules.get("transformers")
     return Producer(
         calltape=__version__,
         torch=str(torch.__version__),
         python=platform.python_version(),
         platform=f"{platform.system()}-{platform.machine()}",
-        transformers=None if transformers is None else _version(transformers),
+        transformers=transformers and str(getattr(transformers, "__version__", "unknown")),
     )
 
 
@@ -284,10 +277,6 @@ def rank_now() -> Rank | None:
         return Rank(number=torch.distributed.get_rank(), of=every) if every > 1 else None
     except Exception:  # the host may have ended the job meanwhile
         return None
-
-
-def _version(library: Any) -> str:
-    return str(getattr(library, "__version__", "unknown"))
 
 
 def _signature(function: Any, withholds: bool) -> tuple[Parameter, ...] | None:
@@ -313,3 +302,151 @@ def _parameter(parameter: inspect.Parameter, withholds: bool) -> Parameter:
         default=default if fits else None,  # pyright: ignore[reportArgumentType]
         default_missing=has_default and not fits,
     )
+
+
+# Calls of a module that will not be seen. That is said at attach(), with how to see them.
+
+_C: Any = torch._C
+_RUN_HOOKS = {"__call__", "_call_impl", "_wrapped_call_impl"}
+_BEFORE = "the calls in that graph are not seen. Attach before it is compiled"
+
+
+def blind_spots(module: Any, via: str) -> Iterator[str]:
+    """Warnings about a module that a recorder was attached to, ``via`` a hook or its method."""
+    try:
+        if isinstance(module, torch.nn.Module):
+            if _is_in_artifact(module):
+                yield (
+                    f"a graph was compiled ahead of time. If it contains the module, {_BEFORE}"
+                    + (". It may refuse to run with a replaced method" if via == "method" else "")
+                )
+            if via == "hook" and _may_be_inlined(module):
+                yield (
+                    "graphs were compiled before attach(): if one of them contains the recorded"
+                    f' module, {_BEFORE}, or pass via="method"'
+                )
+            if via == "hook" and _passes_by_hooks(type(module)):
+                yield (
+                    f"{type(module).__name__} has a __call__ of its own, which does not go on to"
+                    " the one of torch that runs hooks: its calls are not seen. If it calls"
+                    ' forward(), pass via="method"; or record the modules within it'
+                )
+    except Exception:  # another version of torch has all this otherwise
+        return
+
+
+def _passes_by_hooks(cls: type) -> bool:
+    """Whether a class has a ``__call__`` that does not go on to torch's, as its code says."""
+    own = class_attribute(cls, "__call__")
+    owner = next(base for base in mro_of(cls) if "__call__" in namespace_of(base))
+    code = getattr(own, "__code__", None)
+    if module_of(owner).partition(".")[0] == "torch" or type(code) is not CodeType:
+        return False
+    return _RUN_HOOKS.isdisjoint(_names_in(code))
+
+
+def _may_be_inlined(module: torch.nn.Module) -> bool:
+    """Whether Dynamo may have compiled this module already, as a part of a larger graph.
+
+    Such a graph does not run hooks that are added later, because by default Dynamo has no guards
+    for them (``torch._dynamo.config.skip_nnmodule_hook_guards``). A module that was compiled by
+    itself runs its hooks, so the answer for it is False.
+    """
+    convert: Any = sys.modules.get("torch._dynamo.convert_frame")
+    frames: Any = getattr(_C._dynamo, "eval_frame", None)
+    entries = getattr(frames, "_debug_get_cache_entry_list", None)
+    config = sys.modules.get("torch._dynamo.config")
+    are_skipped = getattr(config, "skip_nnmodule_hook_guards", True)
+    if convert is None or entries is None or not are_skipped:
+        return False
+    if getattr(module, "_compiled_call_impl", None) is not None or "_orig_mod" in module._modules:
+        return False
+    codes = [reference() for reference in list(convert.input_codes.seen)]
+    compiled = {code: entries(code) for code in codes if code is not None}
+    if compiled.get(_code_of(module)):
+        return False
+    around: list[torch.nn.Module] | None = None
+    is_of_class = rf"___check_type_id\((.*), {id(type(module))}\)"
+    for code, found in compiled.items():
+        guards = [guard for entry in found for guard in entry.guard_manager.code_parts]
+        # Where a graph found an object of the class, such as L['self']._modules['a'].
+        places = [match[1] for guard in guards if (match := re.match(is_of_class, guard))]
+        if not places:
+            continue
+        around = _around(module) if around is None else around
+        if any(_begins_at(around, code, place) for place in places):
+            return True
+    return False
+
+
+def _begins_at(around: list[torch.nn.Module], code: CodeType, place: str) -> bool:
+    """Whether a place of a graph that was made of this code may begin at one of these modules: if
+    their class has this method, or a function has one as a global or in its closure. Of an argument
+    nobody knows which module it was, but the way from there to the part is known."""
+    found = re.match(r"([LG])\['(\w+)'\](.*)", place)
+    if found is None:
+        return False
+    scope, name, rest = found.groups()
+    if name == "self":
+        return any(_code_of(module) is code for module in around)
+    if scope == "L" and name not in code.co_freevars:
+        return _may_lead(around, rest)
+    functions = [one for one in gc.get_referrers(code) if type(one) is FunctionType]
+    values: list[Any] = [
+        one.__globals__.get(name)
+        if scope == "G"
+        else (one.__closure__ or ())[code.co_freevars.index(name)].cell_contents
+        for one in functions
+    ]
+    for value in tuple(values):
+        if type(value) in (dict, list, tuple):
+            values += value.values() if type(value) is dict else value
+    return any(value is module for value in values for module in around)
+
+
+def _may_lead(around: list[torch.nn.Module], rest: str) -> bool:
+    """Whether ``rest``, as ``._modules['a']``, may lead from one of these modules to the first,
+    which the others contain."""
+    names = re.findall(r"\._modules\['([^']*)'\]", rest)
+    if rest != "".join(f"._modules['{name}']" for name in names):
+        return True  # another way, which nobody follows here
+    for module in around:
+        part: Any = module
+        for name in names:
+            parts = vars(part).get("_modules") if isinstance(part, torch.nn.Module) else None
+            part = parts.get(name) if isinstance(parts, dict) else None
+        if part is around[0]:
+            return True
+    return False
+
+
+def _code_of(module: torch.nn.Module) -> Any:
+    return getattr(type(module).forward, "__code__", None)
+
+
+def _around(module: torch.nn.Module) -> list[torch.nn.Module]:
+    """The modules that contain a module, at any depth, and itself."""
+    owners: dict[int, list[torch.nn.Module]] = {}
+    for found in gc.get_objects():
+        if issubclass(type(found), torch.nn.Module):
+            for part in list((vars(found).get("_modules") or {}).values()):
+                owners.setdefault(id(part), []).append(found)
+    around = [module]
+    for inner in around:
+        around += [
+            owner
+            for owner in owners.get(id(inner), ())
+            if all(owner is not other for other in around)
+        ]
+    return around
+
+
+def _is_in_artifact(module: torch.nn.Module) -> bool:
+    """Whether this module is in a graph that was compiled ahead of time, as far as can be known.
+    Dynamo's caches have no such graph, but the graph tells of which function it was made."""
+    ahead: Any = sys.modules.get("torch._dynamo.aot_compile")
+    kind = getattr(ahead, "AOTCompiledFunction", None)
+    if kind is None:
+        return False
+    made_of = [graph._artifacts.original_code for graph in gc.get_objects() if type(graph) is kind]
+    return bool(made_of) and any(_code_of(other) in made_of for other in _around(module))

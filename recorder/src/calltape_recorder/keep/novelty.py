@@ -24,12 +24,9 @@ from calltape_recorder.bounds import (
     MAX_NOVELTY_PATTERNS,
     MAX_NOVELTY_ROWS,
 )
-from calltape_recorder.capture.call_view import CallView
-from calltape_recorder.keep.policies import EVIDENCE, Decider, Keep
+from calltape_recorder.keep.policies import EVIDENCE, CallView, Decider, Keep
 from calltape_recorder.threads import RLock
 from calltape_schema import TapeError
-
-__all__ = ["Novelty"]
 
 _PRIME = 2**61 - 1
 

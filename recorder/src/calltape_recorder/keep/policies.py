@@ -14,26 +14,52 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, Literal, TypeVar
 
 from calltape_recorder.bounds import MAX_POLICY_STRUCTURES
-from calltape_recorder.capture.call_view import CallView
-from calltape_recorder.threads import RLock
+from calltape_recorder.capture.structures import Structure
+from calltape_recorder.keep.ledger import Ledger
+from calltape_recorder.snapshot.facts import Row
+from calltape_recorder.snapshot.known_calls import KnownCalls
+from calltape_recorder.threads import Count, RLock
 from calltape_schema import TapeError
 
-__all__ = [
-    "EVIDENCE",
-    "Decider",
-    "Every",
-    "First",
-    "FlightRecorder",
-    "Keep",
-    "PerSecond",
-    "PerStructure",
-    "Rate",
-    "When",
-    "start_over",
-]
+
+@dataclass(eq=False, slots=True)
+class CallView:
+    """One call, before the model runs.
+
+    Attributes:
+        number: how many calls were seen before it.
+        args, kwargs: its arguments. They must not be changed.
+        structure: the structure of its inputs.
+        row: see :data:`Row`.
+        scalars: the values of its scalars, in order.
+    """
+
+    number: int
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    structure: Structure
+    row: Row
+    scalars: list[Any]
+
+    @property
+    def likeness(self) -> bytes | int:
+        """Equal for calls of one structure. The keys of dicts that are data are no part of it."""
+        core = self.structure.core
+        return self.structure.encoded if core is None else core.likeness
+
+    def evidence(self) -> tuple[Row, list[Any]]:
+        """The row and the scalars, without those in dicts at keys that are data."""
+        core = self.structure.core
+        if core is None:
+            return self.row, self.scalars
+        leaves = len(self.row) - len(self.scalars)
+        places = (*core.leaves, *[leaves // 2 + i for i in core.leaves])
+        numbers = [self.row[leaves + i] for i in core.scalars]
+        return (*[self.row[i] for i in places], *numbers), [self.scalars[i] for i in core.scalars]
+
 
 EVIDENCE = 2
 """The answer of a decider that keeps a call because none before was like it. Its file is deleted
@@ -124,7 +150,8 @@ class First(Keep):
         _check_count("First", self.calls)
 
     def decider(self) -> Decider:
-        return _Limit(self.calls)
+        asked = Count()  # one step, so it needs no lock
+        return lambda number, view: next(asked) < self.calls
 
     def __str__(self) -> str:
         return f"first({self.calls})"
@@ -281,39 +308,22 @@ class _EitherOf(_Pair):
         return self._left(number, view) or self._right(number, view)
 
 
-class _Limit:
-    def __init__(self, calls: int) -> None:
-        self._left = calls
-        self._lock = RLock()
-
-    def __call__(self, number: int, view: Any) -> bool:
-        if self._left <= 0:
-            return False
-        with self._lock:
-            self._left -= 1
-            return self._left >= 0
-
-
 class _StructureLimit:
     def __init__(self, calls: int) -> None:
         self._calls = calls
-        self._seen: dict[bytes | int, int] = {}
-        self._lock = RLock()
+        self._seen: dict[bytes | int, Count[int]] = {}
 
     def __call__(self, number: int, view: CallView) -> int:
         key = view.likeness
-        if self._seen.get(key, 0) >= self._calls:
-            return False
-        with self._lock:
-            seen = self._seen.get(key, 0)
-            if seen >= self._calls or (not seen and len(self._seen) >= MAX_POLICY_STRUCTURES):
+        seen = self._seen.get(key)
+        if seen is None:
+            if len(self._seen) >= MAX_POLICY_STRUCTURES:
                 return False
-            self._seen[key] = seen + 1
-            return EVIDENCE
+            seen = self._seen.setdefault(key, Count())  # another thread may be first
+        return EVIDENCE if next(seen) < self._calls else False
 
     def start_over(self) -> None:
-        with self._lock:
-            self._seen.clear()
+        self._seen.clear()
 
 
 class _Bucket:
@@ -406,3 +416,58 @@ def _is_number(value: Any) -> bool:
 def _check_count(name: str, value: Any) -> None:
     if type(value) is not int or value < 0:
         raise TapeError("usage", f"{name}({value!r})", advice="pass an int, 0 or more")
+
+
+# What the recorder asks first of every call: is it kept, as far as its number tells?
+
+P = TypeVar("P")
+
+Answer = Callable[[int, Any], int | None] | Literal[True] | None
+"""Tells by a call's number whether the call is kept. True if all calls are kept. None, or a
+function that returns None, if the recorder has to look at the call to know."""
+
+
+class Admission(Generic[P]):
+    """What every call is asked, kept or not.
+
+    If few calls are kept, most calls use nothing else of the recorder. The processor's caches are
+    cold when they come, so this is small and lies in one place.
+
+    Attributes:
+        pipeline: takes the calls that are kept.
+        ledger: numbers calls, and counts them.
+        passes_over: a list with one pair of numbers. Calls from the first number up to the second,
+            without it, are not kept.
+        by_number: tells whether any other call is kept.
+        known_calls: recognizes calls that look like an earlier one.
+        holds: whether calls that are not kept stay in memory for a while.
+    """
+
+    __slots__ = ("by_number", "holds", "known_calls", "ledger", "passes_over", "pipeline")
+
+    def __init__(
+        self, pipeline: P, ledger: Ledger, known_calls: KnownCalls, *, holds: bool
+    ) -> None:
+        self.pipeline = pipeline
+        self.ledger = ledger
+        self.known_calls = known_calls
+        self.holds = holds
+        self.passes_over = [(0, 0)]
+        self.by_number: Answer = None
+
+    def follow(self, answer: Answer, sample: Decider | None = None) -> None:
+        """From now on keeps a call if ``answer`` says so and, if there is a sample, the call is in
+        it."""
+        # Each sample gets a new list. A late thread writes to the old one, which nobody reads.
+        passes_over = [(0, 0)]
+        gap: Callable[[int], tuple[int, int]] | None = getattr(sample or answer, "gap", None)
+
+        def by_number(number: int, view: Any) -> int | None:
+            if gap is not None:
+                passes_over[0] = gap(number)
+            if sample is not None and not sample(number, view):
+                return False
+            return answer if answer is None or answer is True else answer(number, view)
+
+        self.by_number = answer if sample is None and gap is None else by_number
+        self.passes_over = passes_over

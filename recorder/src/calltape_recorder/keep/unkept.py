@@ -8,8 +8,8 @@ on a tape are counted where they are written.
 from __future__ import annotations
 
 from calltape_recorder.bounds import MAX_TOLD_STRUCTURES, MAX_WAITING_PARTS, MAX_WAITING_ROWS
-from calltape_recorder.capture.call_view import Row, with_ints
 from calltape_recorder.capture.structures import Structure
+from calltape_recorder.snapshot.facts import Row, with_ints
 from calltape_recorder.snapshot.known_calls import KnownCalls
 from calltape_recorder.snapshot.side import Side
 from calltape_recorder.threads import RLock

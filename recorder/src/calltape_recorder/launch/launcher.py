@@ -45,8 +45,6 @@ from calltape_recorder.write.disk_file import make_folders
 from calltape_recorder.write.notices import say
 from calltape_schema import TapeError
 
-__all__ = ["STARTUP", "attach", "main", "options_in", "prepare"]
-
 STARTUP = os.fspath(Path(__file__).with_name("startup"))
 """The directory that makes Python processes read ``CALLTAPE``, when it is on PYTHONPATH."""
 
@@ -234,21 +232,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if not command:
             raise TapeError("usage", "there is no command", advice="end with: -- python serve.py")
-        settings = _said_before(environment)
+        try:
+            settings = split(environment.get(VARIABLE, ""))
+        except ValueError as error:
+            advice = "write it like target=serve:model;tape=/tapes"
+            raise TapeError("usage", f"{VARIABLE}: {error}", advice=advice) from None
         settings.update({key: value for key, value in given.items() if value is not None})
         environment = prepare(settings, environment)
     except TapeError as error:
         sys.stderr.write(f"calltape-record: {error}\n")
         return 2
     return _become(command, environment)
-
-
-def _said_before(environment: Mapping[str, str]) -> dict[str, Any]:
-    try:
-        return split(environment.get(VARIABLE, ""))
-    except ValueError as error:
-        advice = "write it like target=serve:model;tape=/tapes"
-        raise TapeError("usage", f"CALLTAPE: {error}", advice=advice) from None
 
 
 def _become(command: list[str], environment: dict[str, str]) -> int:

@@ -16,8 +16,6 @@ from typing import Any, NamedTuple
 
 from calltape_recorder.threads import RLock
 
-__all__ = ["Buffer", "Buffers", "Piece", "data_of", "mapped"]
-
 _SMALLEST = 1 << 16
 _LARGE = 1 << 20
 _HUGE = 1 << 21

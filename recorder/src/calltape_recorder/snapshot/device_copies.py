@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -19,19 +20,6 @@ import torch
 from calltape_recorder.snapshot.buffers import Buffer, Buffers, Piece
 from calltape_recorder.snapshot.large_copies import memory_at
 
-__all__ = [
-    "Copies",
-    "HostMemory",
-    "Landing",
-    "PinnedBuffer",
-    "Source",
-    "copier",
-    "copy_out",
-    "pin",
-    "relaxed",
-    "unpin",
-]
-
 # The functions of CUDA's driver and runtime that torch has no operator for.
 #
 # An operator of torch takes about four times as long as the driver's function, and a copy takes
@@ -40,71 +28,61 @@ __all__ = [
 _cuda: Any = torch.cuda  # it has no types
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 _PORTABLE = 1  # cudaHostRegisterPortable: pinned memory for all devices
-_library: Any = None
 
-Copier = Callable[[int, int, int, int], int]
+_Copier = Callable[[int, int, int, int], int]
 """Enqueues a copy to host memory: address there, address on the device, bytes, stream. The result
 is 0, or the number of an error."""
 
 
-def copier() -> Copier | None:
+def copier() -> _Copier | None:
     """The driver's asynchronous copy to the host; None if there is no such driver."""
     driver = _driver()
     return None if driver is None else driver.cuMemcpyDtoHAsync_v2
 
 
-def pin(address: int, size: int) -> None:
+def _pin(address: int, size: int) -> None:
     """Makes host memory readable by devices, so that copies to it need not be waited for.
 
     Raises:
         OSError: the system does not pin so much memory.
     """
-    with relaxed():
+    with _relaxed():
         code = int(_cuda.cudart().cudaHostRegister(address, size, _PORTABLE))
     if code:
         raise OSError(f"CUDA error {code}: {size} bytes of host memory cannot be pinned")
 
 
-def unpin(address: int) -> None:
-    """Undoes :func:`pin`."""
-    with relaxed():
+def _unpin(address: int) -> None:
+    """Undoes :func:`_pin`."""
+    with _relaxed():
         _cuda.cudart().cudaHostUnregister(address)
 
 
 @contextlib.contextmanager
-def relaxed() -> Iterator[None]:
+def _relaxed() -> Iterator[None]:
     """Lets this thread wait for events and ask for memory while another one captures a CUDA graph.
     Otherwise either would make the capture fail."""
-    before = _exchange_mode(_RELAXED)
+    driver, mode = _driver(), ctypes.c_int(_RELAXED)
+    if driver is None:
+        yield
+        return
+    driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
     try:
         yield
-    finally:
-        if before is not None:
-            _exchange_mode(before)
+    finally:  # what is exchanged is the mode from before
+        driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
 
 
-def _exchange_mode(mode: int) -> int | None:
-    driver = _driver()
-    if driver is None:
-        return None
-    value = ctypes.c_int(mode)
-    driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(value))
-    return value.value
-
-
+@functools.cache
 def _driver() -> Any:
-    global _library
-    if _library is None:
-        name = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
-        try:
-            library = ctypes.CDLL(name)
-            library.cuMemcpyDtoHAsync_v2.argtypes = (
-                ctypes.c_void_p, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p,
-            )  # fmt: skip
-            _library = library
-        except (OSError, AttributeError):
-            _library = False
-    return _library or None
+    try:
+        library = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+        library.cuMemcpyDtoHAsync_v2.argtypes = (
+            ctypes.c_void_p, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p,
+        )  # fmt: skip
+    except (OSError, AttributeError):
+        return None
+    return library
 
 
 # Pinned host memory that devices copy to, and that comes back when their copies are done.
@@ -133,7 +111,7 @@ class Copies:
     def are_done(self) -> bool:
         """Whether all bytes are in host memory, without waiting for them."""
         if self._events:
-            with relaxed():
+            with _relaxed():
                 if not all(event.query() for event in self._events):
                     return False
             self._events = []
@@ -150,7 +128,7 @@ class Copies:
         if not self._events:
             return
         try:
-            with relaxed():
+            with _relaxed():
                 for event in self._events:
                     event.synchronize()  # it gives the interpreter lock away
         except Exception as error:
@@ -159,7 +137,7 @@ class Copies:
         self._events = []
 
 
-class PinnedBuffer(Buffer):
+class _PinnedBuffer(Buffer):
     """A buffer that devices copy to.
 
     Raises:
@@ -171,7 +149,7 @@ class PinnedBuffer(Buffer):
     def __init__(self, size: int) -> None:
         self._pinned = False
         super().__init__(size)
-        pin(self.address, self.size)
+        _pin(self.address, self.size)
         self._pinned = True
 
     def __del__(self) -> None:
@@ -185,7 +163,7 @@ class PinnedBuffer(Buffer):
     def _unpin(self) -> None:
         if self._pinned:
             self._pinned = False
-            unpin(self.address)
+            _unpin(self.address)
 
 
 class HostMemory(Buffers):
@@ -197,7 +175,7 @@ class HostMemory(Buffers):
 
     def __init__(self, max_bytes: int) -> None:
         super().__init__(max_bytes)
-        self.pinned = Buffers(max_bytes, PinnedBuffer)
+        self.pinned = Buffers(max_bytes, _PinnedBuffer)
 
     def clear(self) -> None:
         super().clear()
@@ -272,9 +250,6 @@ def _give_back(memory: Any, pool: Buffers) -> None:
     if isinstance(memory, Buffer):
         pool.give_back(memory)
 
-
-# it has no types
-_streams: dict[int, Any] = {}
 
 Source = tuple[int, int]
 """The address and the size of bytes on a device."""
@@ -370,8 +345,6 @@ def _on(device: int) -> contextlib.AbstractContextManager[Any]:
     return _cuda.device(device)  # type: ignore[no-any-return]
 
 
+@functools.cache
 def _stream_of(device: int) -> Any:
-    stream = _streams.get(device)
-    if stream is None:
-        stream = _streams[device] = _cuda.Stream(device)
-    return stream
+    return _cuda.Stream(device)

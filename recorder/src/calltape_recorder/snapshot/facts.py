@@ -8,47 +8,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Hashable, Iterable
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
 
-from calltape_recorder.capture.known_classes import type_name
+from calltape_recorder.capture.names import type_name
 from calltape_schema.bounds import MAX_RANK
 from calltape_schema.objects import class_attribute, name_of
-
-__all__ = [
-    "DTYPES",
-    "SIMPLE",
-    "Alias",
-    "Dtype",
-    "Facts",
-    "as_subclass",
-    "data_ptr",
-    "detach",
-    "device_of",
-    "dtype_of",
-    "facts_of",
-    "is_conj",
-    "is_contiguous",
-    "is_inference",
-    "is_neg",
-    "is_nested",
-    "is_plain",
-    "keys_of",
-    "keys_of_all",
-    "layout_of",
-    "leaf_document",
-    "numel",
-    "q_scale",
-    "q_zero_point",
-    "qscheme",
-    "requires_grad",
-    "shape_of",
-    "storage_offset",
-    "stored_bytes",
-    "stride",
-    "untyped_storage",
-]
 
 # Reads a tensor by what torch has in C++, whatever its class or its attributes say.
 #
@@ -357,3 +324,50 @@ def _leaf_document(facts: Facts, key: str | None) -> dict[str, Any]:
         scheme, scale, zero_point = facts.quantizer
         document["quantizer"] = {"scheme": scheme, "scale": scale, "zero_point": zero_point}
     return document
+
+
+# What is read of all leaves of a side first, for policies and counts: as little as that takes.
+
+Row = tuple[Any, ...]
+"""The dtypes of all leaves, their shapes, then one entry per scalar: an int, or None for a scalar
+of another type."""
+
+_dtype, _shape = attrgetter("dtype"), attrgetter("shape")
+
+
+def row_of(leaves: list[Any]) -> Row:
+    """The dtypes and shapes of the leaves of one side of a call."""
+    for leaf in leaves:  # all() of a generator takes longer
+        if type(leaf) is not _Tensor:
+            break
+    else:
+        try:
+            return (*map(_dtype, leaves), *map(_shape, leaves))
+        except Exception:
+            pass
+    read = [_careful(leaf) for leaf in leaves]
+    return (*[dtype for dtype, _ in read], *[shape for _, shape in read])
+
+
+def with_ints(row: Row, scalars: list[Any]) -> Row:
+    """A row of leaves, extended by the ints among these scalars."""
+    return (*row, *[value if type(value) is int else None for value in scalars])
+
+
+def _careful(leaf: Any) -> tuple[Any, Any]:
+    """The dtype and shape of an array, or of a tensor subclass, whose own code must not run."""
+    try:
+        with torch._C.DisableTorchFunctionSubclass():
+            if issubclass(type(leaf), _Tensor):
+                return dtype_of(leaf), _sizes_of(leaf)
+            # Not the dtype, whose text may have names of fields, which may be private.
+            return leaf.dtype.name[:64], tuple([int(size) for size in leaf.shape])
+    except Exception:
+        return name_of(type(leaf)), ()
+
+
+def _sizes_of(tensor: Any) -> tuple[int, ...]:
+    try:
+        return tuple([int(size) for size in shape_of(tensor)])
+    except Exception:  # a nested tensor in the strided layout has no shape
+        return ()

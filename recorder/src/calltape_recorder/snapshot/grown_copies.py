@@ -16,8 +16,6 @@ from typing import Any, NamedTuple
 from calltape_recorder.bounds import FEWEST_BYTES_OF_ROW, MAX_ROWS_OF_GROWTH, MAX_TAILS
 from calltape_recorder.snapshot.buffers import mapped
 
-__all__ = ["Grown", "are_equal", "axis_of_growth", "can_compare", "grown"]
-
 _STEP = 1024 * 1024  # bytes compared or copied at once: the interpreter lock is held meanwhile
 
 

@@ -17,13 +17,13 @@ from weakref import ref
 import torch
 
 from calltape_recorder.bounds import MAX_KNOWN_CALLS, MAX_WAITING_PARTS
-from calltape_recorder.capture.call_view import Row
 from calltape_recorder.capture.contexts import Context, context_now
 from calltape_recorder.capture.structures import Structure
 from calltape_recorder.remembered import Remembered
 from calltape_recorder.snapshot.earlier_copies import FEWEST_BYTES
 from calltape_recorder.snapshot.facts import (
     INFERENCE,
+    Row,
     keys_of,
     keys_of_all,
     storage_offset,

@@ -19,8 +19,6 @@ from torch.utils._python_dispatch import _disable_current_modes
 from calltape_recorder.snapshot.buffers import Buffer
 from calltape_recorder.snapshot.facts import storage_offset
 
-__all__ = ["array_type", "copy_all", "memory_at", "source_of", "unseen"]
-
 _MOST_LOCKED = 4 * 1024 * 1024  # bytes of one side, copied in less than a millisecond
 # Torch copies tensors of at least 32768 elements with several threads (``at::internal::GRAIN_SIZE``
 # of its C++). They would wait for cores that the host's other threads use: measured, two calls at

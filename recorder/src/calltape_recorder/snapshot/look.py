@@ -13,7 +13,6 @@ import torch
 
 from calltape_recorder.bounds import MAX_FACTS, MAX_RANGE_BYTES
 from calltape_recorder.capture.structures import Wanted
-from calltape_recorder.capture.withholding import FEWEST_RANGED
 from calltape_recorder.snapshot.facts import (
     CONJ,
     DTYPES,
@@ -36,6 +35,7 @@ from calltape_recorder.snapshot.facts import (
     stride,
     untyped_storage,
 )
+from calltape_schema.privacy import FEWEST_RANGED
 
 __all__ = ["Look", "look_at"]
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from calltape_recorder.bounds import MAX_PARTS_OF_WRITE, OWNER_ONLY
@@ -21,8 +23,6 @@ from calltape_schema.records import Manifest
 from calltape_schema.tar import BLOCK, parse_header
 from calltape_schema.writer import TapeWriter
 
-__all__ = ["TapeFile", "make_folders"]
-
 
 def make_folders(path: str, mode: int = OWNER_ONLY) -> None:
     """Makes the missing directories of a path, for files of this mode. Others keep their mode.
@@ -30,21 +30,14 @@ def make_folders(path: str, mode: int = OWNER_ONLY) -> None:
     Raises:
         OSError: as :func:`os.makedirs`.
     """
-    missing: list[str] = []
-    folder = path or "."
-    while folder and not os.path.isdir(folder):
-        missing.append(folder)
-        above = os.path.dirname(folder.rstrip(os.sep))
-        if above == folder:
-            break
-        folder = above
+    missing = [one for one in (Path(path), *Path(path).parents) if not os.path.isdir(one)]
     search = mode | 0o700 | (mode & 0o444) >> 2
     for folder in reversed(missing):
         try:
             os.mkdir(folder, 0o700)
         except FileExistsError:  # another process made it, or it is a file
             if not os.path.isdir(folder):
-                raise
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from None
             continue
         with contextlib.suppress(OSError):
             os.chmod(folder, search)
@@ -271,3 +264,41 @@ class TapeFile:
 
 def _identity(status: os.stat_result) -> tuple[int, int]:
     return status.st_dev, status.st_ino
+
+
+# Names of new files. Whoever finds a free one may still lose it to another process.
+
+
+def next_file(
+    path_of: Callable[[int], str], number: int, overwrite: bool, mode: int
+) -> tuple[TapeFile, int]:
+    """A new file at the first path that is free, from this number on; and its number.
+
+    Raises:
+        TapeError: ``io``.
+    """
+    while True:
+        try:
+            return TapeFile(path_of(number), overwrite, mode), number
+        except TapeError as error:
+            if error.kind != "exists":
+                raise
+            number += 1
+
+
+def free_path(stem: str) -> str:
+    """``<stem>.tape``. A number is added if any file of a recording of that name exists. Its first
+    file may be gone while others exist: segments, or the inputs of the last call before a crash."""
+    folder, name = os.path.split(stem)
+    try:
+        there = os.listdir(folder or ".")
+    except OSError:
+        there = []
+    found, number = name, 1
+    while True:
+        file = re.compile(re.escape(found) + r"(-\d{5,}|\.ahead-\d+)?\.tape(\.zst|\.gz)?")
+        path = os.path.join(folder, f"{found}.tape")
+        if not os.path.lexists(path) and not any(map(file.fullmatch, there)):
+            return path
+        number += 1
+        found = f"{name}.{number}"

@@ -13,7 +13,6 @@ from calltape_recorder.bounds import (
     MAX_RANGE_BYTES,
 )
 from calltape_recorder.call import QueuedCall
-from calltape_recorder.capture.withholding import FEWEST_RANGED
 from calltape_recorder.remembered import Remembered
 from calltape_recorder.snapshot.buffers import data_of
 from calltape_recorder.snapshot.copies import joined, wait_for_copies
@@ -25,6 +24,7 @@ from calltape_schema.blob import Stored, build_header, contiguous, stored_as
 from calltape_schema.groups import NewCall
 from calltape_schema.inputs_table import inputs_hash
 from calltape_schema.packing import crc32, pack, pack_int, pack_text
+from calltape_schema.privacy import FEWEST_RANGED
 from calltape_schema.tree import checked_leaves
 
 __all__ = ["Encoder", "forget", "has_many", "range_of"]

@@ -35,8 +35,6 @@ from calltape_recorder.keep.ledger import Stats
 from calltape_recorder.threads import is_apart, is_interrupt, traceback_of
 from calltape_schema.objects import name_of
 
-__all__ = ["BEGINNING", "AccountNews", "Notices", "say", "say_kept"]
-
 BEGINNING = "records"
 """The kind of news that says what is recorded where."""
 
@@ -61,14 +59,6 @@ def say_kept() -> None:
     while _kept and not is_apart():
         with contextlib.suppress(IndexError):  # another thread says it, too
             _put(*_kept.popleft())
-
-
-def _say_on_stderr(text: str) -> None:
-    """Writes a line to stderr, if nobody handles the log and nobody forbade it: where Python itself
-    prints nothing but warnings."""
-    shows_warnings = logging.lastResort is not None and _log.isEnabledFor(logging.WARNING)
-    if shows_warnings and not _log.hasHandlers():
-        _write(f"calltape, process {os.getpid()}: {text}")
 
 
 def _put(level: int, line: str) -> None:
@@ -136,8 +126,10 @@ class Notices:
             if more:
                 text += f" (and {more} times before, within a minute each)"
             say(level, text)
-            if kind == BEGINNING:
-                _say_on_stderr(text)
+            # Where Python itself prints nothing but warnings, and nobody forbade these.
+            shows_warnings = logging.lastResort is not None and _log.isEnabledFor(logging.WARNING)
+            if kind == BEGINNING and shows_warnings and not _log.hasHandlers():
+                _write(f"calltape, process {os.getpid()}: {text}")
 
     def forget(self) -> None:
         """Lets trouble be said again, because it was over: at most once a minute."""

@@ -10,24 +10,23 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from calltape_recorder.bounds import MAX_AHEAD_FILES
 from calltape_recorder.call import Call
-from calltape_recorder.threads import RLock
-from calltape_recorder.write.disk_file import TapeFile
+from calltape_recorder.threads import Count
+from calltape_recorder.write.disk_file import TapeFile, next_file
 from calltape_recorder.write.encoding import Encoder
 from calltape_recorder.write.segments import DiskBudget
-from calltape_schema import TapeError
 from calltape_schema.groups import planned
 from calltape_schema.records import Manifest
 from calltape_schema.writer import manifest_member
 
-__all__ = ["UNDER_WAY", "WriteAhead"]
-
 UNDER_WAY = "under way"
 
 
+@dataclass(eq=False)
 class WriteAhead:
     """The files of calls under way.
 
@@ -42,109 +41,104 @@ class WriteAhead:
         file_mode: the permissions of the files.
     """
 
-    def __init__(
-        self,
-        stem: str,
-        manifest: Callable[[], Manifest],
-        complain: Callable[[str, BaseException], None],
-        budget: DiskBudget,
-        overwrite: bool,
-        file_mode: int,
-    ) -> None:
-        self._stem = stem
-        self._manifest = manifest
-        self._complain = complain
-        self._budget = budget
-        self._overwrite = overwrite
-        self._file_mode = file_mode
-        self._lock = RLock()
+    stem: str
+    manifest: Callable[[], Manifest]
+    complain: Callable[[str, BaseException], None]
+    budget: DiskBudget
+    overwrite: bool
+    file_mode: int
+
+    def __post_init__(self) -> None:
+        # Their changes are one step each, so no thread waits for another one.
         self._idle: list[_File] = []
         self._files: list[_File] = []
-        self._number = 0  # of the next file
+        self._numbers = Count()
         self._is_closed = False
 
     def write(self, call: Call) -> None:
         """Writes the inputs of a call in the host's thread, which is the cost of write-ahead."""
         try:
-            file = self._take()
-            if file is None:
+            if self._is_closed:
                 return
+            file = self._taken()
             call.ahead_file = file
             call.outputs_missing = UNDER_WAY
             file.write(call)
         except Exception as error:
-            self._complain("inputs could not be written ahead", error)
+            self.complain("inputs could not be written ahead", error)
         finally:
             call.outputs_missing = None
+        if self._is_closed:  # meanwhile, so nobody may tell that this call ends
+            self.done(call)
 
     def done(self, call: Call) -> None:
         """Empties the file of a call that ended."""
         file, call.ahead_file = call.ahead_file, None
-        if not isinstance(file, _File) or self._is_closed:
+        if not isinstance(file, _File):
             return
         try:
-            file.clear()
+            if not self._is_closed:
+                file.clear()
         except Exception as error:  # it is tried again before the next use
             if not self._is_closed:
-                self._complain("a file of inputs written ahead could not be emptied", error)
-        self._idle.append(file)  # without the lock: the writer comes here and must not wait
+                self.complain("a file of inputs written ahead could not be emptied", error)
+        self._idle.append(file)
+        if self._is_closed:
+            self._close_idle()
 
     def close(self) -> None:
-        """Removes the files."""
-        with self._lock:
-            self._is_closed = True
-            files, self._files, self._idle = self._files, [], []
-        for file in files:
+        """Removes the files. Those of calls under way are closed when these end: if one was closed
+        while it is written to, a file of the host could get its descriptor."""
+        self._is_closed = True
+        for file in list(self._files):
             file.remove()
+        self._close_idle()
 
     def abandon(self) -> None:
-        """Closes the files in a fork, as they are the parent's. A thread of the parent may hold the
-        old lock."""
-        self._lock = RLock()
+        """Closes the files in a fork, as they are the parent's."""
         self._is_closed = True
         for file in self._files:
             file.tape.close()
 
-    def _take(self) -> _File | None:
-        with self._lock:
-            if self._is_closed:
-                return None
-            if self._idle:
-                return self._idle.pop()
-            if len(self._files) >= MAX_AHEAD_FILES:
-                raise RuntimeError(f"more than {MAX_AHEAD_FILES} calls are under way")
-            file = _File(self._next_tape, self._manifest(), self._budget)
-            self._files.append(file)
-            return file
+    def _taken(self) -> _File:
+        """A file that no other call has."""
+        with contextlib.suppress(IndexError):
+            return self._idle.pop()
+        if len(self._files) >= MAX_AHEAD_FILES:
+            raise RuntimeError(f"more than {MAX_AHEAD_FILES} calls are under way")
+        file = _File(self._new_tape, self.manifest(), self.budget)
+        self._files.append(file)
+        if self._is_closed:  # meanwhile, so it may have been overlooked
+            file.remove()
+        return file
 
-    def _next_tape(self) -> TapeFile:
-        while True:
-            number, self._number = self._number, self._number + 1
-            try:
-                path = f"{self._stem}.ahead-{number}.tape"
-                return TapeFile(path, self._overwrite, self._file_mode)
-            except TapeError as error:
-                if error.kind != "exists":
-                    self._number = number
-                    raise
+    def _new_tape(self) -> TapeFile:
+        # Each number is used once: with overwrite, the file of another call could be replaced.
+        tape, _ = next_file(
+            lambda _: f"{self.stem}.ahead-{next(self._numbers)}.tape",
+            0, self.overwrite, self.file_mode,
+        )  # fmt: skip
+        return tape
+
+    def _close_idle(self) -> None:
+        while self._idle:
+            with contextlib.suppress(IndexError):  # another thread closes it
+                self._idle.pop().tape.close()
 
 
 class _File:
-    """A file for one call at a time. Its last user closes it: if it was closed earlier, a file of
-    the host could get its descriptor while it is used."""
+    """A file for one call at a time."""
 
     def __init__(
-        self, open_next: Callable[[], TapeFile], manifest: Manifest, budget: DiskBudget
+        self, new_tape: Callable[[], TapeFile], manifest: Manifest, budget: DiskBudget
     ) -> None:
-        self._lock = RLock()
         self._budget = budget
-        self._users = 0
-        self._is_gone = False
-        self._lent_to_call = 0
-        self._lent = len(manifest_member(manifest))
-        self._borrow(self._lent)
+        self._tape_id = manifest.tape
+        self._encoder = Encoder()
+        self._lent = 0
+        self._borrow(len(manifest_member(manifest)))
         try:
-            self.tape = open_next()
+            self.tape = new_tape()
         except BaseException:
             budget.give_back(self._lent)
             raise
@@ -152,53 +146,29 @@ class _File:
             self.tape.begin(manifest)
         except BaseException:
             self.remove()
+            self.tape.close()
             raise
-        self._tape_id = manifest.tape
-        self._encoder = Encoder()
 
     def write(self, call: Call) -> None:
-        with self._used():
-            if self.tape.calls or self._lent_to_call:
-                self._clear()
-            encoded = self._encoder.encode(call)  # the model waits
-            append = planned(self._tape_id, [encoded], level=0)
-            self._borrow(append.size)
-            self._lent_to_call = append.size
-            self.tape.commit(append)
+        if self._lent > self.tape.size or self.tape.calls:
+            self.clear()
+        encoded = self._encoder.encode(call)  # the model waits
+        append = planned(self._tape_id, [encoded], level=0)
+        self._borrow(append.size)
+        self.tape.commit(append)
 
     def clear(self) -> None:
-        with self._used():
-            self._clear()
+        self.tape.rewind()
+        of_call = max(self._lent - self.tape.size, 0)
+        self._lent -= of_call
+        self._budget.give_back(of_call)
 
     def remove(self) -> None:
-        """Removes the file; it is closed when nobody uses it."""
         if self.tape.remove():
-            self._budget.give_back(self._lent + self._lent_to_call)
-            self._lent = self._lent_to_call = 0
-        with self._lock:
-            self._is_gone = True
-            if not self._users:
-                self.tape.close()
-
-    def _clear(self) -> None:
-        self.tape.rewind()
-        lent, self._lent_to_call = self._lent_to_call, 0
-        self._budget.give_back(lent)
+            lent, self._lent = self._lent, 0
+            self._budget.give_back(lent)
 
     def _borrow(self, nbytes: int) -> None:
         if not self._budget.lend(nbytes):
             raise OSError(errno.ENOSPC, "max_disk_bytes is reached")
-
-    @contextlib.contextmanager
-    def _used(self) -> Iterator[None]:
-        with self._lock:
-            if self._is_gone:
-                raise OSError(errno.EBADF, "the recording is closed")
-            self._users += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._users -= 1
-                if self._is_gone and not self._users:
-                    self.tape.close()
+        self._lent += nbytes

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     Found: TypeAlias = tuple[Any, str, Any]
     """The object that has the attribute, the attribute's name, and its value."""
 
-__all__ = ["VARIABLE", "begin", "has_tape", "models_there", "resolve", "seconds", "split"]
-
 VARIABLE = "CALLTAPE"
 """The environment variable that has the settings."""
 
@@ -210,7 +208,9 @@ class _Lookout:
             is_new = module is not None
             if self._done and not is_new:
                 return True
-            found = self._find(self._modules() if module is None else [module])
+            modules = self._modules() if module is None else [module]
+            targets = (resolve(one, self._attribute) for one in modules)
+            found = next((target for target in targets if target is not None), None)
             if found is None:
                 return self._done
             self._found = True
@@ -253,13 +253,6 @@ class _Lookout:
     def _fail(self, error: Exception) -> None:
         _say(f"{self.module}:{self._attribute} is not recorded: {error}")
         self._done = self._arrived = True  # so that it is said once
-
-    def _find(self, modules: list[ModuleType]) -> Found | None:
-        for module in modules:
-            found = resolve(module, self._attribute)
-            if found is not None:
-                return found
-        return None
 
     def _modules(self) -> list[ModuleType]:
         """The modules that may have the target: its module, and the script if it is this module."""

@@ -1,31 +1,96 @@
-"""Decides which keys of dicts and names of fields a tape can hold, and makes the tokens of keys."""
+"""Decides what has a name on a tape: classes, fields of objects, keys of dicts, and modules.
+
+Classes are known by their names and fields. They are never imported.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import re
 import weakref
 from collections.abc import Sequence
+from types import MemberDescriptorType
 from typing import Any, NamedTuple
 
 import torch
 
-from calltape_recorder.bounds import MAX_DATA_KEY_PLACES, MAX_MODULE_SEARCHES, MAX_NAME_CHARACTERS
+from calltape_recorder.bounds import (
+    MAX_DATA_KEY_PLACES,
+    MAX_MODULE_SEARCHES,
+    MAX_NAME_CHARACTERS,
+    MAX_TYPE_NAME_CHARACTERS,
+)
 from calltape_schema.bounds import MAX_ALIKE, MAX_KEY_CHARACTERS, MAX_KEY_PARTS
-from calltape_schema.objects import name_of
+from calltape_schema.objects import class_attribute, dict_of, module_of, name_of, qualname_of
 from calltape_schema.privacy import KeySets
 from calltape_schema.tree import are_distinct, fits_as_key
 
-__all__ = [
-    "MODULE",
-    "Core",
-    "DataKeys",
-    "End",
-    "ModuleKey",
-    "ModuleNames",
-    "PlacedDict",
-    "key_token",
-    "names_fit",
-    "why_unfit",
-]
+_UNFIT = re.compile(r"[:\s]")
+
+
+def type_name(cls: type) -> str:
+    """``module:qualified.name``. A name that the format does not allow is changed until it fits."""
+    module = _UNFIT.sub("_", module_of(cls) or "unknown")
+    name = _UNFIT.sub("_", qualname_of(cls) or "unknown")
+    joined = f"{module}:{name}"
+    if len(joined) > MAX_TYPE_NAME_CHARACTERS:
+        return f"{module[:200]}:{name[-200:]}"
+    return joined.encode("utf-8", "backslashreplace").decode()
+
+
+def is_named_tuple(cls: type) -> bool:
+    """Whether collections.namedtuple or typing.NamedTuple made this class."""
+    fields: Any = class_attribute(cls, "_fields")
+    return (
+        issubclass(cls, tuple)
+        and type(fields) is tuple
+        and all(type(name) is str for name in fields)
+    )
+
+
+def is_record(cls: type) -> bool:
+    """Whether this is a dataclass. Model outputs of transformers and diffusers are, too."""
+    return type(class_attribute(cls, _DECLARED)) is dict
+
+
+def fields_of(value: Any) -> dict[str, Any]:
+    """The fields of a dataclass that are set, read without running its code. For a field that is a
+    property, the property stands."""
+    state = dict_of(value) or {}
+    found: dict[str, Any] = {}
+    cls: Any = type(value)
+    for name, own in _fields(cls):
+        if type(own) is MemberDescriptorType:  # of __slots__
+            try:
+                found[name] = own.__get__(value)
+            except AttributeError:  # declared, but not set
+                continue
+        elif name in state:
+            found[name] = state[name]
+        elif own is not _MISSING:
+            found[name] = own
+    return found
+
+
+@functools.lru_cache(maxsize=1024)
+def _fields(cls: Any) -> tuple[tuple[str, Any], ...]:
+    """The names of the fields, and what the class itself has under each."""
+    declared: dict[Any, Any] = class_attribute(cls, _DECLARED)
+    return tuple(
+        (name, class_attribute(cls, name, _MISSING))
+        for name, field in declared.items()
+        if type(name) is str and type(field) is _Field and field._field_type is _FIELD
+    )
+
+
+_DECLARED = "__dataclass_fields__"
+_Field: Any = dataclasses.Field
+_FIELD: Any = dataclasses._FIELD  # type: ignore[attr-defined]  # pyright: ignore
+_MISSING = object()
+
+
+# Keys of dicts.
 
 MODULE = "module"
 """The kind of the token of a key that is a module."""
@@ -45,17 +110,13 @@ def why_unfit(keys: Sequence[Any]) -> str | None:
     """Why a tape cannot hold a dict with these keys, as a placeholder says it; None if it can."""
     for key in keys:
         if (type(key) is not str or len(key) > MAX_KEY_CHARACTERS) and not _key_fits(key):
-            return _why_key_is_unfit(key)[:MAX_NAME_CHARACTERS]
+            if type(key) is str or type(key) is bytes:
+                what = "characters" if type(key) is str else "bytes"
+                return f"a key of {len(key)} {what} (at most {MAX_KEY_CHARACTERS})"
+            if type(key) is int:
+                return f"a key of {key.bit_length()} bits (at most 64)"
+            return f"a key of type {name_of(type(key))}"[:MAX_NAME_CHARACTERS]
     return None if are_distinct(keys) else f"more than {MAX_ALIKE} keys of one hash"
-
-
-def _why_key_is_unfit(key: Any) -> str:
-    if type(key) is str or type(key) is bytes:
-        what = "characters" if type(key) is str else "bytes"
-        return f"a key of {len(key)} {what} (at most {MAX_KEY_CHARACTERS})"
-    if type(key) is int:
-        return f"a key of {key.bit_length()} bits (at most 64)"
-    return f"a key of type {name_of(type(key))}"
 
 
 def names_fit(names: tuple[Any, ...]) -> bool:
