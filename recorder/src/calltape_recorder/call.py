@@ -10,8 +10,6 @@ from typing import Protocol
 from calltape_recorder.snapshot.chunks import Chunks
 from calltape_recorder.snapshot.side import Side
 
-__all__ = ["Call", "Home", "QueuedCall"]
-
 
 class Home(Protocol):
     """The part of the recorder that records a call: its pipeline."""

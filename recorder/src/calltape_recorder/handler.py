@@ -38,8 +38,6 @@ from calltape_recorder.threads import get_ident, is_interrupt
 from calltape_schema.objects import name_of
 from calltape_schema.privacy import length_of_text
 
-__all__ = ["CallHandler"]
-
 _MEASURED = 17  # of so many calls that are not recorded, one is measured: a prime, for any rhythm
 
 _Tensor = torch.Tensor

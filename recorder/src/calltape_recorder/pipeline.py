@@ -37,8 +37,6 @@ from calltape_schema.end import Coverage, Dump
 from calltape_schema.inputs_table import InputsTable
 from calltape_schema.records import MINOR, VERSION, Manifest, Observed, Target
 
-__all__ = ["Pipeline"]
-
 # A rate that is set while recording must not choose the same calls as Rate(seed=0).
 _LIVE_SEED = 0x5EED
 

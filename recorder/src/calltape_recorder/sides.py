@@ -20,8 +20,6 @@ from calltape_recorder.snapshot.known_calls import Alike, Known
 from calltape_recorder.snapshot.look import Look, look_at
 from calltape_recorder.snapshot.side import Side
 
-__all__ = ["Kept", "QueueFull", "Seen", "as_it_is", "copied", "recognized", "seen", "seen_inputs"]
-
 _SCALAR_BYTES = 64  # the rough memory of a captured Python value, which counts for the bound, too
 
 Kept = Callable[[Structure, list[Any]], list[Any]]

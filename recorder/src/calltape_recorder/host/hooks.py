@@ -22,8 +22,6 @@ from calltape_recorder.host.listener import Attachment, Listener, vanishing
 from calltape_recorder.host.streams import KINDS, note_unfinished
 from calltape_recorder.threads import Local, get_ident, is_interrupt, traceback_of
 
-__all__ = ["HookPair", "Running"]
-
 
 class _Thread(Local):  # type: ignore[misc]
     """Tells whether a thread ended: an object that only the thread holds is gone then.

@@ -11,8 +11,6 @@ from calltape_recorder.bounds import SHARE_CREDIT_NS
 from calltape_recorder.threads import Count, RLock, value_of
 from calltape_schema.end import UNWANTED, Coverage
 
-__all__ = ["Ledger", "Share", "State", "Stats"]
-
 # Keeps what recording costs under a share of the time of the calls, by recording fewer of them.
 #
 # In come the durations of recorded calls and what recording cost. Out goes whether the next call

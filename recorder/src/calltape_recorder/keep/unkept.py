@@ -15,8 +15,6 @@ from calltape_recorder.snapshot.side import Side
 from calltape_recorder.threads import RLock
 from calltape_schema.inputs_table import Counts, InputsTable, Kind
 
-__all__ = ["UnkeptCounter"]
-
 
 class UnkeptCounter:
     """Counts calls from any thread. :meth:`fold` and :meth:`drain` are for the writer's thread.

@@ -33,8 +33,6 @@ from calltape_recorder.snapshot.large_copies import (
 )
 from calltape_recorder.snapshot.look import Look
 
-__all__ = ["copy_leaves", "joined", "joined_bytes", "release", "wait_for_copies"]
-
 # A copy of at most so many bytes gets memory of its own. The larger copies of one side share a
 # pooled buffer.
 _SMALL = 64 * 1024

@@ -26,8 +26,6 @@ from calltape_recorder.snapshot.large_copies import source_of
 from calltape_recorder.snapshot.look import Look
 from calltape_recorder.threads import RLock
 
-__all__ = ["FEWEST_BYTES", "Earlier", "EarlierCopies", "Origin"]
-
 FEWEST_BYTES = 4096
 """A smaller leaf is copied: a reference to it takes about 50 bytes and some steps in Python."""
 

@@ -34,8 +34,6 @@ from calltape_recorder.snapshot.look import Look
 from calltape_recorder.snapshot.side import Side
 from calltape_recorder.threads import Count, RLock, value_of
 
-__all__ = ["Alike", "Known", "KnownCalls"]
-
 _OWN_PARTS = 4  # what one takes beside its row
 _FEW = 16  # leaves of one side
 _PART_BYTES = 64  # of a structure

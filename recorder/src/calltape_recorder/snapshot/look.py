@@ -37,8 +37,6 @@ from calltape_recorder.snapshot.facts import (
 )
 from calltape_schema.privacy import FEWEST_RANGED
 
-__all__ = ["Look", "look_at"]
-
 
 class Look:
     """What is known of the leaves of one side before anything is copied. Sides whose leaves look

@@ -11,8 +11,6 @@ from calltape_recorder.snapshot.earlier_copies import Origin
 from calltape_recorder.snapshot.look import Look
 from calltape_schema.blob import Stored
 
-__all__ = ["EncodedLeaves", "Side", "split"]
-
 
 @dataclass(frozen=True, eq=False)
 class EncodedLeaves:

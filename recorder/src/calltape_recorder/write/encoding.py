@@ -27,8 +27,6 @@ from calltape_schema.packing import crc32, pack, pack_int, pack_text
 from calltape_schema.privacy import FEWEST_RANGED
 from calltape_schema.tree import checked_leaves
 
-__all__ = ["Encoder", "forget", "has_many", "range_of"]
-
 # Finds the smallest and the largest element of integer leaves, in the writer's thread.
 
 # Formats of memoryview, which is faster for the few elements of a decoding step.

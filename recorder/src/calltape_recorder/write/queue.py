@@ -26,8 +26,6 @@ from calltape_recorder.snapshot.side import Side
 from calltape_recorder.threads import Event, RLock
 from calltape_schema.end import Dump
 
-__all__ = ["CallQueue", "HeldCalls", "Task"]
-
 # Calls of this size would fill the queue before the next poll, so they wake the writer.
 _LARGE_BYTES = 1024 * 1024
 

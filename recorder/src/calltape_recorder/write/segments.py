@@ -23,8 +23,6 @@ from calltape_schema.inputs_table import Counts, InputsTable
 from calltape_schema.records import Manifest, Segment
 from calltape_schema.writer import manifest_member
 
-__all__ = ["ClosedSegments", "DiskBudget", "OtherFile", "Refusal", "Segments"]
-
 _FREE_LOOK_BYTES = 16 * 1024 * 1024
 _END_BYTES = 64 * 1024  # of an end without its index, until one was larger
 _LAST_END_BYTES = 8 * 1024  # of the end of a file without calls

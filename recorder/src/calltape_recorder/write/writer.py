@@ -28,8 +28,6 @@ from calltape_recorder.write.segments import OtherFile, Refusal, Segments
 from calltape_schema import TapeError
 from calltape_schema.groups import NewCall
 
-__all__ = ["Writer"]
-
 # Many small calls are written at once. Every write gives the interpreter lock away, and a busy host
 # lets it come back only after its switch interval. Records of calls that are written together share
 # what is equal. With four times as many they are a sixth smaller, but their group takes longer to
