@@ -1,10 +1,8 @@
 """Which calls add evidence to the calls before them.
 
-What an analysis learns from sizes are relations that always hold: a size is constant, two are
-equal, one is a sum or a multiple of others. These are affine, so a call whose sizes are in the
-affine span of earlier calls cannot refute any of them (docs/decisions/0016). In come the sizes of
-calls, in order. Out goes whether a call is new; and, when all were seen, which calls have the
-smallest and the largest sizes.
+A call whose sizes are in the affine span of those of earlier calls adds none
+(:mod:`calltape_schema.affine_span`). In come the sizes of calls, in order. Out goes whether a call
+is new; and, when all were seen, which calls have the smallest and the largest sizes.
 """
 
 from __future__ import annotations
@@ -12,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 
 from calltape_analyzer.observing.groups import SortedCall
+from calltape_schema.affine_span import AffineSpan
 
 __all__ = ["Novelty"]
 
-_PRIME = 2**61 - 1
 # So much is remembered at most. Beyond it, every call counts as new: nothing is left out wrongly.
 _MAX_PATTERNS = 65_536
 _MAX_NUMBERS = 4_000_000
@@ -26,7 +24,7 @@ class Novelty:
     """Looks at calls one by one."""
 
     def __init__(self) -> None:
-        self._patterns: dict[Hashable, _Span] = {}
+        self._patterns: dict[Hashable, AffineSpan] = {}
         # By kind, for each size its smallest value, and then for each its largest one negated, each
         # with the first call that had it.
         self._extremes: dict[Hashable, list[tuple[int, int]]] = {}
@@ -49,7 +47,7 @@ class Novelty:
         if span is None:
             if len(self._patterns) >= _MAX_PATTERNS or self._room < len(heads):
                 return True
-            span = self._patterns[key] = _Span()
+            span = self._patterns[key] = AffineSpan()
         values = [*flat, *(-size for size in flat)]
         known = self._extremes.get(kind) or [(value, index) for value in values]
         pairs = zip(known, values, strict=True)
@@ -82,24 +80,3 @@ def _pattern_of(flat: Sequence[int]) -> tuple[list[int], tuple[int, ...]]:
         -1 - size if size in (0, 1) else first.setdefault(size, at) for at, size in enumerate(flat)
     ]
     return list(first.values()), tuple(pattern)
-
-
-class _Span:
-    """The affine span of rows, modulo a prime."""
-
-    def __init__(self) -> None:
-        self._basis: list[tuple[int, list[int]]] = []  # pivot, and a row that is 1 there
-
-    def add(self, values: Sequence[int]) -> bool:
-        """Adds a row. Returns whether it was outside of the span."""
-        row = [1, *values]
-        for pivot, known in self._basis:
-            factor = row[pivot]
-            if factor:
-                row = [(a - factor * b) % _PRIME for a, b in zip(row, known, strict=True)]
-        pivot = next((at for at, value in enumerate(row) if value % _PRIME), -1)
-        if pivot < 0:
-            return False
-        inverse = pow(row[pivot], -1, _PRIME)
-        self._basis.append((pivot, [value * inverse % _PRIME for value in row]))
-        return True
