@@ -16,9 +16,7 @@ import pytest
 import torch
 
 from calltape_analyzer import TapeError, open_tape
-from calltape_analyzer.reading import tape_file
-from calltape_analyzer.reading.damage import Damage
-from calltape_analyzer.reading.segment import Segment
+from calltape_analyzer.reading import compressed, tape_file
 from calltape_analyzer.reading.tape_file import Descriptors, TapeFile
 from calltape_recorder import Recorder
 from calltape_schema.storage import Window
@@ -214,41 +212,23 @@ def test_a_call_ahead_is_the_one_that_was_found(tmp_path: Path) -> None:
         assert not tape.damage
 
 
-def test_a_large_call_ahead_that_ended_is_not_taken_for_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tape_file, "_MAX_HELD", 0)
-    path = ahead(tmp_path / "a.ahead-0.tape", 1)
-    with open_tape(path) as tape:
-        assert values(tape) == [1]
-        (call,) = tape.under_way
-        data = ahead(tmp_path / "b.tape", 2).read_bytes()
-        path.write_bytes(data)
-        with pytest.raises(TapeError, match="its call ended"):
-            call.tensor("inputs", 0)
-
-
-def test_a_file_that_changes_under_the_walk_is_walked_again(
+def test_a_call_that_ends_while_it_is_copied_is_copied_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The call ends, and the next one is written, between two reads."""
-    monkeypatch.setattr(tape_file, "_MAX_HELD", 0)
     path = ahead(tmp_path / "a.ahead-0.tape", 1, size=4000)
     later = ahead(tmp_path / "b.tape", 2, size=9000).read_bytes()
-    read = Window.read
+    write = compressed._write
 
-    def reading(self: Window, offset: int, size: int) -> bytes:
-        found = read(self, offset, size)
-        if path.read_bytes() != later:
-            path.write_bytes(later)
-        return found
+    def writing(file: Any, data: bytes) -> None:
+        write(file, data[:700])
+        path.write_bytes(later)
+        write(file, data[700:])
 
-    monkeypatch.setattr(Window, "read", reading)
-    damage = Damage()
-    segment = Segment(str(path), damage)
-    assert [segment.number(position) for position in segment.order] == [2]
-    assert not damage.list()
-    segment.close()
+    monkeypatch.setattr(compressed, "_write", writing)
+    with open_tape(path) as tape:
+        assert [call.number for call in tape] == [2]
+        assert not tape.damage
 
 
 @pytest.mark.integration

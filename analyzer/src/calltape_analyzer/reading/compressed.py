@@ -73,13 +73,16 @@ def most_unpacked(size: int) -> int:
     return max(_LEAST_BYTES, _TIMES_FILE * size)
 
 
-def unpacked(packed: io.BufferedReader[Any], path: str, received: Callable[[], int]) -> int | None:
+def unpacked(
+    packed: io.BufferedReader[Any], path: str, received: Callable[[], int], *, plain: bool = False
+) -> int | None:
     """The bytes of a compressed tape in a temporary file, which is gone when it is closed.
 
     Args:
         packed: the file, at its beginning.
         path: errors show it like this.
         received: how many bytes of the compressed file are surely there.
+        plain: whether it is not compressed, and is copied as it is.
 
     Returns:
         A descriptor, which belongs to the caller; None if its first bytes are of no compression.
@@ -92,7 +95,7 @@ def unpacked(packed: io.BufferedReader[Any], path: str, received: Callable[[], i
         OSError: it cannot be read, or the temporary file not written.
     """
     first = packed.peek(4)
-    opener = _OPENERS.get(first[:4]) or _OPENERS.get(first[:2])
+    opener = _as_it_is if plain else _OPENERS.get(first[:4]) or _OPENERS.get(first[:2])
     if opener is None:
         return None
     given = granted_bytes()
@@ -150,6 +153,10 @@ def _write(file: Any, data: bytes) -> None:
         done = 0
         while done < len(data):
             done += file.write(rest[done:])
+
+
+def _as_it_is(file: IO[bytes]) -> Any:
+    return file
 
 
 def _gzip(file: IO[bytes]) -> Any:

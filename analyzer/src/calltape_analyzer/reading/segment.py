@@ -12,7 +12,7 @@ from array import array
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.progress import steps
@@ -22,7 +22,7 @@ from calltape_analyzer.reading.damage import Damage, DescriptorError, is_damage
 from calltape_analyzer.reading.files import opened_file
 from calltape_analyzer.reading.recordings import coverage_without_end, sound_coverage
 from calltape_analyzer.reading.tape_file import is_ahead
-from calltape_schema.blob import Stored, joined
+from calltape_schema.blob import joined
 from calltape_schema.end import Coverage, End
 from calltape_schema.errors import Kind, TapeError
 from calltape_schema.groups import CALL_BYTES
@@ -31,7 +31,6 @@ from calltape_schema.reader import Extent, Holder, TapeReader, TensorPlace
 from calltape_schema.records import CallRecord, Manifest, Range, Source, Tree, encode_manifest
 from calltape_schema.scan import Scan
 from calltape_schema.tar import END_MEMBER, Member, group_name
-from calltape_schema.tree import Leaf
 
 __all__ = [
     "LEFT_OUT",
@@ -50,7 +49,6 @@ LEFT_OUT = "not extracted"
 """The reason of calls that are left out of a new tape because they were not wanted."""
 
 _TRIES = 5
-_PART = 1024 * 1024
 
 # Flags of a call: its blob was compared with the checksum, and is whole or not; its damage is told.
 _WHOLE, _BROKEN, _TOLD = 1, 2, 4
@@ -66,6 +64,7 @@ class Segment:
     Attributes:
         path: as people may see it: without what is secret in a URL.
         location: what opens the file again.
+        reader: of its bytes.
         manifest: of the file.
         size: in bytes, when it was opened.
         damage: gets what is wrong with single calls.
@@ -94,13 +93,12 @@ class Segment:
         self._table: InputsTable | None = None
         self._end: End | None = None
         self._checked = bytearray()
-        self._ahead: tuple[int, bytes] | None = None
         self._lock = threading.RLock()
         self._file = opened_file(path)
         self.path, self.location = self._file.path, self._file.location
         try:
-            self._reader = TapeReader(self._file)
-            self.manifest: Manifest = self._reader.manifest
+            self.reader = TapeReader(self._file)
+            self.manifest: Manifest = self.reader.manifest
             self._read_end()
         except TapeError as error:
             self.close()
@@ -112,7 +110,7 @@ class Segment:
 
     def _read_end(self) -> None:
         """Takes what the end says, if it has a table of the inputs."""
-        end = self._reader.end
+        end = self.reader.end
         if end is None or is_ahead(self.path):
             return
         if not end.elsewhere and end.coverage.kept * CALL_BYTES > self._file.size:
@@ -123,7 +121,7 @@ class Segment:
             self._table = InputsTable()  # there is nothing else
         if self._table is not None:
             self._end = end
-            self._file.expect_unchanged(self._reader.start, is_sealed=True)
+            self._file.expect_unchanged(self.reader.start, is_sealed=True)
 
     @property
     def unscanned_end(self) -> End | None:
@@ -168,7 +166,7 @@ class Segment:
         if self._found is None and self._end:
             return self._end
         self.scan()
-        return self._reader.end
+        return self.reader.end
 
     @property
     def table(self) -> InputsTable | None:
@@ -203,9 +201,6 @@ class Segment:
         if encode_manifest(self.manifest) != encode_manifest(before):  # a NaN equals itself there
             raise self._file.changed("it is another tape")
         self._checked = bytearray(len(found))
-        if is_ahead(self.path) and len(found):
-            first = found.offsets[0]
-            self._ahead = first, self._file.read_at(first, min(self._file.size - first, _PART))
         if self._order is None:
             self._order = found.order
         self._table = found.table
@@ -218,10 +213,10 @@ class Segment:
         while True:
             try:
                 found = self._walked()
-                if not found.damage or not tries or not self._has_changed():
+                if not found.damage or not tries or self._file.refresh():
                     break
             except TapeError as error:
-                if not is_damage(error) or not tries or not self._has_changed():
+                if not is_damage(error) or not tries or self._file.refresh():
                     raise
             if self._end is not None:  # a file that had its end may not change any more
                 raise self._file.changed("its end was read before")
@@ -232,16 +227,11 @@ class Segment:
         return found
 
     def _walked(self) -> Scan:
-        self._reader = TapeReader(self._file)
-        self.manifest = self._reader.manifest
-        found = self._reader.scan(_watched)
-        self._file.expect_unchanged(self._reader.start, is_sealed=self._reader.end is not None)
+        self.reader = TapeReader(self._file)
+        self.manifest = self.reader.manifest
+        found = self.reader.scan(_watched)
+        self._file.expect_unchanged(self.reader.start, is_sealed=self.reader.end is not None)
         return found
-
-    def _has_changed(self) -> bool:
-        # Of a write-ahead file, size and time do not tell: another call may have as many bytes,
-        # and be written within a tick of the clock.
-        return not self._file.refresh() or is_ahead(self.path)
 
     @property
     def _scan(self) -> Scan:
@@ -299,7 +289,7 @@ class Segment:
         times: list[int] = []
         for position in {self.order[0], self.order[-1]} if len(self) else ():
             with contextlib.suppress(TapeError):  # a look at the call tells
-                record = self.record_alone(position)
+                record = self.reader.record_at(position)
                 times += [record.time_ns, record.time_ns + (record.duration_ns or 0)]
         return (min(times), max(times)) if times else None
 
@@ -334,20 +324,16 @@ class Segment:
             self._scan.numbers, 0 if segment is None else segment.first_call
         )
 
-    @property
+    @cached_property
     def is_ahead(self) -> bool:
         """Whether this is a write-ahead file: its only call was under way, or it has no call and
         the name of such a file."""
-        return self._is_ahead
-
-    @cached_property
-    def _is_ahead(self) -> bool:
         if self.end is not None or len(self._scan) > 1:
             return False
         if not len(self._scan):
             return is_ahead(self.path)
         try:
-            return self.record_alone(0).outputs_missing == UNDER_WAY
+            return self.reader.record_at(0).outputs_missing == UNDER_WAY
         except DescriptorError:
             raise
         except TapeError:
@@ -490,7 +476,7 @@ class Segment:
                 if self._scan.has_ranges(at) and not self._scan.raised(at):
                     spans = self._ranges.setdefault(self.inputs_number(at), {})
                     offset, there = self._scan.place(at)
-                    for leaf, low, high in self._reader.group(offset).ranges_of(there):
+                    for leaf, low, high in self.reader.group(offset).ranges_of(there):
                         known = spans.get(leaf, (low, high))
                         spans[leaf] = min(low, known[0]), max(high, known[1])
             if len(self._order or ()) == len(self._scan):
@@ -527,19 +513,6 @@ class Segment:
     def number(self, position: int) -> int:
         return self._scan.numbers[position]
 
-    def _same(self, data: T) -> T:
-        """Gives back data that were read just now. Raises if a write-ahead file has another call
-        by now: its record is written last, and no two records are equal."""
-        if self._ahead is not None:
-            offset, group = self._ahead
-            if self._file.read_at(offset, len(group)) != group:
-                raise self._file.changed("its call ended")
-        return data
-
-    def read(self, offset: int, size: int) -> bytes:
-        """Up to ``size`` bytes of the file, from ``offset`` on."""
-        return self._same(self._file.read_at(offset, size))
-
     def record(self, position: int) -> CallRecord:
         """The record of a call, decoded anew. Its trees were checked against the format.
 
@@ -547,7 +520,7 @@ class Segment:
             TapeError: ``damaged``, ``invalid`` or ``limit``, which is damage of the file too.
         """
         try:
-            record = self.record_alone(position)
+            record = self.reader.record_at(position)
             _inputs(record.inputs)
             if record.outputs is not None:
                 record.outputs.spec()
@@ -555,35 +528,10 @@ class Segment:
             raise self.reported(error, position) from None
         return record
 
-    def record_alone(self, position: int) -> CallRecord:
-        """The record of a call, whose trees nobody looked at."""
-        return self._same(self._reader.record_at(position))
-
-    def document(self, position: int) -> dict[str, Any]:
-        """The record of a call as plain data, which was compared with its checksum and not with the
-        format. Its trees have the encoded structure and leaves."""
-        return self._same(self._reader.document(position))
-
-    def blob(self, record: CallRecord | Holder) -> Member:
-        """The member with the tensors of a call.
-
-        Raises:
-            TapeError: ``damaged``, ``no_value``.
-        """
-        return self._same(self._reader.blob_member(record))
-
-    def place(self, record: CallRecord, leaf: Leaf) -> TensorPlace:
-        """Where the bytes of a leaf are; as :meth:`TapeReader.place`."""
-        return self._same(self._reader.place(record, leaf))
-
-    def tail(self, record: CallRecord, key: str) -> tuple[Stored, Extent]:
-        """What the own blob of a call has for a key, and where; as :meth:`TapeReader.tail`."""
-        return self._same(self._reader.tail(record, key))
-
     def bytes_of(self, place: TensorPlace) -> bytearray:
         """The bytes of a tensor in new memory."""
         parts = [self._copy(part) for part in place.parts]
-        return self._same(parts[0] if len(parts) == 1 else joined(parts, place.rows))
+        return parts[0] if len(parts) == 1 else joined(parts, place.rows)
 
     def _copy(self, part: Extent) -> bytearray:
         offset, size, known = part
@@ -597,9 +545,9 @@ class Segment:
         """
         if self._checked[position] & _WHOLE or record.blob is None:
             return
-        found = self.blob(record)
+        found = self.reader.blob_member(record)
         if not self._checked[position] & _BROKEN:
-            if self._same(self._file.crc32(found.start, found.size)) == record.blob.crc32:
+            if self._file.crc32(found.start, found.size) == record.blob.crc32:
                 self._checked[position] |= _WHOLE
                 return
             self._checked[position] |= _BROKEN
@@ -608,7 +556,7 @@ class Segment:
 
     def holders(self, record: CallRecord, keys: Iterable[str]) -> list[Holder]:
         """The calls whose blobs have the tensors of a call for these keys, each once."""
-        found = [h for key in keys for h, _ in self._reader.holders(record, key).parts]
+        found = [h for key in keys for h, _ in self.reader.holders(record, key).parts]
         return list({holder.call: holder for holder in found}.values())
 
     def check_holders(self, position: int, record: CallRecord, keys: Iterable[str]) -> None:
