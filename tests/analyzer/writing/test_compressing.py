@@ -41,7 +41,7 @@ def check_form(path: Path, form: str) -> None:
 def test_a_part_of_a_tape(source: Path, tmp_path: Path, form: str) -> None:
     out = tmp_path / f"b.tape{form}"
     with open_tape(source) as tape:
-        filter_tape(tape, out, last=2)
+        filter_tape(tape, out, first=1)
         filter_tape(tape, out, first=2, overwrite=True)
     check_form(out, form)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.tape", out.name]

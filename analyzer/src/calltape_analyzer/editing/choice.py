@@ -8,9 +8,8 @@ them as people do.
 from __future__ import annotations
 
 from array import array
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, islice
 from typing import Annotated, Any
 
 from pydantic import Field, field_validator
@@ -36,38 +35,28 @@ __all__ = ["Choice", "SizedCalls", "chosen"]
 _MOST_SHOWN = 20
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
-Duration = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Choice(PlainData):
-    """What is asked of each call. All of it must hold; then the last four choose among the rest, in
-    this order: of ``first=10, last=3`` the last three of the first ten.
+    """What is asked of each call. All of it must hold; then ``novel`` and ``first`` choose among
+    the rest, in this order. Who wants other calls names them: ``tape.only(calls=...)``.
 
     Attributes:
         start, end: when the call began, in seconds since 1970 (UTC): from ``start`` on, before
             ``end``.
         raised: True for calls that raised, False for those that did not.
-        slower, faster: the duration in seconds: at least, at most. A call whose duration is unknown
-            has neither.
-        threads: identifiers of threads.
         where: conditions on sizes (:class:`~calltape_analyzer.editing.expressions.Expression`).
         novel: only calls that add evidence to the ones before them, and those with the smallest
             and the largest sizes.
-        every: only each n-th, from the first.
-        first, last: only the first calls, and only the last ones.
+        first: only the first calls.
     """
 
     start: Finite | None = None
     end: Finite | None = None
     raised: bool | None = None
-    slower: Duration | None = None
-    faster: Duration | None = None
-    threads: tuple[int, ...] = ()
     where: tuple[str, ...] = ()
     novel: bool = False
-    every: int | None = Field(default=None, ge=1)
     first: int | None = Field(default=None, ge=0)
-    last: int | None = Field(default=None, ge=0)
 
     @field_validator("where", mode="before")
     @classmethod
@@ -93,34 +82,13 @@ def chosen(tape: Tape, choice: Choice) -> array[int]:
         found = _passing(tape, choice)
     if choice.novel:
         found = _novel(tape, found)
-    if choice.every is not None:
-        found = (place for at, place in enumerate(found) if at % choice.every == 0)
-    if choice.first is not None:
-        found = _first(found, choice.first)
-    if choice.last is not None:
-        found = deque(found, choice.last)
-    return array("Q", found)
-
-
-def _first(places: Iterable[int], most: int) -> Iterator[int]:
-    if most:
-        for at, place in enumerate(places, 1):
-            yield place
-            if at == most:
-                return
+    return array("Q", islice(found, choice.first))
 
 
 _TESTS: Mapping[str, Callable[[CallRecord, Any], bool]] = {
     "start": lambda record, start: record.time_ns / 1e9 >= start,
     "end": lambda record, end: record.time_ns / 1e9 < end,
     "raised": lambda record, raised: (record.error is not None) == raised,
-    "slower": lambda record, least: (
-        record.duration_ns is not None and record.duration_ns / 1e9 >= least
-    ),
-    "faster": lambda record, most: (
-        record.duration_ns is not None and record.duration_ns / 1e9 <= most
-    ),
-    "threads": lambda record, threads: record.thread in threads,
 }
 """By the name of a field of :class:`Choice` whether a record is as it asks."""
 

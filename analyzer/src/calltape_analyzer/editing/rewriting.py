@@ -29,10 +29,9 @@ from calltape_analyzer.writing.coverage import (
     calls_in,
     closing_time,
     coverage_for,
-    coverage_of_numbers,
     unkept_of,
 )
-from calltape_analyzer.writing.lineage import Numbering, Origin, derived, numbering_of
+from calltape_analyzer.writing.lineage import Numbering, derived, numbering_of
 from calltape_analyzer.writing.tape_writer import TapeWriter
 from calltape_schema.bounds import MAX_GROUP_CALLS
 from calltape_schema.end import Dump
@@ -45,7 +44,6 @@ __all__ = ["Change", "Revision", "Rewriting", "rewrite"]
 
 _MAX_NAMED = 8
 _MAX_DUMPS = 1000
-_MERGED = "unknown (the tape was merged, and calls were left out)"
 
 
 class Change(Protocol):
@@ -88,8 +86,6 @@ class Rewriting:
         keeps_counters: whether the inputs of calls that are on no tape stay if no call is left
             out.
         spares: whether a damaged call is taken from another file that has it too.
-        origin: the only recording that is wanted, of those that were merged before. Its calls get
-            back the id and the numbers that they had.
     """
 
     verb: str
@@ -99,7 +95,6 @@ class Rewriting:
     thorough: bool = False
     keeps_counters: bool = True
     spares: bool = False
-    origin: Origin | None = None
 
 
 def rewrite(
@@ -125,14 +120,12 @@ def rewrite(
         UsageError: the path is one of the tape's files.
         TapeError: ``exists``, ``io``, ``limit``.
     """
-    segments, origin = tape.segments, how.origin
+    segments = tape.segments
     numbering = numbering_of(segments)
-    if origin is not None:
-        numbering = Numbering(origin.tape, {segments[0].manifest.tape: -origin.first})
     left_out = max(calls_in(segments) - wanted, 0)
     recordings = {segment.manifest.tape for segment in segments}
     manifest = derived(
-        segments, how.verb, how.options, numbering=numbering, origin=origin and origin.tape,
+        segments, how.verb, how.options, numbering=numbering,
         # Of one recording it is known how many of its calls these are.
         left_out=dict.fromkeys(recordings, left_out) if len(recordings) == 1 else {},
     )  # fmt: skip
@@ -212,19 +205,11 @@ def _written(writer: TapeWriter, call: Call, number: int, how: Rewriting) -> Tap
 
 def _seal(writer: TapeWriter, tape: Tape, how: Rewriting, left_out: int) -> None:
     """Writes the accounts of the new tape."""
-    origin, whole = how.origin, tape.coverage
-    if origin is None:
-        coverage = coverage_for(tape.segments, writer.calls, left_out)
-    else:  # the numbers tell how many calls the recording saw before it was merged
-        end = (whole.seen if origin.end is None else origin.end) - origin.first
-        coverage = coverage_of_numbers(
-            max(end, writer.last + 1), writer.calls, _MERGED, at_least=whole.at_least
-        )
     is_whole = not left_out and how.keeps_counters
     unkept = how.revision.unkept(unkept_of(tape.whole.segments)) if is_whole else None
     try:
         writer.seal(
-            coverage,
+            coverage_for(tape.segments, writer.calls, left_out),
             unkept=unkept,
             dumps=[how.revision.dump(dump) for dump in tape.dumps[-_MAX_DUMPS:]],
             closed_ns=how.revision.moment(closing_time(tape.segments)),

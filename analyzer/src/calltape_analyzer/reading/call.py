@@ -36,7 +36,6 @@ _ADVICE = {
     "queue_full": "there was no memory left to copy them: record with a larger max_queue_bytes, or "
     "keep fewer calls",
     "internal": "the recorder failed, as the log of the host says",
-    "left out by calltape filter": "take the tape that was filtered",
 }
 
 

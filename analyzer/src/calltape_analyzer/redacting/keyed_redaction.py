@@ -269,7 +269,7 @@ class _Without(Withholding):
     """Takes out what the plans of a redaction withhold, and nothing else of scalars."""
 
     def __init__(self, tape: Tape, redaction: CallRedaction) -> None:
-        super().__init__((), outputs=False, signature=tape.signature)
+        super().__init__((), tape.signature)
         self._redaction = redaction
 
     def new_plan(self, structure: bytes, spec: Structure, path: str) -> WithholdingPlan:
