@@ -13,8 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from calltape_analyzer.editing.choice import Choice, chosen
-from calltape_analyzer.editing.edit_report import EditReport
-from calltape_analyzer.editing.rewriting import Rewriting, rewrite
+from calltape_analyzer.editing.rewriting import EditReport, Rewriting, rewrite
 from calltape_analyzer.editing.withholding import Withholding
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.reading.damage import RepeatedCallsError

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 from pydantic import ValidationError
 
-from calltape_analyzer.editing.edit_report import EditReport
+from calltape_analyzer.plain_data import PlainData, Text, Texts
 from calltape_analyzer.progress import steps
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef
@@ -24,7 +24,7 @@ from calltape_analyzer.reading.damage import Damage, RepeatedCallsError, is_dama
 from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.reading.urls import shown
 from calltape_analyzer.tape import Tape
-from calltape_analyzer.text import counted, some_of
+from calltape_analyzer.text import counted, printable, some_of
 from calltape_analyzer.writing.coverage import (
     calls_in,
     closing_time,
@@ -40,10 +40,47 @@ from calltape_schema.inputs_table import InputsTable
 from calltape_schema.records import CallRecord, Manifest
 from calltape_schema.tar import blob_name
 
-__all__ = ["Change", "Revision", "Rewriting", "rewrite"]
+__all__ = ["Change", "EditReport", "Revision", "Rewriting", "rewrite"]
 
 _MAX_NAMED = 8
 _MAX_DUMPS = 1000
+
+
+class EditReport(PlainData):
+    """What came of making a tape. ``str()`` of it is text for people.
+
+    Attributes:
+        path: the new file.
+        tape: its id, in hexadecimal digits.
+        calls: how many calls it has.
+        left_out: how many calls were left out because they were not asked for.
+        lost: what was on the tapes that were read and is not on the new one, although nobody left
+            it out, in words. Empty if nothing was lost.
+        bytes_read, bytes_written: sizes of the files.
+        notes: what else is to be known.
+    """
+
+    path: Text
+    tape: str
+    calls: int
+    left_out: int = 0
+    lost: Texts = ()
+    bytes_read: int = 0
+    bytes_written: int = 0
+    notes: Texts = ()
+
+    def noting(self, *notes: str) -> EditReport:
+        """The same, with more notes."""
+        return self.model_copy(update={"notes": (*self.notes, *notes)})
+
+    def __str__(self) -> str:
+        size = f"{self.bytes_written:,} of {self.bytes_read:,} bytes"
+        parts = [f"{printable(self.path)}: {counted(self.calls, 'call')}, {size}"]
+        if self.left_out:
+            parts.append(f"left out: {counted(self.left_out, 'call')}")
+        parts += [f"lost: {printable(text)}" for text in self.lost]
+        parts += [f"note: {printable(text)}" for text in self.notes]
+        return "\n".join(parts)
 
 
 class Change(Protocol):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from calltape_analyzer.reading.tape_file import TapeBytes, TapeFile
 from calltape_analyzer.reading.urls import is_url, local_path
 from calltape_schema.errors import TapeError
 
-__all__ = ["Paths", "files_of", "opened_file"]
+__all__ = ["Paths", "files_of", "opened_file", "short_paths"]
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 Told = Callable[[TapeError], None]
@@ -162,6 +162,19 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return entry.is_dir()
     except OSError:  # a link that leads nowhere, or to itself
         return False
+
+
+def short_paths(paths: Sequence[str]) -> dict[str, str]:
+    """For each path the name of its file; if two have one name, their paths from the directory on
+    that all have in common."""
+    names = {path: os.path.basename(path) for path in paths}
+    if len(set(names.values())) == len(names):
+        return names
+    try:
+        common = os.path.commonpath(paths)
+    except ValueError:  # absolute and relative paths
+        return {path: path for path in paths}
+    return {path: os.path.relpath(path, common) for path in paths}
 
 
 def opened_file(path: str) -> TapeBytes:

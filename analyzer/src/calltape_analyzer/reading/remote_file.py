@@ -17,8 +17,7 @@ from collections.abc import Iterator
 
 from calltape_analyzer.reading.compressed import is_compressed, unpacked
 from calltape_analyzer.reading.http_ranges import HttpRanges
-from calltape_analyzer.reading.remote_access import is_web, other_facts
-from calltape_analyzer.reading.stored_ranges import StoredRanges
+from calltape_analyzer.reading.remote_access import StoredRanges, is_web, other_facts
 from calltape_analyzer.reading.tape_file import TapeBytes, TapeFile
 from calltape_analyzer.reading.urls import name_of, shown
 from calltape_schema.errors import TapeError

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from calltape_analyzer.editing.edit_report import EditReport
-from calltape_analyzer.editing.rewriting import Revision, Rewriting, rewrite
+from calltape_analyzer.editing.rewriting import EditReport, Revision, Rewriting, rewrite
 from calltape_analyzer.editing.withholding import Withholding, WithholdingPlan
 from calltape_analyzer.errors import RedactionError
 from calltape_analyzer.observing.switches import looks_like_name
