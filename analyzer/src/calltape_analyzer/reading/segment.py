@@ -24,13 +24,13 @@ from calltape_analyzer.reading.recordings import coverage_without_end, sound_cov
 from calltape_analyzer.reading.tape_file import is_ahead
 from calltape_schema.blob import joined
 from calltape_schema.end import Coverage, End
-from calltape_schema.errors import Kind, TapeError
+from calltape_schema.errors import TapeError
 from calltape_schema.groups import CALL_BYTES
-from calltape_schema.inputs_table import InputsTable
+from calltape_schema.inputs_table import InputsTable, widen
 from calltape_schema.reader import Extent, Holder, TapeReader, TensorPlace
 from calltape_schema.records import CallRecord, Manifest, Range, Source, Tree, encode_manifest
-from calltape_schema.scan import Scan
-from calltape_schema.tar import END_MEMBER, Member, group_name
+from calltape_schema.scan import Scan, stale_table
+from calltape_schema.tar import Member, group_name
 
 __all__ = [
     "LEFT_OUT",
@@ -393,7 +393,7 @@ class Segment:
             try:
                 self._rows = self._told_inputs()
             except TapeError as error:
-                broken = _stale(str(error.reason), error.kind).at(path=self.path, member=END_MEMBER)
+                broken = stale_table(str(error.reason), error.kind).at(path=self.path)
                 if self.elsewhere:
                     self.damage.add(broken)
                     self._rows = []
@@ -476,9 +476,7 @@ class Segment:
                 if self._scan.has_ranges(at) and not self._scan.raised(at):
                     spans = self._ranges.setdefault(self.inputs_number(at), {})
                     offset, there = self._scan.place(at)
-                    for leaf, low, high in self.reader.group(offset).ranges_of(there):
-                        known = spans.get(leaf, (low, high))
-                        spans[leaf] = min(low, known[0]), max(high, known[1])
+                    widen(spans, self.reader.group(offset).ranges_of(there))
             if len(self._order or ()) == len(self._scan):
                 self._compare_ranges(self._ranges)
         return self._ranges
@@ -489,13 +487,10 @@ class Segment:
             return
         told: dict[int, dict[int, tuple[int, int]]] = {}
         for number, spans in found.items():
-            own = told.setdefault(number >> 1, {})
-            for leaf, (low, high) in spans.items():
-                known = own.get(leaf, (low, high))
-                own[leaf] = min(low, known[0]), max(high, known[1])
+            widen(told.setdefault(number >> 1, {}), [(leaf, *span) for leaf, span in spans.items()])
         if any(row.ranges != told.get(key, {}) for key, row in self._table.rows.items()):
             reason = "it has other ranges of integers than the records"
-            self.damage.add(_stale(reason).at(path=self.path, member=END_MEMBER))
+            self.damage.add(stale_table(reason).at(path=self.path))
             self._table = None
 
     # --- single calls ------------------------------------------------------------------------
@@ -621,11 +616,3 @@ def _inputs(tree: Tree) -> Tree:
 
 def _watched(found: Iterable[Member], size: int) -> Iterable[Member]:
     return steps(found, "bytes", size, lambda member: member.offset)
-
-
-def _stale(reason: str, kind: Kind = "damaged") -> TapeError:
-    """The damage of an end that is not that of the records."""
-    return TapeError(
-        kind, f"forged or stale table of inputs: {reason}",
-        advice="the records are used; calltape recover writes a tape with a true one",
-    )  # fmt: skip
