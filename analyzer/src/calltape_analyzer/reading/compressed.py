@@ -95,7 +95,7 @@ def unpacked(
         OSError: it cannot be read, or the temporary file not written.
     """
     first = packed.peek(4)
-    opener = _as_it_is if plain else _OPENERS.get(first[:4]) or _OPENERS.get(first[:2])
+    opener = (lambda file: file) if plain else _OPENERS.get(first[:4]) or _OPENERS.get(first[:2])
     if opener is None:
         return None
     given = granted_bytes()
@@ -155,14 +155,6 @@ def _write(file: Any, data: bytes) -> None:
             done += file.write(rest[done:])
 
 
-def _as_it_is(file: IO[bytes]) -> Any:
-    return file
-
-
-def _gzip(file: IO[bytes]) -> Any:
-    return gzip.GzipFile(fileobj=file, mode="rb")
-
-
 def _zstd(file: IO[bytes]) -> Any:
     module = zstd_module()
     if module is None:
@@ -187,7 +179,7 @@ def zstd_module() -> Any:
 
 
 _OPENERS: dict[bytes, Callable[[IO[bytes]], Any]] = {
-    b"\x1f\x8b": _gzip,
+    b"\x1f\x8b": lambda file: gzip.GzipFile(fileobj=file, mode="rb"),
     b"\x28\xb5\x2f\xfd": _zstd,
 }
 """By the first bytes of the file."""

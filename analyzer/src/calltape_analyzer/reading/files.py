@@ -52,7 +52,7 @@ def files_of(path: Paths, told: Told | None = None) -> list[str]:
         raise TapeError("not_found", "no path was given")
     found: dict[Hashable, str] = {}
     for one in given:
-        for name in _files(os.fspath(one), told or _ignore):
+        for name in _files(os.fspath(one), told):
             found.setdefault(_identity(name), name)
     return list(found.values())
 
@@ -74,11 +74,7 @@ def _identity(path: str) -> Hashable:
     return (status.st_dev, status.st_ino) if status.st_ino else os.path.realpath(path)
 
 
-def _ignore(error: TapeError) -> None:
-    """Who asks only how large the files are is told when they are opened."""
-
-
-def _files(path: str, told: Told) -> list[str]:
+def _files(path: str, told: Told | None) -> list[str]:
     if is_url(path):
         from calltape_analyzer.reading.remote_names import urls_of
 
@@ -116,7 +112,7 @@ def _named(path: str) -> str:
     return compressed
 
 
-def _below(roots: list[str], told: Told) -> list[str]:
+def _below(roots: list[str], told: Told | None) -> list[str]:
     """The tapes of directories and of all directories below them, sorted.
 
     Raises:
@@ -146,7 +142,8 @@ def _below(roots: list[str], told: Told) -> list[str]:
             unreadable = TapeError("io", reason, path=folder)
             if [folder] == roots:
                 raise unreadable from None
-            told(unreadable)
+            if told is not None:
+                told(unreadable)
     return sorted(found)
 
 

@@ -15,6 +15,7 @@ from calltape_schema.bounds import MAX_COUNT
 from calltape_schema.end import Coverage
 
 __all__ = [
+    "LEFT_OUT",
     "UNSEALED",
     "CountedFile",
     "coverage_of",
@@ -27,6 +28,9 @@ __all__ = [
 
 UNSEALED = "unknown (the tape is not sealed)"
 """The reason of missing calls if no end says what became of them."""
+
+LEFT_OUT = "not extracted"
+"""The reason of calls that are left out of a new tape because they were not wanted."""
 
 _MAX_MISSING = 1000
 

@@ -11,14 +11,12 @@ import threading
 from array import array
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Sequence
+from copy import copy
 from functools import cached_property
-from typing import TypeVar
 
-from calltape_analyzer.errors import UsageError
 from calltape_analyzer.progress import steps
-from calltape_analyzer.pytree.inputs import parts_of_inputs
-from calltape_analyzer.reading.call_ref import CallRef, Place, SeenInputs
-from calltape_analyzer.reading.damage import Damage, DescriptorError, is_damage
+from calltape_analyzer.reading.call_ref import CallRef, Place, SeenInputs, checked_inputs
+from calltape_analyzer.reading.damage import Damage, DescriptorError, is_damage, no_single_call
 from calltape_analyzer.reading.files import opened_file
 from calltape_analyzer.reading.recordings import coverage_without_end, sound_coverage
 from calltape_analyzer.reading.tape_file import is_ahead
@@ -28,25 +26,19 @@ from calltape_schema.errors import TapeError
 from calltape_schema.groups import CALL_BYTES
 from calltape_schema.inputs_table import InputsTable, widen
 from calltape_schema.reader import Extent, Holder, TapeReader, TensorPlace
-from calltape_schema.records import CallRecord, Manifest, Range, Source, Tree, encode_manifest
+from calltape_schema.records import CallRecord, Manifest, Range, Source, encode_manifest
 from calltape_schema.scan import Scan, stale_table
-from calltape_schema.tar import Member, group_name
+from calltape_schema.tar import group_name
 
 __all__ = [
-    "LEFT_OUT",
     "UNDER_WAY",
     "UNDER_WAY_WORDS",
     "Segment",
-    "no_single_call",
 ]
-
-T = TypeVar("T")
 
 UNDER_WAY = "under way"
 """The reason why a call that was written ahead has no outputs."""
 UNDER_WAY_WORDS = "under way when the process died"
-LEFT_OUT = "not extracted"
-"""The reason of calls that are left out of a new tape because they were not wanted."""
 
 _TRIES = 5
 
@@ -187,32 +179,37 @@ class Segment:
         if self.elsewhere:
             raise no_single_call()
         with self._lock:
-            if self._found is None:
-                try:
-                    self._scan_now()
-                except TapeError as error:
-                    raise error.at(path=self.path) from None
-
-    def _scan_now(self) -> None:
-        before = self.manifest
-        if self._end is not None and not self._file.refresh():
-            raise self._file.changed("its end was read before")
-        found = self._scanned()
-        if encode_manifest(self.manifest) != encode_manifest(before):  # a NaN equals itself there
-            raise self._file.changed("it is another tape")
-        self._checked = bytearray(len(found))
-        if self._order is None:
-            self._order = found.order
-        self._table = found.table
-        self._found = found  # last, because other threads ask for it
+            if self._found is not None:
+                return
+            before = encode_manifest(self.manifest)
+            try:
+                found = self._scanned()
+            except TapeError as error:
+                raise error.at(path=self.path) from None
+            if encode_manifest(self.manifest) != before:  # a NaN equals itself there
+                raise self._file.changed("it is another tape")
+            self._checked = bytearray(len(found))
+            if self._order is None:
+                self._order = found.order
+            self._table = found.table
+            self._found = found  # last, because other threads ask for it
 
     def _scanned(self) -> Scan:
         """What is in the file. If the file changed during the walk, the walk is repeated: what
         looked like damage was another call."""
         tries = _TRIES
+        if self._end is not None and not self._file.refresh():
+            raise self._file.changed("its end was read before")
         while True:
             try:
-                found = self._walked()
+                self.reader = TapeReader(self._file)
+                self.manifest = self.reader.manifest
+                found = self.reader.scan(
+                    lambda there, size: steps(there, "bytes", size, lambda one: one.offset)
+                )
+                self._file.expect_unchanged(
+                    self.reader.start, is_sealed=self.reader.end is not None
+                )
                 if not found.damage or not tries or self._file.refresh():
                     break
             except TapeError as error:
@@ -224,13 +221,6 @@ class Segment:
         for wrong in found.damage:
             self.damage.add(wrong.at(path=self.path))
         self.damage.add_more(found.more_damage)
-        return found
-
-    def _walked(self) -> Scan:
-        self.reader = TapeReader(self._file)
-        self.manifest = self.reader.manifest
-        found = self.reader.scan(_watched)
-        self._file.expect_unchanged(self.reader.start, is_sealed=self.reader.end is not None)
         return found
 
     @property
@@ -432,7 +422,7 @@ class Segment:
             raised = min(row.raised, row.kept)
             for calls, has_raised in ((row.kept - raised, False), (raised, True)):
                 if calls:
-                    inputs = _inputs(row.tree())
+                    inputs = checked_inputs(row.tree())
                     first, last = self._place(row.first), self._place(row.last)
                     found.append(SeenInputs(inputs, has_raised, calls, first, last))
         return sorted(found, key=lambda one: (one.first.at, one.raised))
@@ -516,7 +506,7 @@ class Segment:
         """
         try:
             record = self.reader.record_at(position)
-            _inputs(record.inputs)
+            checked_inputs(record.inputs)
             if record.outputs is not None:
                 record.outputs.spec()
         except TapeError as error:
@@ -541,13 +531,18 @@ class Segment:
         if self._checked[position] & _WHOLE or record.blob is None:
             return
         found = self.reader.blob_member(record)
-        if not self._checked[position] & _BROKEN:
-            if self._file.crc32(found.start, found.size) == record.blob.crc32:
-                self._checked[position] |= _WHOLE
-                return
+        is_known = self._checked[position] & _BROKEN
+        if not is_known and self._file.crc32(found.start, found.size) == record.blob.crc32:
+            self._checked[position] |= _WHOLE
+            return
+        reason = f"call {record.call}: the checksum of its tensors does not match their bytes"
+        wrong = TapeError(
+            "damaged", reason, path=self.path, member=found.name, offset=found.offset
+        )  # fmt: skip
+        if not is_known:
             self._checked[position] |= _BROKEN
-            self._report(self._damaged_blob(record.call, found), position)
-        raise self._damaged_blob(record.call, found)
+            self._report(copy(wrong), position)
+        raise wrong
 
     def holders(self, record: CallRecord, keys: Iterable[str]) -> list[Holder]:
         """The calls whose blobs have the tensors of a call for these keys, each once."""
@@ -593,26 +588,3 @@ class Segment:
         if not self._checked[position] & _TOLD:
             self._checked[position] |= _TOLD
             self.damage.add(error)
-
-    def _damaged_blob(self, number: int, found: Member) -> TapeError:
-        return TapeError(
-            "damaged",
-            f"call {number}: the checksum of its tensors does not match their bytes",
-            path=self.path, member=found.name, offset=found.offset,
-        )  # fmt: skip
-
-
-def no_single_call() -> UsageError:
-    """The error of who asks a survey for a call."""
-    reason = "a survey has counts and sizes, and no single call or value"
-    return UsageError(reason, advice="open the tapes themselves for this")
-
-
-def _inputs(tree: Tree) -> Tree:
-    if parts_of_inputs(tree.spec().root) is None:
-        raise TapeError("invalid", "the inputs are not (args, kwargs)")
-    return tree
-
-
-def _watched(found: Iterable[Member], size: int) -> Iterable[Member]:
-    return steps(found, "bytes", size, lambda member: member.offset)

@@ -17,7 +17,7 @@ from typing_extensions import Self
 
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.reading.call import Call
-from calltape_analyzer.reading.segment import LEFT_OUT
+from calltape_analyzer.reading.recordings import LEFT_OUT
 from calltape_analyzer.writing.coverage import coverage_of_numbers
 from calltape_analyzer.writing.output_file import OutputFile
 from calltape_schema import writer as container
