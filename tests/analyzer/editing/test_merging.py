@@ -19,7 +19,7 @@ from calltape_analyzer import (
     redact,
 )
 from calltape_analyzer.cli.recordings import coverage_text
-from calltape_analyzer.writing.tape_writer import TapeWriter
+from calltape_analyzer.writing.new_tape import NewTape
 from calltape_recorder import Novelty, record
 from calltape_schema.end import Coverage
 from tests.analyzer.editing.recordings import Model, contents, numbers, recorded
@@ -251,7 +251,7 @@ def test_a_tape_that_claims_too_many_calls(tmp_path: Path) -> None:
     a, b = recorded(tmp_path / "a.tape", [3, 4]), recorded(tmp_path / "b.tape", [6])
     made = merged([a, b], tmp_path / "m.tape")
     most = 2**63 - 1
-    with open_tape(made) as tape, TapeWriter(tmp_path / "claims.tape", tape.manifest) as writer:
+    with open_tape(made) as tape, NewTape(tmp_path / "claims.tape", tape.manifest) as writer:
         for call in tape.calls:
             writer.copy(call)
         dropped = dict.fromkeys(("x", "y", "z"), most)

@@ -17,7 +17,7 @@ import torch
 
 from calltape_analyzer import TapeError, open_tape
 from calltape_analyzer.reading import compressed, tape_file
-from calltape_analyzer.reading.tape_file import Descriptors, TapeFile
+from calltape_analyzer.reading.tape_file import Descriptors, TapeFile, local_file
 from calltape_recorder import Recorder
 from calltape_schema.storage import Window
 from tests.analyzer.tapes import Recorded, write_tape
@@ -85,11 +85,13 @@ def test_no_descriptor_left_is_an_error_and_no_damage(
         assert len(values(tape)) == 16
 
 
-def test_files_open_under_a_low_limit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["{}.tape", "{}.ahead-0.tape"])
+def test_files_open_under_a_low_limit(tmp_path: Path, name: str) -> None:
     """1,100 segments under ``ulimit -n 1024`` were 82 damaged files."""
     count = 60
     for n in range(count):
-        write_tape(tmp_path / f"{n}.tape", tensor_calls(1, n), tape_id=n.to_bytes(16, "big"))
+        path = tmp_path / name.format(n)
+        write_tape(path, tensor_calls(1, n), tape_id=n.to_bytes(16, "big"))
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     spare = max(map(int, os.listdir("/proc/self/fd"))) + 16
     resource.setrlimit(resource.RLIMIT_NOFILE, (spare, limits[1]))
@@ -203,13 +205,21 @@ def ahead(path: Path, number: int, size: int = 4) -> Path:
     return write_tape(path, [call], sealed=False)
 
 
-def test_a_call_ahead_is_the_one_that_was_found(tmp_path: Path) -> None:
+@pytest.mark.parametrize("held", [0, 2**20])
+def test_a_call_ahead_is_the_one_that_was_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: int
+) -> None:
+    monkeypatch.setattr(tape_file, "_MAX_HELD", held)
     path = ahead(tmp_path / "a.ahead-0.tape", 1)
     with open_tape(path) as tape:
         ahead(path, 2)
         assert values(tape) == [1]
         assert [call.number for call in tape.under_way] == [1]
         assert not tape.damage
+    file = local_file(str(path))
+    file.close()
+    with pytest.raises(TapeError, match="was closed"):
+        file.read_at(0, 1)
 
 
 def test_a_call_that_ends_while_it_is_copied_is_copied_again(

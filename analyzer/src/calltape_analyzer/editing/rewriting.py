@@ -6,10 +6,8 @@ without the values that are not wanted. Out go a sealed tape and a report.
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import os
-from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
@@ -32,7 +30,7 @@ from calltape_analyzer.writing.coverage import (
     unkept_of,
 )
 from calltape_analyzer.writing.lineage import Numbering, derived, numbering_of
-from calltape_analyzer.writing.tape_writer import TapeWriter
+from calltape_analyzer.writing.new_tape import NewTape
 from calltape_schema.bounds import MAX_GROUP_CALLS
 from calltape_schema.end import Dump
 from calltape_schema.errors import LostCallsError, TapeError
@@ -167,7 +165,7 @@ def rewrite(
         left_out=dict.fromkeys(recordings, left_out) if len(recordings) == 1 else {},
     )  # fmt: skip
     manifest = how.revision.manifest(manifest)
-    with TapeWriter(path, manifest, overwrite=overwrite, inputs=tape.paths) as writer:
+    with NewTape(path, manifest, overwrite=overwrite, inputs=tape.paths) as writer:
         with contextlib.closing(_SpareCalls(tape)) as spares:
             found = steps(calls, "calls", wanted)
             lost, saved = _copied(writer, found, numbering, how, spares if how.spares else None)
@@ -202,7 +200,7 @@ class _Saved(NamedTuple):
 
 
 def _copied(
-    writer: TapeWriter,
+    writer: NewTape,
     calls: Iterable[Call],
     numbering: Numbering,
     how: Rewriting,
@@ -223,7 +221,7 @@ def _copied(
     return lost, saved
 
 
-def _written(writer: TapeWriter, call: Call, number: int, how: Rewriting) -> TapeError | None:
+def _written(writer: NewTape, call: Call, number: int, how: Rewriting) -> TapeError | None:
     """Writes a call. If it is damaged, nothing of it is written, and what is wrong comes back."""
     try:
         if how.thorough:
@@ -240,7 +238,7 @@ def _written(writer: TapeWriter, call: Call, number: int, how: Rewriting) -> Tap
     return None
 
 
-def _seal(writer: TapeWriter, tape: Tape, how: Rewriting, left_out: int) -> None:
+def _seal(writer: NewTape, tape: Tape, how: Rewriting, left_out: int) -> None:
     """Writes the accounts of the new tape."""
     is_whole = not left_out and how.keeps_counters
     unkept = how.revision.unkept(unkept_of(tape.whole.segments)) if is_whole else None
@@ -326,7 +324,6 @@ class _SpareCalls:
     def __init__(self, tape: Tape) -> None:
         self._tape = tape
         self._opened: dict[str, Segment | None] = {}
-        self._sorted: dict[Segment, array[int]] = {}
 
     def close(self) -> None:
         """Closes what was opened."""
@@ -338,7 +335,7 @@ class _SpareCalls:
         """The calls of other files with the same record. It has the checksum of the values, so that
         they are the same too, or damaged."""
         for segment in self._others(call):
-            position = self._position(segment, call.number)
+            position = segment.position(call.number)
             if position is None:
                 continue
             spare, is_it = Call(segment, position, call.index, self._tape.class_index), False
@@ -346,17 +343,6 @@ class _SpareCalls:
                 is_it = call.is_same(spare)
             if is_it:
                 yield spare
-
-    def _position(self, segment: Segment, number: int) -> int | None:
-        """Where a file has the call of a number, also if that call counts in another file: the list
-        of its calls lacks it then. A scan takes a number once."""
-        numbers = segment.numbers
-        if segment not in self._sorted:
-            by_number = sorted(range(len(numbers)), key=numbers.__getitem__)
-            self._sorted[segment] = array("Q", by_number)
-        order = self._sorted[segment]
-        at = bisect.bisect_left(order, number, key=numbers.__getitem__)
-        return order[at] if at < len(order) and numbers[order[at]] == number else None
 
     def _others(self, call: Call) -> Iterator[Segment]:
         """The other files of its recording."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.reading.compressed import SUFFIXES, compressed_since
-from calltape_analyzer.reading.tape_file import TapeBytes, TapeFile
+from calltape_analyzer.reading.tape_file import TapeBytes, TapeFile, local_file
 from calltape_analyzer.reading.urls import is_url, local_path
 from calltape_schema.errors import TapeError
 
@@ -184,7 +184,7 @@ def opened_file(path: str) -> TapeBytes:
     if not is_url(path):
         path = local_path(path)
         try:
-            return TapeFile(path)
+            return local_file(path)
         except TapeError as error:
             compressed = compressed_since(path) if error.kind == "not_found" else None
             if compressed is None:

@@ -13,6 +13,7 @@ from typing import Protocol, TypeVar
 
 from calltape_schema.bounds import MAX_COUNT
 from calltape_schema.end import Coverage
+from calltape_schema.records import Manifest
 
 __all__ = [
     "LEFT_OUT",
@@ -40,6 +41,8 @@ F = TypeVar("F", bound="CountedFile")
 class CountedFile(Protocol):
     """What is counted of a file."""
 
+    @property
+    def manifest(self) -> Manifest: ...
     @property
     def recording(self) -> bytes: ...
     @property

@@ -498,6 +498,11 @@ class Segment:
     def number(self, position: int) -> int:
         return self._scan.numbers[position]
 
+    def position(self, number: int) -> int | None:
+        """Where the call of a number is, also if it counts in another file; None if it is not
+        here."""
+        return self._scan.position(number)
+
     def record(self, position: int) -> CallRecord:
         """The record of a call, decoded anew. Its trees were checked against the format.
 

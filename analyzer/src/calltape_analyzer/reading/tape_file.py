@@ -31,12 +31,14 @@ from calltape_schema.packing import crc32
 
 __all__ = [
     "Descriptors",
+    "HeldFile",
     "TapeBytes",
     "TapeFile",
     "crc32_after_zeros",
     "descriptors",
     "holds_no_call",
     "is_ahead",
+    "local_file",
 ]
 
 T = TypeVar("T")
@@ -46,6 +48,7 @@ _STEP = 128 * 1024
 _HOLE = 16 * 1024 * 1024
 _TIMES_PACKED = 8
 _TRIES = 5
+_MAX_HELD = 8 * 1024 * 1024
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK  # a pipe does not wait
 _ALL, _POLYNOMIAL = 0xFFFFFFFF, 0xEDB88320
 _AHEAD = re.compile(r"\.ahead-\d+\.tape\Z")
@@ -54,6 +57,12 @@ _AHEAD = re.compile(r"\.ahead-\d+\.tape\Z")
 def is_ahead(path: str) -> bool:
     """Whether a file is a write-ahead file by its name: it is overwritten with every call."""
     return _AHEAD.search(path) is not None
+
+
+def local_file(path: str) -> TapeBytes:
+    """The bytes of a file on this machine. Raises as :class:`TapeFile`."""
+    file = TapeFile(path)
+    return HeldFile(file) if is_ahead(path) and file.size <= _MAX_HELD else file
 
 
 def holds_no_call(path: str | None) -> bool:
@@ -418,6 +427,41 @@ class TapeFile(TapeBytes):
     def _ensure(self, is_whole: bool) -> None:
         if not is_whole:
             raise self.changed("it is shorter now")
+
+
+class HeldFile(TapeBytes):
+    """The copy of a small write-ahead file, in memory: a directory may have more of them than a
+    process may have descriptors. It takes the place of the file, which is closed."""
+
+    def __init__(self, file: TapeFile) -> None:
+        super().__init__(file.path, file.location)
+        self._data = file.read_at(0, file.size)
+        self.size = len(self._data)
+        file.close()
+
+    @property
+    def disk_bytes(self) -> int:
+        return self.size
+
+    def refresh(self) -> bool:
+        return True
+
+    def expect_unchanged(self, head: int, *, is_sealed: bool) -> None:
+        """Nothing to note: it cannot change."""
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        if self.is_closed:
+            raise TapeError("closed", "the tape was closed", path=self.path)
+        return self._data[offset : offset + size]
+
+    def copy(self, offset: int, size: int) -> bytearray:
+        return bytearray(self.read_at(offset, size))
+
+    def crc32(self, offset: int, size: int) -> int:
+        return crc32(self.read_at(offset, size))
+
+    def close(self) -> None:
+        self.is_closed, self._data = True, b""
 
 
 def _next_data(file: int, offset: int, size: int) -> int:

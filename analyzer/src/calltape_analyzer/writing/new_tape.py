@@ -20,7 +20,6 @@ from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.recordings import LEFT_OUT
 from calltape_analyzer.writing.coverage import coverage_of_numbers
 from calltape_analyzer.writing.output_file import OutputFile
-from calltape_schema import writer as container
 from calltape_schema.blob import Stored, build_header, stored_as
 from calltape_schema.end import Coverage, Dump
 from calltape_schema.groups import NewCall
@@ -29,20 +28,21 @@ from calltape_schema.packing import crc32, pack
 from calltape_schema.recent import Recent
 from calltape_schema.records import CallRecord, Manifest, Reference, Tree
 from calltape_schema.tree import Leaf
+from calltape_schema.writer import TapeWriter
 
-__all__ = ["TapeWriter", "stored_bytes"]
+__all__ = ["NewTape", "stored_bytes"]
 
 _GROUP_CALLS, _GROUP_BYTES = 512, 256 * 1024  # what waits for its group
 _KEY_BYTES = 150  # the memory of a key that is remembered
 
 
-class TapeWriter:
-    """A new tape. It gets its name when the ``with`` block ends after :meth:`seal`; if the block
-    ends before, there is no file.
+class NewTape:
+    """A file that becomes a tape. It gets its name when the ``with`` block ends after :meth:`seal`;
+    if the block ends before, there is no file.
 
     ::
 
-        with TapeWriter("small.tape", tape.manifest, inputs=tape.paths) as writer:
+        with NewTape("small.tape", tape.manifest, inputs=tape.paths) as writer:
             for call in tape.calls[:10]:
                 writer.copy(call)
             writer.seal()
@@ -84,7 +84,7 @@ class TapeWriter:
         self._is_sealed = False
         self._copies = Recent()  # where calls of other files, and their tensors, are
         try:
-            self._writer = container.TapeWriter(_Sink(self._file), manifest)
+            self._writer = TapeWriter(_Sink(self._file), manifest)
         except BaseException:
             self._file.discard()
             raise
