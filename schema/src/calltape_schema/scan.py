@@ -8,7 +8,7 @@ collector visits.
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 
@@ -77,7 +77,7 @@ class Scan:
         self._blob: int | None = None  # where blobs begin that wait for their group
         self._blob_bytes = 0  # of these
         self._highest = -1
-        self._known: _Numbers | None = None  # as soon as a number is not the highest
+        self._known: Numbers | None = None  # as soon as a number is not the highest
         self._walk(source, start, watch)
         self.ascends = self._known is None
         self._known = None
@@ -208,7 +208,7 @@ class Scan:
                 self._highest = before
                 return
             # To hold all numbers takes longer than a walk: nearly always they ascend.
-            self._known = _Numbers(self.numbers)
+            self._known = Numbers(self.numbers)
         if any(number in self._known for number in numbers):
             raise TapeError("damaged", "a call of the group has the number of another one")
         for number in numbers:
@@ -343,8 +343,12 @@ def _difference_of(row: Row, found: list[int] | None, *, is_whole: bool) -> str 
     return None
 
 
-class _Numbers:
-    """Numbers that come in any order, in blocks that are sorted: they take eight bytes each."""
+class Numbers:
+    """Numbers that come in any order, in blocks that are sorted: they take eight bytes each.
+
+    Args:
+        ascending: the first of them, in order.
+    """
 
     def __init__(self, ascending: array[int]) -> None:
         starts = range(0, max(len(ascending), 1), _BLOCK)
@@ -362,8 +366,8 @@ class _Numbers:
         """Adds a number that is new."""
         which = min(bisect_left(self._lasts, number), len(self._lasts) - 1)
         block = self._blocks[which]
-        block.insert(bisect_left(block, number), number)
-        half = len(block) // 2
-        parts = [block] if half < _BLOCK else [block[:half], block[half:]]
-        self._blocks[which : which + 1] = parts
-        self._lasts[which : which + 1] = [part[-1] for part in parts]
+        insort(block, number)
+        self._lasts[which] = block[-1]
+        if len(block) == 2 * _BLOCK:
+            self._blocks[which : which + 1] = block[:_BLOCK], block[_BLOCK:]
+            self._lasts.insert(which, block[_BLOCK - 1])

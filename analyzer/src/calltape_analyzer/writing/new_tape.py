@@ -27,6 +27,7 @@ from calltape_schema.inputs_table import InputsTable, inputs_hash
 from calltape_schema.packing import crc32, pack
 from calltape_schema.recent import Recent
 from calltape_schema.records import CallRecord, Manifest, Reference, Tree
+from calltape_schema.scan import Numbers
 from calltape_schema.tree import Leaf
 from calltape_schema.writer import TapeWriter
 
@@ -79,8 +80,7 @@ class NewTape:
         self._shared: set[bytes] = set()  # structures and leaves that wait, each once
         self.last = -1
         self._last_ns = manifest.created_ns
-        self._numbers = array("Q")
-        self._known: set[int] | None = None  # the numbers, as soon as one is not the highest so far
+        self._numbers = Numbers(array("Q"))
         self._is_sealed = False
         self._copies = Recent()  # where calls of other files, and their tensors, are
         try:
@@ -246,9 +246,7 @@ class NewTape:
         if len(self._waiting) >= _GROUP_CALLS or self._waiting_bytes >= _GROUP_BYTES:
             self._commit()
         self.last = max(self.last, number)
-        self._numbers.append(number)
-        if self._known is not None:
-            self._known.add(number)
+        self._numbers.add(number)
         self._last_ns = max(self._last_ns, document["time_ns"])
         self.calls += 1
 
@@ -274,11 +272,7 @@ class NewTape:
     def _expect_new(self, number: int) -> None:
         if self._is_sealed:
             raise UsageError("the tape is sealed, and takes no more calls")
-        if number > self.last:
-            return
-        if self._known is None:
-            self._known = set(self._numbers)
-        if number in self._known:
+        if number <= self.last and number in self._numbers:
             raise UsageError(f"there is a call {number} on the new tape already")
 
 
