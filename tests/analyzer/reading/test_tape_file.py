@@ -222,6 +222,14 @@ def test_a_call_ahead_is_the_one_that_was_found(
         file.read_at(0, 1)
 
 
+def test_a_hole_is_not_copied(tmp_path: Path) -> None:
+    path = ahead(tmp_path / "a.ahead-0.tape", 1)
+    os.truncate(path, 2**40)
+    with pytest.raises(TapeError, match="larger than") as caught:
+        open_tape(path)
+    assert caught.value.kind == "limit"
+
+
 def test_a_call_that_ends_while_it_is_copied_is_copied_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -287,16 +287,16 @@ class TapeFile(TapeBytes):
 
     def _copied(self, file: int) -> int | None:
         """A descriptor of the bytes of a tape that was compressed, or may be overwritten."""
-        tries = _TRIES
+        plain, tries = is_ahead(self.path), _TRIES
         while True:
             with open(os.dup(file), "rb") as source:
                 source.seek(0)
                 made = unpacked(
-                    source, self.path, lambda: os.fstat(file).st_size, plain=is_ahead(self.path)
+                    source, self.path, lambda: _stored_bytes(os.fstat(file)), plain=plain
                 )
             tries -= 1
             # A copy that was made while a call ended may have parts of two.
-            if made is None or not is_ahead(self.path) or not tries or _are_equal(file, made):
+            if made is None or not plain or not tries or _are_equal(file, made):
                 return made
             os.close(made)
 
@@ -316,7 +316,7 @@ class TapeFile(TapeBytes):
         status = self._use(os.fstat)
         self._version = _version(status)
         self.size = status.st_size
-        self._disk_bytes = min(self.size, getattr(status, "st_blocks", self.size) * 512)
+        self._disk_bytes = _stored_bytes(status)
         if self._most_disk_bytes is not None:
             self._disk_bytes = min(self.size, self._most_disk_bytes)
         return self._version == before
@@ -502,6 +502,10 @@ def _crc32_of(file: int, offset: int, size: int) -> tuple[int, int]:
 def _are_equal(one: int, other: int) -> bool:
     sizes = os.fstat(one).st_size, os.fstat(other).st_size
     return sizes[0] == sizes[1] and _crc32_of(one, 0, sizes[0]) == _crc32_of(other, 0, sizes[0])
+
+
+def _stored_bytes(status: os.stat_result) -> int:
+    return min(status.st_size, getattr(status, "st_blocks", status.st_size) * 512)
 
 
 def _version(status: os.stat_result) -> tuple[int, int]:
