@@ -314,10 +314,14 @@ class Segment:
             self._scan.numbers, 0 if segment is None else segment.first_call
         )
 
-    @cached_property
+    @property
     def is_ahead(self) -> bool:
         """Whether this is a write-ahead file: its only call was under way, or it has no call and
         the name of such a file."""
+        return self._is_ahead
+
+    @cached_property
+    def _is_ahead(self) -> bool:
         if self.end is not None or len(self._scan) > 1:
             return False
         if not len(self._scan):
