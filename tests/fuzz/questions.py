@@ -128,9 +128,7 @@ class _Questions:
         how: dict[str, Callable[[], Any]] = {
             "recover": lambda: recover_tape(tape, out, overwrite=True),
             "merge": lambda: merge_tapes(tape, out, overwrite=True),
-            "filter": lambda: filter_tape(
-                tape, out, overwrite=True, novel=True, drop=drop, drop_outputs=True
-            ),
+            "filter": lambda: filter_tape(tape, out, overwrite=True, novel=True, drop=drop),
         }
         for name, edit in how.items():
             self.steps.shown(name, edit)

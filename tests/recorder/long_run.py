@@ -84,7 +84,7 @@ def caches(recorder: Recorder) -> dict[str, int]:
         "known calls": len(mine.known_calls),
         "classes": len(recorder.classes),
         "array types": len(large_copies._array_types),
-        "structures of rows": len(inputs_table._lengths_in._recent._known),  # type: ignore[attr-defined]
+        "structures of rows": len(inputs_table.lengths_in._recent._known),  # type: ignore[attr-defined]
         "known calls that wait": mine.known_calls.forgotten,
         "kinds": len(table.kinds),
         "axes of kinds": table._kinds._cost,

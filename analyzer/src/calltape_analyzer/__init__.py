@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from calltape_analyzer.differences.difference import TapeDifference, diff
     from calltape_analyzer.editing.choice import Choice
     from calltape_analyzer.editing.diagnosis import Diagnosis, Symptom, diagnose
-    from calltape_analyzer.editing.edit_report import EditReport
     from calltape_analyzer.editing.edits import filter_tape, merge_tapes, recover_tape
+    from calltape_analyzer.editing.rewriting import EditReport
     from calltape_analyzer.errors import (
         ExportError,
         InferenceError,
@@ -223,7 +223,7 @@ _NAMES = {
     "differences.difference": ("TapeDifference", "diff"),
     "editing.choice": ("Choice",),
     "editing.diagnosis": ("Diagnosis", "Symptom", "diagnose"),
-    "editing.edit_report": ("EditReport",),
+    "editing.rewriting": ("EditReport",),
     "editing.edits": ("filter_tape", "merge_tapes", "recover_tape"),
     "errors": (
         "ExportError",

@@ -19,8 +19,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
-from calltape_analyzer.editing.edit_report import EditReport
 from calltape_analyzer.editing.failure_shown import all_shown_failures
+from calltape_analyzer.editing.rewriting import EditReport
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.markdown import tape_summary, versions_here, versions_of
 from calltape_analyzer.opening import open_tape

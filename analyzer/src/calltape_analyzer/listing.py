@@ -5,6 +5,7 @@ In comes a path. Out go the recordings, of whichever models, with their files, c
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from typing import SupportsIndex
@@ -14,7 +15,6 @@ from calltape_analyzer.opening import opened_recordings
 from calltape_analyzer.plain_data import PlainData, Text, Texts
 from calltape_analyzer.reading.damage import Damage
 from calltape_analyzer.reading.files import Paths
-from calltape_analyzer.reading.places import host_of, unsealed_paths
 from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.reading.targets import target_name
 from calltape_analyzer.text import counted
@@ -125,13 +125,14 @@ def list_recordings(path: Paths, damage: Damage, *, scan: bool = False) -> list[
 
 def _recording(parts: Sequence[Segment]) -> Recording:
     times = [time for part in parts for time in part.span_ns or ()]
+    host = parts[0].manifest.producer.host
     return Recording(
         tape=parts[0].manifest.tape.hex(),
         target=target_name(parts[0].manifest.target),
-        host=host_of(parts[0]),
-        host_named=parts[0].manifest.producer.host is not None,
+        host=host or os.path.dirname(parts[0].path) or ".",
+        host_named=host is not None,
         paths=tuple(part.path for part in parts),
-        unsealed=tuple(unsealed_paths(parts)),
+        unsealed=tuple(part.path for part in parts if part.end is None),
         calls=sum(map(len, parts)),
         bytes=sum(part.size for part in parts),
         first_ns=min(times, default=None),

@@ -29,8 +29,8 @@ from calltape_schema.fields import (
     validated,
 )
 from calltape_schema.groups import inflated
-from calltape_schema.inputs_table import InputsTable, u64s
-from calltape_schema.packing import open_envelope, pack, seal_envelope, unpack
+from calltape_schema.inputs_table import InputsTable
+from calltape_schema.packing import open_envelope, pack, seal_envelope, u64s, unpack
 from calltape_schema.tar import BLOCK, ZEROS_AT_END, padding
 
 _ENTRY = struct.Struct("<QQQQ")

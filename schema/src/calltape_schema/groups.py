@@ -30,8 +30,8 @@ from calltape_schema.bounds import (
 )
 from calltape_schema.errors import TapeError
 from calltape_schema.fields import Many, validated
-from calltape_schema.inputs_table import begun_hash, u64s
-from calltape_schema.packing import crc32, is_array, is_map, pack, packing, unpack
+from calltape_schema.inputs_table import begun_hash
+from calltape_schema.packing import crc32, is_array, is_map, pack, packing, u64s, unpack
 from calltape_schema.recent import Recent
 from calltape_schema.records import CallRecord, Range, Tree, decode_call
 from calltape_schema.tar import BLOCK, Member, blob_name, group_name, member_header, padding

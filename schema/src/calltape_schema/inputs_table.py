@@ -13,8 +13,6 @@ table; and the inputs that have rows are a fair sample of all.
 from __future__ import annotations
 
 import copy
-import heapq
-import sys
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -35,16 +33,14 @@ from calltape_schema.bounds import (
     MAX_SIZES,
 )
 from calltape_schema.errors import TapeError
-from calltape_schema.fields import Count, Index, Int64, Many, Record, Size, decoder, validated
-from calltape_schema.packing import is_array, pack, unpack
-from calltape_schema.recent import Interner
+from calltape_schema.fields import Count, Index, Int64, Many, Record, validated
+from calltape_schema.packing import is_array, little_endian, pack, u64s, unpack
+from calltape_schema.recent import Room
 from calltape_schema.records import Tree
+from calltape_schema.tree import lengths_in, sized_leaves_in
 
 Ranges = Iterable[tuple[int, int, int]]
 """Of integer leaves: the leaf, its smallest and its largest element."""
-
-_LARGEST_PART = 4
-"""A row takes at most this part of the room for rows, and a kind of the room for kinds."""
 
 
 def inputs_hash(structure: bytes, leaves: bytes, scalars: bytes) -> int:
@@ -63,6 +59,16 @@ def begun_hash(structure: bytes, leaves: int) -> blake2b:
     """The hash of inputs before their leaves, of so many bytes, and their scalars."""
     lengths = len(structure).to_bytes(8, "little") + leaves.to_bytes(8, "little")
     return blake2b(lengths + structure, digest_size=8)
+
+
+def widen(known: dict[int, tuple[int, int]], ranges: Ranges) -> None:
+    """Adds ranges to those that are known of each leaf."""
+    for leaf, low, high in ranges:
+        found = known.get(leaf)
+        if found is None:
+            known[leaf] = low, high
+        elif low < found[0] or high > found[1]:
+            known[leaf] = min(low, found[0]), max(high, found[1])
 
 
 @dataclass(slots=True, eq=False)
@@ -130,12 +136,7 @@ class Row(Counts):
 
     def widen(self, ranges: Ranges) -> None:
         """Adds the ranges of other calls."""
-        for leaf, low, high in ranges:
-            known = self.ranges.get(leaf)
-            if known is None:
-                self.ranges[leaf] = low, high
-            elif low < known[0] or high > known[1]:
-                self.ranges[leaf] = min(low, known[0]), max(high, known[1])
+        widen(self.ranges, ranges)
 
     def absorb(self, row: Row) -> None:
         """Adds the calls of the same inputs elsewhere."""
@@ -169,8 +170,8 @@ class Row(Counts):
         Raises:
             TapeError: as :meth:`tree`.
         """
-        lengths = _lengths_in(self.structure)
-        leaves = _sized_leaves_in(self.leaves)
+        lengths = lengths_in(self.structure)
+        leaves = sized_leaves_in(self.leaves)
         scalars = unpack(self.scalars)
         if not is_array(scalars) or lengths != (len(leaves), len(scalars)):
             raise TapeError("invalid", "the structure does not fit its leaves and scalars")
@@ -284,68 +285,6 @@ class Kind(Counts):
                 known.absorb(axis)
 
 
-class _Room:
-    """The rows of a table, or its kinds, by their hash. Those with the lowest hashes stay.
-
-    Attributes:
-        parts: that have room.
-        below: the hash from which on there is none; None if there was room for all.
-
-    Args:
-        cost: what all parts may cost together.
-        bulk: and what they may have together of what their ``bulk`` counts.
-        spill: takes a part that has no room.
-    """
-
-    def __init__(self, cost: int, bulk: int, spill: Callable[[Any], None]) -> None:
-        self.parts: dict[int, Any] = {}
-        self.below: int | None = None
-        self._order: list[int] = []  # the hashes, negative, as a heap: the highest first
-        self._max_cost, self._max_bulk = cost, bulk
-        self._cost = self._bulk = 0
-        self._spill = spill
-
-    def add(self, key: int, part: Row | Kind) -> None:
-        """Adds calls to those of this hash."""
-        known = self.parts.get(key)
-        if known is not None:
-            known.absorb(part)
-        elif part.cost > self._max_cost // _LARGEST_PART or not _is_below(key, self.below):
-            self._spill(part)
-        else:
-            self.parts[key] = part
-            heapq.heappush(self._order, -key)
-            self._cost += part.cost
-            self._bulk += part.bulk
-            while self._cost > self._max_cost or self._bulk > self._max_bulk:
-                self.lower(-self._order[0])
-
-    def lower(self, below: int | None) -> None:
-        """Leaves no room for this hash and higher ones; None changes nothing."""
-        if below is None or not _is_below(below, self.below):
-            return
-        self.below = below
-        while self._order and -self._order[0] >= below:
-            self._spill(self._removed(-heapq.heappop(self._order)))
-
-    def take(self, is_wanted: Callable[[Any], bool]) -> list[Any]:
-        """Removes parts, and gives them."""
-        found = [self._removed(key) for key, part in [*self.parts.items()] if is_wanted(part)]
-        self._order = [-key for key in self.parts]
-        heapq.heapify(self._order)
-        return found
-
-    def _removed(self, key: int) -> Any:
-        part = self.parts.pop(key)
-        self._cost -= part.cost
-        self._bulk -= part.bulk
-        return part
-
-
-def _is_below(key: int, below: int | None) -> bool:
-    return below is None or key < below
-
-
 class InputsTable:
     """Counts inputs, within bounds.
 
@@ -362,8 +301,8 @@ class InputsTable:
         self, max_rows: int = MAX_ROWS, max_bytes: int = MAX_ROW_BYTES, max_axes: int = MAX_AXES
     ) -> None:
         self.other = Counts()
-        self._kinds = _Room(max_axes, MAX_KIND_BYTES, self.other.add)
-        self._rows = _Room(max_bytes, max_rows, self._add_coarser)
+        self._kinds = Room(max_axes, MAX_KIND_BYTES, self.other.add)
+        self._rows = Room(max_bytes, max_rows, self._add_coarser)
         self._rooms = self._rows, self._kinds
         self.rows: dict[int, Row] = self._rows.parts
         self.kinds: dict[int, Kind] = self._kinds.parts
@@ -513,7 +452,7 @@ class InputsTable:
                 for row in rows
             ],
             "parts": list(parts),
-            "numbers": _little(numbers).tobytes(),
+            "numbers": little_endian(numbers).tobytes(),
             "kinds": [_document_of(self.kinds[key]) for key in sorted(self.kinds)],
             "other": (self.other.seen, self.other.kept, self.other.raised),
             "rows_below": self.rows_below,
@@ -551,35 +490,6 @@ class InputsTable:
 def _ascend(hashes: Iterable[int]) -> bool:
     return all(one < other for one, other in pairwise(hashes))
 
-
-class _Lengths(Record):
-    """How many leaves and scalars a structure has."""
-
-    leaves: Count
-    scalars: Count
-
-
-class _SizedLeaf(Record):
-    """What a kind has of a leaf."""
-
-    dtype: Annotated[str, Field(max_length=64)]
-    shape: Annotated[Many[Size], Field(max_length=MAX_RANK)]
-
-
-_decode_lengths = decoder(TypeAdapter(_Lengths), "structure")
-
-
-def _lengths_of(structure: bytes) -> tuple[int, int]:
-    """What :class:`_Lengths` has, without the model: a recorder remembers those of its structures
-    as long as it runs."""
-    found = _decode_lengths(structure)
-    return found.leaves, found.scalars
-
-
-_lengths_in: Callable[[bytes], tuple[int, int]] = Interner(_lengths_of)
-_sized_leaves_in = decoder(
-    TypeAdapter(Annotated[tuple[_SizedLeaf, ...], Field(max_length=MAX_NODES)]), "leaves"
-)
 
 _NO_CALL = 2**64 - 1
 _COLUMNS = 6
@@ -683,15 +593,3 @@ def _spans(data: bytes) -> Ranges:
     if any(low > high for _, low, high in found):
         raise _contradiction("a range without an element")
     return found
-
-
-def u64s(data: bytes) -> array[int]:
-    """The 64-bit ints of a column, little-endian."""
-    return _little(array("Q", data))
-
-
-def _little(values: array[int]) -> array[int]:
-    if sys.byteorder != "little":
-        values = values[:]
-        values.byteswap()
-    return values

@@ -8,6 +8,8 @@ zlib's CRC-32 of exactly its bytes.
 
 from __future__ import annotations
 
+import sys
+from array import array
 from collections.abc import Callable
 from typing import Any, TypeGuard
 
@@ -253,3 +255,15 @@ def open_envelope(data: bytes) -> bytes:
     if crc32(payload) != envelope[0]:
         raise TapeError("damaged", "the checksum of the member does not match its bytes")
     return payload
+
+
+def u64s(data: bytes) -> array[int]:
+    """The 64-bit ints of a column, little-endian."""
+    return little_endian(array("Q", data))
+
+
+def little_endian(values: array[int]) -> array[int]:
+    if sys.byteorder != "little":
+        values = values[:]
+        values.byteswap()
+    return values

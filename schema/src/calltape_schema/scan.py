@@ -8,12 +8,12 @@ collector visits.
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 
 from calltape_schema.end import End, Index, IndexEntry, decode_end
-from calltape_schema.errors import LostCallsError, TapeError
+from calltape_schema.errors import Kind, LostCallsError, TapeError
 from calltape_schema.groups import (
     CALL_BYTES,
     HAS_RANGES,
@@ -23,7 +23,8 @@ from calltape_schema.groups import (
     only_entry,
     opened,
 )
-from calltape_schema.inputs_table import InputsTable, Row, u64s
+from calltape_schema.inputs_table import InputsTable, Row
+from calltape_schema.packing import u64s
 from calltape_schema.storage import Source, Window
 from calltape_schema.tar import END_MEMBER, Member, TornError, is_group, members
 
@@ -41,7 +42,7 @@ class Scan:
     Attributes:
         numbers, inputs, places: as those of a :class:`~calltape_schema.groups.Group`.
         offsets: per group where its member begins.
-        tensor_bytes: the size of all blobs.
+        tensor_bytes: the size of all blobs whose group is there.
         unfinished: how many bytes at the end belong to calls that were being written.
         damage: what was found wrong. The list is bounded: a file of nothing but damage must not
             fill the memory.
@@ -74,8 +75,9 @@ class Scan:
         self._found = bytearray()  # per group of the index whether it was found
         self._read = Window(source).read
         self._blob: int | None = None  # where blobs begin that wait for their group
+        self._blob_bytes = 0  # of these
         self._highest = -1
-        self._known: _Numbers | None = None  # as soon as a number is not the highest
+        self._known: Numbers | None = None  # as soon as a number is not the highest
         self._walk(source, start, watch)
         self.ascends = self._known is None
         self._known = None
@@ -131,10 +133,11 @@ class Scan:
         for found in watch(walk, source.size):
             try:
                 if is_group(found.name):
-                    self._blob = None
+                    waiting, self._blob, self._blob_bytes = self._blob_bytes, None, 0
                     self._add_group(found)
+                    self.tensor_bytes += waiting
                 elif found.name[:6] == "blobs/":
-                    self.tensor_bytes += found.size
+                    self._blob_bytes += found.size
                     if self._blob is None:
                         self._blob = found.offset
                 elif found.name == END_MEMBER and self._end is None:
@@ -205,7 +208,7 @@ class Scan:
                 self._highest = before
                 return
             # To hold all numbers takes longer than a walk: nearly always they ascend.
-            self._known = _Numbers(self.numbers)
+            self._known = Numbers(self.numbers)
         if any(number in self._known for number in numbers):
             raise TapeError("damaged", "a call of the group has the number of another one")
         for number in numbers:
@@ -280,9 +283,7 @@ class Scan:
         if told is None:
             self.table = table
         else:
-            reason = f"forged or stale table of inputs: {told}"
-            advice = "the records are used; calltape recover writes a tape with a true one"
-            self._report(TapeError("damaged", reason, member=END_MEMBER, advice=advice))
+            self._report(stale_table(told))
 
     def _difference(self, table: InputsTable, *, is_whole: bool) -> str | None:
         """In what a table differs from the calls that were found; None if it does not. Calls that
@@ -313,6 +314,13 @@ class Scan:
         return None
 
 
+def stale_table(told: str, kind: Kind = "damaged") -> TapeError:
+    """The damage of a table of counted inputs that is not that of the calls."""
+    advice = "the records are used; calltape recover writes a tape with a true one"
+    reason = f"forged or stale table of inputs: {told}"
+    return TapeError(kind, reason, member=END_MEMBER, advice=advice)
+
+
 def _difference_of(row: Row, found: list[int] | None, *, is_whole: bool) -> str | None:
     """In what a row differs from the calls that were found with its inputs."""
     calls, lowest, highest, raised = found or (0, 0, 0, 0)
@@ -335,8 +343,12 @@ def _difference_of(row: Row, found: list[int] | None, *, is_whole: bool) -> str 
     return None
 
 
-class _Numbers:
-    """Numbers that come in any order, in blocks that are sorted: they take eight bytes each."""
+class Numbers:
+    """Numbers that come in any order, in blocks that are sorted: they take eight bytes each.
+
+    Args:
+        ascending: the first of them, in order.
+    """
 
     def __init__(self, ascending: array[int]) -> None:
         starts = range(0, max(len(ascending), 1), _BLOCK)
@@ -354,8 +366,8 @@ class _Numbers:
         """Adds a number that is new."""
         which = min(bisect_left(self._lasts, number), len(self._lasts) - 1)
         block = self._blocks[which]
-        block.insert(bisect_left(block, number), number)
-        half = len(block) // 2
-        parts = [block] if half < _BLOCK else [block[:half], block[half:]]
-        self._blocks[which : which + 1] = parts
-        self._lasts[which : which + 1] = [part[-1] for part in parts]
+        insort(block, number)
+        self._lasts[which] = block[-1]
+        if len(block) == 2 * _BLOCK:
+            self._blocks[which : which + 1] = block[:_BLOCK], block[_BLOCK:]
+            self._lasts.insert(which, block[_BLOCK - 1])

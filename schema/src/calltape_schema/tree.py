@@ -34,7 +34,7 @@ from calltape_schema.bounds import (
     MAX_PATHS_CHARACTERS,
     MAX_RANK,
 )
-from calltape_schema.fields import Index, Many, Name, Record, Size, TypeName, decoder
+from calltape_schema.fields import Count, Index, Many, Name, Record, Size, TypeName, decoder
 from calltape_schema.packing import is_array, pack
 from calltape_schema.recent import Interner
 
@@ -481,3 +481,35 @@ def checked_leaves(document: list[dict[str, Any]]) -> tuple[bytes, tuple[Leaf, .
 _decode_leaves = decoder(_leaves, "leaves")
 decode_leaves: Callable[[bytes], tuple[Leaf, ...]] = Interner(_decode_leaves)
 """The leaves from their bytes. Equal bytes give the same tuple while it is remembered."""
+
+
+class _Lengths(Record):
+    """How many leaves and scalars a structure has."""
+
+    leaves: Count
+    scalars: Count
+
+
+class _SizedLeaf(Record):
+    """What a kind has of a leaf."""
+
+    dtype: Annotated[str, Field(max_length=64)]
+    shape: Annotated[Many[Size], Field(max_length=MAX_RANK)]
+
+
+_decode_lengths = decoder(TypeAdapter(_Lengths), "structure")
+
+
+def _lengths_of(structure: bytes) -> tuple[int, int]:
+    """What :class:`_Lengths` has, without the model: a recorder remembers those of its structures
+    as long as it runs."""
+    found = _decode_lengths(structure)
+    return found.leaves, found.scalars
+
+
+lengths_in: Callable[[bytes], tuple[int, int]] = Interner(_lengths_of)
+"""How many leaves and scalars a structure has, without a look at the rest of it."""
+sized_leaves_in = decoder(
+    TypeAdapter(Annotated[tuple[_SizedLeaf, ...], Field(max_length=MAX_NODES)]), "leaves"
+)
+"""The dtypes and shapes of leaves, without a look at the rest of them."""

@@ -14,7 +14,7 @@ import torch
 from calltape_analyzer import merge_tapes, open_tape
 from calltape_analyzer.editing.failure_shown import shown_failure
 from calltape_analyzer.writing.lineage import derived
-from calltape_analyzer.writing.tape_writer import TapeWriter
+from calltape_analyzer.writing.new_tape import NewTape
 from tests.analyzer.cli.commands import run, script_of
 from tests.analyzer.tapes import Recorded, target_of, write_tape
 
@@ -54,7 +54,7 @@ def small(path: Path, options: dict[str, Any], **given: Any) -> Path:
     whole = write_tape(path.with_suffix(".whole"), calls, target=target_of(Refuses()))
     with (
         open_tape(whole) as tape,
-        TapeWriter(str(path), derived(tape.segments, "minimise", options)) as writer,
+        NewTape(str(path), derived(tape.segments, "minimise", options)) as writer,
     ):
         for call in tape.calls:
             writer.copy(call)

@@ -46,19 +46,12 @@ def kept(source: Path, out: Path, **choice: Any) -> list[int]:
         ({"raised": True}, [2, 8]),
         ({"raised": False}, [0, 1, 3, 4, 5, 6, 7, 9]),
         ({"first": 3}, [0, 1, 2]),
-        ({"last": 2}, [8, 9]),
         ({"first": 0}, []),
-        ({"last": 0}, []),
-        ({"every": 4}, [0, 4, 8]),
-        ({"every": 4, "last": 1}, [8]),
         ({"where": "n > 4"}, [3, 5, 6, 9]),
         ({"where": ["n > 4", "x[0] < 10"]}, [3, 5, 9]),
         ({"where": "x_dim_0 == 4 and x[-1] == 4"}, [1, 4]),
         ({"where": "mask[0] > 4"}, [3, 5, 9]),
         ({"where": "mask[0] > 4 or n == 4"}, [1, 3, 4, 5, 9]),
-        ({"slower": 1e6}, []),
-        ({"faster": 1e6}, range(10)),
-        ({"threads": [1]}, []),
         ({"start": 4e9}, []),
         ({"end": 4e9}, range(10)),
     ],
@@ -103,13 +96,17 @@ def test_names_of_an_error_can_be_typed_back(tmp_path: Path) -> None:
         assert filter_tape(tape, tmp_path / "b.tape", where=where).calls == 1
 
 
-def test_calls_are_chosen_by_number_variant_thread_and_time(source: Path, tmp_path: Path) -> None:
+def test_calls_are_chosen_by_number_variant_duration_and_time(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "b.tape"
     with open_tape(source) as tape:
         name = tape.variants()[0].name
         expected = [call.number for call in tape.variants()[0].calls]
         filter_tape(tape.only(calls="2..4,9"), out)
-        threads, middle = [tape[0].thread], tape[5].time
+        middle = tape[5].time
+        long = [call for call in tape.calls if (call.duration or 0) > 1e6]
+        with pytest.raises(UsageError, match="no call is named"):
+            filter_tape(tape.only(calls=long), tmp_path / "long.tape")
+        filter_tape(tape.only(calls=[c for c in tape.calls if c not in long]), tmp_path / "d.tape")
         part = tape.only(variant=name)
         filter_tape(part, tmp_path / "c.tape")
     with open_tape(out) as cut:
@@ -121,7 +118,8 @@ def test_calls_are_chosen_by_number_variant_thread_and_time(source: Path, tmp_pa
     with open_tape(tmp_path / "c.tape") as cut:
         assert numbers(cut) == expected
         assert cut.coverage.dropped == {"not extracted": 10 - len(expected)}
-    assert kept(source, out, threads=threads) == list(range(10))
+    with open_tape(tmp_path / "d.tape") as cut:
+        assert numbers(cut) == list(range(10))
     assert kept(source, out, start=middle) == [5, 6, 7, 8, 9]
     assert kept(source, out, end=middle) == [0, 1, 2, 3, 4]
 
@@ -146,7 +144,7 @@ def test_what_the_recorder_dropped_is_still_told(tmp_path: Path) -> None:
     with open_tape(source) as tape:
         before = tape.coverage
         assert before.dropped["policy"] > 0
-        filter_tape(tape, tmp_path / "b.tape", last=2)
+        filter_tape(tape.only(calls=tape.calls[-2:]), tmp_path / "b.tape")
         filter_tape(tape, tmp_path / "all.tape")
     with open_tape(tmp_path / "b.tape") as cut:
         assert cut.coverage.seen == before.seen
@@ -271,17 +269,6 @@ def test_a_name_takes_numbers_and_a_pattern_does_not(source: Path, tmp_path: Pat
         assert cut[0].outputs["y"].is_meta
 
 
-def test_outputs_are_dropped_as_a_whole(source: Path, tmp_path: Path) -> None:
-    with open_tape(source) as tape:
-        filter_tape(tape, tmp_path / "b.tape", drop_outputs=True)
-        with open_tape(tmp_path / "b.tape", verify=True) as cut:
-            assert cut.damage == []
-            assert all(call.outputs is None for call in cut.calls)
-            assert cut[0].record.outputs_missing == "left out by calltape filter"
-            assert values(cut[0].inputs) == values(tape[0].inputs)
-            assert cut.counters.calls == 10
-
-
 def test_a_path_that_names_nothing_is_told(source: Path, tmp_path: Path) -> None:
     with open_tape(source) as tape:
         report = filter_tape(tape, tmp_path / "b.tape", drop=["x", "nothing.*"])
@@ -298,17 +285,13 @@ def test_texts_that_never_repeat_are_no_evidence(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "choice",
     [
-        {"every": 0},
         {"first": -1},
-        {"slower": math.nan},
-        {"faster": -1.0},
+        {"start": math.nan},
         {"start": math.inf},
         {"where": "nothing > 3"},
         {"where": "n >"},
         {"colour": "red"},
-        {"threads": ["x"]},
         {"drop": [""]},
-        {"recording": "ffff"},
     ],
 )
 def test_what_is_no_choice_is_refused(source: Path, tmp_path: Path, choice: Any) -> None:
@@ -363,6 +346,7 @@ def test_the_last_calls_of_a_tape_whose_end_counts_damaged_ones(tmp_path: Path) 
     data[data.index(b"records/00000004.msgpack") + 600] ^= 0xFF
     path.write_bytes(data)
     with open_tape(path) as tape:
-        assert filter_tape(tape, tmp_path / "b.tape", last=2).calls == 2
+        part = tape.only(calls=tape.calls[-2:])
+        assert filter_tape(part, tmp_path / "b.tape").calls == 2
     with open_tape(tmp_path / "b.tape") as cut:
         assert [call.number for call in cut.calls] == [7, 8]

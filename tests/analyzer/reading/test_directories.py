@@ -13,8 +13,7 @@ import torch
 
 from calltape_analyzer import TapeError, UsageError, open_tape, opening, recordings, survey
 from calltape_analyzer.reading import files
-from calltape_analyzer.reading.files import files_of
-from calltape_analyzer.reading.places import short_paths
+from calltape_analyzer.reading.files import files_of, short_paths
 from tests.analyzer.tapes import Recorded, write_tape
 
 LINEAR, RELU = torch.nn.Linear(1, 1), torch.nn.ReLU()

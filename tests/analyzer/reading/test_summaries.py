@@ -348,7 +348,7 @@ def test_tapes_that_are_made_of_others_have_one(tmp_path: Path) -> None:
     (tmp_path / "filtered").mkdir()
     (tmp_path / "merged").mkdir()
     with open_tape(tmp_path / "a.tape") as tape:
-        filter_tape(tape, tmp_path / "filtered" / "c.tape", drop_outputs=True)
+        filter_tape(tape, tmp_path / "filtered" / "c.tape", drop="outputs.*")
     with open_tape([tmp_path / "a.tape", tmp_path / "b.tape"]) as tape:
         merge_tapes(tape, tmp_path / "merged" / "d.tape")
     for path in (tmp_path / "filtered", tmp_path / "merged"):

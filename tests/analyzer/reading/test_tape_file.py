@@ -16,10 +16,8 @@ import pytest
 import torch
 
 from calltape_analyzer import TapeError, open_tape
-from calltape_analyzer.reading import tape_file
-from calltape_analyzer.reading.damage import Damage
-from calltape_analyzer.reading.segment import Segment
-from calltape_analyzer.reading.tape_file import Descriptors, TapeFile
+from calltape_analyzer.reading import compressed, tape_file
+from calltape_analyzer.reading.tape_file import Descriptors, TapeFile, local_file
 from calltape_recorder import Recorder
 from calltape_schema.storage import Window
 from tests.analyzer.tapes import Recorded, write_tape
@@ -87,11 +85,13 @@ def test_no_descriptor_left_is_an_error_and_no_damage(
         assert len(values(tape)) == 16
 
 
-def test_files_open_under_a_low_limit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["{}.tape", "{}.ahead-0.tape"])
+def test_files_open_under_a_low_limit(tmp_path: Path, name: str) -> None:
     """1,100 segments under ``ulimit -n 1024`` were 82 damaged files."""
     count = 60
     for n in range(count):
-        write_tape(tmp_path / f"{n}.tape", tensor_calls(1, n), tape_id=n.to_bytes(16, "big"))
+        path = tmp_path / name.format(n)
+        write_tape(path, tensor_calls(1, n), tape_id=n.to_bytes(16, "big"))
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     spare = max(map(int, os.listdir("/proc/self/fd"))) + 16
     resource.setrlimit(resource.RLIMIT_NOFILE, (spare, limits[1]))
@@ -205,50 +205,48 @@ def ahead(path: Path, number: int, size: int = 4) -> Path:
     return write_tape(path, [call], sealed=False)
 
 
-def test_a_call_ahead_is_the_one_that_was_found(tmp_path: Path) -> None:
+@pytest.mark.parametrize("held", [0, 2**20])
+def test_a_call_ahead_is_the_one_that_was_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: int
+) -> None:
+    monkeypatch.setattr(tape_file, "_MAX_HELD", held)
     path = ahead(tmp_path / "a.ahead-0.tape", 1)
     with open_tape(path) as tape:
         ahead(path, 2)
         assert values(tape) == [1]
         assert [call.number for call in tape.under_way] == [1]
         assert not tape.damage
+    file = local_file(str(path))
+    file.close()
+    with pytest.raises(TapeError, match="was closed"):
+        file.read_at(0, 1)
 
 
-def test_a_large_call_ahead_that_ended_is_not_taken_for_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tape_file, "_MAX_HELD", 0)
+def test_a_hole_is_not_copied(tmp_path: Path) -> None:
     path = ahead(tmp_path / "a.ahead-0.tape", 1)
-    with open_tape(path) as tape:
-        assert values(tape) == [1]
-        (call,) = tape.under_way
-        data = ahead(tmp_path / "b.tape", 2).read_bytes()
-        path.write_bytes(data)
-        with pytest.raises(TapeError, match="its call ended"):
-            call.tensor("inputs", 0)
+    os.truncate(path, 2**40)
+    with pytest.raises(TapeError, match="larger than") as caught:
+        open_tape(path)
+    assert caught.value.kind == "limit"
 
 
-def test_a_file_that_changes_under_the_walk_is_walked_again(
+def test_a_call_that_ends_while_it_is_copied_is_copied_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The call ends, and the next one is written, between two reads."""
-    monkeypatch.setattr(tape_file, "_MAX_HELD", 0)
     path = ahead(tmp_path / "a.ahead-0.tape", 1, size=4000)
     later = ahead(tmp_path / "b.tape", 2, size=9000).read_bytes()
-    read = Window.read
+    write = compressed._write
 
-    def reading(self: Window, offset: int, size: int) -> bytes:
-        found = read(self, offset, size)
-        if path.read_bytes() != later:
-            path.write_bytes(later)
-        return found
+    def writing(file: Any, data: bytes) -> None:
+        write(file, data[:700])
+        path.write_bytes(later)
+        write(file, data[700:])
 
-    monkeypatch.setattr(Window, "read", reading)
-    damage = Damage()
-    segment = Segment(str(path), damage)
-    assert [segment.number(position) for position in segment.order] == [2]
-    assert not damage.list()
-    segment.close()
+    monkeypatch.setattr(compressed, "_write", writing)
+    with open_tape(path) as tape:
+        assert [call.number for call in tape] == [2]
+        assert not tape.damage
 
 
 @pytest.mark.integration

@@ -42,6 +42,8 @@ def test_whatever_is_left_of_the_last_call_is_no_damage(
 def test_a_group_that_is_cut_short_takes_its_blobs_with_it(tmp_path: Path) -> None:
     calls = [Recorded(args=(torch.ones(300),), number=number) for number in range(4)]
     first = write_tape(tmp_path / "first.tape", calls[:1], sealed=False).stat().st_size
+    with closing(Segment(str(tmp_path / "first.tape"), Damage())) as segment:
+        tensor_bytes = segment.tensor_bytes
     path = write_tape(tmp_path / "all.tape", calls, sealed=False, groups=[1, 3])
     data = path.read_bytes()
     for size in (first + 700, len(data) - 1500, len(data) - 600):
@@ -49,6 +51,7 @@ def test_a_group_that_is_cut_short_takes_its_blobs_with_it(tmp_path: Path) -> No
         damage = Damage()
         with closing(Segment(str(path), damage)) as segment:
             assert (list(segment.numbers), segment.unfinished) == ([0], size - first)
+            assert segment.tensor_bytes == tensor_bytes
         assert not damage
 
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from calltape_analyzer.reading.remote_file import ranges
+from calltape_analyzer.reading.remote_file import blocks
 from tests.analyzer.remote.counted import Site, Traffic, aws_environment, s3_server, served
 
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left() -> Iterator[None]:
     yield
-    assert not len(ranges), "a remote file was not closed"
+    assert not len(blocks), "a remote file was not closed"
 
 
 @pytest.fixture

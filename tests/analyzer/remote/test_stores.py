@@ -15,9 +15,9 @@ import torch
 
 import calltape_analyzer.reading.remote_names as remote_names
 from calltape_analyzer import TapeError, filter_tape, open_tape
-from calltape_analyzer.reading import stored_ranges
+from calltape_analyzer.reading import remote_access
 from calltape_analyzer.reading.files import files_of
-from calltape_analyzer.reading.remote_file import ranges
+from calltape_analyzer.reading.remote_file import blocks
 from calltape_recorder import Recorder
 from tests.analyzer.cli.commands import run
 from tests.analyzer.remote.conftest import Bucket
@@ -173,7 +173,7 @@ def test_an_object_that_changes_is_the_same_error(
         assert caught.value.kind == "damaged"
     with open_tape(url, scan=True) as tape:
         bucket.put("a.tape", path)
-        ranges.drop(tape.segments[0]._file._number)  # as other files would in time
+        blocks.drop(tape.segments[0]._file._number)  # as other files would in time
         with pytest.raises(TapeError, match="the file changed since it was opened"):
             tape[150].record  # noqa: B018
     with open_tape(url) as tape:
@@ -227,7 +227,7 @@ def test_memory(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         with open_tape("memory://calltape/d/a.tape") as tape:
             assert tape.source == "end"
             assert len(list(tape)) == 300
-        monkeypatch.setattr(stored_ranges, "_TRUSTED_SECONDS", 0)
+        monkeypatch.setattr(remote_access, "_TRUSTED_SECONDS", 0)
         with open_tape("memory://calltape/d/a.tape") as tape:
             memory.pipe_file("/calltape/d/a.tape", path.read_bytes())
             with pytest.raises(TapeError, match="the file changed since it was opened"):

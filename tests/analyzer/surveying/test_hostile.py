@@ -15,7 +15,7 @@ from calltape_analyzer import TapeError, open_tape, survey
 from calltape_analyzer.reading import files
 from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.surveying import surveying
-from calltape_analyzer.surveying.executors import Loop
+from calltape_analyzer.surveying.surveying import Loop
 from calltape_schema.end import Coverage
 from calltape_schema.inputs_table import InputsTable
 from calltape_schema.records import Source, Step

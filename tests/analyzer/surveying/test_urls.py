@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from calltape_analyzer import open_tape, survey
-from calltape_analyzer.surveying.executors import Loop
+from calltape_analyzer.surveying.surveying import Loop
 from tests.analyzer.cli.commands import run
 from tests.analyzer.remote.counted import served
 from tests.analyzer.surveying.surveyed import of, written

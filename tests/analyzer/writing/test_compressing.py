@@ -12,8 +12,8 @@ import torch
 
 from calltape_analyzer import TapeError, filter_tape, minimise_tape, open_tape, redact
 from calltape_analyzer.reading import compressed
+from calltape_analyzer.writing.new_tape import NewTape
 from calltape_analyzer.writing.output_file import OutputFile, copy_tape
-from calltape_analyzer.writing.tape_writer import TapeWriter
 from tests.analyzer.tapes import write_tape
 
 FIRST = {".gz": b"\x1f\x8b", ".zst": b"\x28\xb5\x2f\xfd", "": b"0000"}
@@ -41,7 +41,7 @@ def check_form(path: Path, form: str) -> None:
 def test_a_part_of_a_tape(source: Path, tmp_path: Path, form: str) -> None:
     out = tmp_path / f"b.tape{form}"
     with open_tape(source) as tape:
-        filter_tape(tape, out, last=2)
+        filter_tape(tape, out, first=1)
         filter_tape(tape, out, first=2, overwrite=True)
     check_form(out, form)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.tape", out.name]
@@ -104,7 +104,7 @@ def test_what_is_no_tape_is_written_as_it_is(tmp_path: Path) -> None:
 def test_permissions_are_those_that_were_asked_for(source: Path, tmp_path: Path) -> None:
     """As an update of a fixture asks for those that it had."""
     out = tmp_path / "b.tape.gz"
-    with open_tape(source) as tape, TapeWriter(out, tape.manifest, mode=0o640) as writer:
+    with open_tape(source) as tape, NewTape(out, tape.manifest, mode=0o640) as writer:
         writer.copy(tape.calls[0])
         writer.seal()
     assert stat.S_IMODE(out.stat().st_mode) == 0o640

@@ -13,11 +13,11 @@ import torch
 
 from calltape_analyzer import TapeError, filter_tape, merge_tapes, open_tape, recover_tape
 from calltape_analyzer.reading.call import Call
-from calltape_analyzer.writing.tape_writer import TapeWriter
+from calltape_analyzer.writing.new_tape import NewTape
 from calltape_recorder import record
-from calltape_schema import writer as container
 from calltape_schema.end import Coverage
 from calltape_schema.storage import BytesSink
+from calltape_schema.writer import TapeWriter
 from tests.analyzer.tapes import Recorded, new_call, reader_of, write_tape
 from tests.recorder.reading import read
 
@@ -46,7 +46,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def copied(calls: Iterable[Call], path: Path) -> None:
     calls = list(calls)
-    with TapeWriter(path, calls[0].manifest) as writer:
+    with NewTape(path, calls[0].manifest) as writer:
         for call in calls:
             writer.copy(call)
         writer.seal()
@@ -138,7 +138,7 @@ def test_references_that_no_leaf_names_lead_nowhere(tmp_path: Path) -> None:
     x = torch.arange(2000.0)
     write_tape(tmp_path / "a.tape", [Recorded((x,)), Recorded((3,)), Recorded((x,))])
     reader, sink = reader_of(tmp_path / "a.tape"), BytesSink()
-    writer = container.TapeWriter(sink, reader.manifest)
+    writer = TapeWriter(sink, reader.manifest)
     key = reader.record(0).inputs.facts()[0].key
     blob = reader.blob_member(reader.record(0))
     data = bytes(reader.source.read_at(blob.start, blob.size))
@@ -172,7 +172,7 @@ def test_a_large_call_that_cannot_be_read_takes_no_other_with_it(
     lost = []
     with (
         open_tape(tmp_path / "a.tape") as tape,
-        TapeWriter(tmp_path / "b.tape", tape.manifest) as writer,
+        NewTape(tmp_path / "b.tape", tape.manifest) as writer,
     ):
         for call in tape.calls:
             try:

@@ -20,7 +20,7 @@ from calltape_analyzer.observing.contexts import Context
 from calltape_analyzer.pytree.caches import is_cache_name
 from calltape_analyzer.pytree.rendering import render, render_inputs, render_node, render_outputs
 from calltape_analyzer.reading.call import Call
-from calltape_analyzer.reading.places import short_paths
+from calltape_analyzer.reading.files import short_paths
 from calltape_analyzer.reading.segment import UNDER_WAY, UNDER_WAY_WORDS
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import counted, printable

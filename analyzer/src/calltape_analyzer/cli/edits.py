@@ -30,7 +30,7 @@ from calltape_analyzer.cli.options import (
 )
 from calltape_analyzer.cli.output import DAMAGED, command, lines, print_json, wrong_words
 from calltape_analyzer.cli.tapes import Part, opened
-from calltape_analyzer.editing.edit_report import EditReport
+from calltape_analyzer.editing.rewriting import EditReport
 from calltape_analyzer.progress import told_by
 from calltape_analyzer.tape import Tape
 

@@ -36,7 +36,7 @@ from calltape_analyzer.observing.signature import signature_text
 from calltape_analyzer.observing.traffic_counters import CountedKind
 from calltape_analyzer.reading.calls import Calls as RecordedCalls
 from calltape_analyzer.reading.damage import RepeatedCallsError
-from calltape_analyzer.reading.places import short_paths, unsealed_paths
+from calltape_analyzer.reading.files import short_paths
 from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.reading.targets import TargetsError, outside_words
 from calltape_analyzer.redacting.private_data import PrivateData, private_data
@@ -177,7 +177,7 @@ def _facts(tape: Tape, quick: bool, kept: Counter[CountedKind]) -> dict[str, Any
         "paths": list(tape.paths),
         "format": f"{tape.manifest.version}.{tape.manifest.minor}",
         "sealed": tape.sealed,
-        "unsealed": unsealed_paths(tape.segments),
+        "unsealed": [part.path for part in tape.segments if part.end is None],
         "unfinished_bytes": tape.unfinished,
         "files": files_as_json(tape),
         "other_ranks": list(tape.other_ranks),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timezone
 from typing import Any
 
 import typer
@@ -30,7 +31,6 @@ from calltape_analyzer.observing.traffic_counters import (
 )
 from calltape_analyzer.reading.damage import Damage
 from calltape_analyzer.reading.files import files_of
-from calltape_analyzer.reading.places import day_of
 from calltape_analyzer.reading.segment import UNDER_WAY_WORDS
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import alike, counted, listed, some_of
@@ -318,11 +318,19 @@ def _row(target: str, parts: Sequence[Recording]) -> tuple[str, ...]:
         _hosts(parts),
         str(sum(len(one.paths) for one in parts)),
         str(sum(one.calls for one in parts)),
-        "" if first is None else day_of(first),
-        "" if last is None else day_of(last),
+        "" if first is None else _day_of(first),
+        "" if last is None else _day_of(last),
         "yes" if not unsealed else f"no: {some_of(unsealed, _MOST_NAMED)}",
         str(sum(one.damage for one in parts)),
     )
+
+
+def _day_of(nanoseconds: int) -> str:
+    """The day of a Unix time, in UTC; of a clock that was far off, the time itself."""
+    try:
+        return datetime.fromtimestamp(nanoseconds // 10**9, timezone.utc).date().isoformat()
+    except (OverflowError, ValueError, OSError):
+        return f"{nanoseconds} ns"
 
 
 def _hosts(parts: Sequence[Recording]) -> str:

@@ -82,7 +82,7 @@ def _write_failing(
     """
     from calltape_analyzer.writing.coverage import coverage_for
     from calltape_analyzer.writing.lineage import derived, numbering_of
-    from calltape_analyzer.writing.tape_writer import TapeWriter
+    from calltape_analyzer.writing.new_tape import NewTape
 
     numbering, left_out, damaged = numbering_of(segments), Counter[bytes](), 0
     for segment in segments:
@@ -91,7 +91,7 @@ def _write_failing(
     manifest = derived(
         segments, "replay", {"failing": "yes"}, numbering=numbering, left_out=left_out
     )
-    with TapeWriter(path, manifest, inputs=[segment.path for segment in segments]) as writer:
+    with NewTape(path, manifest, inputs=[segment.path for segment in segments]) as writer:
         for call in calls:
             try:
                 writer.copy(call, number=numbering.number_of(*call.ref))

@@ -70,7 +70,7 @@ def write_onnx_test_data(
 def _proto(name: str, tensor: Any) -> bytes:
     import onnx
 
-    from calltape_analyzer.writing.stored_values import stored_bytes
+    from calltape_analyzer.writing.new_tape import stored_bytes
 
     dtype = str(tensor.dtype).removeprefix("torch.")
     if dtype not in _DTYPES:

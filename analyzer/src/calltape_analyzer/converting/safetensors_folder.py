@@ -25,8 +25,8 @@ from calltape_analyzer.text import some_of
 from calltape_analyzer.writing.built_calls import ABSENT, build_call
 from calltape_analyzer.writing.coverage import coverage_of_numbers
 from calltape_analyzer.writing.lineage import new_manifest
+from calltape_analyzer.writing.new_tape import NewTape
 from calltape_analyzer.writing.output_file import create_file, new_folder
-from calltape_analyzer.writing.tape_writer import TapeWriter
 from calltape_schema import __version__
 from calltape_schema.blob import header_size, parse_header
 from calltape_schema.bounds import MAX_DOCUMENT_BYTES, MAX_STEPS
@@ -110,7 +110,7 @@ def read_safetensors_folder(
         raise TapeError("not_found", "no such folder", path=str(folder))
     calls = _calls_in(folder)
     manifest = _made_of_files(_manifest_in(folder) or new_manifest())
-    with TapeWriter(out, manifest, overwrite=overwrite) as writer:
+    with NewTape(out, manifest, overwrite=overwrite) as writer:
         for number, stem in sorted(calls.items()):
             with told_of(f"{stem}.*", "the call"):
                 _add(writer, number, stem, manifest.tape)
@@ -156,7 +156,7 @@ def _made_of_files(known: Manifest) -> Manifest:
     return known.model_copy(update={"history": history, "minor": max(MINOR, known.minor)})
 
 
-def _add(writer: TapeWriter, number: int, stem: Path, tape: bytes) -> None:
+def _add(writer: NewTape, number: int, stem: Path, tape: bytes) -> None:
     # Not with_suffix, which would take the 0001 of model.0001 for a suffix.
     tensors, described = Path(f"{stem}.safetensors"), Path(f"{stem}.json")
     if not os.path.lexists(described):
@@ -183,7 +183,7 @@ def _add(writer: TapeWriter, number: int, stem: Path, tape: bytes) -> None:
     writer.write(record, values)
 
 
-def _add_tensors(writer: TapeWriter, number: int, path: Path) -> None:
+def _add_tensors(writer: NewTape, number: int, path: Path) -> None:
     from safetensors.torch import load
 
     data, _ = _stored(path)  # the same limits as for a tape

@@ -8,17 +8,16 @@ them as people do.
 from __future__ import annotations
 
 from array import array
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
 from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
 from calltape_analyzer.editing.expressions import Expression
-from calltape_analyzer.editing.novelty import Novelty
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.observing.columns import Column, value_in
+from calltape_analyzer.observing.groups import SortedCall
 from calltape_analyzer.observing.layout import ArgumentLayout
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.plain_data import PlainData
@@ -28,46 +27,41 @@ from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import pattern_of, some_of
 from calltape_analyzer.variants.facts import VariantFacts
+from calltape_schema.affine_span import AffineSpan
 from calltape_schema.errors import TapeError
 from calltape_schema.records import CallRecord
 
 __all__ = ["Choice", "SizedCalls", "chosen"]
 
 _MOST_SHOWN = 20
+# So much is remembered at most. Beyond it, every call counts as new: nothing is left out wrongly.
+_MAX_PATTERNS = 65_536
+_MAX_NUMBERS = 4_000_000
+_MAX_CONSTANTS = 256
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
-Duration = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Choice(PlainData):
-    """What is asked of each call. All of it must hold; then the last four choose among the rest, in
-    this order: of ``first=10, last=3`` the last three of the first ten.
+    """What is asked of each call. All of it must hold; then ``novel`` and ``first`` choose among
+    the rest, in this order. Who wants other calls names them: ``tape.only(calls=...)``.
 
     Attributes:
         start, end: when the call began, in seconds since 1970 (UTC): from ``start`` on, before
             ``end``.
         raised: True for calls that raised, False for those that did not.
-        slower, faster: the duration in seconds: at least, at most. A call whose duration is unknown
-            has neither.
-        threads: identifiers of threads.
         where: conditions on sizes (:class:`~calltape_analyzer.editing.expressions.Expression`).
         novel: only calls that add evidence to the ones before them, and those with the smallest
             and the largest sizes.
-        every: only each n-th, from the first.
-        first, last: only the first calls, and only the last ones.
+        first: only the first calls.
     """
 
     start: Finite | None = None
     end: Finite | None = None
     raised: bool | None = None
-    slower: Duration | None = None
-    faster: Duration | None = None
-    threads: tuple[int, ...] = ()
     where: tuple[str, ...] = ()
     novel: bool = False
-    every: int | None = Field(default=None, ge=1)
     first: int | None = Field(default=None, ge=0)
-    last: int | None = Field(default=None, ge=0)
 
     @field_validator("where", mode="before")
     @classmethod
@@ -93,34 +87,13 @@ def chosen(tape: Tape, choice: Choice) -> array[int]:
         found = _passing(tape, choice)
     if choice.novel:
         found = _novel(tape, found)
-    if choice.every is not None:
-        found = (place for at, place in enumerate(found) if at % choice.every == 0)
-    if choice.first is not None:
-        found = _first(found, choice.first)
-    if choice.last is not None:
-        found = deque(found, choice.last)
-    return array("Q", found)
-
-
-def _first(places: Iterable[int], most: int) -> Iterator[int]:
-    if most:
-        for at, place in enumerate(places, 1):
-            yield place
-            if at == most:
-                return
+    return array("Q", islice(found, choice.first))
 
 
 _TESTS: Mapping[str, Callable[[CallRecord, Any], bool]] = {
     "start": lambda record, start: record.time_ns / 1e9 >= start,
     "end": lambda record, end: record.time_ns / 1e9 < end,
     "raised": lambda record, raised: (record.error is not None) == raised,
-    "slower": lambda record, least: (
-        record.duration_ns is not None and record.duration_ns / 1e9 >= least
-    ),
-    "faster": lambda record, most: (
-        record.duration_ns is not None and record.duration_ns / 1e9 <= most
-    ),
-    "threads": lambda record, threads: record.thread in threads,
 }
 """By the name of a field of :class:`Choice` whether a record is as it asks."""
 
@@ -146,7 +119,7 @@ def _record_of(call: Call) -> CallRecord | None:
 
 
 def _novel(tape: Tape, places: Iterable[int]) -> list[int]:
-    sorter, novelty = CallSorter.of(tape), Novelty()
+    sorter, novelty = CallSorter.of(tape), _Novelty()
     found: set[int] = set()
     for place in places:
         call = tape.calls[place]
@@ -157,6 +130,68 @@ def _novel(tape: Tape, places: Iterable[int]) -> list[int]:
         if novelty.is_new(sorter.sorted(record.inputs), raised, place):
             found.add(place)
     return sorted(found.union(novelty.extremes()))
+
+
+class _Novelty:
+    """Which calls add evidence to the calls before them, by their sizes."""
+
+    def __init__(self) -> None:
+        self._patterns: dict[Hashable, AffineSpan] = {}
+        # By kind, for each size its smallest value, and then for each its largest one negated, each
+        # with the first call that had it.
+        self._extremes: dict[Hashable, list[tuple[int, int]]] = {}
+        self._constants: dict[Hashable, set[Hashable]] = {}
+        self._room = _MAX_NUMBERS
+
+    def is_new(self, placed: SortedCall, raised: str | None, index: int) -> bool:
+        """Whether a call adds evidence.
+
+        Args:
+            placed: its group and sizes.
+            raised: the type of its exception, if it raised one.
+            index: its place among the calls.
+        """
+        flat = [size for shape in placed.row.shapes for size in shape] + list(placed.row.ints)
+        kind = (placed.key.layout, placed.key.facts, self._constants_of(placed), raised)
+        heads, pattern = _pattern_of(flat)
+        key = (kind, pattern)
+        span = self._patterns.get(key)
+        if span is None:
+            if len(self._patterns) >= _MAX_PATTERNS or self._room < len(heads):
+                return True
+            span = self._patterns[key] = AffineSpan()
+        values = [*flat, *(-size for size in flat)]
+        known = self._extremes.get(kind) or [(value, index) for value in values]
+        pairs = zip(known, values, strict=True)
+        self._extremes[kind] = [one if one[0] <= value else (value, index) for one, value in pairs]
+        if not span.add([flat[head] for head in heads]):
+            return False
+        self._room -= len(heads)
+        return True
+
+    def _constants_of(self, placed: SortedCall) -> Hashable:
+        """Texts and floats, which tell kinds of calls apart as long as there are few of them."""
+        known = self._constants.setdefault(placed.key[:2], set())
+        if placed.key.constants in known:
+            return placed.key.constants
+        if len(known) >= _MAX_CONSTANTS:
+            return None
+        known.add(placed.key.constants)
+        return placed.key.constants
+
+    def extremes(self) -> Iterable[int]:
+        """The places of calls with the smallest and the largest value of each size."""
+        for found in self._extremes.values():
+            yield from (index for _, index in found)
+
+
+def _pattern_of(flat: Sequence[int]) -> tuple[list[int], tuple[int, ...]]:
+    """Which sizes are equal, and which are 0 or 1; and one place for each of the others' values."""
+    first: dict[int, int] = {}
+    pattern = [
+        -1 - size if size in (0, 1) else first.setdefault(size, at) for at, size in enumerate(flat)
+    ]
+    return list(first.values()), tuple(pattern)
 
 
 class _Sizes:

@@ -13,15 +13,13 @@ from typing import Any
 from pydantic import ValidationError
 
 from calltape_analyzer.editing.choice import Choice, chosen
-from calltape_analyzer.editing.edit_report import EditReport
-from calltape_analyzer.editing.rewriting import Rewriting, rewrite
+from calltape_analyzer.editing.rewriting import EditReport, Rewriting, rewrite
 from calltape_analyzer.editing.withholding import Withholding
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.reading.damage import RepeatedCallsError
 from calltape_analyzer.reading.recordings import recordings_of
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import counted, some_of
-from calltape_analyzer.writing.lineage import Origin, origin_of
 
 __all__ = ["filter_tape", "merge_tapes", "recover_tape"]
 
@@ -32,30 +30,26 @@ def filter_tape(
     tape: Tape,
     path: str | os.PathLike[str],
     *,
-    recording: str | None = None,
     drop: str | Sequence[str] = (),
-    drop_outputs: bool = False,
     overwrite: bool = False,
     **choice: Any,
 ) -> EditReport:
     """Writes some calls of a tape to a new, sealed tape. The tape that is read stays as it is.
 
-    ``tape.only(calls=..., variant=...)`` chooses calls by number and by variant. Calls of one
-    recording keep their numbers and its id; calls of several get new ones, which the history of the
-    new tape explains. The end counts what was left out; inputs of calls that are on no tape it
+    ``tape.only(calls=..., variant=...)`` chooses calls by number, recording and variant, or those
+    that a program picks: ``calls=[call for call in tape.calls if call.duration > 0.5]``. Calls of
+    one recording keep their numbers and its id; calls of several get new ones, which the history of
+    the new tape explains. The end counts what was left out; inputs of calls that are on no tape it
     counts only if no call was.
 
     Args:
         tape: the tape, or a part of one.
         path: of the new file.
-        recording: the first digits of the id of a recording: only its calls. If the tape was
-            merged, they get back the id and the numbers that they had.
         drop: paths of values that are left out, with the patterns of the recorder's ``values=``
             (``"past_key_values.*"``): tensors keep their shapes, texts their lengths.
-        drop_outputs: leaves the outputs out as a whole.
         overwrite: whether a file that is there already is replaced.
-        **choice: the fields of :class:`Choice`: ``start``, ``end``, ``raised``, ``slower``,
-            ``faster``, ``threads``, ``where``, ``novel``, ``every``, ``first``, ``last``.
+        **choice: the fields of :class:`Choice`: ``start``, ``end``, ``raised``, ``where``,
+            ``novel``, ``first``.
 
     Raises:
         UsageError: for a choice that is none, a condition or path that names nothing, or a path
@@ -66,19 +60,12 @@ def filter_tape(
     asked = _choice_of(choice)
     patterns = [drop] if isinstance(drop, str) else list(drop)
     options: dict[str, Any] = {**tape.selected, **asked.options}
-    origin = None
-    if recording is not None:
-        tape, origin = _of_recording(tape, recording)
-        options["recording"] = recording
-    options |= {"drop": patterns} if patterns else {}
-    options |= {"drop_outputs": True} if drop_outputs else {}
     withholding = None
-    if patterns or drop_outputs:
-        withholding = Withholding(patterns, outputs=drop_outputs, signature=tape.signature)
+    if patterns:
+        options["drop"] = patterns
+        withholding = Withholding(patterns, tape.signature)
     places = chosen(tape, asked)
-    how = Rewriting(
-        "filter", options, change=withholding, keeps_counters=not patterns, origin=origin
-    )
+    how = Rewriting("filter", options, change=withholding, keeps_counters=not patterns)
     calls = (tape.calls[place] for place in places)
     report = rewrite(tape, path, calls, len(places), how, overwrite=overwrite)
     if withholding is None or not withholding.unmet:
@@ -98,44 +85,18 @@ def _choice_of(given: dict[str, Any]) -> Choice:
         raise UsageError("; ".join(problems)) from None
 
 
-def _of_recording(tape: Tape, recording: str) -> tuple[Tape, Origin | None]:
-    """The calls of one recording; if it was merged with others, where it is on the tape."""
-    own = [s for s in tape.segments if s.manifest.tape.hex().startswith(recording)]
-    if len({segment.manifest.tape for segment in own}) > 1:
-        raise UsageError(f"several recordings begin with {recording}", advice="give more digits")
-    if own:
-        return tape._part(own), None
-    for segment in tape.segments:
-        origin = origin_of(segment.manifest, recording)
-        if origin is not None:
-            merged = segment.manifest.tape
-            last = "" if origin.end is None else origin.end - 1
-            part = tape.only(calls=f"{merged.hex()}:{origin.first}..{last}")
-            return part._part([s for s in part.segments if s.manifest.tape == merged]), origin
-    raise UsageError(
-        f"no recording {recording} is on this tape", advice="`calltape info` shows their ids"
-    )
-
-
-def merge_tapes(
-    tape: Tape,
-    path: str | os.PathLike[str],
-    *,
-    any_signature: bool = False,
-    overwrite: bool = False,
-) -> EditReport:
+def merge_tapes(tape: Tape, path: str | os.PathLike[str], *, overwrite: bool = False) -> EditReport:
     """Writes all calls of several files to one new, sealed tape.
 
     A call that several files have is written once; where one file is damaged, another one gives it.
 
     Files of one recording keep its id and their numbers. Several recordings get a new id, and the
-    numbers of each follow those of the one before; the history says which are whose, and
-    ``filter_tape(recording=...)`` takes them apart again. Traffic counters add up.
+    numbers of each follow those of the one before; the history says which are whose. Counted inputs
+    add up.
 
     Args:
         tape: what ``open_tape`` made of several paths.
         path: of the new file.
-        any_signature: merges also if the recorded signatures differ; the first one is kept.
         overwrite: whether a file that is there already is replaced.
 
     Raises:
@@ -144,31 +105,22 @@ def merge_tapes(
             together.
     """
     check_tape(tape, "merge_tapes")
-    difference = _difference_of(tape)
-    if difference is not None and not any_signature:
-        raise UsageError(
-            difference, advice="merge tapes of one version of the model, or allow any signature"
-        )
-    notes = [] if difference is None else [difference]
-    options = {"any_signature": True} if any_signature else {}
-    how = Rewriting("merge", options, spares=True)
-    report = rewrite(tape, path, iter(tape.calls), len(tape.calls), how, overwrite=overwrite)
-    recordings = recordings_of(tape.segments)
-    if len(recordings) > 1:
-        notes.append(
-            f"{counted(len(recordings), 'recording')} are one now, and calls have new numbers"
-        )
-    return report.noting(*notes)
-
-
-def _difference_of(tape: Tape) -> str | None:
-    """In what the targets differ, apart from class and method, which are the same."""
     known = [(one.path, one.manifest.target) for one in tape.segments if one.manifest.target]
-    for path, target in known[1:]:
+    for other, target in known[1:]:
         if target.signature != known[0][1].signature:
-            names = os.path.basename(known[0][0]), os.path.basename(path)
-            return f"the recorded signatures differ: {names[0]} and {names[1]}"
-    return None
+            names = os.path.basename(known[0][0]), os.path.basename(other)
+            raise UsageError(
+                f"the recorded signatures differ: {names[0]} and {names[1]}",
+                advice="merge tapes of one version of the model; commands take several files, too",
+            )
+    how = Rewriting("merge", {}, spares=True)
+    report = rewrite(tape, path, iter(tape.calls), len(tape.calls), how, overwrite=overwrite)
+    recordings = len(recordings_of(tape.segments))
+    if recordings < 2:
+        return report
+    return report.noting(
+        f"{counted(recordings, 'recording')} are one now, and calls have new numbers"
+    )
 
 
 def recover_tape(

@@ -6,17 +6,15 @@ without the values that are not wanted. Out go a sealed tape and a report.
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import os
-from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from pydantic import ValidationError
 
-from calltape_analyzer.editing.edit_report import EditReport
+from calltape_analyzer.plain_data import PlainData, Text, Texts
 from calltape_analyzer.progress import steps
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef
@@ -24,16 +22,15 @@ from calltape_analyzer.reading.damage import Damage, RepeatedCallsError, is_dama
 from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.reading.urls import shown
 from calltape_analyzer.tape import Tape
-from calltape_analyzer.text import counted, some_of
+from calltape_analyzer.text import counted, printable, some_of
 from calltape_analyzer.writing.coverage import (
     calls_in,
     closing_time,
     coverage_for,
-    coverage_of_numbers,
     unkept_of,
 )
-from calltape_analyzer.writing.lineage import Numbering, Origin, derived, numbering_of
-from calltape_analyzer.writing.tape_writer import TapeWriter
+from calltape_analyzer.writing.lineage import Numbering, derived, numbering_of
+from calltape_analyzer.writing.new_tape import NewTape
 from calltape_schema.bounds import MAX_GROUP_CALLS
 from calltape_schema.end import Dump
 from calltape_schema.errors import LostCallsError, TapeError
@@ -41,11 +38,47 @@ from calltape_schema.inputs_table import InputsTable
 from calltape_schema.records import CallRecord, Manifest
 from calltape_schema.tar import blob_name
 
-__all__ = ["Change", "Revision", "Rewriting", "rewrite"]
+__all__ = ["Change", "EditReport", "Revision", "Rewriting", "rewrite"]
 
 _MAX_NAMED = 8
 _MAX_DUMPS = 1000
-_MERGED = "unknown (the tape was merged, and calls were left out)"
+
+
+class EditReport(PlainData):
+    """What came of making a tape. ``str()`` of it is text for people.
+
+    Attributes:
+        path: the new file.
+        tape: its id, in hexadecimal digits.
+        calls: how many calls it has.
+        left_out: how many calls were left out because they were not asked for.
+        lost: what was on the tapes that were read and is not on the new one, although nobody left
+            it out, in words. Empty if nothing was lost.
+        bytes_read, bytes_written: sizes of the files.
+        notes: what else is to be known.
+    """
+
+    path: Text
+    tape: str
+    calls: int
+    left_out: int = 0
+    lost: Texts = ()
+    bytes_read: int = 0
+    bytes_written: int = 0
+    notes: Texts = ()
+
+    def noting(self, *notes: str) -> EditReport:
+        """The same, with more notes."""
+        return self.model_copy(update={"notes": (*self.notes, *notes)})
+
+    def __str__(self) -> str:
+        size = f"{self.bytes_written:,} of {self.bytes_read:,} bytes"
+        parts = [f"{printable(self.path)}: {counted(self.calls, 'call')}, {size}"]
+        if self.left_out:
+            parts.append(f"left out: {counted(self.left_out, 'call')}")
+        parts += [f"lost: {printable(text)}" for text in self.lost]
+        parts += [f"note: {printable(text)}" for text in self.notes]
+        return "\n".join(parts)
 
 
 class Change(Protocol):
@@ -88,8 +121,6 @@ class Rewriting:
         keeps_counters: whether the inputs of calls that are on no tape stay if no call is left
             out.
         spares: whether a damaged call is taken from another file that has it too.
-        origin: the only recording that is wanted, of those that were merged before. Its calls get
-            back the id and the numbers that they had.
     """
 
     verb: str
@@ -99,7 +130,6 @@ class Rewriting:
     thorough: bool = False
     keeps_counters: bool = True
     spares: bool = False
-    origin: Origin | None = None
 
 
 def rewrite(
@@ -125,19 +155,17 @@ def rewrite(
         UsageError: the path is one of the tape's files.
         TapeError: ``exists``, ``io``, ``limit``.
     """
-    segments, origin = tape.segments, how.origin
+    segments = tape.segments
     numbering = numbering_of(segments)
-    if origin is not None:
-        numbering = Numbering(origin.tape, {segments[0].manifest.tape: -origin.first})
     left_out = max(calls_in(segments) - wanted, 0)
     recordings = {segment.manifest.tape for segment in segments}
     manifest = derived(
-        segments, how.verb, how.options, numbering=numbering, origin=origin and origin.tape,
+        segments, how.verb, how.options, numbering=numbering,
         # Of one recording it is known how many of its calls these are.
         left_out=dict.fromkeys(recordings, left_out) if len(recordings) == 1 else {},
     )  # fmt: skip
     manifest = how.revision.manifest(manifest)
-    with TapeWriter(path, manifest, overwrite=overwrite, inputs=tape.paths) as writer:
+    with NewTape(path, manifest, overwrite=overwrite, inputs=tape.paths) as writer:
         with contextlib.closing(_SpareCalls(tape)) as spares:
             found = steps(calls, "calls", wanted)
             lost, saved = _copied(writer, found, numbering, how, spares if how.spares else None)
@@ -172,7 +200,7 @@ class _Saved(NamedTuple):
 
 
 def _copied(
-    writer: TapeWriter,
+    writer: NewTape,
     calls: Iterable[Call],
     numbering: Numbering,
     how: Rewriting,
@@ -193,7 +221,7 @@ def _copied(
     return lost, saved
 
 
-def _written(writer: TapeWriter, call: Call, number: int, how: Rewriting) -> TapeError | None:
+def _written(writer: NewTape, call: Call, number: int, how: Rewriting) -> TapeError | None:
     """Writes a call. If it is damaged, nothing of it is written, and what is wrong comes back."""
     try:
         if how.thorough:
@@ -210,21 +238,13 @@ def _written(writer: TapeWriter, call: Call, number: int, how: Rewriting) -> Tap
     return None
 
 
-def _seal(writer: TapeWriter, tape: Tape, how: Rewriting, left_out: int) -> None:
+def _seal(writer: NewTape, tape: Tape, how: Rewriting, left_out: int) -> None:
     """Writes the accounts of the new tape."""
-    origin, whole = how.origin, tape.coverage
-    if origin is None:
-        coverage = coverage_for(tape.segments, writer.calls, left_out)
-    else:  # the numbers tell how many calls the recording saw before it was merged
-        end = (whole.seen if origin.end is None else origin.end) - origin.first
-        coverage = coverage_of_numbers(
-            max(end, writer.last + 1), writer.calls, _MERGED, at_least=whole.at_least
-        )
     is_whole = not left_out and how.keeps_counters
     unkept = how.revision.unkept(unkept_of(tape.whole.segments)) if is_whole else None
     try:
         writer.seal(
-            coverage,
+            coverage_for(tape.segments, writer.calls, left_out),
             unkept=unkept,
             dumps=[how.revision.dump(dump) for dump in tape.dumps[-_MAX_DUMPS:]],
             closed_ns=how.revision.moment(closing_time(tape.segments)),
@@ -304,7 +324,6 @@ class _SpareCalls:
     def __init__(self, tape: Tape) -> None:
         self._tape = tape
         self._opened: dict[str, Segment | None] = {}
-        self._sorted: dict[Segment, array[int]] = {}
 
     def close(self) -> None:
         """Closes what was opened."""
@@ -316,7 +335,7 @@ class _SpareCalls:
         """The calls of other files with the same record. It has the checksum of the values, so that
         they are the same too, or damaged."""
         for segment in self._others(call):
-            position = self._position(segment, call.number)
+            position = segment.position(call.number)
             if position is None:
                 continue
             spare, is_it = Call(segment, position, call.index, self._tape.class_index), False
@@ -324,17 +343,6 @@ class _SpareCalls:
                 is_it = call.is_same(spare)
             if is_it:
                 yield spare
-
-    def _position(self, segment: Segment, number: int) -> int | None:
-        """Where a file has the call of a number, also if that call counts in another file: the list
-        of its calls lacks it then. A scan takes a number once."""
-        numbers = segment.numbers
-        if segment not in self._sorted:
-            by_number = sorted(range(len(numbers)), key=numbers.__getitem__)
-            self._sorted[segment] = array("Q", by_number)
-        order = self._sorted[segment]
-        at = bisect.bisect_left(order, number, key=numbers.__getitem__)
-        return order[at] if at < len(order) and numbers[order[at]] == number else None
 
     def _others(self, call: Call) -> Iterator[Segment]:
         """The other files of its recording."""

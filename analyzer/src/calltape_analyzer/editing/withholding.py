@@ -40,7 +40,6 @@ __all__ = [
     "without_value",
 ]  # fmt: skip
 
-_OUTPUTS = "left out by calltape filter"
 _MAX_KNOWN = 4096
 _CHUNK = 4096  # elements
 
@@ -51,15 +50,13 @@ class Withholding:
     Args:
         patterns: of paths, in the language of the recorder's ``values=``: ``mask``,
             ``past_key_values.*``, ``outputs.*``. A pattern without wildcards takes numbers too.
-        outputs: whether the outputs are left out as a whole.
         signature: names the positional arguments.
     """
 
-    def __init__(self, patterns: Sequence[str], *, outputs: bool, signature: Signature) -> None:
+    def __init__(self, patterns: Sequence[str], signature: Signature) -> None:
         if any(not pattern for pattern in patterns):
             raise UsageError("a path that is empty names no value")
         self._patterns = tuple(patterns)
-        self._outputs = outputs
         self._signature = signature
         self._unmet = set(self._patterns)
         self._known: dict[Hashable, WithholdingPlan] = {}
@@ -83,9 +80,6 @@ class Withholding:
         )  # fmt: skip
         for side, tree in sides:
             if tree is None:
-                continue
-            if side == "outputs" and self._outputs:
-                changes |= {"outputs": None, "outputs_missing": _OUTPUTS}
                 continue
             plan = self._plan(tree.structure, tree.spec(), "" if side == "inputs" else side)
             made = changes[side] = plan.applied(tree, partial(_has_many, call, side))

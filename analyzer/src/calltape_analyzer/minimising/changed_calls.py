@@ -15,7 +15,7 @@ from calltape_analyzer.reading.call import Call
 from calltape_analyzer.replaying.runners import runner_of
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.writing.built_calls import BuiltCall, build_tree
-from calltape_analyzer.writing.tape_writer import TapeWriter
+from calltape_analyzer.writing.new_tape import NewTape
 from calltape_schema.records import Range, Tree
 from calltape_schema.tree import document_like, encode_leaves, encode_structure
 
@@ -143,7 +143,7 @@ def settle(tape: Tape, model: Any, path: str) -> bool:
         Whether it returned each time: arguments that the reference refuses show nothing.
     """
     with (
-        TapeWriter(path, tape.manifest, overwrite=True) as writer,
+        NewTape(path, tape.manifest, overwrite=True) as writer,
         runner_of(tape, model, trusted=False) as runner,
     ):
         for call in tape.calls:

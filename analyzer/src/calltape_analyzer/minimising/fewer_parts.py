@@ -61,7 +61,7 @@ def drop_outcomes(search: Search) -> None:
 
         def enough(kept: list[str]) -> bool:
             dropped = [path for path in paths if path not in set(kept)]
-            how = Withholding(dropped, outputs=False, signature=base.signature)
+            how = Withholding(dropped, base.signature)
             what = f"{counted(len(kept), 'output')} of {len(paths)}"
             made = (
                 call if is_changed(call) else BuiltCall(*how.apply(call)) for call in base.calls

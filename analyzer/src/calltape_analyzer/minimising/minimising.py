@@ -36,8 +36,8 @@ from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import counted
 from calltape_analyzer.writing.coverage import calls_in, coverage_for
 from calltape_analyzer.writing.lineage import derived, numbering_of
+from calltape_analyzer.writing.new_tape import NewTape
 from calltape_analyzer.writing.output_file import compressor_of, copy_tape, refuse_inputs
-from calltape_analyzer.writing.tape_writer import TapeWriter
 from calltape_schema.records import Manifest
 
 __all__ = ["minimise_tape"]
@@ -211,7 +211,7 @@ class _Work:
         if self._check.train:
             options["train"] = True
         path = str(self._folder / "smallest.tape")
-        with TapeWriter(path, _manifest(self._tape, options)) as writer:
+        with NewTape(path, _manifest(self._tape, options)) as writer:
             for call in search.tape.calls:
                 writer.copy(call)
             unwanted = calls_in(self._tape.segments) - writer.calls

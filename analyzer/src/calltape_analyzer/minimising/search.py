@@ -24,7 +24,7 @@ from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import counted
 from calltape_analyzer.writing.built_calls import BuiltCall
 from calltape_analyzer.writing.lineage import Numbering
-from calltape_analyzer.writing.tape_writer import TapeWriter
+from calltape_analyzer.writing.new_tape import NewTape
 from calltape_schema.records import Manifest
 
 __all__ = ["Search", "TimeUpError"]
@@ -140,7 +140,7 @@ class Search:
 
     def _write_first(self, calls: Iterable[Call], numbering: Numbering) -> tuple[str, int]:
         path = str(self._folder / "whole.tape")
-        with TapeWriter(path, self._manifest) as writer:
+        with NewTape(path, self._manifest) as writer:
             for call in calls:
                 writer.copy(call, number=numbering.number_of(*call.ref))
             writer.seal(closed_ns=self._manifest.created_ns)
@@ -280,7 +280,7 @@ class Search:
     def _write(self, calls: Iterable[Call | BuiltCall]) -> str:
         self._written += 1
         path = str(self._folder / f"{self._written:06}.tape")
-        with TapeWriter(path, self._manifest, overwrite=True) as writer:
+        with NewTape(path, self._manifest, overwrite=True) as writer:
             for call in calls:
                 if isinstance(call, Call):
                     writer.copy(call)

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from calltape_analyzer.observing.traffic_counters import CountedTables, TrafficCounters
 from calltape_analyzer.reading.damage import Damage
-from calltape_analyzer.reading.recordings import places_of, recordings_of
-from calltape_analyzer.reading.segment import LEFT_OUT, Segment
+from calltape_analyzer.reading.recordings import LEFT_OUT, places_of, recordings_of
+from calltape_analyzer.reading.segment import Segment
 from calltape_schema.errors import TapeError
 from calltape_schema.inputs_table import InputsTable
 from calltape_schema.tar import END_MEMBER

@@ -36,7 +36,6 @@ _ADVICE = {
     "queue_full": "there was no memory left to copy them: record with a larger max_queue_bytes, or "
     "keep fewer calls",
     "internal": "the recorder failed, as the log of the host says",
-    "left out by calltape filter": "take the tape that was filtered",
 }
 
 
@@ -156,7 +155,7 @@ class Call(Shown):
         Raises:
             TapeError: ``damaged``, ``closed``.
         """
-        return self._segment.document(self._position)
+        return self._segment.reader.document(self._position)
 
     def raw_record(self) -> bytes:
         """All that the call says, as bytes: equal for equal calls of any files. Tensors that
@@ -181,7 +180,7 @@ class Call(Shown):
         """
         document = self.document()
         if document.get("at"):
-            record = self._segment.record_alone(self._position)
+            record = self._segment.reader.record_at(self._position)
             blobs = [one.blob for one in self._segment.holders(record, record.elsewhere)]
             facts = [None if one is None else [one.size, one.crc32] for one in blobs]
             document["at"] = [document["at"], facts]
@@ -465,7 +464,7 @@ class Call(Shown):
         if leaf.key in record.elsewhere:
             self._segment.check_holders(self._position, record, [leaf.key])
         self._check_sum()
-        return self._segment.place(record, leaf)
+        return self._segment.reader.place(record, leaf)
 
     def _check_sum(self) -> None:
         """Raises if all tensors of the call together take far more memory than the file has bytes:
@@ -508,7 +507,7 @@ class Call(Shown):
         if len(kept) == len(record.elsewhere):
             if record.blob is None:
                 return
-            found = segment.blob(record)
+            found = segment.reader.blob_member(record)
             places.append(TensorPlace((Extent(found.start, found.size),), 1))
         else:
             entries: dict[str, Stored] = {}
@@ -520,7 +519,7 @@ class Call(Shown):
                     entries[key] = form
                     places.append(self._place(leaf))
                 elif record.elsewhere[key][2] is not None:
-                    entries[key], extent = segment.tail(record, key)
+                    entries[key], extent = segment.reader.tail(record, key)
                     places.append(TensorPlace((extent,), 1))
             yield build_header(entries)
         what = f"a copy of the tensors of call {self.number}"
@@ -532,7 +531,7 @@ class Call(Shown):
                 continue
             for begin, size, _ in place.parts:
                 for offset in range(0, size, _PART):
-                    yield segment.read(begin + offset, min(_PART, size - offset))
+                    yield segment.reader.source.read_at(begin + offset, min(_PART, size - offset))
 
 
 def _leaves_with_values(record: CallRecord) -> list[Leaf]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from calltape_analyzer.pytree.inputs import parts_of_inputs
+from calltape_schema.errors import TapeError
 from calltape_schema.inputs_table import Row
 from calltape_schema.packing import pack
 from calltape_schema.records import Tree
 
-__all__ = ["CallRef", "Place", "SeenInputs", "row_of"]
+__all__ = ["CallRef", "Place", "SeenInputs", "checked_inputs", "row_of"]
 
 
 class CallRef(NamedTuple):
@@ -53,6 +55,17 @@ class SeenInputs(NamedTuple):
     calls: int
     first: Place
     last: Place
+
+
+def checked_inputs(tree: Tree) -> Tree:
+    """The inputs of a call, as they are.
+
+    Raises:
+        TapeError: they break the format, or are not ``(args, kwargs)``.
+    """
+    if parts_of_inputs(tree.spec().root) is None:
+        raise TapeError("invalid", "the inputs are not (args, kwargs)")
+    return tree
 
 
 def row_of(seen: SeenInputs) -> Row:

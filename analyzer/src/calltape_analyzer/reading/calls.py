@@ -37,7 +37,8 @@ class Calls(Sequence[Call]):
         self._lengths = list(map(len, self._segments))
         self._ends = list(accumulate(self._lengths))
         self._is_known = all(segment.unscanned_end is None for segment in self._segments)
-        self._cached_parts: dict[bytes, tuple[list[tuple[int, int]], list[int]]] | None = None
+        # Of each recording the lowest and the highest number in each of its files.
+        self._extents: dict[bytes, list[tuple[int, int, int]]] | None = None
 
     def _recount(self) -> None:
         """Counts anew if files were scanned since: damage may have shown, and then there are fewer
@@ -184,30 +185,17 @@ class Calls(Sequence[Call]):
     def _may_have(self, ref: CallRef) -> list[int]:
         """The files that can have a call, by number and in order: those that begin before it and
         reach as far."""
-        parts, highest = self._parts().get(ref.tape, ((), ()))
-        place = bisect.bisect_right(parts, ref.number, key=lambda part: part[0]) - 1
-        found: list[int] = []
-        while place >= 0 and highest[place] >= ref.number:
-            found.append(parts[place][1])
-            place -= 1
-        return sorted(found)
-
-    def _parts(self) -> dict[bytes, tuple[list[tuple[int, int]], list[int]]]:
-        """For each recording its files, as (first call number, place) in this order; and for each
-        file the highest call number in it and in the files before it."""
-        if self._cached_parts is None:
-            found: dict[bytes, list[tuple[int, int]]] = {}
-            last: dict[int, int] = {}
+        known = self._extents
+        if known is None:
+            known = {}
             for which, segment in enumerate(self._segments):
-                low, last[which] = segment.extent or (0, MAX_COUNT)
+                low, high = segment.extent or (0, MAX_COUNT)
                 for tape, first in segment.recordings.items():
-                    found.setdefault(tape, []).append((0 if first else low, which))
-            self._cached_parts = {}
-            for tape, parts in found.items():
-                parts.sort()
-                ends = accumulate((last[which] for _, which in parts), max)
-                self._cached_parts[tape] = parts, list(ends)
-        return self._cached_parts
+                    extent = (0 if first else low, high, which)
+                    known.setdefault(tape, []).append(extent)
+            self._extents = known
+        extents = known.get(ref.tape, ())
+        return [which for low, high, which in extents if low <= ref.number <= high]
 
     def _at(self, index: int) -> Call:
         which = bisect.bisect_right(self._ends, index)

@@ -46,8 +46,8 @@ _takes_remainders: ContextVar[bool] = ContextVar("takes_remainders", default=Fal
 
 
 def compressed_since(path: str) -> str | None:
-    """The file in which the tape of this path is now: a recorder compresses a file when it is
-    complete, and removes it."""
+    """The file in which the tape of this path is now: who keeps files compresses those that are
+    complete, and removes the plain ones (docs/gone.md)."""
     found = (f"{path}{added}" for added in COMPRESSIONS)
     return next((name for name in found if os.path.isfile(name)), None)
 
@@ -73,13 +73,16 @@ def most_unpacked(size: int) -> int:
     return max(_LEAST_BYTES, _TIMES_FILE * size)
 
 
-def unpacked(packed: io.BufferedReader[Any], path: str, received: Callable[[], int]) -> int | None:
+def unpacked(
+    packed: io.BufferedReader[Any], path: str, received: Callable[[], int], *, plain: bool = False
+) -> int | None:
     """The bytes of a compressed tape in a temporary file, which is gone when it is closed.
 
     Args:
         packed: the file, at its beginning.
         path: errors show it like this.
         received: how many bytes of the compressed file are surely there.
+        plain: whether it is not compressed, and is copied as it is.
 
     Returns:
         A descriptor, which belongs to the caller; None if its first bytes are of no compression.
@@ -92,7 +95,7 @@ def unpacked(packed: io.BufferedReader[Any], path: str, received: Callable[[], i
         OSError: it cannot be read, or the temporary file not written.
     """
     first = packed.peek(4)
-    opener = _OPENERS.get(first[:4]) or _OPENERS.get(first[:2])
+    opener = (lambda file: file) if plain else _OPENERS.get(first[:4]) or _OPENERS.get(first[:2])
     if opener is None:
         return None
     given = granted_bytes()
@@ -152,10 +155,6 @@ def _write(file: Any, data: bytes) -> None:
             done += file.write(rest[done:])
 
 
-def _gzip(file: IO[bytes]) -> Any:
-    return gzip.GzipFile(fileobj=file, mode="rb")
-
-
 def _zstd(file: IO[bytes]) -> Any:
     module = zstd_module()
     if module is None:
@@ -180,7 +179,7 @@ def zstd_module() -> Any:
 
 
 _OPENERS: dict[bytes, Callable[[IO[bytes]], Any]] = {
-    b"\x1f\x8b": _gzip,
+    b"\x1f\x8b": lambda file: gzip.GzipFile(fileobj=file, mode="rb"),
     b"\x28\xb5\x2f\xfd": _zstd,
 }
 """By the first bytes of the file."""

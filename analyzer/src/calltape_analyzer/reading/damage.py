@@ -5,6 +5,7 @@ In come errors. Out goes a bounded list of those that say something about the ta
 
 from __future__ import annotations
 
+from calltape_analyzer.errors import UsageError
 from calltape_schema.errors import TapeError
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "RepeatedCallsError",
     "is_damage",
     "no_descriptor",
+    "no_single_call",
 ]
 
 _MAX_LISTED = 1000
@@ -36,6 +38,12 @@ def no_descriptor(error: OSError | ValueError, path: str) -> DescriptorError:
         path=path,
         advice="close files in this process, or raise its limit (ulimit -n)",
     )
+
+
+def no_single_call() -> UsageError:
+    """The error of who asks a survey for a call."""
+    reason = "a survey has counts and sizes, and no single call or value"
+    return UsageError(reason, advice="open the tapes themselves for this")
 
 
 def is_damage(error: TapeError) -> bool:

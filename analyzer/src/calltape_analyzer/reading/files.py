@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.reading.compressed import SUFFIXES, compressed_since
-from calltape_analyzer.reading.tape_file import TapeBytes, TapeFile
+from calltape_analyzer.reading.tape_file import TapeBytes, TapeFile, local_file
 from calltape_analyzer.reading.urls import is_url, local_path
 from calltape_schema.errors import TapeError
 
-__all__ = ["Paths", "files_of", "opened_file"]
+__all__ = ["Paths", "files_of", "opened_file", "short_paths"]
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 Told = Callable[[TapeError], None]
@@ -52,7 +52,7 @@ def files_of(path: Paths, told: Told | None = None) -> list[str]:
         raise TapeError("not_found", "no path was given")
     found: dict[Hashable, str] = {}
     for one in given:
-        for name in _files(os.fspath(one), told or _ignore):
+        for name in _files(os.fspath(one), told):
             found.setdefault(_identity(name), name)
     return list(found.values())
 
@@ -74,11 +74,7 @@ def _identity(path: str) -> Hashable:
     return (status.st_dev, status.st_ino) if status.st_ino else os.path.realpath(path)
 
 
-def _ignore(error: TapeError) -> None:
-    """Who asks only how large the files are is told when they are opened."""
-
-
-def _files(path: str, told: Told) -> list[str]:
+def _files(path: str, told: Told | None) -> list[str]:
     if is_url(path):
         from calltape_analyzer.reading.remote_names import urls_of
 
@@ -116,7 +112,7 @@ def _named(path: str) -> str:
     return compressed
 
 
-def _below(roots: list[str], told: Told) -> list[str]:
+def _below(roots: list[str], told: Told | None) -> list[str]:
     """The tapes of directories and of all directories below them, sorted.
 
     Raises:
@@ -146,7 +142,8 @@ def _below(roots: list[str], told: Told) -> list[str]:
             unreadable = TapeError("io", reason, path=folder)
             if [folder] == roots:
                 raise unreadable from None
-            told(unreadable)
+            if told is not None:
+                told(unreadable)
     return sorted(found)
 
 
@@ -164,6 +161,19 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return False
 
 
+def short_paths(paths: Sequence[str]) -> dict[str, str]:
+    """For each path the name of its file; if two have one name, their paths from the directory on
+    that all have in common."""
+    names = {path: os.path.basename(path) for path in paths}
+    if len(set(names.values())) == len(names):
+        return names
+    try:
+        common = os.path.commonpath(paths)
+    except ValueError:  # absolute and relative paths
+        return {path: path for path in paths}
+    return {path: os.path.relpath(path, common) for path in paths}
+
+
 def opened_file(path: str) -> TapeBytes:
     """The bytes of a tape, decompressed if somebody compressed it, also if that was just now.
 
@@ -174,7 +184,7 @@ def opened_file(path: str) -> TapeBytes:
     if not is_url(path):
         path = local_path(path)
         try:
-            return TapeFile(path)
+            return local_file(path)
         except TapeError as error:
             compressed = compressed_since(path) if error.kind == "not_found" else None
             if compressed is None:

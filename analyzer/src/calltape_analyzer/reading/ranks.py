@@ -8,26 +8,20 @@ told. Ranks with other data, as of data-parallel training, have other calls, and
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.reading.call_ref import row_of
 from calltape_analyzer.reading.calls import Calls
+from calltape_analyzer.reading.recordings import CountedFile
 from calltape_analyzer.reading.segment import Segment
 from calltape_schema.inputs_table import Row
 from calltape_schema.packing import pack
-from calltape_schema.records import Manifest
 
 __all__ = ["Steps", "are_of", "of_other_ranks", "steps_of", "without_other_ranks"]
 
 
-class _File(Protocol):
-    @property
-    def manifest(self) -> Manifest: ...
-    def __len__(self) -> int: ...
-
-
-F = TypeVar("F", bound=_File)
+F = TypeVar("F", bound=CountedFile)
 
 Steps = dict[Hashable, Row]
 """What was counted of distinct inputs, by what ranks have in common of them."""
@@ -77,7 +71,7 @@ def of_other_ranks(
     return gone
 
 
-def _number(parts: Sequence[_File]) -> int:
+def _number(parts: Sequence[CountedFile]) -> int:
     rank = parts[0].manifest.rank
     return 0 if rank is None else rank.number
 

@@ -13,8 +13,10 @@ from typing import Protocol, TypeVar
 
 from calltape_schema.bounds import MAX_COUNT
 from calltape_schema.end import Coverage
+from calltape_schema.records import Manifest
 
 __all__ = [
+    "LEFT_OUT",
     "UNSEALED",
     "CountedFile",
     "coverage_of",
@@ -28,6 +30,9 @@ __all__ = [
 UNSEALED = "unknown (the tape is not sealed)"
 """The reason of missing calls if no end says what became of them."""
 
+LEFT_OUT = "not extracted"
+"""The reason of calls that are left out of a new tape because they were not wanted."""
+
 _MAX_MISSING = 1000
 
 F = TypeVar("F", bound="CountedFile")
@@ -36,6 +41,8 @@ F = TypeVar("F", bound="CountedFile")
 class CountedFile(Protocol):
     """What is counted of a file."""
 
+    @property
+    def manifest(self) -> Manifest: ...
     @property
     def recording(self) -> bytes: ...
     @property

@@ -10,23 +10,21 @@ from __future__ import annotations
 import io
 import itertools
 import os
-import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 
 from calltape_analyzer.reading.compressed import is_compressed, unpacked
 from calltape_analyzer.reading.http_ranges import HttpRanges
-from calltape_analyzer.reading.remote_access import is_web, other_facts
-from calltape_analyzer.reading.stored_ranges import StoredRanges
+from calltape_analyzer.reading.remote_access import StoredRanges, is_web, other_facts
 from calltape_analyzer.reading.tape_file import TapeBytes, TapeFile
 from calltape_analyzer.reading.urls import name_of, shown
 from calltape_schema.errors import TapeError
 from calltape_schema.packing import crc32
 
-__all__ = ["RangeCache", "RemoteFile", "opened_url", "ranges"]
+__all__ = ["BlockCache", "RemoteFile", "blocks", "opened_url"]
 
-_FIRST_PIECE, _LAST_PIECE = 16 * 1024, 4 * 1024 * 1024
+_BLOCK, _LAST_PIECE = 16 * 1024, 4 * 1024 * 1024
 _NEAR = 1024 * 1024  # reading this much on takes less time than another request
 _MOST_ASKED = 8 * 1024 * 1024
 _MOST_CACHED = 64 * 1024 * 1024
@@ -34,8 +32,8 @@ _MOST_CACHED = 64 * 1024 * 1024
 _numbers = itertools.count()
 
 
-class RangeCache:
-    """Keeps the pieces of remote files that were used last. Manifest and end of a tape are asked
+class BlockCache:
+    """Keeps the blocks of remote files that were used last. Manifest and end of a tape are asked
     for more than once, and small reads are served from the larger piece that was fetched.
 
     Args:
@@ -43,81 +41,47 @@ class RangeCache:
     """
 
     def __init__(self, most: int = _MOST_CACHED) -> None:
-        self._most = most
-        self._held = 0
-        self._pieces: OrderedDict[tuple[int, int], bytes] = OrderedDict()
-        self._starts: dict[int, list[int]] = {}
+        self._most = most // _BLOCK
+        self._blocks: OrderedDict[tuple[int, int], bytes] = OrderedDict()
         self._lock = threading.Lock()
         os.register_at_fork(after_in_child=self._renew)
 
     def __len__(self) -> int:
-        """How many bytes are held."""
-        return self._held
+        """How many blocks are held."""
+        return len(self._blocks)
 
-    def get(self, file: int, offset: int, size: int) -> bytes:
-        """Up to ``size`` bytes of a file from ``offset`` on: as many as one piece has.
-
-        Args:
-            file: a number that no other file has.
-            offset, size: in bytes.
-        """
-        best: tuple[int, int] | None = None
+    def get(self, file: int, block: int) -> bytes | None:
+        """A block of a file, which has a number that no other file has; None if it is not held."""
         with self._lock:
-            for start in self._starts.get(file, ()):
-                end = start + len(self._pieces[file, start])
-                if start <= offset < end and (best is None or end > best[0]):
-                    best = end, start
-            if best is None:
-                return b""
-            _, start = best
-            self._pieces.move_to_end((file, start))
-            return self._pieces[file, start][offset - start : offset - start + size]
+            found = self._blocks.get((file, block))
+            if found is not None:
+                self._blocks.move_to_end((file, block))
+            return found
 
-    def next_start(self, file: int, offset: int) -> int:
-        """Where the next piece of a file behind an offset begins."""
+    def put(self, file: int, block: int, piece: bytes) -> None:
+        """Keeps a piece of a file that begins with this block, instead of blocks that were not used
+        for the longest time."""
         with self._lock:
-            starts = self._starts.get(file, ())
-            return min((start for start in starts if start > offset), default=sys.maxsize)
-
-    def put(self, file: int, start: int, piece: bytes) -> None:
-        """Keeps a piece of a file, instead of those that were not used for the longest time."""
-        if len(piece) > self._most:
-            return
-        with self._lock:
-            self._remove(file, start)
-            self._pieces[file, start] = piece
-            self._starts.setdefault(file, []).append(start)
-            self._held += len(piece)
-            while self._held > self._most:
-                self._remove(*next(iter(self._pieces)))
+            for at in range(0, len(piece), _BLOCK):
+                self._blocks[file, block + at // _BLOCK] = piece[at : at + _BLOCK]
+            while len(self._blocks) > self._most:
+                self._blocks.popitem(last=False)
 
     def drop(self, file: int) -> None:
         """Forgets a file."""
         with self._lock:
-            for start in list(self._starts.get(file, ())):
-                self._remove(file, start)
-
-    def _remove(self, file: int, start: int) -> None:
-        piece = self._pieces.pop((file, start), None)
-        if piece is None:
-            return
-        self._held -= len(piece)
-        starts = self._starts[file]
-        starts.remove(start)
-        if not starts:
-            del self._starts[file]
+            for key in [key for key in self._blocks if key[0] == file]:
+                del self._blocks[key]
 
     def _renew(self) -> None:
         """In a fork, the lock may be held by a thread that does not exist there, in the middle of a
         change."""
         self._lock = threading.Lock()
-        self._held = 0
-        self._pieces.clear()
-        self._starts.clear()
+        self._blocks.clear()
 
 
-ranges = RangeCache()
-"""The pieces of all remote files of this process."""
+blocks = BlockCache()
+"""The blocks of all remote files of this process."""
 
 
 def opened_url(url: str) -> TapeBytes:
@@ -165,14 +129,14 @@ class RemoteFile(TapeBytes):
         self._received = 0
         self._renew()
         self.size = self._ranges.facts.size
-        self._keep(0, self._ranges.first)
+        blocks.put(self._number, 0, self._ranges.first)
         self._expect_content()
 
     def _renew(self) -> None:
         """Opens the file for this process."""
         self._lock = threading.RLock()
         self._process = os.getpid()
-        self._step, self._end = _FIRST_PIECE, 0
+        self._step, self._end = _BLOCK, 0
         kind = HttpRanges if is_web(self.location) else StoredRanges
         self._ranges: HttpRanges | StoredRanges = kind(self.location)
 
@@ -192,7 +156,7 @@ class RemoteFile(TapeBytes):
                 raise
             if found == self._ranges.facts:
                 return True
-            ranges.drop(self._number)
+            blocks.drop(self._number)
             self._renew()
             self.size = self._ranges.facts.size
             return False
@@ -203,19 +167,28 @@ class RemoteFile(TapeBytes):
     def read_at(self, offset: int, size: int) -> bytes:
         size = self._up_to_end(offset, size)
         self._expect_open()
-        if not size:
-            return b""
-        found = self._known(offset, size)
-        if len(found) == size:
-            return found
-        offset, size = offset + len(found), size - len(found)
         if size > _LAST_PIECE:
-            return found + b"".join(self._pieces(offset, size))
+            return b"".join(self._pieces(offset, size))
+        first, end = offset // _BLOCK, -(-(offset + size) // _BLOCK)
+        found = [blocks.get(self._number, block) for block in range(first, end)]
+        missing = [first + at for at, block in enumerate(found) if block is None]
+        if missing:
+            begin, behind = missing[0], missing[-1] + 1
+            piece = self._read_on(begin, behind)
+            found[begin - first : behind - first] = [piece[: (behind - begin) * _BLOCK]]
+        data = b"".join(block for block in found if block is not None)
+        return data[offset - first * _BLOCK :][:size]
+
+    def _read_on(self, begin: int, end: int) -> bytes:
+        """The bytes from a block to another one, and more that is not held yet."""
         with self._lock:
-            end = min(offset + self._next_step(offset), ranges.next_start(self._number, offset))
-            piece = self._fetch(offset, min(max(end - offset, size), self.size - offset))
-        self._keep(offset, piece)
-        return found + piece[:size]
+            until = begin + self._next_step(begin * _BLOCK) // _BLOCK
+            while end < until and blocks.get(self._number, end) is None:
+                end += 1
+            start = begin * _BLOCK
+            piece = self._fetch(start, min(end * _BLOCK, self.size) - start)
+        blocks.put(self._number, begin, piece)
+        return piece
 
     def copy(self, offset: int, size: int) -> bytearray:
         made = bytearray()
@@ -231,7 +204,7 @@ class RemoteFile(TapeBytes):
 
     def close(self) -> None:
         self.is_closed = True
-        ranges.drop(self._number)
+        blocks.drop(self._number)
 
     def _pieces(self, offset: int, size: int) -> Iterator[bytes]:
         self._expect_open()
@@ -246,22 +219,11 @@ class RemoteFile(TapeBytes):
                 yield piece
             offset += some
 
-    def _known(self, offset: int, size: int) -> bytes:
-        """What was fetched before of these bytes, from the first one on: of as many pieces as have
-        it."""
-        found = ranges.get(self._number, offset, size)
-        while 0 < len(found) < size:
-            more = ranges.get(self._number, offset + len(found), size - len(found))
-            if not more:
-                break
-            found += more
-        return found
-
     def _next_step(self, offset: int) -> int:
         """How much to read from here on: more each time, while the file is read front to back. A
         record is read before its blob, which is in front of it."""
         is_near = abs(offset - self._end) <= _NEAR and self._end
-        self._step = min(4 * self._step, _LAST_PIECE) if is_near else _FIRST_PIECE
+        self._step = min(4 * self._step, _LAST_PIECE) if is_near else _BLOCK
         return self._step
 
     def _fetch(self, offset: int, size: int) -> bytes:
@@ -269,10 +231,6 @@ class RemoteFile(TapeBytes):
         self._received += len(found)
         self._end = offset + size
         return found
-
-    def _keep(self, offset: int, piece: bytes) -> None:
-        if piece:
-            ranges.put(self._number, offset, piece)
 
     def _expect_open(self) -> None:
         """Raises if the file was closed. In a fork, opens it anew: connections do not outlive it,

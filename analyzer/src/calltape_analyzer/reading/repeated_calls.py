@@ -66,9 +66,9 @@ def _drop_empty(files: Sequence[Segment], damage: Damage) -> list[Segment]:
 
 
 def _is_compressed(file: Segment, original: Segment) -> bool:
-    """Whether one of two equal files beside each other is the other one compressed. A recorder that
-    is killed after it compressed a file, and before it removed that, leaves both: no damage. If it
-    removes that while the directory is read, the compressed file is opened twice."""
+    """Whether one of two equal files beside each other is the other one compressed. What compresses
+    files leaves both until it removes the plain one: no damage. If it does that while the directory
+    is read, the compressed file is opened twice."""
     short, long = sorted((file.path, original.path), key=len)
     return long in (short, *(f"{short}{suffix}" for suffix in COMPRESSIONS))
 

@@ -11,46 +11,36 @@ import threading
 from array import array
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Sequence
+from copy import copy
 from functools import cached_property
-from typing import Any, TypeVar
 
-from calltape_analyzer.errors import UsageError
 from calltape_analyzer.progress import steps
-from calltape_analyzer.pytree.inputs import parts_of_inputs
-from calltape_analyzer.reading.call_ref import CallRef, Place, SeenInputs
-from calltape_analyzer.reading.damage import Damage, DescriptorError, is_damage
+from calltape_analyzer.reading.call_ref import CallRef, Place, SeenInputs, checked_inputs
+from calltape_analyzer.reading.damage import Damage, DescriptorError, is_damage, no_single_call
 from calltape_analyzer.reading.files import opened_file
 from calltape_analyzer.reading.recordings import coverage_without_end, sound_coverage
 from calltape_analyzer.reading.tape_file import is_ahead
-from calltape_schema.blob import Stored, joined
+from calltape_schema.blob import joined
 from calltape_schema.end import Coverage, End
-from calltape_schema.errors import Kind, TapeError
+from calltape_schema.errors import TapeError
 from calltape_schema.groups import CALL_BYTES
-from calltape_schema.inputs_table import InputsTable
+from calltape_schema.inputs_table import InputsTable, widen
 from calltape_schema.reader import Extent, Holder, TapeReader, TensorPlace
-from calltape_schema.records import CallRecord, Manifest, Range, Source, Tree, encode_manifest
-from calltape_schema.scan import Scan
-from calltape_schema.tar import END_MEMBER, Member, group_name
-from calltape_schema.tree import Leaf
+from calltape_schema.records import CallRecord, Manifest, Range, Source, encode_manifest
+from calltape_schema.scan import Scan, stale_table
+from calltape_schema.tar import group_name
 
 __all__ = [
-    "LEFT_OUT",
     "UNDER_WAY",
     "UNDER_WAY_WORDS",
     "Segment",
-    "no_single_call",
 ]
-
-T = TypeVar("T")
 
 UNDER_WAY = "under way"
 """The reason why a call that was written ahead has no outputs."""
 UNDER_WAY_WORDS = "under way when the process died"
-LEFT_OUT = "not extracted"
-"""The reason of calls that are left out of a new tape because they were not wanted."""
 
 _TRIES = 5
-_PART = 1024 * 1024
 
 # Flags of a call: its blob was compared with the checksum, and is whole or not; its damage is told.
 _WHOLE, _BROKEN, _TOLD = 1, 2, 4
@@ -66,6 +56,7 @@ class Segment:
     Attributes:
         path: as people may see it: without what is secret in a URL.
         location: what opens the file again.
+        reader: of its bytes.
         manifest: of the file.
         size: in bytes, when it was opened.
         damage: gets what is wrong with single calls.
@@ -94,13 +85,12 @@ class Segment:
         self._table: InputsTable | None = None
         self._end: End | None = None
         self._checked = bytearray()
-        self._ahead: tuple[int, bytes] | None = None
         self._lock = threading.RLock()
         self._file = opened_file(path)
         self.path, self.location = self._file.path, self._file.location
         try:
-            self._reader = TapeReader(self._file)
-            self.manifest: Manifest = self._reader.manifest
+            self.reader = TapeReader(self._file)
+            self.manifest: Manifest = self.reader.manifest
             self._read_end()
         except TapeError as error:
             self.close()
@@ -112,7 +102,7 @@ class Segment:
 
     def _read_end(self) -> None:
         """Takes what the end says, if it has a table of the inputs."""
-        end = self._reader.end
+        end = self.reader.end
         if end is None or is_ahead(self.path):
             return
         if not end.elsewhere and end.coverage.kept * CALL_BYTES > self._file.size:
@@ -123,7 +113,7 @@ class Segment:
             self._table = InputsTable()  # there is nothing else
         if self._table is not None:
             self._end = end
-            self._file.expect_unchanged(self._reader.start, is_sealed=True)
+            self._file.expect_unchanged(self.reader.start, is_sealed=True)
 
     @property
     def unscanned_end(self) -> End | None:
@@ -168,7 +158,7 @@ class Segment:
         if self._found is None and self._end:
             return self._end
         self.scan()
-        return self._reader.end
+        return self.reader.end
 
     @property
     def table(self) -> InputsTable | None:
@@ -189,39 +179,41 @@ class Segment:
         if self.elsewhere:
             raise no_single_call()
         with self._lock:
-            if self._found is None:
-                try:
-                    self._scan_now()
-                except TapeError as error:
-                    raise error.at(path=self.path) from None
-
-    def _scan_now(self) -> None:
-        before = self.manifest
-        if self._end is not None and not self._file.refresh():
-            raise self._file.changed("its end was read before")
-        found = self._scanned()
-        if encode_manifest(self.manifest) != encode_manifest(before):  # a NaN equals itself there
-            raise self._file.changed("it is another tape")
-        self._checked = bytearray(len(found))
-        if is_ahead(self.path) and len(found):
-            first = found.offsets[0]
-            self._ahead = first, self._file.read_at(first, min(self._file.size - first, _PART))
-        if self._order is None:
-            self._order = found.order
-        self._table = found.table
-        self._found = found  # last, because other threads ask for it
+            if self._found is not None:
+                return
+            before = encode_manifest(self.manifest)
+            try:
+                found = self._scanned()
+            except TapeError as error:
+                raise error.at(path=self.path) from None
+            if encode_manifest(self.manifest) != before:  # a NaN equals itself there
+                raise self._file.changed("it is another tape")
+            self._checked = bytearray(len(found))
+            if self._order is None:
+                self._order = found.order
+            self._table = found.table
+            self._found = found  # last, because other threads ask for it
 
     def _scanned(self) -> Scan:
         """What is in the file. If the file changed during the walk, the walk is repeated: what
         looked like damage was another call."""
         tries = _TRIES
+        if self._end is not None and not self._file.refresh():
+            raise self._file.changed("its end was read before")
         while True:
             try:
-                found = self._walked()
-                if not found.damage or not tries or not self._has_changed():
+                self.reader = TapeReader(self._file)
+                self.manifest = self.reader.manifest
+                found = self.reader.scan(
+                    lambda there, size: steps(there, "bytes", size, lambda one: one.offset)
+                )
+                self._file.expect_unchanged(
+                    self.reader.start, is_sealed=self.reader.end is not None
+                )
+                if not found.damage or not tries or self._file.refresh():
                     break
             except TapeError as error:
-                if not is_damage(error) or not tries or not self._has_changed():
+                if not is_damage(error) or not tries or self._file.refresh():
                     raise
             if self._end is not None:  # a file that had its end may not change any more
                 raise self._file.changed("its end was read before")
@@ -230,18 +222,6 @@ class Segment:
             self.damage.add(wrong.at(path=self.path))
         self.damage.add_more(found.more_damage)
         return found
-
-    def _walked(self) -> Scan:
-        self._reader = TapeReader(self._file)
-        self.manifest = self._reader.manifest
-        found = self._reader.scan(_watched)
-        self._file.expect_unchanged(self._reader.start, is_sealed=self._reader.end is not None)
-        return found
-
-    def _has_changed(self) -> bool:
-        # Of a write-ahead file, size and time do not tell: another call may have as many bytes,
-        # and be written within a tick of the clock.
-        return not self._file.refresh() or is_ahead(self.path)
 
     @property
     def _scan(self) -> Scan:
@@ -299,7 +279,7 @@ class Segment:
         times: list[int] = []
         for position in {self.order[0], self.order[-1]} if len(self) else ():
             with contextlib.suppress(TapeError):  # a look at the call tells
-                record = self.record_alone(position)
+                record = self.reader.record_at(position)
                 times += [record.time_ns, record.time_ns + (record.duration_ns or 0)]
         return (min(times), max(times)) if times else None
 
@@ -347,7 +327,7 @@ class Segment:
         if not len(self._scan):
             return is_ahead(self.path)
         try:
-            return self.record_alone(0).outputs_missing == UNDER_WAY
+            return self.reader.record_at(0).outputs_missing == UNDER_WAY
         except DescriptorError:
             raise
         except TapeError:
@@ -407,7 +387,7 @@ class Segment:
             try:
                 self._rows = self._told_inputs()
             except TapeError as error:
-                broken = _stale(str(error.reason), error.kind).at(path=self.path, member=END_MEMBER)
+                broken = stale_table(str(error.reason), error.kind).at(path=self.path)
                 if self.elsewhere:
                     self.damage.add(broken)
                     self._rows = []
@@ -446,7 +426,7 @@ class Segment:
             raised = min(row.raised, row.kept)
             for calls, has_raised in ((row.kept - raised, False), (raised, True)):
                 if calls:
-                    inputs = _inputs(row.tree())
+                    inputs = checked_inputs(row.tree())
                     first, last = self._place(row.first), self._place(row.last)
                     found.append(SeenInputs(inputs, has_raised, calls, first, last))
         return sorted(found, key=lambda one: (one.first.at, one.raised))
@@ -490,9 +470,7 @@ class Segment:
                 if self._scan.has_ranges(at) and not self._scan.raised(at):
                     spans = self._ranges.setdefault(self.inputs_number(at), {})
                     offset, there = self._scan.place(at)
-                    for leaf, low, high in self._reader.group(offset).ranges_of(there):
-                        known = spans.get(leaf, (low, high))
-                        spans[leaf] = min(low, known[0]), max(high, known[1])
+                    widen(spans, self.reader.group(offset).ranges_of(there))
             if len(self._order or ()) == len(self._scan):
                 self._compare_ranges(self._ranges)
         return self._ranges
@@ -503,13 +481,10 @@ class Segment:
             return
         told: dict[int, dict[int, tuple[int, int]]] = {}
         for number, spans in found.items():
-            own = told.setdefault(number >> 1, {})
-            for leaf, (low, high) in spans.items():
-                known = own.get(leaf, (low, high))
-                own[leaf] = min(low, known[0]), max(high, known[1])
+            widen(told.setdefault(number >> 1, {}), [(leaf, *span) for leaf, span in spans.items()])
         if any(row.ranges != told.get(key, {}) for key, row in self._table.rows.items()):
             reason = "it has other ranges of integers than the records"
-            self.damage.add(_stale(reason).at(path=self.path, member=END_MEMBER))
+            self.damage.add(stale_table(reason).at(path=self.path))
             self._table = None
 
     # --- single calls ------------------------------------------------------------------------
@@ -527,18 +502,10 @@ class Segment:
     def number(self, position: int) -> int:
         return self._scan.numbers[position]
 
-    def _same(self, data: T) -> T:
-        """Gives back data that were read just now. Raises if a write-ahead file has another call
-        by now: its record is written last, and no two records are equal."""
-        if self._ahead is not None:
-            offset, group = self._ahead
-            if self._file.read_at(offset, len(group)) != group:
-                raise self._file.changed("its call ended")
-        return data
-
-    def read(self, offset: int, size: int) -> bytes:
-        """Up to ``size`` bytes of the file, from ``offset`` on."""
-        return self._same(self._file.read_at(offset, size))
+    def position(self, number: int) -> int | None:
+        """Where the call of a number is, also if it counts in another file; None if it is not
+        here."""
+        return self._scan.position(number)
 
     def record(self, position: int) -> CallRecord:
         """The record of a call, decoded anew. Its trees were checked against the format.
@@ -547,43 +514,18 @@ class Segment:
             TapeError: ``damaged``, ``invalid`` or ``limit``, which is damage of the file too.
         """
         try:
-            record = self.record_alone(position)
-            _inputs(record.inputs)
+            record = self.reader.record_at(position)
+            checked_inputs(record.inputs)
             if record.outputs is not None:
                 record.outputs.spec()
         except TapeError as error:
             raise self.reported(error, position) from None
         return record
 
-    def record_alone(self, position: int) -> CallRecord:
-        """The record of a call, whose trees nobody looked at."""
-        return self._same(self._reader.record_at(position))
-
-    def document(self, position: int) -> dict[str, Any]:
-        """The record of a call as plain data, which was compared with its checksum and not with the
-        format. Its trees have the encoded structure and leaves."""
-        return self._same(self._reader.document(position))
-
-    def blob(self, record: CallRecord | Holder) -> Member:
-        """The member with the tensors of a call.
-
-        Raises:
-            TapeError: ``damaged``, ``no_value``.
-        """
-        return self._same(self._reader.blob_member(record))
-
-    def place(self, record: CallRecord, leaf: Leaf) -> TensorPlace:
-        """Where the bytes of a leaf are; as :meth:`TapeReader.place`."""
-        return self._same(self._reader.place(record, leaf))
-
-    def tail(self, record: CallRecord, key: str) -> tuple[Stored, Extent]:
-        """What the own blob of a call has for a key, and where; as :meth:`TapeReader.tail`."""
-        return self._same(self._reader.tail(record, key))
-
     def bytes_of(self, place: TensorPlace) -> bytearray:
         """The bytes of a tensor in new memory."""
         parts = [self._copy(part) for part in place.parts]
-        return self._same(parts[0] if len(parts) == 1 else joined(parts, place.rows))
+        return parts[0] if len(parts) == 1 else joined(parts, place.rows)
 
     def _copy(self, part: Extent) -> bytearray:
         offset, size, known = part
@@ -597,18 +539,23 @@ class Segment:
         """
         if self._checked[position] & _WHOLE or record.blob is None:
             return
-        found = self.blob(record)
-        if not self._checked[position] & _BROKEN:
-            if self._same(self._file.crc32(found.start, found.size)) == record.blob.crc32:
-                self._checked[position] |= _WHOLE
-                return
+        found = self.reader.blob_member(record)
+        is_known = self._checked[position] & _BROKEN
+        if not is_known and self._file.crc32(found.start, found.size) == record.blob.crc32:
+            self._checked[position] |= _WHOLE
+            return
+        reason = f"call {record.call}: the checksum of its tensors does not match their bytes"
+        wrong = TapeError(
+            "damaged", reason, path=self.path, member=found.name, offset=found.offset
+        )  # fmt: skip
+        if not is_known:
             self._checked[position] |= _BROKEN
-            self._report(self._damaged_blob(record.call, found), position)
-        raise self._damaged_blob(record.call, found)
+            self._report(copy(wrong), position)
+        raise wrong
 
     def holders(self, record: CallRecord, keys: Iterable[str]) -> list[Holder]:
         """The calls whose blobs have the tensors of a call for these keys, each once."""
-        found = [h for key in keys for h, _ in self._reader.holders(record, key).parts]
+        found = [h for key in keys for h, _ in self.reader.holders(record, key).parts]
         return list({holder.call: holder for holder in found}.values())
 
     def check_holders(self, position: int, record: CallRecord, keys: Iterable[str]) -> None:
@@ -650,34 +597,3 @@ class Segment:
         if not self._checked[position] & _TOLD:
             self._checked[position] |= _TOLD
             self.damage.add(error)
-
-    def _damaged_blob(self, number: int, found: Member) -> TapeError:
-        return TapeError(
-            "damaged",
-            f"call {number}: the checksum of its tensors does not match their bytes",
-            path=self.path, member=found.name, offset=found.offset,
-        )  # fmt: skip
-
-
-def no_single_call() -> UsageError:
-    """The error of who asks a survey for a call."""
-    reason = "a survey has counts and sizes, and no single call or value"
-    return UsageError(reason, advice="open the tapes themselves for this")
-
-
-def _inputs(tree: Tree) -> Tree:
-    if parts_of_inputs(tree.spec().root) is None:
-        raise TapeError("invalid", "the inputs are not (args, kwargs)")
-    return tree
-
-
-def _watched(found: Iterable[Member], size: int) -> Iterable[Member]:
-    return steps(found, "bytes", size, lambda member: member.offset)
-
-
-def _stale(reason: str, kind: Kind = "damaged") -> TapeError:
-    """The damage of an end that is not that of the records."""
-    return TapeError(
-        kind, f"forged or stale table of inputs: {reason}",
-        advice="the records are used; calltape recover writes a tape with a true one",
-    )  # fmt: skip

@@ -16,7 +16,8 @@ from calltape_analyzer.errors import UsageError
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.reading.calls import Calls
-from calltape_analyzer.reading.segment import Segment, no_single_call
+from calltape_analyzer.reading.damage import no_single_call
+from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.text import some_of
 from calltape_schema.errors import TapeError
 

@@ -1,10 +1,11 @@
 """The bytes of a tape file, read with ``pread``.
 
 In comes a path; out go bytes at offsets, and an error if the file is no longer the one that was
-opened. Of a compressed file, these are the bytes of the tape, which were decompressed once. A
-process may have more tapes than the system allows descriptors, so a bounded number is open. Nothing
-is mapped into memory: a process that touches a mapped page which is no longer in the file is killed
-by a signal (SIGBUS), and a recorder cuts its write-ahead files after every call.
+opened. Of a compressed file, these are the bytes of the tape, which were decompressed once; a
+write-ahead file, which the next call overwrites, was copied in the same way. A process may have
+more tapes than the system allows descriptors, so a bounded number is open. Nothing is mapped into
+memory: a process that touches a mapped page which is no longer in the file is killed by a signal
+(SIGBUS), and a recorder cuts its write-ahead files after every call.
 """
 
 from __future__ import annotations
@@ -30,21 +31,24 @@ from calltape_schema.packing import crc32
 
 __all__ = [
     "Descriptors",
+    "HeldFile",
     "TapeBytes",
     "TapeFile",
     "crc32_after_zeros",
     "descriptors",
     "holds_no_call",
     "is_ahead",
+    "local_file",
 ]
 
 T = TypeVar("T")
 
 _MOST_OPEN = 64
 _STEP = 128 * 1024
-_MAX_HELD = 8 * 1024 * 1024
 _HOLE = 16 * 1024 * 1024
 _TIMES_PACKED = 8
+_TRIES = 5
+_MAX_HELD = 8 * 1024 * 1024
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK  # a pipe does not wait
 _ALL, _POLYNOMIAL = 0xFFFFFFFF, 0xEDB88320
 _AHEAD = re.compile(r"\.ahead-\d+\.tape\Z")
@@ -53,6 +57,12 @@ _AHEAD = re.compile(r"\.ahead-\d+\.tape\Z")
 def is_ahead(path: str) -> bool:
     """Whether a file is a write-ahead file by its name: it is overwritten with every call."""
     return _AHEAD.search(path) is not None
+
+
+def local_file(path: str) -> TapeBytes:
+    """The bytes of a file on this machine. Raises as :class:`TapeFile`."""
+    file = TapeFile(path)
+    return HeldFile(file) if is_ahead(path) and file.size <= _MAX_HELD else file
 
 
 def holds_no_call(path: str | None) -> bool:
@@ -254,13 +264,13 @@ class TapeFile(TapeBytes):
         self._version: tuple[int, int] | None = None  # size, and when it was changed
         self._head: tuple[int, int] | None = None
         self._is_sealed = False
-        self._held: bytes | None = None
         self._unpacked: int | None = None
         self._most_disk_bytes: int | None = None
         try:
             if unpacked is None:
                 self.refresh()
-                found = self._use(self._unpacked_bytes) if is_compressed(path) else None
+                is_copied = is_compressed(path) or is_ahead(path)
+                found = self._use(self._copied) if is_copied else None
                 unpacked = None if found is None else (found, self.disk_bytes)
             if unpacked is not None:
                 self._take(*unpacked)
@@ -275,13 +285,23 @@ class TapeFile(TapeBytes):
         times what it takes itself: what it claims beyond is cheap to claim."""
         return self._disk_bytes
 
-    def _unpacked_bytes(self, file: int) -> int | None:
-        with open(os.dup(file), "rb") as packed:
-            packed.seek(0)
-            return unpacked(packed, self.path, lambda: os.fstat(file).st_size)
+    def _copied(self, file: int) -> int | None:
+        """A descriptor of the bytes of a tape that was compressed, or may be overwritten."""
+        plain, tries = is_ahead(self.path), _TRIES
+        while True:
+            with open(os.dup(file), "rb") as source:
+                source.seek(0)
+                made = unpacked(
+                    source, self.path, lambda: _stored_bytes(os.fstat(file)), plain=plain
+                )
+            tries -= 1
+            # A copy that was made while a call ended may have parts of two.
+            if made is None or not plain or not tries or _are_equal(file, made):
+                return made
+            os.close(made)
 
     def _take(self, unpacked: int, packed_bytes: int) -> None:
-        """Reads the decompressed bytes from now on."""
+        """Reads the copied bytes from now on."""
         descriptors.close(self)
         self._unpacked = unpacked
         self._close_unpacked = weakref.finalize(self, os.close, unpacked)
@@ -291,19 +311,14 @@ class TapeFile(TapeBytes):
 
     def refresh(self) -> bool:
         """Notes the size and time of the file as they are now, and returns whether they are as
-        before. A write-ahead file of up to 8 MiB is read into memory, because the next call
-        overwrites it."""
+        before."""
         before = self._version
         status = self._use(os.fstat)
         self._version = _version(status)
         self.size = status.st_size
-        self._disk_bytes = min(self.size, getattr(status, "st_blocks", self.size) * 512)
+        self._disk_bytes = _stored_bytes(status)
         if self._most_disk_bytes is not None:
             self._disk_bytes = min(self.size, self._most_disk_bytes)
-        self._held = None
-        if self.size <= _MAX_HELD and is_ahead(self.path):
-            self._held = self._use(lambda file: b"".join(_parts(file, 0, self.size)))
-            self.size = len(self._held)
         return self._version == before
 
     def expect_unchanged(self, head: int, *, is_sealed: bool) -> None:
@@ -312,8 +327,6 @@ class TapeFile(TapeBytes):
 
     def read_at(self, offset: int, size: int) -> bytes:
         size = self._up_to_end(offset, size)
-        if self._held is not None:
-            return self._held[offset : offset + size]
         data = self._use(lambda file: os.pread(file, size, offset))
         if len(data) == size:
             return data
@@ -325,8 +338,6 @@ class TapeFile(TapeBytes):
 
     def copy(self, offset: int, size: int) -> bytearray:
         size = self._up_to_end(offset, size)
-        if self._held is not None:
-            return bytearray(self.read_at(offset, size))
         made = bytearray(size)
 
         def fill(file: int) -> int:
@@ -344,45 +355,18 @@ class TapeFile(TapeBytes):
         return made
 
     def crc32(self, offset: int, size: int) -> int:
-        if self._held is not None:
-            return crc32(self.read_at(offset, size))
         size = self._up_to_end(offset, size)
-
-        def add_up(file: int) -> tuple[int, int]:
-            # All steps read into the same memory, which stays in the processor's cache. New memory
-            # for each step takes twice the time.
-            found, done, looked = 0, 0, -_HOLE
-            with memoryview(bytearray(min(size, _STEP))) as step:
-                while done < size:
-                    if done - looked >= _HOLE:
-                        looked = done
-                        hole = _next_data(file, offset + done, offset + size) - offset - done
-                        hole = min(hole, size - done)
-                        if hole >= _HOLE:
-                            found = crc32_after_zeros(found, hole)
-                            done += hole
-                            continue
-                    with step[: size - done] as part:
-                        got = os.preadv(file, [part], offset + done)
-                    if not got:
-                        break
-                    with step[:got] as part:
-                        found = crc32(part, found)
-                    done += got
-            return found, done
-
-        found, done = self._use(add_up)
+        found, done = self._use(lambda file: _crc32_of(file, offset, size))
         self._ensure(done == size)
         return found
 
     def next_data(self, offset: int) -> int:
-        if self._held is not None or offset >= self.size:
+        if offset >= self.size:
             return offset
         return self._use(lambda file: _next_data(file, offset, self.size))
 
     def close(self) -> None:
         self.is_closed = True
-        self._held = None
         descriptors.close(self)
         if self._unpacked is not None:
             self._close_unpacked()
@@ -445,6 +429,41 @@ class TapeFile(TapeBytes):
             raise self.changed("it is shorter now")
 
 
+class HeldFile(TapeBytes):
+    """The copy of a small write-ahead file, in memory: a directory may have more of them than a
+    process may have descriptors. It takes the place of the file, which is closed."""
+
+    def __init__(self, file: TapeFile) -> None:
+        super().__init__(file.path, file.location)
+        self._data = file.read_at(0, file.size)
+        self.size = len(self._data)
+        file.close()
+
+    @property
+    def disk_bytes(self) -> int:
+        return self.size
+
+    def refresh(self) -> bool:
+        return True
+
+    def expect_unchanged(self, head: int, *, is_sealed: bool) -> None:
+        """Nothing to note: it cannot change."""
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        if self.is_closed:
+            raise TapeError("closed", "the tape was closed", path=self.path)
+        return self._data[offset : offset + size]
+
+    def copy(self, offset: int, size: int) -> bytearray:
+        return bytearray(self.read_at(offset, size))
+
+    def crc32(self, offset: int, size: int) -> int:
+        return crc32(self.read_at(offset, size))
+
+    def close(self) -> None:
+        self.is_closed, self._data = True, b""
+
+
 def _next_data(file: int, offset: int, size: int) -> int:
     if not hasattr(os, "SEEK_DATA"):
         return offset
@@ -453,6 +472,40 @@ def _next_data(file: int, offset: int, size: int) -> int:
     except OSError as error:
         # ENXIO: the rest is a hole. Any other error: the file system does not tell.
         return size if error.errno == errno.ENXIO else offset
+
+
+def _crc32_of(file: int, offset: int, size: int) -> tuple[int, int]:
+    """The CRC-32 of ``size`` bytes from ``offset`` on, and how many of them there are."""
+    # All steps read into the same memory, which stays in the processor's cache. New memory for
+    # each step takes twice the time.
+    found, done, looked = 0, 0, -_HOLE
+    with memoryview(bytearray(min(size, _STEP))) as step:
+        while done < size:
+            if done - looked >= _HOLE:
+                looked = done
+                hole = _next_data(file, offset + done, offset + size) - offset - done
+                hole = min(hole, size - done)
+                if hole >= _HOLE:
+                    found = crc32_after_zeros(found, hole)
+                    done += hole
+                    continue
+            with step[: size - done] as part:
+                got = os.preadv(file, [part], offset + done)
+            if not got:
+                break
+            with step[:got] as part:
+                found = crc32(part, found)
+            done += got
+    return found, done
+
+
+def _are_equal(one: int, other: int) -> bool:
+    sizes = os.fstat(one).st_size, os.fstat(other).st_size
+    return sizes[0] == sizes[1] and _crc32_of(one, 0, sizes[0]) == _crc32_of(other, 0, sizes[0])
+
+
+def _stored_bytes(status: os.stat_result) -> int:
+    return min(status.st_size, getattr(status, "st_blocks", status.st_size) * 512)
 
 
 def _version(status: os.stat_result) -> tuple[int, int]:

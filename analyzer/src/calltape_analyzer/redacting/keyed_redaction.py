@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from calltape_analyzer.editing.edit_report import EditReport
-from calltape_analyzer.editing.rewriting import Revision, Rewriting, rewrite
+from calltape_analyzer.editing.rewriting import EditReport, Revision, Rewriting, rewrite
 from calltape_analyzer.editing.withholding import Withholding, WithholdingPlan
 from calltape_analyzer.errors import RedactionError
 from calltape_analyzer.observing.switches import looks_like_name
@@ -269,7 +268,7 @@ class _Without(Withholding):
     """Takes out what the plans of a redaction withhold, and nothing else of scalars."""
 
     def __init__(self, tape: Tape, redaction: CallRedaction) -> None:
-        super().__init__((), outputs=False, signature=tape.signature)
+        super().__init__((), tape.signature)
         self._redaction = redaction
 
     def new_plan(self, structure: bytes, spec: Structure, path: str) -> WithholdingPlan:

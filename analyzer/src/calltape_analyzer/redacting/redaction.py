@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from calltape_analyzer.editing.edit_report import EditReport
+from calltape_analyzer.editing.rewriting import EditReport
 from calltape_analyzer.errors import RedactionError
 from calltape_analyzer.redacting.call_redaction import ElementRanges
 from calltape_analyzer.redacting.keyed_redaction import (

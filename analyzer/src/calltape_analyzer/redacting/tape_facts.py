@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from calltape_analyzer.editing.edit_report import EditReport
-from calltape_analyzer.editing.rewriting import Revision, Rewriting, rewrite
+from calltape_analyzer.editing.rewriting import EditReport, Revision, Rewriting, rewrite
 from calltape_analyzer.redacting.call_redaction import CallRedaction
 from calltape_analyzer.tape import Tape
 from calltape_schema.end import Dump

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from calltape_analyzer.observing.traffic_counters import CountedGroup
-from calltape_analyzer.pytree.inputs import parts_of_inputs
-from calltape_analyzer.reading.call_ref import SeenInputs, row_of
+from calltape_analyzer.reading.call_ref import SeenInputs, checked_inputs, row_of
 from calltape_analyzer.reading.damage import Damage, is_damage
 from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.reading.urls import without_secrets
@@ -162,8 +161,7 @@ def _told(segment: Segment) -> InputsTable | None:
         return None
     try:
         for row in table.rows.values():
-            if parts_of_inputs(row.tree().spec().root) is None:
-                raise TapeError("invalid", "the inputs are not (args, kwargs)")
+            checked_inputs(row.tree())
         for kind in table.kinds.values():
             CountedGroup.of(kind)
     except TapeError as error:

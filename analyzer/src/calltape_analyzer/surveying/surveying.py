@@ -1,26 +1,35 @@
-"""``survey``: many tapes, read by an executor, as one survey.
+"""``survey``: many tapes, read by an executor, as one survey: in this process, in a pool of
+processes, or in an executor that the caller has.
 
 In come paths. Out goes a survey, which is the same whichever executor read the files.
 """
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import time
 from collections import deque
-from collections.abc import Callable
-from concurrent.futures import BrokenExecutor, Executor, Future
+from collections.abc import Callable, Iterator
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 from calltape_analyzer.reading.files import Paths, files_of
 from calltape_analyzer.reading.tape_file import holds_no_call
-from calltape_analyzer.surveying.executors import executor_for
 from calltape_analyzer.surveying.file_survey import FileSurvey, Guard, failed, read_file
 from calltape_analyzer.surveying.survey import Survey
 from calltape_schema.errors import TapeError
 
-__all__ = ["Progress", "survey"]
+__all__ = ["Loop", "Progress", "survey"]
+
+T = TypeVar("T")
 
 Progress = Callable[[int, int], None]
 """Is told how many files were read, and how many there are."""
+
+_FEW_FILES = 16
+_FEW_BYTES = 64 * 1024 * 1024
 
 
 def survey(
@@ -61,7 +70,7 @@ def survey(
     files = sorted(files_of(paths, found.unreadable.append))
     waiting, done = iter(files), 0
     running: deque[tuple[str, Future[FileSurvey | TapeError]]] = deque()
-    with executor_for(executor, processes, files) as (pool, most):
+    with _executor_for(executor, processes, files) as (pool, most):
         try:
             for path in waiting:
                 running.append((path, pool.submit(read_file, path, scan, guard)))
@@ -142,3 +151,64 @@ def _broken(error: Exception) -> TapeError:
         advice="a script that calls survey() needs `if __name__ == '__main__':`; if there is not "
         "enough memory, pass processes=1",
     )  # fmt: skip
+
+
+class Loop(Executor):
+    """Runs each task when it is submitted, in this process."""
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        """Runs a function; its result, or what it raised, is in the future."""
+        future: Future[T] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+@contextmanager
+def _executor_for(
+    executor: Executor | None, processes: int | None, files: list[str]
+) -> Iterator[tuple[Executor, int]]:
+    """An executor, and how many tasks it is given at once.
+
+    Args:
+        executor: of the caller, who also shuts it down.
+        processes: how many read; by default one per processor, and none but this one for a
+            few small files.
+        files: what is to be read.
+    """
+    if executor is not None:
+        yield executor, 1024
+        return
+    processes = processes or (1 if _are_few(files) else os.cpu_count() or 1)
+    if processes == 1:
+        yield Loop(), 1
+        return
+    with ProcessPoolExecutor(processes, multiprocessing.get_context(_way_to_start())) as pool:
+        yield pool, 8 * processes
+
+
+def _way_to_start() -> str:
+    """How new processes begin. A fork has all modules at once, and a copy of each lock that a
+    thread holds at that moment: it is for a process with one thread only, which one where torch has
+    computed is not."""
+    ways = multiprocessing.get_all_start_methods()
+    if "fork" in ways and _has_one_thread():
+        return "fork"
+    return "forkserver" if "forkserver" in ways else "spawn"
+
+
+def _has_one_thread() -> bool:
+    """Whether this process has no other thread, also of a library; False if nobody knows."""
+    try:
+        return len(os.listdir("/proc/self/task")) == 1
+    except OSError:
+        return False
+
+
+def _are_few(files: list[str]) -> bool:
+    if len(files) > _FEW_FILES:
+        return False
+    sizes = (os.stat(path).st_size for path in files if os.path.exists(path))
+    return sum(sizes) < _FEW_BYTES

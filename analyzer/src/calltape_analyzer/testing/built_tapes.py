@@ -16,7 +16,7 @@ from calltape_analyzer.errors import UsageError
 from calltape_analyzer.pytree.classes import name_of
 from calltape_analyzer.writing.built_calls import ABSENT, build_call
 from calltape_analyzer.writing.lineage import new_manifest
-from calltape_analyzer.writing.tape_writer import TapeWriter
+from calltape_analyzer.writing.new_tape import NewTape
 from calltape_schema.records import Parameter, Policy, Target
 
 __all__ = ["CallToWrite", "call", "write_tape"]
@@ -85,7 +85,7 @@ def write_tape(
     """
     target = None if model is None else _target(model, method)
     manifest = new_manifest(target, Policy(values=values))
-    with TapeWriter(path, manifest) as writer:
+    with NewTape(path, manifest) as writer:
         for number, one in enumerate(calls):
             if not isinstance(one, CallToWrite):
                 advice = "write testing.call(x).returns(y)"

@@ -28,7 +28,7 @@ from calltape_analyzer.text import counted, listed, printable
 from calltape_analyzer.writing.built_calls import BuiltCall, build_tree
 from calltape_analyzer.writing.coverage import unkept_of
 from calltape_analyzer.writing.lineage import derived
-from calltape_analyzer.writing.tape_writer import TapeWriter
+from calltape_analyzer.writing.new_tape import NewTape
 from calltape_schema.records import Manifest, ModelError, Tree
 
 __all__ = ["NewOutcomes", "Updates", "set_updates", "updates"]
@@ -209,7 +209,7 @@ def _input_values(call: Call) -> dict[str, Any] | None:
 
 
 def _write_one(path: Path, call: Call, built: BuiltCall, *, overwrite: bool = False) -> None:
-    with TapeWriter(path, call.manifest, overwrite=overwrite) as writer:
+    with NewTape(path, call.manifest, overwrite=overwrite) as writer:
         writer.write(built.record, built.values)
         writer.seal()
 
@@ -232,7 +232,7 @@ def _rewrite(source: str, changed: Sequence[Path]) -> None:
         numbers = listed([str(number) for number in sorted(known)], 20)
         manifest = _manifest(old, numbers)
         mode = os.stat(source).st_mode & 0o777
-        with TapeWriter(source, manifest, overwrite=True, mode=mode) as writer:
+        with NewTape(source, manifest, overwrite=True, mode=mode) as writer:
             for call in old.calls:
                 writer.copy(known.pop(call.number, call))
             if known:

@@ -1,7 +1,7 @@
 """Calls that nobody recorded, from Python values.
 
 In come arguments and results. Out goes a record with the values of its tensors, for
-:meth:`TapeWriter.write <calltape_analyzer.writing.tape_writer.TapeWriter.write>`.
+:meth:`NewTape.write <calltape_analyzer.writing.new_tape.NewTape.write>`.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
-from calltape_analyzer.reading.recordings import UNSEALED, CountedFile, coverage_of
-from calltape_analyzer.reading.segment import LEFT_OUT, Segment
+from calltape_analyzer.reading.recordings import LEFT_OUT, UNSEALED, CountedFile, coverage_of
+from calltape_analyzer.reading.segment import Segment
 from calltape_schema.bounds import MAX_COUNT
 from calltape_schema.end import Coverage
 from calltape_schema.errors import TapeError

@@ -13,15 +13,14 @@ import os
 import platform
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.plain_data import json_text
 from calltape_analyzer.reading.recordings import coverage_of, recordings_of
 from calltape_analyzer.reading.segment import Segment
-from calltape_analyzer.text import some_of
 from calltape_schema import __version__
 from calltape_schema.bounds import MAX_OPTIONS, MAX_SOURCES, MAX_STEPS
 from calltape_schema.records import (
@@ -30,7 +29,6 @@ from calltape_schema.records import (
     Manifest,
     Policy,
     Producer,
-    Redacted,
     Source,
     Step,
     Target,
@@ -39,7 +37,7 @@ from calltape_schema.records import (
 )
 from calltape_schema.records import Segment as SegmentFacts
 
-__all__ = ["Numbering", "Origin", "derived", "new_manifest", "numbering_of", "origin_of"]
+__all__ = ["Numbering", "derived", "new_manifest", "numbering_of"]
 
 _MAX_FILES = 16
 _MAX_TEXT = 1000
@@ -92,49 +90,6 @@ def numbering_of(segments: Sequence[Segment]) -> Numbering:
     return Numbering(made, firsts)
 
 
-class Origin(NamedTuple):
-    """A recording that a tape is made of. Call ``n`` of it is call ``first + n`` of the tape;
-    ``end`` is the first number behind its calls, or None if no other recording follows."""
-
-    tape: bytes
-    first: int
-    end: int | None
-
-
-def _origins_of(manifest: Manifest) -> list[Origin]:
-    """The recordings that a tape is made of, as its history says; itself if it is not merged."""
-    found = [Origin(manifest.tape, 0, None)]
-    for step in reversed(manifest.history or ()):
-        if len(step.sources) < 2:
-            continue
-        found = [
-            part
-            for origin in found
-            for part in ([origin] if origin.tape != step.tape else list(_parts(origin, step)))
-        ]
-    return found
-
-
-def _parts(origin: Origin, step: Step) -> Iterator[Origin]:
-    firsts = [source.first for source in step.sources]
-    ends = [origin.first + first for first in firsts[1:]] + [origin.end]
-    for source, end in zip(step.sources, ends, strict=True):
-        yield Origin(source.tape, origin.first + source.first, end)
-
-
-def origin_of(manifest: Manifest, recording: str) -> Origin | None:
-    """The recording, among those that a tape was merged from, whose id begins with these digits.
-
-    Raises:
-        UsageError: several do.
-    """
-    origins = [one for one in _origins_of(manifest) if one.tape.hex().startswith(recording)]
-    if len(origins) > 1:
-        names = some_of([one.tape.hex()[:8] for one in origins], _MAX_NAMED)
-        raise UsageError(f"several recordings begin with {recording}: {names}")
-    return origins[0] if origins else None
-
-
 def new_manifest(target: Target | None = None, policy: Policy | None = None) -> Manifest:
     """The manifest of a tape that nobody recorded, and that is made of no other."""
     return Manifest(
@@ -156,7 +111,6 @@ def derived(
     *,
     numbering: Numbering | None = None,
     left_out: Mapping[bytes, int] | None = None,
-    origin: bytes | None = None,
 ) -> Manifest:
     """The manifest of a tape that is made of others.
 
@@ -166,7 +120,6 @@ def derived(
         options: what was asked for: names, and texts or plain data.
         numbering: of the new tape; by default that of all calls of these files.
         left_out: for each recording how many of its calls are not wanted.
-        origin: the id of the only recording that is wanted, of those that were merged before.
 
     Raises:
         UsageError: the tape was changed too often, or is made of too many recordings.
@@ -193,7 +146,7 @@ def derived(
         options=tuple((k[:_MAX_TEXT], _shown(v)) for k, v in list((options or {}).items()))[
             :MAX_OPTIONS
         ],
-        sources=tuple(_source(parts, numbering, left_out or {}, origin) for parts in recordings),
+        sources=tuple(_source(parts, numbering, left_out or {}) for parts in recordings),
     )
     return first.model_copy(
         update={
@@ -209,7 +162,6 @@ def _source(
     parts: Sequence[Segment],
     numbering: Numbering,
     left_out: Mapping[bytes, int],
-    origin: bytes | None,
 ) -> Source:
     tape = parts[0].manifest.tape
     names = [_text(os.path.basename(part.path)) for part in parts]
@@ -220,20 +172,8 @@ def _source(
         calls=sum(len(part.numbers) - part.left_out for part in parts),
         left_out=left_out.get(tape),
         first=numbering.number_of(tape, 0),
-        redacted=redacted_of_all(_redacted(part.manifest, origin) for part in parts),
+        redacted=redacted_of_all(redacted_of_steps(part.manifest.history or ()) for part in parts),
     )
-
-
-def _redacted(manifest: Manifest, origin: bytes | None) -> Redacted | None:
-    """How much of a tape was redacted, or of one of the recordings that it was merged from."""
-    steps = manifest.history or ()
-    found = redacted_of_steps(steps)
-    if found != "part" or origin is None:
-        return found
-    for source in (source for step in reversed(steps) for source in step.sources):
-        if source.tape == origin:
-            return source.redacted
-    return found
 
 
 def _place(parts: Sequence[Segment]) -> SegmentFacts | None:

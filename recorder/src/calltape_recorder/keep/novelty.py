@@ -27,8 +27,7 @@ from calltape_recorder.bounds import (
 from calltape_recorder.keep.policies import EVIDENCE, CallView, Decider, Keep
 from calltape_recorder.threads import RLock
 from calltape_schema import TapeError
-
-_PRIME = 2**61 - 1
+from calltape_schema.affine_span import AffineSpan
 
 
 @dataclass(frozen=True)
@@ -181,11 +180,11 @@ class _Pattern:
         self._growth = growth
         self._low = list(values)
         self._high = list(values)
-        self._basis: list[tuple[int, list[int]]] = []  # pivot, and a row that is 1 there
-        self._extends(values)
+        self._span = AffineSpan()
+        self._span.add(values)
 
     def adds(self, values: list[int]) -> bool:
-        is_new = self._extends(values)
+        is_new = self._span.add(values)
         for i, value in enumerate(values):
             # With the signs changed, a lower bound is an upper one.
             if self._is_beyond(-value, -self._low[i]):
@@ -200,21 +199,3 @@ class _Pattern:
         if value <= bound:
             return False
         return value >= bound * self._growth if bound > 0 else value * self._growth >= bound
-
-    def _extends(self, values: list[int]) -> bool:
-        """Whether a row lies outside of the span. If it does, the span is extended by it.
-
-        All is computed modulo a prime. An independent row could be taken for a dependent one only
-        if a determinant of sizes is a multiple of 2^61 - 1.
-        """
-        row = [1, *values]
-        for pivot, known in self._basis:
-            factor = row[pivot]
-            if factor:
-                row = [(a - factor * b) % _PRIME for a, b in zip(row, known, strict=True)]
-        pivot = next((i for i, value in enumerate(row) if value % _PRIME), -1)
-        if pivot < 0:
-            return False
-        inverse = pow(row[pivot], -1, _PRIME)
-        self._basis.append((pivot, [value * inverse % _PRIME for value in row]))
-        return True

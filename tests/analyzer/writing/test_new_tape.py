@@ -16,11 +16,11 @@ import torch
 from calltape_analyzer import TapeError, UsageError, open_tape
 from calltape_analyzer.writing.built_calls import build_call
 from calltape_analyzer.writing.lineage import derived
-from calltape_analyzer.writing.tape_writer import TapeWriter
-from calltape_schema import writer as container
+from calltape_analyzer.writing.new_tape import NewTape
 from calltape_schema.records import Manifest, Producer
 from calltape_schema.storage import BytesSink
 from calltape_schema.tar import blob_name
+from calltape_schema.writer import TapeWriter
 from tests.analyzer.tapes import Recorded, facts_of, new_call, write_tape
 from tests.fixture_files import WITH_CALLS, expected_of
 
@@ -34,7 +34,7 @@ def copied(source: Path, target: Path, **how: Any) -> list[TapeError]:
     wrong = []
     with (
         open_tape(source) as tape,
-        TapeWriter(target, tape.manifest, inputs=tape.paths) as writer,
+        NewTape(target, tape.manifest, inputs=tape.paths) as writer,
     ):
         for call in tape.calls:
             try:
@@ -87,7 +87,7 @@ def test_a_written_record_reads_as_the_copied_one(tmp_path: Path) -> None:
         Recorded(args=(None,), error=("builtins:ValueError", "bad \ud800")),
     ]
     source = write_tape(tmp_path / "a.tape", calls)
-    with open_tape(source) as tape, TapeWriter(tmp_path / "b.tape", tape.manifest) as writer:
+    with open_tape(source) as tape, NewTape(tmp_path / "b.tape", tape.manifest) as writer:
         for call in tape.calls:
             sides = [("inputs", call.record.inputs), ("outputs", call.record.outputs)]
             values = {
@@ -107,7 +107,7 @@ def test_a_written_record_reads_as_the_copied_one(tmp_path: Path) -> None:
 def test_calls_are_built_from_values(tmp_path: Path) -> None:
     x = torch.arange(12.0).reshape(3, 4)
     views = x[0], x.t()
-    with TapeWriter(tmp_path / "a.tape", MANIFEST) as writer:
+    with NewTape(tmp_path / "a.tape", MANIFEST) as writer:
         writer.write(*build_call(0, (x, x, *views), {"k": [1, "a"]}, {"y": x.bfloat16()}))
         writer.write(*build_call(3, (torch.ones(1, dtype=torch.complex64).conj(),)))
         writer.write(*build_call(4, (x.to_sparse(),), error=ValueError("no")))
@@ -131,7 +131,7 @@ def test_calls_are_built_from_values(tmp_path: Path) -> None:
 
 def test_values_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     record, values = build_call(0, (torch.zeros(2),))
-    with TapeWriter(tmp_path / "a.tape", MANIFEST) as writer:
+    with NewTape(tmp_path / "a.tape", MANIFEST) as writer:
         for wrong in ({}, {"args.0": torch.zeros(3)}, {"args.0": b"123"}, {"args.0": [1, 2]}):
             with pytest.raises(UsageError):
                 writer.write(record, wrong)
@@ -146,7 +146,7 @@ def test_values_that_do_not_fit_are_refused(tmp_path: Path) -> None:
 
 
 def test_numbers_may_come_in_any_order(tmp_path: Path) -> None:
-    with TapeWriter(tmp_path / "a.tape", MANIFEST) as writer:
+    with NewTape(tmp_path / "a.tape", MANIFEST) as writer:
         for number in (5, 2, 9):
             writer.write(*build_call(number))
         for number in (2, 5, 9):
@@ -172,20 +172,20 @@ def test_a_damaged_call_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 def interrupt(path: Path) -> None:
-    with TapeWriter(path, MANIFEST) as writer:
+    with NewTape(path, MANIFEST) as writer:
         writer.seal()
         raise KeyboardInterrupt
 
 
 def write_while_another_does(path: Path) -> None:
-    with TapeWriter(path, MANIFEST) as writer:
+    with NewTape(path, MANIFEST) as writer:
         path.write_text("mine")
         writer.seal()
 
 
 def test_a_tape_that_was_not_finished_is_not_there(tmp_path: Path) -> None:
     path = tmp_path / "a.tape"
-    with TapeWriter(path, MANIFEST) as writer:
+    with NewTape(path, MANIFEST) as writer:
         writer.write(*build_call(0))
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(KeyboardInterrupt):
@@ -196,9 +196,9 @@ def test_a_tape_that_was_not_finished_is_not_there(tmp_path: Path) -> None:
 KILLED = """
 import os, signal, sys
 from calltape_analyzer import open_tape
-from calltape_analyzer.writing.tape_writer import TapeWriter
+from calltape_analyzer.writing.new_tape import NewTape
 source, out, when = sys.argv[1:]
-with open_tape(source) as tape, TapeWriter(out, tape.manifest, overwrite=True) as writer:
+with open_tape(source) as tape, NewTape(out, tape.manifest, overwrite=True) as writer:
     writer.copy(tape[0])
     if when == "between":
         os.kill(os.getpid(), signal.SIGKILL)
@@ -232,17 +232,17 @@ def test_no_other_file_is_replaced(tmp_path: Path) -> None:
     link = tmp_path / "link.tape"
     os.link(path, link)
     with pytest.raises(TapeError, match="there already"):
-        TapeWriter(path, MANIFEST)
+        NewTape(path, MANIFEST)
     for one in (path, link):
         with pytest.raises(UsageError, match="in place"):
-            TapeWriter(one, MANIFEST, inputs=[str(path)], overwrite=True)
+            NewTape(one, MANIFEST, inputs=[str(path)], overwrite=True)
     other = tmp_path / "other.tape"
     with pytest.raises(TapeError, match="there already"):
         write_while_another_does(other)
     assert other.read_text() == "mine"
     assert path.read_bytes() == before
     assert {one.name for one in tmp_path.iterdir()} == {"a.tape", "link.tape", "other.tape"}
-    with TapeWriter(other, MANIFEST, overwrite=True) as writer:
+    with NewTape(other, MANIFEST, overwrite=True) as writer:
         writer.seal()
     with open_tape(other) as tape:
         assert len(tape) == 0
@@ -251,7 +251,7 @@ def test_no_other_file_is_replaced(tmp_path: Path) -> None:
 
 def test_errors_of_the_disk_are_tape_errors(tmp_path: Path) -> None:
     with pytest.raises(TapeError, match="No such file") as found:
-        TapeWriter(tmp_path / "no" / "a.tape", MANIFEST)
+        NewTape(tmp_path / "no" / "a.tape", MANIFEST)
     assert found.value.kind == "io"
 
 
@@ -259,7 +259,7 @@ def test_a_new_tape_says_what_it_was_made_of(tmp_path: Path) -> None:
     source = write_tape(tmp_path / "a.tape", [((n,), {}) for n in range(3)])
     with open_tape(source) as tape:
         manifest = derived(tape.segments, "test", {"calls": "0..1", "more": [1, "\ud800"]})
-        with TapeWriter(tmp_path / "b.tape", manifest) as writer:
+        with NewTape(tmp_path / "b.tape", manifest) as writer:
             writer.copy(tape[1])
             writer.seal()
     with open_tape(tmp_path / "b.tape") as tape:
@@ -276,7 +276,7 @@ def test_fields_that_are_nil_are_absent_on_a_copy(tmp_path: Path) -> None:
     nil: dict[str, Any] = {"duration_ns": None, "outputs_missing": None}
     sink = BytesSink()
     with open_tape(source) as tape:
-        writer = container.TapeWriter(sink, tape.manifest)
+        writer = TapeWriter(sink, tape.manifest)
         plan = writer.plan([new_call(one.number, one.document() | nil) for one in tape.calls])
     sink.write_at(writer.end, plan.parts)  # the writer itself would not take them
     (tmp_path / "b.tape").write_bytes(sink.data)

@@ -17,32 +17,33 @@ from typing_extensions import Self
 
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.reading.call import Call
-from calltape_analyzer.reading.segment import LEFT_OUT
+from calltape_analyzer.reading.recordings import LEFT_OUT
 from calltape_analyzer.writing.coverage import coverage_of_numbers
 from calltape_analyzer.writing.output_file import OutputFile
-from calltape_analyzer.writing.stored_values import stored_bytes, stored_form
-from calltape_schema import writer as container
-from calltape_schema.blob import Stored, build_header
+from calltape_schema.blob import Stored, build_header, stored_as
 from calltape_schema.end import Coverage, Dump
 from calltape_schema.groups import NewCall
 from calltape_schema.inputs_table import InputsTable, inputs_hash
 from calltape_schema.packing import crc32, pack
 from calltape_schema.recent import Recent
 from calltape_schema.records import CallRecord, Manifest, Reference, Tree
+from calltape_schema.scan import Numbers
+from calltape_schema.tree import Leaf
+from calltape_schema.writer import TapeWriter
 
-__all__ = ["TapeWriter"]
+__all__ = ["NewTape", "stored_bytes"]
 
 _GROUP_CALLS, _GROUP_BYTES = 512, 256 * 1024  # what waits for its group
 _KEY_BYTES = 150  # the memory of a key that is remembered
 
 
-class TapeWriter:
-    """A new tape. It gets its name when the ``with`` block ends after :meth:`seal`; if the block
-    ends before, there is no file.
+class NewTape:
+    """A file that becomes a tape. It gets its name when the ``with`` block ends after :meth:`seal`;
+    if the block ends before, there is no file.
 
     ::
 
-        with TapeWriter("small.tape", tape.manifest, inputs=tape.paths) as writer:
+        with NewTape("small.tape", tape.manifest, inputs=tape.paths) as writer:
             for call in tape.calls[:10]:
                 writer.copy(call)
             writer.seal()
@@ -79,12 +80,11 @@ class TapeWriter:
         self._shared: set[bytes] = set()  # structures and leaves that wait, each once
         self.last = -1
         self._last_ns = manifest.created_ns
-        self._numbers = array("Q")
-        self._known: set[int] | None = None  # the numbers, as soon as one is not the highest so far
+        self._numbers = Numbers(array("Q"))
         self._is_sealed = False
         self._copies = Recent()  # where calls of other files, and their tensors, are
         try:
-            self._writer = container.TapeWriter(_Sink(self._file), manifest)
+            self._writer = TapeWriter(_Sink(self._file), manifest)
         except BaseException:
             self._file.discard()
             raise
@@ -189,7 +189,7 @@ class TapeWriter:
                     continue
                 if values is None or leaf.key not in values:
                     raise UsageError(f"the leaf {leaf.key} has no value")
-                form, known = stored_form(leaf), parts.get(leaf.key)
+                form, known = _form_of(leaf), parts.get(leaf.key)
                 if known is None:
                     parts[leaf.key] = form, stored_bytes(leaf, values[leaf.key])
                 elif known[0] != form:
@@ -246,9 +246,7 @@ class TapeWriter:
         if len(self._waiting) >= _GROUP_CALLS or self._waiting_bytes >= _GROUP_BYTES:
             self._commit()
         self.last = max(self.last, number)
-        self._numbers.append(number)
-        if self._known is not None:
-            self._known.add(number)
+        self._numbers.add(number)
         self._last_ns = max(self._last_ns, document["time_ns"])
         self.calls += 1
 
@@ -274,11 +272,7 @@ class TapeWriter:
     def _expect_new(self, number: int) -> None:
         if self._is_sealed:
             raise UsageError("the tape is sealed, and takes no more calls")
-        if number > self.last:
-            return
-        if self._known is None:
-            self._known = set(self._numbers)
-        if number in self._known:
+        if number <= self.last and number in self._numbers:
             raise UsageError(f"there is a call {number} on the new tape already")
 
 
@@ -354,3 +348,64 @@ def _blob(parts: Mapping[str, tuple[Stored, Any]]) -> tuple[list[Any], int]:
     for part in blob:
         checksum = crc32(part, checksum)
     return blob, checksum
+
+
+def _form_of(leaf: Leaf) -> Stored:
+    """The entry of the blob for a leaf.
+
+    Raises:
+        UsageError: the format has no encoding for its dtype.
+    """
+    stored = stored_as(leaf)
+    if stored is None:
+        advice = "write the leaf without a key, and say why in `missing`"
+        raise UsageError(f"{leaf.dtype} has no encoding", advice=advice)
+    return stored
+
+
+def stored_bytes(leaf: Leaf, value: Any) -> Any:
+    """The bytes of a value in the order of FORMAT.md, as an object with the buffer protocol.
+
+    Args:
+        leaf: its facts.
+        value: bytes that are in this order already; or a ``torch.Tensor``, on any device, or a
+            NumPy array, both with the leaf's dtype and shape (an expanded axis may have size 1).
+
+    Raises:
+        UsageError: it does not fit the leaf.
+    """
+    expected = _form_of(leaf)
+    if isinstance(value, bytes | bytearray | memoryview):
+        found = memoryview(value).cast("B") if isinstance(value, memoryview) else value
+    else:
+        found = _of_tensor(leaf, value)
+    if len(found) != expected.nbytes:
+        raise UsageError(
+            f"{leaf.key}: {len(found)} bytes, but {leaf.dtype}{list(leaf.shape)} has "
+            f"{expected.nbytes}"
+        )
+    return found
+
+
+def _of_tensor(leaf: Leaf, value: Any) -> memoryview:
+    import torch
+
+    tensor = value if isinstance(value, torch.Tensor) else torch.as_tensor(value)
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    once = tuple(1 if axis in leaf.expanded else n for axis, n in enumerate(leaf.shape))
+    if dtype != leaf.dtype or tuple(tensor.shape) not in (leaf.shape, once):
+        raise UsageError(
+            f"{leaf.key}: a tensor {dtype}{list(tensor.shape)} for a leaf "
+            f"{leaf.dtype}{list(leaf.shape)}"
+        )
+    plain = tensor.detach().resolve_conj().resolve_neg().cpu()
+    for axis in leaf.expanded:
+        plain = plain.narrow(axis, 0, min(1, plain.shape[axis]))
+    if plain.is_quantized:
+        plain = plain.int_repr()
+    # Some dtypes torch cannot copy; integers of their width it can.
+    widths = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    plain = plain.view(widths.get(plain.element_size(), plain.dtype))
+    flat = plain.contiguous().reshape(-1).view(torch.uint8)
+    array: Any = flat.numpy()
+    return memoryview(array).cast("B") if flat.numel() else memoryview(b"")

@@ -1,0 +1,41 @@
+"""The affine span of sizes: which calls add evidence to the calls before them.
+
+What an analysis learns from sizes are relations that always hold: a size is constant, two are
+equal, one is a sum or a multiple of others. All of these are affine, so they hold for every row in
+the affine span of the rows for which they hold (docs/decisions/0016). A call whose sizes are in the
+span of others cannot refute what these say. The recorder's ``novelty()`` and ``calltape filter
+--novel`` ask the same class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+_PRIME = 2**61 - 1
+
+
+class AffineSpan:
+    """The affine span of rows of ints, all of one length.
+
+    It is computed modulo a prime. An independent row could be taken for a dependent one only if a
+    determinant of sizes is a multiple of 2^61 - 1.
+    """
+
+    __slots__ = ("_basis",)
+
+    def __init__(self) -> None:
+        self._basis: list[tuple[int, list[int]]] = []  # pivot, and a row that is 1 there
+
+    def add(self, values: Sequence[int]) -> bool:
+        """Adds a row. Returns whether it was outside of the span."""
+        row = [1, *values]
+        for pivot, known in self._basis:
+            factor = row[pivot]
+            if factor:
+                row = [(a - factor * b) % _PRIME for a, b in zip(row, known, strict=True)]
+        pivot = next((at for at, value in enumerate(row) if value % _PRIME), -1)
+        if pivot < 0:
+            return False
+        inverse = pow(row[pivot], -1, _PRIME)
+        self._basis.append((pivot, [value * inverse % _PRIME for value in row]))
+        return True
