@@ -355,7 +355,8 @@ class CallHandler:
         captured = capture_output(result)
         side = call.outputs = self._side(pipeline, call, captured)
         alike: Alike | None = side.look.alike
-        if alike is not None and type(result) is _Tensor and captured.leaves[0] is result:
+        # One with attributes of its own has another structure.
+        if alike is not None and type(result) is _Tensor and not result.__dict__:
             pipeline.known_calls.result = alike
 
     def _side(

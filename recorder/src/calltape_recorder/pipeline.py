@@ -238,7 +238,7 @@ class Pipeline:
         if call.inputs is not None:
             self.unkept.count_side(call.inputs)
         for side in (call.inputs, call.outputs):
-            if side is not None:
+            if side is not None and side.joined is None:
                 release(side.pieces, self.buffers)
         chunks, call.chunks = call.chunks, None
         if chunks is not None:

@@ -116,6 +116,8 @@ def copied(pipeline: Pipeline, call: Call, side: Seen) -> Side:
         QueueFull: the bytes do not fit into the memory that the queue may use.
     """
     structure, leaves, scalars, _, known, alike = side
+    if known is not None and not leaves and not scalars:
+        return known.side_without_leaves()
     if alike is None and known is not None:
         alike = known.alike
         if alike is not None and not alike.is_like(leaves):

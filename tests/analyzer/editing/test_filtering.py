@@ -104,8 +104,7 @@ def test_calls_are_chosen_by_number_variant_duration_and_time(source: Path, tmp_
         filter_tape(tape.only(calls="2..4,9"), out)
         middle = tape[5].time
         long = [call for call in tape.calls if (call.duration or 0) > 1e6]
-        with pytest.raises(UsageError, match="no call is named"):
-            filter_tape(tape.only(calls=long), tmp_path / "long.tape")
+        assert filter_tape(tape.only(calls=long), tmp_path / "long.tape").calls == 0
         filter_tape(tape.only(calls=[c for c in tape.calls if c not in long]), tmp_path / "d.tape")
         part = tape.only(variant=name)
         filter_tape(part, tmp_path / "c.tape")

@@ -1,4 +1,4 @@
-"""Joining tapes: numbers and ids stay apart, and what was joined can be taken apart."""
+"""Joining tapes: the numbers of one recording stay, those of several follow each other."""
 
 from __future__ import annotations
 

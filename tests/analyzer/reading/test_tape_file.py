@@ -6,6 +6,7 @@ import errno
 import os
 import resource
 import shutil
+import tempfile
 import threading
 import zlib
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from calltape_analyzer import TapeError, open_tape
+from calltape_analyzer import TapeError, granted, open_tape
 from calltape_analyzer.reading import compressed, tape_file
 from calltape_analyzer.reading.tape_file import Descriptors, TapeFile, local_file
 from calltape_recorder import Recorder
@@ -230,23 +231,54 @@ def test_a_hole_is_not_copied(tmp_path: Path) -> None:
     assert caught.value.kind == "limit"
 
 
+@pytest.mark.parametrize("most_held", [0, 2**20])
 def test_a_call_that_ends_while_it_is_copied_is_copied_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_held: int
 ) -> None:
     """The call ends, and the next one is written, between two reads."""
     path = ahead(tmp_path / "a.ahead-0.tape", 1, size=4000)
     later = ahead(tmp_path / "b.tape", 2, size=9000).read_bytes()
-    write = compressed._write
+    write, read_at = compressed._write, tape_file.TapeFile.read_at
 
     def writing(file: Any, data: bytes) -> None:
         write(file, data[:700])
         path.write_bytes(later)
         write(file, data[700:])
 
+    def reading(self: Any, offset: int, size: int) -> bytes:
+        first = read_at(self, offset, 700)
+        path.write_bytes(later)
+        return first + read_at(self, offset + 700, size - 700)
+
+    monkeypatch.setattr(tape_file, "_MAX_HELD", most_held)
     monkeypatch.setattr(compressed, "_write", writing)
+    if most_held:
+        monkeypatch.setattr(tape_file.TapeFile, "read_at", reading)
     with open_tape(path) as tape:
         assert [call.number for call in tape] == [2]
         assert not tape.damage
+
+
+def test_a_small_write_ahead_file_needs_no_temporary_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = ahead(tmp_path / "a.ahead-0.tape", 1, size=4000)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "no such folder"))
+    with open_tape(path) as tape:
+        assert [call.number for call in tape] == [1]
+    monkeypatch.setattr(tape_file, "_MAX_HELD", 0)
+    with pytest.raises(TapeError, match="no temporary file can be made: No such file") as caught:
+        open_tape(path)
+    assert caught.value.kind == "io"
+
+
+def test_what_memory_is_granted_is_no_bound_of_a_write_ahead_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = ahead(tmp_path / "a.ahead-0.tape", 1, size=400_000)
+    monkeypatch.setattr(tape_file, "_MAX_HELD", 0)
+    with granted(1000), open_tape(path) as tape:
+        assert [call.number for call in tape.calls] == [1]
 
 
 @pytest.mark.integration

@@ -82,7 +82,7 @@ def test_every_heading_of_a_part_has_a_link(runs: Path, tmp_path: Path) -> None:
         assert "damage-1" not in pages[0]
     torn = tmp_path / "torn.tape"
     data = bytearray((runs / "inner.tape").read_bytes())
-    data[len(data) // 2] ^= 1  # one group may have all calls
+    data[data.rindex(b"records/") + 512 + 48] ^= 1  # one group may have all calls
     torn.write_bytes(data)
     with open_tape(torn) as tape:
         tape.verify()

@@ -110,6 +110,39 @@ def test_leaves_of_any_size_share_guards() -> None:
     assert not doubles.is_like([torch.ones(3) for _ in range(20)])
 
 
+@pytest.mark.parametrize("options", [{}, {"values": "none"}], ids=str)
+def test_a_result_with_attributes_of_its_own_is_not_taken_for_one_without(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
+    class Marking(torch.nn.Module):
+        def forward(self, x: torch.Tensor, marks: torch.Tensor) -> torch.Tensor:
+            y = x + 1
+            if len(marks):
+                y.foo = 3  # type: ignore[attr-defined]
+            return y
+
+    model = Marking()
+    with record(model, tmp_path / "t.tape", **options):
+        for marks in (1, 1, 1, 1, 0, 0, 0, 0):
+            model(torch.ones(3), torch.ones(marks))
+    calls = read(tmp_path / "t.tape").calls
+    structures = [call.record.outputs.structure for call in calls if call.record.outputs]
+    assert [b"foo" in structure for structure in structures] == [True] * 4 + [False] * 4
+
+
+def test_what_is_forgotten_meanwhile_recognizes_nothing() -> None:
+    known_calls, structure = KnownCalls(), structure_of(1)
+    leaves = [torch.ones(3)]
+    known = known_calls.of(structure, row_of(leaves))
+    assert known is not None
+    known.learn(leaves, look_at(leaves, True))
+    known_calls._forget(known)  # by another thread
+    assert known.learn(leaves, look_at(leaves, True)) is None
+    assert known.alike is None
+    side = known.side_without_leaves()
+    assert side.look.side is None
+
+
 @pytest.mark.parametrize("count", [3, 17])
 def test_what_comes_again_in_the_next_call_has_guards(count: int, tmp_path: Path) -> None:
     """Those of each length of a growing cache kept the heap of the host from shrinking."""

@@ -28,6 +28,7 @@ from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import pattern_of, some_of
 from calltape_analyzer.variants.facts import VariantFacts
 from calltape_schema.affine_span import AffineSpan
+from calltape_schema.bounds import MAX_COUNT
 from calltape_schema.errors import TapeError
 from calltape_schema.records import CallRecord
 
@@ -61,7 +62,7 @@ class Choice(PlainData):
     raised: bool | None = None
     where: tuple[str, ...] = ()
     novel: bool = False
-    first: int | None = Field(default=None, ge=0)
+    first: int | None = Field(default=None, ge=0, le=MAX_COUNT)
 
     @field_validator("where", mode="before")
     @classmethod

@@ -37,10 +37,10 @@ def filter_tape(
     """Writes some calls of a tape to a new, sealed tape. The tape that is read stays as it is.
 
     ``tape.only(calls=..., variant=...)`` chooses calls by number, recording and variant, or those
-    that a program picks: ``calls=[call for call in tape.calls if call.duration > 0.5]``. Calls of
-    one recording keep their numbers and its id; calls of several get new ones, which the history of
-    the new tape explains. The end counts what was left out; inputs of calls that are on no tape it
-    counts only if no call was.
+    that a program picks: ``calls=[call for call in tape.calls if (call.duration or 0) > 0.5]``. The
+    calls of a tape of one recording keep their numbers and its id; those of several recordings get
+    new ones, which the history of the new tape explains. The end counts what was left out; inputs
+    of calls that are on no tape it counts only if no call was.
 
     Args:
         tape: the tape, or a part of one.
@@ -68,9 +68,22 @@ def filter_tape(
     how = Rewriting("filter", options, change=withholding, keeps_counters=not patterns)
     calls = (tape.calls[place] for place in places)
     report = rewrite(tape, path, calls, len(places), how, overwrite=overwrite)
+    differ = _other_signatures(tape)
+    if differ is not None:
+        report = report.noting(f"{differ}: the new tape has the first one")
     if withholding is None or not withholding.unmet:
         return report
     return report.noting(f"no value has a path like {some_of(withholding.unmet, _MAX_NAMED)}")
+
+
+def _other_signatures(tape: Tape) -> str | None:
+    """Says that two files have different signatures; None if none has another one."""
+    known = [(one.path, one.manifest.target) for one in tape.segments if one.manifest.target]
+    for path, target in known[1:]:
+        if target.signature != known[0][1].signature:
+            names = os.path.basename(known[0][0]), os.path.basename(path)
+            return f"the recorded signatures differ: {names[0]} and {names[1]}"
+    return None
 
 
 def _choice_of(given: dict[str, Any]) -> Choice:
@@ -105,14 +118,9 @@ def merge_tapes(tape: Tape, path: str | os.PathLike[str], *, overwrite: bool = F
             together.
     """
     check_tape(tape, "merge_tapes")
-    known = [(one.path, one.manifest.target) for one in tape.segments if one.manifest.target]
-    for other, target in known[1:]:
-        if target.signature != known[0][1].signature:
-            names = os.path.basename(known[0][0]), os.path.basename(other)
-            raise UsageError(
-                f"the recorded signatures differ: {names[0]} and {names[1]}",
-                advice="merge tapes of one version of the model; commands take several files, too",
-            )
+    differ = _other_signatures(tape)
+    if differ is not None:
+        raise UsageError(differ, advice="merge tapes of one version of the model")
     how = Rewriting("merge", {}, spares=True)
     report = rewrite(tape, path, iter(tape.calls), len(tape.calls), how, overwrite=overwrite)
     recordings = len(recordings_of(tape.segments))

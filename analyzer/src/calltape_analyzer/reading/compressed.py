@@ -90,23 +90,23 @@ def unpacked(
     Raises:
         TapeError: ``damaged`` if it breaks the form of its compression, but within
             :func:`remainders_taken`; ``limit`` if it becomes
-            larger than 256 MiB and 64 times the file, or than what was granted; ``usage`` if
-            Zstandard is not installed; ``io``.
+            larger than 256 MiB and 64 times the file (what is stored of it, if it is plain), or
+            than what was granted; ``usage`` if Zstandard is not installed; ``io``.
         OSError: it cannot be read, or the temporary file not written.
     """
     first = packed.peek(4)
     opener = (lambda file: file) if plain else _OPENERS.get(first[:4]) or _OPENERS.get(first[:2])
     if opener is None:
         return None
-    given = granted_bytes()
+    given = None if plain else granted_bytes()
 
     def limit() -> int:
         return most_unpacked(received()) if given is None else given
 
-    with tempfile.TemporaryFile(prefix="calltape-", buffering=0) as made:
+    with _temporary(path) as made:
         try:
             with opener(packed) as source:
-                _copy(source, made, limit, path)
+                _copy(source, made, limit, path, plain=plain)
         except TapeError as error:
             raise error.at(path=path) from None
         except Exception as error:
@@ -131,12 +131,26 @@ def _broken(error: Exception) -> str | None:
     return None
 
 
-def _copy(source: Any, made: Any, limit: Callable[[], int], path: str) -> None:
+def _temporary(path: str) -> Any:
+    try:
+        return tempfile.TemporaryFile(prefix="calltape-", buffering=0)
+    except OSError as error:
+        reason = f"no temporary file can be made: {error.strerror or error}"
+        advice = "set TMPDIR to a directory that can be written"
+        raise TapeError("io", reason, path=path, advice=advice) from None
+
+
+def _copy(
+    source: Any, made: Any, limit: Callable[[], int], path: str, *, plain: bool = False
+) -> None:
     """Copies all bytes of a stream. If it breaks, what came before is copied."""
     done = 0
     while part := source.read1(_STEP):
         done += len(part)
         if done > limit():
+            if plain:
+                reason = f"it becomes larger than {limit():,} bytes, and stores far fewer"
+                raise TapeError("limit", reason, path=path)
             raise TapeError(
                 "limit",
                 f"it becomes larger than {limit():,} bytes when it is decompressed",

@@ -167,6 +167,8 @@ class RemoteFile(TapeBytes):
     def read_at(self, offset: int, size: int) -> bytes:
         size = self._up_to_end(offset, size)
         self._expect_open()
+        if not size:
+            return b""
         if size > _LAST_PIECE:
             return b"".join(self._pieces(offset, size))
         first, end = offset // _BLOCK, -(-(offset + size) // _BLOCK)

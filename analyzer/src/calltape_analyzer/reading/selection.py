@@ -70,7 +70,7 @@ def ranges_of(calls: ChosenCalls) -> list[CallRange]:
     is_one = isinstance(calls, str | CallRef) or not isinstance(calls, Iterable)
     given: Iterable[object] = [calls] if is_one else calls  # type: ignore[assignment]
     found = [part for one in given for part in _parsed(one)]
-    if not found:
+    if is_one and not found:
         raise UsageError("no call is named", advice=_ADVICE)
     return found
 
@@ -110,8 +110,8 @@ def only_calls(segments: Sequence[Segment], ranges: Sequence[CallRange]) -> list
     """
     unmet = set(ranges)
 
-    def part(segment: Segment) -> Segment:
-        own = [r for r in ranges if r.is_of(segment.manifest.tape)]
+    def meant_of(tape: bytes) -> Callable[[int], bool] | None:
+        own = [r for r in ranges if r.is_of(tape)]
         spans = [r for r in own if r.first != r.last]
         single: dict[int, list[CallRange]] = {}
         for one in own:
@@ -123,9 +123,10 @@ def only_calls(segments: Sequence[Segment], ranges: Sequence[CallRange]) -> list
             unmet.difference_update(having)
             return bool(having)
 
-        return _part(segment, is_meant if own else None)
+        return is_meant if own else None
 
-    made = [part(segment) for segment in segments]
+    meant = {tape: meant_of(tape) for tape in {one.manifest.tape for one in segments}}
+    made = [_part(segment, meant[segment.manifest.tape]) for segment in segments]
     if unmet:
         raise _no_call(some_of([str(r) for r in ranges if r in unmet], _MAX_NAMED))
     return made

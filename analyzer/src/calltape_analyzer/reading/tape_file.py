@@ -269,9 +269,12 @@ class TapeFile(TapeBytes):
         try:
             if unpacked is None:
                 self.refresh()
-                is_copied = is_compressed(path) or is_ahead(path)
+                is_large_ahead = is_ahead(path) and self.size > _MAX_HELD
+                is_copied = is_compressed(path) or is_large_ahead
                 found = self._use(self._copied) if is_copied else None
-                unpacked = None if found is None else (found, self.disk_bytes)
+                if found is not None:
+                    stored = os.fstat(found).st_size if is_large_ahead else self.disk_bytes
+                    unpacked = found, stored
             if unpacked is not None:
                 self._take(*unpacked)
             self._expect_content()
@@ -435,7 +438,7 @@ class HeldFile(TapeBytes):
 
     def __init__(self, file: TapeFile) -> None:
         super().__init__(file.path, file.location)
-        self._data = file.read_at(0, file.size)
+        self._data = _data_of(file)
         self.size = len(self._data)
         file.close()
 
@@ -462,6 +465,24 @@ class HeldFile(TapeBytes):
 
     def close(self) -> None:
         self.is_closed, self._data = True, b""
+
+
+def _data_of(file: TapeFile) -> bytes:
+    """All bytes of a small write-ahead file, which may be written to meanwhile."""
+    data = b""
+    for left in reversed(range(_TRIES)):
+        try:
+            file.refresh()
+            if file.size > _MAX_HELD:
+                raise file.changed("a larger call is in it")
+            # A copy that was made while a call ended may have parts of two.
+            before, data = data, file.read_at(0, file.size)
+            if data == before:
+                break
+        except TapeError as error:
+            if error.kind != "damaged" or not left:
+                raise
+    return data
 
 
 def _next_data(file: int, offset: int, size: int) -> int:

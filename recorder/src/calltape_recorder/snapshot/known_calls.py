@@ -223,7 +223,10 @@ class Known:
         alike: recognizes such leaves, if they came twice in a row.
     """
 
-    __slots__ = ("__weakref__", "_facts", "alike", "calls", "counted", "row", "structure")
+    __slots__ = (
+        "__weakref__", "_facts", "_is_forgotten", "_side", "alike", "calls", "counted", "row",
+        "structure",
+    )  # fmt: skip
 
     def __init__(self, structure: Structure, row: Row) -> None:
         self.structure = structure
@@ -232,6 +235,8 @@ class Known:
         self.counted = 0
         self.alike: Alike | None = None
         self._facts: Any = None
+        self._side: Side | None = None
+        self._is_forgotten = False
 
     def met_again(self) -> bool:
         """Whether such a side came before. Then its leaves may come again."""
@@ -255,7 +260,30 @@ class Known:
         except Exception:  # there are no guards, or not for such tensors
             return None
         self.alike = made
+        if self._is_forgotten:  # by another thread, meanwhile
+            self.let_go()
+            return None
         return made
+
+    def side_without_leaves(self) -> Side:
+        """The side, if it has no leaves and no scalars."""
+        found = self._side
+        if found is None:
+            found = Side(self.structure, [], Look((), []), ())
+            if not self._is_forgotten:
+                self._side = found.look.side = found
+        return found
+
+    def let_go(self) -> None:
+        """Recognizes no more. Nothing of it is a circle then, which a host may never collect."""
+        self._is_forgotten = True
+        side, self._side = self._side, None
+        if side is not None:
+            side.look.side = None
+        alike, self.alike = self.alike, None
+        if alike is not None:
+            alike.forget_guards()
+            alike.look.alike = alike.look.side = None
 
 
 class KnownCalls:
@@ -263,7 +291,7 @@ class KnownCalls:
 
     Attributes:
         call: recognizes the latest call that had only tensors as arguments.
-        result: recognizes the latest result that was one tensor, of which no bytes are kept.
+        result: recognizes the latest result that was one tensor.
         latest: the inputs of the latest call that was walked.
         lock: is taken for what is new.
         forgotten_parts: how many dtypes and shapes those have that are forgotten, and wait.
@@ -338,14 +366,12 @@ class KnownCalls:
     def _forget(self, known: Known) -> None:
         self._forgotten.append(known)
         self.forgotten_parts += _parts_of(known.structure, known.row)
-        alike, known.alike = known.alike, None
-        if alike is not None:
-            alike.forget_guards()
-            alike.look.alike = alike.look.side = None  # no circle, which a host may never collect
-            if self.call is alike:
-                self.call = None
-            if self.result is alike:
-                self.result = None
+        alike = known.alike
+        known.let_go()
+        if alike is not None and self.call is alike:
+            self.call = None
+        if alike is not None and self.result is alike:
+            self.result = None
         if self.latest is known:
             self.latest = None
 

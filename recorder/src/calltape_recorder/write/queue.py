@@ -1,9 +1,10 @@
 """Ended calls that wait in memory: for the thread that writes them, or for the flight recorder.
 
-A call that looks like an earlier one waits as its bytes, beside the two sides that it shares with
-that one. To Python's garbage collector these are nothing. If thousands of calls waited as objects,
-it would go through all objects of the host each time they became many more: measured, that took
-0.1 s of a host, and a third of what recording small calls cost.
+A call that looks like an earlier one waits for the writer as its bytes, beside the two sides that
+it shares with that one. To Python's garbage collector these are nothing. If thousands of calls
+waited as objects, it would go through all objects of the host each time they became many more:
+measured, that took 0.1 s of a host, and a third of what recording small calls cost. The calls of a
+flight recorder are objects.
 """
 
 from __future__ import annotations
