@@ -210,6 +210,22 @@ def test_arguments_are_those_of_the_records(tmp_path: Path) -> None:
     assert again.shape == args[0].shape
 
 
+def test_two_inputs_that_begin_with_one_call_are_damage(tmp_path: Path) -> None:
+    def forge(table: InputsTable) -> None:
+        for row in table.rows.values():
+            row.first = row.example = 0
+
+    made = [Recorded((torch.zeros(*[2] * (1 + i % 2), 3 + i),)) for i in range(8)]
+    path = change_table(write_tape(tmp_path / "a.tape", made, target=Model()), forge)
+    with open_tape(path) as tape:
+        assert tape.source == "end"
+        with pytest.raises(TapeError, match="begins two different inputs") as caught:
+            [variant.infer_dynamic_shapes() for variant in tape.variants()]
+    assert caught.value.kind == "damaged"
+    with open_tape(path, scan=True) as tape:
+        assert len([variant.infer_dynamic_shapes() for variant in tape.variants()]) == 2
+
+
 def test_a_row_that_breaks_the_format_is_damage_and_the_records_answer(tmp_path: Path) -> None:
     def broken(table: InputsTable) -> None:
         for row in table.rows.values():

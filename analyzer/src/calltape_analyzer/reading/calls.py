@@ -169,12 +169,19 @@ class Calls(Sequence[Call]):
         if it has one; else the record is read.
 
         Raises:
-            TapeError: as :meth:`at`, and as :attr:`Call.record`.
+            TapeError: as :meth:`at`, and as :attr:`Call.record`; ``damaged`` if two inputs in the
+                table begin with this call.
         """
         for which in self._may_have(ref):
-            for seen in self._segments[which].summed_inputs() or ():
-                if seen.first.ref == ref:
-                    return seen.inputs
+            segment = self._segments[which]
+            every = segment.summed_inputs() or ()
+            found = [seen.inputs for seen in every if seen.first.ref == ref]
+            if len(found) > 1:
+                reason = f"call {ref.number} begins two different inputs in the table at the end"
+                advice = "read the records instead: open_tape(..., scan=True), or --scan"
+                raise TapeError("damaged", reason, path=segment.path, advice=advice)
+            if found:
+                return found[0]
         return self.at(ref).record.inputs
 
     def path(self, ref: CallRef) -> str:
