@@ -18,6 +18,8 @@ from calltape_schema.packing import pack_int, pack_text
 from calltape_schema.privacy import is_name
 from calltape_schema.tree import encode_structure
 
+_PART_BYTES = 64
+
 Wanted = bool | tuple[bool, ...]
 """Whether the bytes of leaves are kept: one answer for all leaves, or one answer per leaf."""
 
@@ -52,6 +54,11 @@ class Structure:
     told: tuple[bool, ...] | None = None
     core: Core | None = None
     check: Callable[..., bool] | None = None
+
+    @property
+    def parts(self) -> int:
+        """What it counts for where calls are remembered: it may be large for its leaves."""
+        return len(self.encoded) // _PART_BYTES
 
     def kept(self, scalars: list[Any]) -> list[Any]:
         """What the tape gets of the scalars of a call."""

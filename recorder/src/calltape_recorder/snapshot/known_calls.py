@@ -36,7 +36,6 @@ from calltape_recorder.threads import Count, RLock, value_of
 
 _OWN_PARTS = 4  # what one takes beside its row
 _FEW = 16  # leaves of one side
-_PART_BYTES = 64  # of a structure
 
 # Ids of which only the range is kept are copied for it, and not remembered: no tape has them.
 _MOST_BYTES_OF_RANGES = 64 * 1024
@@ -92,11 +91,11 @@ class Alike:
         self._positional = -1
         self._names: tuple[str, ...] = ()
         self._context: Context | None = None
-        self._keys = keys_of_all(leaves)
         # Guards that see the dispatch keys of autograd recognize inference tensors, unless these
         # leaves are inference tensors. If the guards cannot tell, each leaf is asked.
         is_any_inference = any(fact.flags & INFERENCE for fact in look.facts)
         self._asks = is_any_inference or _is_below_autograd()
+        self._keys = keys_of_all(leaves) if self._asks else ()
         self._copied = look.sizes if look.nbytes else None
 
     def forget_guards(self) -> None:
@@ -378,4 +377,4 @@ class KnownCalls:
 
 def _parts_of(structure: Structure, row: Row) -> int:
     """What an entry counts for. A structure that is large for its leaves counts too."""
-    return _OWN_PARTS + len(row) + max(0, len(structure.encoded) // _PART_BYTES - len(row))
+    return _OWN_PARTS + len(row) + max(0, structure.parts - len(row))

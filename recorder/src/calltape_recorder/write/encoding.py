@@ -13,7 +13,6 @@ from calltape_recorder.bounds import (
     MAX_RANGE_BYTES,
 )
 from calltape_recorder.call import QueuedCall
-from calltape_recorder.capture.structures import Structure
 from calltape_recorder.remembered import Remembered
 from calltape_recorder.snapshot.buffers import data_of
 from calltape_recorder.snapshot.copies import joined, wait_for_copies
@@ -78,7 +77,6 @@ def has_many(data: Any, dtype: torch.dtype, least: int) -> bool:
 
 
 _NO_SCALARS = pack([])
-_PART_BYTES = 64  # of a structure
 _SMALL_BYTES = 16 * 1024  # of a call: to join them takes less than a checksum and a write for each
 
 
@@ -99,11 +97,11 @@ class Encoder:
 
     def __init__(self) -> None:
         self._leaves: Remembered[Any, EncodedLeaves] = Remembered(
-            MAX_LEAVES_KNOWN, lambda key, _: _parts_of(key[0], key[1])
+            MAX_LEAVES_KNOWN, lambda key, _: len(key[1]) + key[0].parts
         )
         self._alike: Remembered[tuple[Side | None, Side | None], _Alike] = Remembered(
             MAX_LEAVES_KNOWN,
-            lambda both, _: sum([_parts_of(one.structure, one.look.facts) for one in both if one]),
+            lambda both, _: sum([len(one.look.facts) + one.structure.parts for one in both if one]),
         )
         self._headers: Remembered[Any, bytes] = Remembered(
             MAX_HEADERS_KNOWN, lambda _, header: len(header) // 64
@@ -254,11 +252,6 @@ class Encoder:
             header = build_header({name: entries[name] for name in stored})
             self._headers.keep(key, header)
         return header
-
-
-def _parts_of(structure: Structure, facts: tuple[Facts, ...]) -> int:
-    """What it counts for that these are remembered: a structure may be large for its leaves."""
-    return len(facts) + len(structure.encoded) // _PART_BYTES
 
 
 def _encoded(
