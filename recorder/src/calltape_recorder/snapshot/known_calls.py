@@ -9,7 +9,7 @@ of a call takes one step in C++, with the guards that torch has for compiled cod
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any
 from weakref import ref
@@ -95,7 +95,7 @@ class Alike:
         # leaves are inference tensors. If the guards cannot tell, each leaf is asked.
         is_any_inference = any(fact.flags & INFERENCE for fact in look.facts)
         self._asks = is_any_inference or _is_below_autograd()
-        self._keys = keys_of_all(leaves) if self._asks else ()
+        self._keys: tuple[Hashable, ...] = keys_of_all(leaves) if self._asks else ()
         self._copied = look.sizes if look.nbytes else None
 
     def forget_guards(self) -> None:
