@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from calltape_recorder.bounds import FEWEST_BYTES_OF_ROW, MAX_ROWS_OF_GROWTH, MAX_TAILS
 from calltape_recorder.snapshot.buffers import mapped
 
+_SMALL = 64 * 1024  # bytes of rows
 _STEP = 1024 * 1024  # bytes compared or copied at once: the interpreter lock is held meanwhile
 
 
@@ -33,8 +34,10 @@ class Rows:
     __slots__ = ("_export", "address", "free", "memory", "width")
 
     def __init__(self, count: int, width: int) -> None:
-        # New memory comes page by page. To clear all of it would stop all other threads.
-        self.memory = memoryview(mapped(count * width))
+        # To map a little memory, and to free it, takes longer than to clear it. To clear much of
+        # it would stop all other threads: mapped memory comes page by page.
+        size = count * width
+        self.memory = memoryview(bytearray(size) if size <= _SMALL else mapped(size))
         # The memory cannot be moved while the export exists, so the address stays valid.
         self._export = ctypes.c_char.from_buffer(self.memory)
         self.address = ctypes.addressof(self._export)
