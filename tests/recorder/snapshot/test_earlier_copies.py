@@ -24,7 +24,7 @@ from tests.recorder.accounts import adds_up
 from tests.recorder.reading import read
 
 KIB = 1024
-SIZES = (8 * KIB, 300 * KIB)  # bytes of a copy by itself, and of one in a pooled buffer
+SIZES = (20 * KIB, 300 * KIB)  # bytes of a copy by itself, and of one in a pooled buffer
 
 
 class Cache(torch.nn.Module):
@@ -90,7 +90,7 @@ def test_what_was_changed_in_place_is_written_again(tmp_path: Path, nbytes: int)
 
 
 def test_the_same_memory_in_another_form_is_no_reference(tmp_path: Path) -> None:
-    model, path, x = Cache(), tmp_path / "a.tape", rows(4, 8 * KIB)
+    model, path, x = Cache(), tmp_path / "a.tape", rows(4, 20 * KIB)
     with record(model, path):
         model(x)
         model(x.view(2, -1))
@@ -141,7 +141,7 @@ def test_a_call_that_is_not_written_is_not_referred_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pause: bool
 ) -> None:
     """Each write may fail, of single calls and of batches."""
-    model, x = Cache(), rows(4, 8 * KIB)
+    model, x = Cache(), rows(4, 20 * KIB)
     for failing in range(8):
         path = tmp_path / f"{failing}.tape"
         recorder = record(model, path)
@@ -164,7 +164,7 @@ def test_a_call_that_is_not_written_is_not_referred_to(
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int32])  # of ints the range is kept
 def test_values_that_are_withheld_are_not_referred_to(tmp_path: Path, dtype: Any) -> None:
-    model, x = Cache(), (1000 * rows(4, 8 * KIB)).to(dtype)
+    model, x = Cache(), (1000 * rows(4, 20 * KIB)).to(dtype)
     with record(model, tmp_path / "a.tape", values={"*": "none", "outputs": "all"}):
         for _ in range(3):
             model(x)

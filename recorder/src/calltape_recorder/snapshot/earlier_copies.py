@@ -26,8 +26,8 @@ from calltape_recorder.snapshot.large_copies import source_of
 from calltape_recorder.snapshot.look import Look
 from calltape_recorder.threads import RLock
 
-FEWEST_BYTES = 4096
-"""A smaller leaf is copied: a reference to it takes about 50 bytes and some steps in Python."""
+FEWEST_BYTES = 16 * 1024
+"""A smaller leaf is copied and written: measured, to find it takes longer (docs/decisions/0080)."""
 
 _START = 64  # bytes
 
