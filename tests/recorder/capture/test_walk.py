@@ -393,6 +393,7 @@ def test_like_children_are_noted_as_each_by_itself(
     case: int, side: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     value = _lists()[case]
+    monkeypatch.setattr(walk, "_FEWEST_ALIKE", 4)
 
     def captured() -> Any:
         found = capture_inputs((value,), {}) if side == "inputs" else capture_output(value)
