@@ -1,5 +1,6 @@
-"""A small Llama behind HTTP at 80% of its capacity: latency and throughput with the recorder on,
-held against the same model without one, in the same server and the same minutes."""
+"""Models behind HTTP at 80% of their capacity: latency and throughput with the recorder on, held
+against the same model without one, in the same server and the same minutes. One is small, so that a
+call takes two milliseconds; one is of real size."""
 
 from __future__ import annotations
 
@@ -36,12 +37,21 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 _CLIENTS = 16
 _LOAD = 0.8
 _TOKENS = 3
-_REQUESTS = 80  # of one turn; half as many where less work was asked for
-_SECONDS = 80.0
 _ROUNDS = 4  # at least: every contender is once the first
 
 
-def _model() -> torch.nn.Module:
+@dataclass(frozen=True)
+class _Served:
+    """A model, how many requests a turn has (half as many where less work was asked for), and how
+    many seconds all turns take at least."""
+
+    name: str
+    make: Callable[[], torch.nn.Module]
+    requests: int
+    seconds: float
+
+
+def _llama() -> torch.nn.Module:
     """Large enough that the model, not Python around it, takes most of a request."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -60,16 +70,33 @@ def _model() -> torch.nn.Module:
     return model
 
 
+def _gpt2() -> torch.nn.Module:
+    """124 million parameters; a step takes tens of milliseconds on one core."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    model: torch.nn.Module = GPT2LMHeadModel(GPT2Config(eos_token_id=None)).eval()
+    return model
+
+
+_SERVED = (_Served("Llama", _llama, 80, 80.0), _Served("GPT-2 small", _gpt2, 40, 240.0))
+
+
+def _twin(model: torch.nn.Module) -> torch.nn.Module:
+    """The same model as another object, with the same weights."""
+    weights = [*model.parameters(), *model.buffers()]
+    return copy.deepcopy(model, {id(weight): weight for weight in weights})
+
+
 class _Server(http.server.ThreadingHTTPServer):
     """Serves a twin of one model per contender, one request at a time as an accelerator would."""
 
     daemon_threads = True
     request_queue_size = 64
 
-    def __init__(self, folder: Path, stack: contextlib.ExitStack) -> None:
+    def __init__(self, model: torch.nn.Module, folder: Path, stack: contextlib.ExitStack) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        model = _model()
-        self.models = {name: copy.deepcopy(model) for name in (OFF, *_OPTIONS)}
+        self.models = {name: _twin(model) for name in (OFF, *_OPTIONS)}
         self.recorders: dict[str, Recorder] = {
             name: stack.enter_context(
                 record(self.models[name], folder / f"{name.split()[0]}.tape", **options)
@@ -103,12 +130,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         """Says nothing."""
 
 
-def _serve(pipe: Connection, folder: str) -> None:
+def _serve(pipe: Connection, make: Callable[[], torch.nn.Module], folder: str) -> None:
     """The server's process: tells its port, serves until the pipe says otherwise, tells what each
     recorder counted."""
     torch.set_num_threads(1)
     with contextlib.ExitStack() as stack:
-        server = _Server(Path(folder), stack)
+        server = _Server(make(), Path(folder), stack)
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         pipe.send(server.server_address[1])
@@ -223,7 +250,7 @@ def _measure(clients: _Clients, seconds: float) -> tuple[list[float], dict[str, 
     return rates, turns
 
 
-def _row(name: str, rates: list[float], turns: dict[str, list[_Turn]]) -> Row:
+def _row(model: str, name: str, rates: list[float], turns: dict[str, list[_Turn]]) -> Row:
     def held(figure: Callable[[_Turn], float]) -> tuple[float, float, float]:
         """Medians of this contender and of no recorder, and of the ratios round by round."""
         ours, base = ([figure(turn) for turn in turns[which]] for which in (name, OFF))
@@ -235,7 +262,7 @@ def _row(name: str, rates: list[float], turns: dict[str, list[_Turn]]) -> Row:
     most, most_off, most_ratio = held(lambda turn: turn.rate)
     load = f"{_LOAD:.0%} of capacity ({statistics.median(rates):.0f} requests/s)"
     return Row(
-        f"Llama behind HTTP, {load}, {name}",
+        f"{model} behind HTTP, {load}, {name}",
         f"p50 {p50 * 1e3:.1f} ms, p99 {p99 * 1e3:.1f} ms, at most {most:.0f} requests/s",
         (
             f"p50 {p50_ratio:.2f} × {OFF} ({p50_off * 1e3:.1f} ms)",
@@ -246,19 +273,24 @@ def _row(name: str, rates: list[float], turns: dict[str, list[_Turn]]) -> Row:
 
 
 def rows(scale: float) -> Iterator[Row]:
-    """A row per way to record."""
+    """A row per model and way to record."""
+    for served in _SERVED:
+        yield from _rows_of(served, scale)
+
+
+def _rows_of(served: _Served, scale: float) -> Iterator[Row]:
     context = multiprocessing.get_context("spawn")
     pipe, theirs = context.Pipe()
     with tempfile.TemporaryDirectory() as folder:
-        process = context.Process(target=_serve, args=(theirs, folder), daemon=True)
+        process = context.Process(target=_serve, args=(theirs, served.make, folder), daemon=True)
         process.start()
         theirs.close()
-        clients = _Clients(pipe.recv(), _REQUESTS if scale >= 1 else _REQUESTS // 2)
-        rates, turns = _measure(clients, _SECONDS * scale)
+        requests = served.requests if scale >= 1 else served.requests // 2
+        rates, turns = _measure(_Clients(pipe.recv(), requests), served.seconds * scale)
         pipe.send("end")
         stats = pipe.recv()
         process.join()
     if stats[ALL].kept != stats[ALL].seen:
         raise RuntimeError(f"not all calls were kept, the ratio is of less work: {stats[ALL]}")
     for name in _OPTIONS:
-        yield _row(name, rates, turns)
+        yield _row(served.name, name, rates, turns)

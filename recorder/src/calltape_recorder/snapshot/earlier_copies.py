@@ -203,7 +203,7 @@ class EarlierCopies:
         if before is None or known is None:
             return None
         try:
-            copy = grown(known.piece, known.shape, address, fact.shape, size)
+            copy = grown(known.piece, known.shape, address, fact.shape, size, self._buffers)
         finally:
             if known.buffer is not None:
                 self._buffers.give_back(known.buffer)
