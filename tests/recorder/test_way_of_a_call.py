@@ -1,0 +1,51 @@
+"""How much a reader has to know to follow one call from the hook to the disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.recorder.processes import child
+
+MOST_FUNCTIONS, MOST_FILES = 88, 23  # lower them if they can be lower; decision 0081 has them
+
+
+def test_a_call_passes_few_functions(tmp_path: Path) -> None:
+    """Those of recorder and schema that run for a call in all threads, besides comprehensions."""
+    found = child(
+        """
+        passed, is_on = {}, []
+
+        def note(frame, event, argument):
+            code = frame.f_code
+            if is_on and event == "call" and "calltape_" in code.co_filename:
+                if not code.co_name.startswith("<"):
+                    name = getattr(code, "co_qualname", code.co_name)  # since Python 3.11
+                    passed[code.co_filename, name] = None
+
+        class Model(torch.nn.Module):
+            def forward(self, x, y):
+                return {"a": x + 1, "b": [x]}
+
+        threading.setprofile(note)
+        sys.setprofile(note)
+        model = Model()
+        with record(model, sys.argv[1]) as recorder:
+            for _ in range(5):
+                model(torch.ones(4, 8), y="hello")
+                recorder.flush()
+            is_on.append(True)
+            model(torch.ones(4, 8), y="hello")
+            time.sleep(0.5)
+            is_on.clear()
+            assert recorder.flush() and recorder.stats().kept == 6
+        for file, name in passed:
+            print(file.partition("calltape_")[2], name)
+        """,
+        str(tmp_path / "a.tape"),
+    ).split("\n")
+    functions = [line for line in found if ".py " in line]
+    files = {line.partition(" ")[0] for line in functions}
+    listed = f"{len(functions)} functions in {len(files)} files:\n" + "\n".join(functions)
+    assert functions[0].endswith("hooks.py _Before.__call__"), listed
+    assert any("TapeFile.write_at" in line for line in functions), listed
+    assert len(functions) <= MOST_FUNCTIONS and len(files) <= MOST_FILES, listed
