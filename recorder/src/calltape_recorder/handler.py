@@ -218,8 +218,16 @@ class CallHandler:
                 ):
                     same: Side | None = None if alike.look.nbytes else alike.look.side
                     call.outputs = same or copied(pipeline, call, recognized(alike, [result]))
+                elif call.chunks is None:
+                    side = call.outputs = self._side(pipeline, call, capture_output(result))
+                    alike = side.look.alike
+                    # One with attributes of its own has another structure.
+                    if alike is not None and type(result) is _Tensor and not result.__dict__:
+                        pipeline.known_calls.result = alike
                 else:
-                    self._outputs_of(pipeline, call, result)
+                    call.outputs = call.chunks.outputs(pipeline.structures)
+                    call.outputs_missing = call.chunks.missing()
+                    call.chunks = None
             except QueueFull:
                 call.outputs_missing = "queue_full"
             except BaseException as error:
@@ -342,20 +350,6 @@ class CallHandler:
         if not is_recorded:
             side.count_unkept(pipeline)
         return is_recorded
-
-    def _outputs_of(self, pipeline: Pipeline, call: Call, result: Any) -> None:
-        chunks = call.chunks
-        if chunks is not None:
-            call.outputs = chunks.outputs(pipeline.structures)
-            call.outputs_missing = chunks.missing()
-            call.chunks = None
-            return
-        captured = capture_output(result)
-        side = call.outputs = self._side(pipeline, call, captured)
-        alike: Alike | None = side.look.alike
-        # One with attributes of its own has another structure.
-        if alike is not None and type(result) is _Tensor and not result.__dict__:
-            pipeline.known_calls.result = alike
 
     def _side(
         self, pipeline: Pipeline, call: Call, captured: Capture, kept: Kept = Structure.kept

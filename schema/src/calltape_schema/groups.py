@@ -178,8 +178,13 @@ def _content(
         document = call.record.copy()
         for side in _SIDES:
             tree = document.get(side)
-            if tree is not None:
-                document[side] = placed.get(id(tree)) or _placed(tree, known, placed)
+            if tree is None:
+                continue
+            if id(tree) not in placed:  # with the positions of its parts among the shared ones
+                structure = known.setdefault(tree["structure"], len(known))
+                leaves = known.setdefault(tree["leaves"], len(known))
+                placed[id(tree)] = {**tree, "structure": structure, "leaves": leaves}
+            document[side] = placed[id(tree)]
         if size:
             document["blob"] = {"back": back, "size": size, "crc32": call.crc32}
             back -= BLOCK + size + padding(size)
@@ -200,18 +205,6 @@ def _content(
         offset += len(record)
     documents, size = _deflated(b"".join((shared, *records)), level)
     return pack([tape, crc32(table), bytes(table), crc32(documents), documents, size])
-
-
-def _placed(
-    tree: dict[str, Any], known: dict[bytes, int], placed: dict[int, dict[str, Any]]
-) -> dict[str, Any]:
-    """A tree with the positions of its structure and its leaves among the shared parts."""
-    found = placed[id(tree)] = {
-        **tree,
-        "structure": known.setdefault(tree["structure"], len(known)),
-        "leaves": known.setdefault(tree["leaves"], len(known)),
-    }
-    return found
 
 
 def _deflated(documents: bytes, level: int) -> tuple[bytes, int]:

@@ -87,7 +87,7 @@ class CallQueue:
     Attributes:
         is_full: whether so many calls wait that they would reach the byte bound even without
             tensors. Then the next call must not be recorded. The thread that takes calls out says
-            when there is room again, by :meth:`look_for_room`.
+            when there is room again, by :meth:`look`.
         wake: is set if the thread that takes calls out is to look at once.
         is_asleep: whether that thread sleeps until ``wake`` is set.
     """
@@ -103,9 +103,6 @@ class CallQueue:
 
     def __len__(self) -> int:
         return len(self._places) // _PLACES
-
-    def __bool__(self) -> bool:
-        return bool(self._places)
 
     def put(self, call: Call) -> None:
         """Adds an ended call. It takes no lock and makes no system call, unless the other thread
@@ -145,9 +142,10 @@ class CallQueue:
         inputs, outputs, own = take(), take(), take()
         return own if inputs is None else _unpacked(inputs, outputs, own)
 
-    def look_for_room(self) -> None:
-        """Finds out whether it is still full."""
+    def look(self) -> bool:
+        """Whether anything waits. Finds out whether it is still full, too."""
         self.is_full = len(self._places) >= self._most
+        return bool(self._places)
 
 
 def _shared(call: Call) -> tuple[Side, Side | None] | None:
@@ -289,9 +287,17 @@ class Writer:
         while True:
             self._turns += 1
             self._ledger.in_thread_ns = time.thread_time_ns()
-            self.queue.look_for_room()
-            self._act_each_second()
-            if self.queue:
+            now = time.monotonic()
+            if now - self._looked >= _LOOK_SECONDS:  # whether calls come or not
+                self._looked = now
+                try:
+                    self._each_second()
+                except Exception as error:
+                    self._notices.complain(
+                        "a check of the recording, made each second, failed", error
+                    )
+                self._notices.say_news()
+            if self.queue.look():
                 empty = 0
                 try:
                     self._write_batch()
@@ -301,26 +307,11 @@ class Writer:
                 return
             else:
                 empty += 1
-                self._wait(asleep=empty >= _IDLE_POLLS)
-
-    def _act_each_second(self) -> None:
-        """Calls ``each_second`` if a second has passed, whether calls come or not."""
-        now = time.monotonic()
-        if now - self._looked >= _LOOK_SECONDS:
-            self._looked = now
-            try:
-                self._each_second()
-            except Exception as error:
-                self._notices.complain("a check of the recording, made each second, failed", error)
-            self._notices.say_news()
-
-    def _wait(self, *, asleep: bool) -> None:
-        seconds = _LOOK_SECONDS if asleep else _POLL_SECONDS
-        self.queue.wake.clear()
-        self.queue.is_asleep = asleep
-        if not (self.queue or self._stopping):
-            self.queue.wake.wait(seconds)
-        self.queue.is_asleep = False
+                self.queue.wake.clear()
+                self.queue.is_asleep = empty >= _IDLE_POLLS
+                if not (self.queue.look() or self._stopping):
+                    self.queue.wake.wait(_LOOK_SECONDS if empty >= _IDLE_POLLS else _POLL_SECONDS)
+                self.queue.is_asleep = False
 
     def _write_batch(self) -> None:
         calls: list[QueuedCall] = []
