@@ -36,15 +36,6 @@ _Tensor = torch.Tensor
 _now = time.perf_counter_ns
 
 
-_SCALAR_BYTES = 64  # the rough memory of a captured Python value, which counts for the bound, too
-
-Kept = Callable[[Structure, list[Any]], list[Any]]
-"""A function that gives what the tape gets of the scalars of a call."""
-
-_NO_SCALARS: list[Any] = []
-_make = tuple.__new__  # makes a named tuple faster than its class does
-
-
 class _Traced(Exception):  # noqa: N818 - a signal between two functions, not an error
     """The call does not run the model: something traces it."""
 
@@ -247,9 +238,8 @@ class CallHandler:
             return
         begun = _now()
         try:
-            # What is withheld of the chunks is decided later, when they are one list.
             captured = capture_chunk(value)
-            chunks.add(captured.tokens, self._side(pipeline, call, captured, as_it_is))
+            chunks.add(captured.tokens, self._side(pipeline, call, captured, is_chunk=True))
         except QueueFull:
             chunks.reason = "queue_full"
         except BaseException as error:
@@ -352,12 +342,12 @@ class CallHandler:
         return is_recorded
 
     def _side(
-        self, pipeline: Pipeline, call: Call, captured: Capture, kept: Kept = Structure.kept
+        self, pipeline: Pipeline, call: Call, captured: Capture, *, is_chunk: bool = False
     ) -> Side:
         if function_modes():
             with torch._C.DisableTorchFunction():
-                return copied(pipeline, call, seen(pipeline, captured, kept))
-        return copied(pipeline, call, seen(pipeline, captured, kept))
+                return copied(pipeline, call, seen(pipeline, captured, is_chunk=is_chunk))
+        return copied(pipeline, call, seen(pipeline, captured, is_chunk=is_chunk))
 
 
 def _release_chunks(pipeline: Pipeline, call: Call) -> None:
@@ -378,6 +368,10 @@ def _message(error: BaseException) -> str:
 
 # One side of a call: what is known of it, and its copy. A call that looks like an earlier one takes
 # fewer steps.
+
+_SCALAR_BYTES = 64  # the rough memory of a captured Python value, which counts for the bound, too
+_NO_SCALARS: list[Any] = []
+_make = tuple.__new__  # makes a named tuple faster than its class does
 
 
 class QueueFull(Exception):  # noqa: N818 - a signal between two functions, not an error
@@ -445,19 +439,16 @@ def recognized(alike: Alike, leaves: list[Any]) -> Seen:
     return _make(Seen, (known.structure, leaves, _NO_SCALARS, known.row, known, alike))
 
 
-def seen(pipeline: Pipeline, captured: Capture, kept: Kept = Structure.kept) -> Seen:
-    """What is known of a side that a walk went over."""
+def seen(pipeline: Pipeline, captured: Capture, *, is_chunk: bool = False) -> Seen:
+    """What is known of a side that a walk went over. What is withheld of chunks is decided later,
+    when they are one list."""
     tokens, leaves, scalars = captured
     structure = pipeline.structures.of(tokens)
     sizes = row_of(leaves)
     known = pipeline.known_calls.of(structure, sizes)
-    if scalars:
-        scalars = kept(structure, scalars)
+    if scalars and not is_chunk:
+        scalars = structure.kept(scalars)
     return _make(Seen, (structure, leaves, scalars, sizes, known, None))
-
-
-def as_it_is(structure: Structure, scalars: list[Any]) -> list[Any]:
-    return scalars
 
 
 def copied(pipeline: Pipeline, call: Call, side: Seen) -> Side:

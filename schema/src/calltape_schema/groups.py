@@ -203,18 +203,12 @@ def _content(
         )
         table += _ENTRY.pack(call.number, call.inputs, offset, flags)
         offset += len(record)
-    documents, size = _deflated(b"".join((shared, *records)), level)
+    documents, size = b"".join((shared, *records)), 0  # a size if they are deflated
+    if level and len(documents) >= DEFLATE_FROM_BYTES:
+        packed = zlib.compress(documents, level)
+        if len(packed) < len(documents) <= len(packed) * MAX_INFLATION:
+            documents, size = packed, len(documents)
     return pack([tape, crc32(table), bytes(table), crc32(documents), documents, size])
-
-
-def _deflated(documents: bytes, level: int) -> tuple[bytes, int]:
-    """What stands in the group, and the size before; 0 if it is not deflated."""
-    if not level or len(documents) < DEFLATE_FROM_BYTES:
-        return documents, 0
-    packed = zlib.compress(documents, level)
-    if len(packed) >= len(documents) or len(packed) * MAX_INFLATION < len(documents):
-        return documents, 0
-    return packed, len(documents)
 
 
 def inflated(data: bytes, size: int, most: int, what: str) -> bytes:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal
 
 from calltape_recorder.bounds import (
     MAX_TOLD_STRUCTURES,
@@ -20,7 +20,7 @@ from calltape_recorder.bounds import (
     SHARE_CREDIT_NS,
 )
 from calltape_recorder.capture.structures import Structure
-from calltape_recorder.snapshot.call import Side
+from calltape_recorder.snapshot.call import QueuedCall, Side
 from calltape_recorder.snapshot.facts import Row, with_ints
 from calltape_recorder.snapshot.known_calls import KnownCalls
 from calltape_recorder.threads import Count, RLock, value_of
@@ -157,17 +157,6 @@ _UNLOCKED = ("policy", "paused", "max_calls", "max_seconds", "max_share")
 lock."""
 
 
-class Accounted(Protocol):
-    """What the accounts know of a call: the bytes that it reserved, what it cost the host, how long
-    it took, whether it was counted as kept or dropped, and why outputs are missing."""
-
-    nbytes: int
-    cost_ns: int
-    duration_ns: int | None
-    is_accounted: bool
-    outputs_missing: str | None
-
-
 _OUTPUTS_LOST = ("queue_full", "internal")
 
 
@@ -271,7 +260,7 @@ class Ledger:
         with self.lock:
             self.accepted -= 1
 
-    def reserve(self, call: Accounted, nbytes: int) -> bool:
+    def reserve(self, call: QueuedCall, nbytes: int) -> bool:
         """Reserves ``nbytes`` within the bound for a call; False if not so many are left."""
         with self.lock:
             total = self.bytes + nbytes
@@ -299,13 +288,13 @@ class Ledger:
         with self.lock:
             self.in_calls_ns += nanoseconds
 
-    def note(self, call: Accounted) -> None:
+    def note(self, call: QueuedCall) -> None:
         """Counts what a call cost and how long it took, once. A call that is held is counted before
         it is known what becomes of it."""
         with self.lock:
             self._note(call)
 
-    def _note(self, call: Accounted) -> None:
+    def _note(self, call: QueuedCall) -> None:
         if call.cost_ns and call.duration_ns is not None and self._share is not None:
             self._share.note(call.duration_ns)
         self.in_calls_ns, call.cost_ns = self.in_calls_ns + call.cost_ns, 0
@@ -318,7 +307,7 @@ class Ledger:
                 self._count(reason)
 
     def account(
-        self, calls: Iterable[Accounted], reason: str | None, *, written: bool = False
+        self, calls: Iterable[QueuedCall], reason: str | None, *, written: bool = False
     ) -> None:
         """Counts calls as whole in the file (None) or as dropped, each once, and frees what they
         reserved. ``written`` tells that they came as far as the writer."""
