@@ -367,15 +367,16 @@ class Writer:
             if calls:
                 self._write(calls, encoded)
             return
-        except Refusal as refusal:
-            self._refuse(calls, str(refusal))
-            return
         except Exception as error:
-            if len(calls) > 1 and isinstance(error, (OSError, TapeError)):
+            if len(calls) > 1 and isinstance(error, (Refusal, OSError, TapeError)):
                 self._write_singly(calls)
                 return
-            self._notices.complain(f"the tape {self._segments.first_path} cannot be written", error)
-            self._account(calls, _reason(error))
+            tape, reason = f"the tape {self._segments.first_path}", _reason(error)
+            if isinstance(error, Refusal):
+                self._notices.warn(f"the bound {reason} of {tape} is reached: calls are dropped")
+            else:
+                self._notices.complain(f"{tape} cannot be written", error)
+            self._account(calls, reason)
             return
         self.last_write_ns = time.time_ns()
         self._account(calls, None)
@@ -396,14 +397,6 @@ class Writer:
             alone, encoded = self._anew([call])
             if alone:
                 self._write(alone, encoded)
-
-    def _refuse(self, calls: list[QueuedCall], reason: str) -> None:
-        if len(calls) > 1:
-            self._write_singly(calls)
-            return
-        path = self._segments.first_path
-        self._notices.warn(f"the bound {reason} of the tape {path} is reached: calls are dropped")
-        self._account(calls, reason)
 
     def _account(self, calls: list[QueuedCall], dropped: str | None) -> None:
         """Counts calls as kept, or as dropped for a reason, and frees their memory."""
@@ -429,6 +422,8 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 def _reason(error: Exception) -> str:
     """For which reason calls are dropped that were not written."""
+    if isinstance(error, Refusal):
+        return str(error)
     if not isinstance(error, OSError):
         return "internal"
     return "disk_full" if error.errno in _NO_ROOM else "io"
