@@ -65,7 +65,7 @@ def interrupted_in(name: str, run: Any) -> int:
         "HookPair.matching", "HookPair.remove", "_run_before", "_run_after", "Pipeline._hand_over",
         "CallQueue.put", "UnkeptCounter.count", "Alike.has_memory_of", "Alike.is_like_single",
         "seen", "seen_inputs", "Seen.count_unkept", "CallHandler._count", "KnownCalls._new",
-        "CallHandler._side", "Admission.follow.<locals>.by_number", "_Sparse.gap",
+        "Admission.follow.<locals>.by_number", "_Sparse.gap",
         "EarlierCopies.find", "EarlierCopies.keep", "EarlierCopies._add", "EarlierCopies._drop",
         "Ledger.let_go", "Ledger.hold",
     ],

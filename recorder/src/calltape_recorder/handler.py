@@ -147,10 +147,8 @@ class CallHandler:
         """Counts the structure and sizes of a call that is not kept."""
         if is_tracing():
             raise _Traced
-        if function_modes():
-            with torch._C.DisableTorchFunction():
-                side = seen_inputs(pipeline, args, kwargs, None)
-        else:
+        # A mode such as `with torch.device(...)` intercepts even the read of a shape.
+        with torch._C.DisableTorchFunction():
             side = seen_inputs(pipeline, args, kwargs, None)
         side.count_unkept(pipeline)
 
@@ -164,8 +162,7 @@ class CallHandler:
                 pipeline.drop(call, "tracing")
                 return False
             if alike is None and function_modes():
-                # A mode such as `with torch.device(...)` intercepts even the read of a shape.
-                with torch._C.DisableTorchFunction():
+                with torch._C.DisableTorchFunction():  # see _count
                     is_recorded = self._inputs(pipeline, call, args, kwargs, kept, alike)
             else:
                 is_recorded = self._inputs(pipeline, call, args, kwargs, kept, alike)
@@ -210,7 +207,9 @@ class CallHandler:
                     same: Side | None = None if alike.look.nbytes else alike.look.side
                     call.outputs = same or copied(pipeline, call, recognized(alike, [result]))
                 elif call.chunks is None:
-                    side = call.outputs = self._side(pipeline, call, capture_output(result))
+                    captured = capture_output(result)
+                    with torch._C.DisableTorchFunction():
+                        side = call.outputs = copied(pipeline, call, seen(pipeline, captured))
                     alike = side.look.alike
                     # One with attributes of its own has another structure.
                     if alike is not None and type(result) is _Tensor and not result.__dict__:
@@ -239,7 +238,9 @@ class CallHandler:
         begun = _now()
         try:
             captured = capture_chunk(value)
-            chunks.add(captured.tokens, self._side(pipeline, call, captured, is_chunk=True))
+            with torch._C.DisableTorchFunction():
+                side = copied(pipeline, call, seen(pipeline, captured, is_chunk=True))
+            chunks.add(captured.tokens, side)
         except QueueFull:
             chunks.reason = "queue_full"
         except BaseException as error:
@@ -340,14 +341,6 @@ class CallHandler:
         if not is_recorded:
             side.count_unkept(pipeline)
         return is_recorded
-
-    def _side(
-        self, pipeline: Pipeline, call: Call, captured: Capture, *, is_chunk: bool = False
-    ) -> Side:
-        if function_modes():
-            with torch._C.DisableTorchFunction():
-                return copied(pipeline, call, seen(pipeline, captured, is_chunk=is_chunk))
-        return copied(pipeline, call, seen(pipeline, captured, is_chunk=is_chunk))
 
 
 def _release_chunks(pipeline: Pipeline, call: Call) -> None:
