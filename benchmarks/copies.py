@@ -17,8 +17,7 @@ import torch
 from benchmarks.report import Row
 from benchmarks.rounds import Samples, measure, processor_seconds
 from benchmarks.throughput import longest_stall
-from calltape_recorder.snapshot.buffers import Buffer
-from calltape_recorder.snapshot.large_copies import copy_all
+from calltape_recorder.snapshot.buffers import Buffer, copy_all
 from calltape_schema.packing import crc32
 
 __all__ = ["rows"]

@@ -15,7 +15,7 @@ import torch
 
 from calltape_recorder import FlightRecorder, Novelty, Rate, Recorder, pipeline, record
 from calltape_recorder.keep.ledger import Stats
-from calltape_recorder.snapshot import large_copies
+from calltape_recorder.snapshot import buffers as pool
 from calltape_schema import inputs_table
 from calltape_schema.inputs_table import InputsTable
 from tests.recorder.appearance import appearance_of
@@ -83,7 +83,7 @@ def caches(recorder: Recorder) -> dict[str, int]:
         "novelty patterns": novelty._patterns,
         "known calls": len(mine.known_calls),
         "classes": len(recorder.classes),
-        "array types": len(large_copies._array_types),
+        "array types": len(pool._array_types),
         "structures of rows": len(inputs_table.lengths_in._recent._known),  # type: ignore[attr-defined]
         "known calls that wait": mine.known_calls.forgotten,
         "kinds": len(table.kinds),

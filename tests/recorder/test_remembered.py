@@ -7,8 +7,7 @@ from pathlib import Path
 import torch
 
 from calltape_recorder import record
-from calltape_recorder.bounds import MAX_REMEMBERED_PARTS
-from calltape_recorder.remembered import Remembered
+from calltape_recorder.bounds import MAX_REMEMBERED_PARTS, Remembered
 from tests.recorder.models import Echo
 
 

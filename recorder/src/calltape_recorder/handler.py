@@ -9,31 +9,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from calltape_recorder.bounds import MAX_ERROR_CHARACTERS, MAX_UNHELD_ERROR_CHARACTERS
-from calltape_recorder.call import Call
+from calltape_recorder.capture.contexts import dispatch_modes, function_modes, is_tracing
 from calltape_recorder.capture.names import type_name
 from calltape_recorder.capture.structures import Structure
-from calltape_recorder.capture.walk import Capture, capture_output
-from calltape_recorder.host.compilers import dispatch_modes, is_tracing
+from calltape_recorder.capture.walk import Capture, capture_inputs, capture_output
 from calltape_recorder.keep.policies import EVIDENCE, Admission, CallView
 from calltape_recorder.pipeline import Pipeline
-from calltape_recorder.sides import (
-    Kept,
-    QueueFull,
-    as_it_is,
-    copied,
-    recognized,
-    seen,
-    seen_inputs,
-)
-from calltape_recorder.snapshot.chunks import capture_chunk
-from calltape_recorder.snapshot.copies import release
-from calltape_recorder.snapshot.known_calls import Alike
-from calltape_recorder.snapshot.side import Side
+from calltape_recorder.snapshot.call import Call, Side, capture_chunk
+from calltape_recorder.snapshot.copies import copy_leaves, joined_bytes, release
+from calltape_recorder.snapshot.earlier_copies import FEWEST_BYTES, Origin
+from calltape_recorder.snapshot.facts import Row, row_of, with_ints
+from calltape_recorder.snapshot.known_calls import Alike, Known
+from calltape_recorder.snapshot.look import Look, look_at
 from calltape_recorder.threads import get_ident, is_interrupt
 from calltape_schema.objects import name_of
 from calltape_schema.privacy import length_of_text
@@ -42,7 +34,6 @@ _MEASURED = 17  # of so many calls that are not recorded, one is measured: a pri
 
 _Tensor = torch.Tensor
 _now = time.perf_counter_ns
-_function_modes = torch._C._len_torch_function_stack
 
 
 class _Traced(Exception):  # noqa: N818 - a signal between two functions, not an error
@@ -115,7 +106,7 @@ class CallHandler:
             # The dispatch keys of the thread are a part of a look, and this one was learned from a
             # call that was not traced. So without a mode, a call like it is not traced either.
             if alike is not None and (
-                dispatch_modes() or _function_modes() or not alike.is_of_call(args, kwargs)
+                dispatch_modes() or function_modes() or not alike.is_of_call(args, kwargs)
             ):
                 alike = None
             if kept is False and not admission.holds:
@@ -156,10 +147,8 @@ class CallHandler:
         """Counts the structure and sizes of a call that is not kept."""
         if is_tracing():
             raise _Traced
-        if _function_modes():
-            with torch._C.DisableTorchFunction():
-                side = seen_inputs(pipeline, args, kwargs, None)
-        else:
+        # A mode such as `with torch.device(...)` intercepts even the read of a shape.
+        with torch._C.DisableTorchFunction():
             side = seen_inputs(pipeline, args, kwargs, None)
         side.count_unkept(pipeline)
 
@@ -172,9 +161,8 @@ class CallHandler:
             if alike is None and is_tracing():
                 pipeline.drop(call, "tracing")
                 return False
-            if alike is None and _function_modes():
-                # A mode such as `with torch.device(...)` intercepts even the read of a shape.
-                with torch._C.DisableTorchFunction():
+            if alike is None and function_modes():
+                with torch._C.DisableTorchFunction():  # see _count
                     is_recorded = self._inputs(pipeline, call, args, kwargs, kept, alike)
             else:
                 is_recorded = self._inputs(pipeline, call, args, kwargs, kept, alike)
@@ -203,10 +191,8 @@ class CallHandler:
         pipeline = self._home(call)
         if pipeline is None:
             return
-        if (
-            call.outputs_missing is not None
-        ):  # it returned a coroutine or generator that had not run
-            pass
+        if call.outputs_missing is not None:
+            pass  # it returned a coroutine or generator that had not run
         elif not self._outputs:
             call.outputs_missing = "policy"
         else:
@@ -215,13 +201,23 @@ class CallHandler:
                 if (
                     alike is not None
                     and call.chunks is None
-                    and not _function_modes()
+                    and not function_modes()
                     and alike.is_like_single(result)
                 ):
                     same: Side | None = None if alike.look.nbytes else alike.look.side
                     call.outputs = same or copied(pipeline, call, recognized(alike, [result]))
+                elif call.chunks is None:
+                    captured = capture_output(result)
+                    with torch._C.DisableTorchFunction():
+                        side = call.outputs = copied(pipeline, call, seen(pipeline, captured))
+                    alike = side.look.alike
+                    # One with attributes of its own has another structure.
+                    if alike is not None and type(result) is _Tensor and not result.__dict__:
+                        pipeline.known_calls.result = alike
                 else:
-                    self._outputs_of(pipeline, call, result)
+                    call.outputs = call.chunks.outputs(pipeline.structures)
+                    call.outputs_missing = call.chunks.missing()
+                    call.chunks = None
             except QueueFull:
                 call.outputs_missing = "queue_full"
             except BaseException as error:
@@ -241,9 +237,10 @@ class CallHandler:
             return
         begun = _now()
         try:
-            # What is withheld of the chunks is decided later, when they are one list.
             captured = capture_chunk(value)
-            chunks.add(captured.tokens, self._side(pipeline, call, captured, as_it_is))
+            with torch._C.DisableTorchFunction():
+                side = copied(pipeline, call, seen(pipeline, captured, is_chunk=True))
+            chunks.add(captured.tokens, side)
         except QueueFull:
             chunks.reason = "queue_full"
         except BaseException as error:
@@ -345,28 +342,6 @@ class CallHandler:
             side.count_unkept(pipeline)
         return is_recorded
 
-    def _outputs_of(self, pipeline: Pipeline, call: Call, result: Any) -> None:
-        chunks = call.chunks
-        if chunks is not None:
-            call.outputs = chunks.outputs(pipeline.structures)
-            call.outputs_missing = chunks.missing()
-            call.chunks = None
-            return
-        captured = capture_output(result)
-        side = call.outputs = self._side(pipeline, call, captured)
-        alike: Alike | None = side.look.alike
-        # One with attributes of its own has another structure.
-        if alike is not None and type(result) is _Tensor and not result.__dict__:
-            pipeline.known_calls.result = alike
-
-    def _side(
-        self, pipeline: Pipeline, call: Call, captured: Capture, kept: Kept = Structure.kept
-    ) -> Side:
-        if _function_modes():
-            with torch._C.DisableTorchFunction():
-                return copied(pipeline, call, seen(pipeline, captured, kept))
-        return copied(pipeline, call, seen(pipeline, captured, kept))
-
 
 def _release_chunks(pipeline: Pipeline, call: Call) -> None:
     chunks, call.chunks = call.chunks, None
@@ -382,3 +357,154 @@ def _message(error: BaseException) -> str:
         if is_interrupt(broken):
             raise
         return f"(its text raised {name_of(type(broken))})"
+
+
+# One side of a call: what is known of it, and its copy. A call that looks like an earlier one takes
+# fewer steps.
+
+_SCALAR_BYTES = 64  # the rough memory of a captured Python value, which counts for the bound, too
+_NO_SCALARS: list[Any] = []
+_make = tuple.__new__  # makes a named tuple faster than its class does
+
+
+class QueueFull(Exception):  # noqa: N818 - a signal between two functions, not an error
+    """The call does not fit into the memory that the queue may use."""
+
+
+class Seen(NamedTuple):
+    """One side of a call before anything of it is copied.
+
+    Attributes:
+        structure: of it.
+        leaves: its tensors and arrays.
+        scalars: what the tape gets of its scalars.
+        sizes: the row of its leaves, without scalars.
+        known: what is known of sides with the same structure, dtypes and shapes.
+        alike: has recognized the leaves, or None.
+    """
+
+    structure: Structure
+    leaves: list[Any]
+    scalars: list[Any]
+    sizes: Row
+    known: Known | None
+    alike: Alike | None = None
+
+    @property
+    def row(self) -> Row:
+        """See :data:`Row`."""
+        return with_ints(self.sizes, self.structure.numbers(self.scalars))
+
+    def count_unkept(self, pipeline: Pipeline) -> None:
+        """Counts it as the inputs of a call that is not on the tape."""
+        if self.known is not None and not self.scalars and self.structure.core is None:
+            next(self.known.calls)
+        else:
+            pipeline.unkept.count(self.structure, self.row)
+
+
+def seen_inputs(
+    pipeline: Pipeline, args: tuple[Any, ...], kwargs: dict[str, Any], alike: Alike | None
+) -> Seen:
+    """What is known of the inputs of a call. ``alike`` has recognized them, or is None."""
+    if alike is not None:
+        return recognized(alike, [*args, *kwargs.values()])
+    side = seen(pipeline, capture_inputs(args, kwargs, pipeline.module_names))
+    known, leaves, known_calls = side.known, side.leaves, pipeline.known_calls
+    in_a_row, known_calls.latest = known is known_calls.latest, known
+    is_flat = len(leaves) == len(args) + len(kwargs) and not side.scalars
+    if known is not None and leaves and is_flat:
+        alike = known.alike
+        if alike is not None and not alike.recognizes(leaves, in_a_row=in_a_row):
+            alike = None
+        if alike is None and known.met_again():
+            look = look_at(leaves, side.structure.wanted)
+            alike = known.learn(leaves, look, in_a_row=in_a_row)
+        if alike is not None and alike.learn_call(args, kwargs, leaves):
+            known_calls.call = alike
+        return side._replace(alike=alike)  # so that the leaves are not compared once more
+    return side
+
+
+def recognized(alike: Alike, leaves: list[Any]) -> Seen:
+    """What is known of a side whose leaves look like these."""
+    known = alike.known
+    return _make(Seen, (known.structure, leaves, _NO_SCALARS, known.row, known, alike))
+
+
+def seen(pipeline: Pipeline, captured: Capture, *, is_chunk: bool = False) -> Seen:
+    """What is known of a side that a walk went over. What is withheld of chunks is decided later,
+    when they are one list."""
+    tokens, leaves, scalars = captured
+    structure = pipeline.structures.of(tokens)
+    sizes = row_of(leaves)
+    known = pipeline.known_calls.of(structure, sizes)
+    if scalars and not is_chunk:
+        scalars = structure.kept(scalars)
+    return _make(Seen, (structure, leaves, scalars, sizes, known, None))
+
+
+def copied(pipeline: Pipeline, call: Call, side: Seen) -> Side:
+    """The copy of one side.
+
+    Raises:
+        QueueFull: the bytes do not fit into the memory that the queue may use.
+    """
+    structure, leaves, scalars, _, known, alike = side
+    if known is not None and not leaves and not scalars:
+        return known.side_without_leaves()
+    if alike is None and known is not None:
+        alike = known.alike
+        if alike is not None and not alike.is_like(leaves):
+            alike = None
+    if alike is not None and alike.has_memory_of(leaves):
+        look = alike.look
+        same: Side | None = look.side  # read once: another thread may forget it
+        if same is not None and not look.nbytes and not scalars:
+            return same
+    else:
+        look = look_at(leaves, structure.wanted)
+        if leaves and known is not None:
+            known.learn(leaves, look)
+    nbytes = look.nbytes
+    if scalars:
+        nbytes += _SCALAR_BYTES * len(scalars)
+        nbytes += sum([len(value) for value in scalars if type(value) in (str, bytes)])
+    if look.nbytes >= FEWEST_BYTES and structure.wanted:
+        pieces, origins = _large(pipeline, call, leaves, look, nbytes)
+        return Side(structure, scalars, look, pieces, structure.wanted, origins)
+    if nbytes and not pipeline.ledger.reserve(call, nbytes):
+        _make_room(pipeline, call, nbytes)
+    if look.side is not None:
+        few = joined_bytes(leaves, look)
+        return Side(structure, scalars, look, (), structure.wanted, joined=few)
+    pieces = copy_leaves(leaves, look, pipeline.buffers)
+    return Side(structure, scalars, look, pieces, structure.wanted)
+
+
+def _large(
+    pipeline: Pipeline, call: Call, leaves: list[Any], look: Look, nbytes: int
+) -> tuple[list[Any], list[Origin | None]]:
+    """Copies of leaves, and where their bytes are on the tape. What an earlier call has is not
+    copied again. Its bytes count for this call too, which may be the last to hold them.
+
+    Raises:
+        QueueFull: the bytes do not fit into the memory that the queue may use.
+    """
+    earlier = pipeline.earlier_copies
+    if not pipeline.ledger.reserve(call, nbytes):
+        _make_room(pipeline, call, nbytes)
+    found = earlier.find(leaves, look)
+    pieces = copy_leaves(leaves, look, pipeline.buffers, found)
+    return pieces, earlier.keep(leaves, look, pieces, found)
+
+
+def _make_room(pipeline: Pipeline, call: Call, nbytes: int) -> None:
+    """Reserves memory for a call in the place of what is remembered of earlier calls.
+
+    Raises:
+        QueueFull: that is not enough.
+    """
+    pipeline.earlier_copies.clear()
+    if not pipeline.ledger.reserve(call, nbytes):
+        raise QueueFull

@@ -13,15 +13,22 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from calltape_recorder.bounds import MAX_REMEMBER_SECONDS, REMEMBER_SECONDS
-from calltape_recorder.call import Call, QueuedCall
 from calltape_recorder.capture.names import ModuleNames
 from calltape_recorder.capture.structures import Structure, Structures
 from calltape_recorder.capture.withholding import Withholding, strange_patterns, unmatched_words
 from calltape_recorder.host.target import describe_producer, rank_now
-from calltape_recorder.keep.ledger import Ledger, State, Stats
-from calltape_recorder.keep.policies import Admission, Answer, CallView, Every, Rate, start_over
-from calltape_recorder.keep.unkept import UnkeptCounter
+from calltape_recorder.keep.ledger import Ledger, State, Stats, UnkeptCounter
+from calltape_recorder.keep.policies import (
+    Admission,
+    Answer,
+    CallView,
+    Every,
+    HeldCalls,
+    Rate,
+    start_over,
+)
 from calltape_recorder.options import Options
+from calltape_recorder.snapshot.call import Call, QueuedCall
 from calltape_recorder.snapshot.copies import release
 from calltape_recorder.snapshot.device_copies import HostMemory
 from calltape_recorder.snapshot.earlier_copies import EarlierCopies
@@ -29,7 +36,6 @@ from calltape_recorder.snapshot.known_calls import KnownCalls
 from calltape_recorder.threads import HasLock
 from calltape_recorder.write.encoding import Encoder
 from calltape_recorder.write.notices import BEGINNING, AccountNews, Notices
-from calltape_recorder.write.queue import HeldCalls
 from calltape_recorder.write.segments import Segments
 from calltape_recorder.write.write_ahead import WriteAhead
 from calltape_recorder.write.writer import Writer

@@ -178,8 +178,13 @@ def _content(
         document = call.record.copy()
         for side in _SIDES:
             tree = document.get(side)
-            if tree is not None:
-                document[side] = placed.get(id(tree)) or _placed(tree, known, placed)
+            if tree is None:
+                continue
+            if id(tree) not in placed:  # with the positions of its parts among the shared ones
+                structure = known.setdefault(tree["structure"], len(known))
+                leaves = known.setdefault(tree["leaves"], len(known))
+                placed[id(tree)] = {**tree, "structure": structure, "leaves": leaves}
+            document[side] = placed[id(tree)]
         if size:
             document["blob"] = {"back": back, "size": size, "crc32": call.crc32}
             back -= BLOCK + size + padding(size)
@@ -198,30 +203,12 @@ def _content(
         )
         table += _ENTRY.pack(call.number, call.inputs, offset, flags)
         offset += len(record)
-    documents, size = _deflated(b"".join((shared, *records)), level)
+    documents, size = b"".join((shared, *records)), 0  # a size if they are deflated
+    if level and len(documents) >= DEFLATE_FROM_BYTES:
+        packed = zlib.compress(documents, level)
+        if len(packed) < len(documents) <= len(packed) * MAX_INFLATION:
+            documents, size = packed, len(documents)
     return pack([tape, crc32(table), bytes(table), crc32(documents), documents, size])
-
-
-def _placed(
-    tree: dict[str, Any], known: dict[bytes, int], placed: dict[int, dict[str, Any]]
-) -> dict[str, Any]:
-    """A tree with the positions of its structure and its leaves among the shared parts."""
-    found = placed[id(tree)] = {
-        **tree,
-        "structure": known.setdefault(tree["structure"], len(known)),
-        "leaves": known.setdefault(tree["leaves"], len(known)),
-    }
-    return found
-
-
-def _deflated(documents: bytes, level: int) -> tuple[bytes, int]:
-    """What stands in the group, and the size before; 0 if it is not deflated."""
-    if not level or len(documents) < DEFLATE_FROM_BYTES:
-        return documents, 0
-    packed = zlib.compress(documents, level)
-    if len(packed) >= len(documents) or len(packed) * MAX_INFLATION < len(documents):
-        return documents, 0
-    return packed, len(documents)
 
 
 def inflated(data: bytes, size: int, most: int, what: str) -> bytes:

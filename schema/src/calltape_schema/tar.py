@@ -54,15 +54,11 @@ def padding(size: int) -> int:
     return -size % BLOCK
 
 
-def blob_name(call: int) -> str:
-    """The name of the tensors of a call."""
-    return f"blobs/{call:08d}.safetensors"
+blob_name: Callable[[int], str] = "blobs/{:08d}.safetensors".format
+"""The name of the tensors of a call."""
 
-
-def group_name(call: int) -> str:
-    """The name of a group of records of which this is the first call."""
-    return f"records/{call:08d}.msgpack"
-
+group_name: Callable[[int], str] = "records/{:08d}.msgpack".format
+"""The name of a group of records of which this is the first call."""
 
 # At most 19 digits, as a 63-bit count has. Each number has one spelling: "000000001" would be a
 # second member for call 1. A scan asks for each of millions of members: no function is around it.

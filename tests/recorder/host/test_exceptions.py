@@ -98,7 +98,7 @@ def test_trouble_in_the_recorder_is_counted_and_said_once(
 
     model = Add()
     with record(model, tmp_path / "t.tape") as recorder:
-        monkeypatch.setattr("calltape_recorder.sides.look_at", broken)
+        monkeypatch.setattr("calltape_recorder.handler.look_at", broken)
         for _ in range(3):
             assert model(torch.ones(1), torch.ones(1)).item() == 2
         monkeypatch.undo()
@@ -123,7 +123,7 @@ def test_an_interrupt_within_the_recorder_passes_and_is_counted(
 
     model = Add()
     with record(model, tmp_path / "t.tape") as recorder:
-        monkeypatch.setattr("calltape_recorder.sides.look_at", interrupted)
+        monkeypatch.setattr("calltape_recorder.handler.look_at", interrupted)
         with pytest.raises(KeyboardInterrupt):
             model(torch.ones(1), torch.ones(1))
         monkeypatch.undo()

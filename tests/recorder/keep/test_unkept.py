@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from calltape_recorder import First, Rate, Recorder, record
 from calltape_recorder.capture.structures import Structure
-from calltape_recorder.keep import unkept
-from calltape_recorder.keep.unkept import UnkeptCounter
+from calltape_recorder.keep import ledger
+from calltape_recorder.keep.ledger import UnkeptCounter
 from calltape_recorder.snapshot import known_calls
 from calltape_recorder.snapshot.known_calls import KnownCalls
 from calltape_recorder.threads import value_of
@@ -98,7 +98,7 @@ def test_calls_while_it_is_paused_widen_no_range(tmp_path: Path) -> None:
 
 
 def test_many_sizes_are_summed_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unkept, "MAX_WAITING_ROWS", 16)
+    monkeypatch.setattr(ledger, "MAX_WAITING_ROWS", 16)
     model = Echo()
     with record(model, tmp_path / "t.tape", keep=First(0)):
         for n in range(500):
@@ -165,7 +165,7 @@ def test_counters_given_back_are_added() -> None:
 
 
 def test_from_many_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unkept, "MAX_WAITING_ROWS", 4)
+    monkeypatch.setattr(ledger, "MAX_WAITING_ROWS", 4)
     counter, one = new_counter(), structure(1)
     done = threading.Event()
 

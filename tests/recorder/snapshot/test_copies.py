@@ -14,8 +14,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from calltape_recorder.snapshot import buffers as pool
 from calltape_recorder.snapshot import copies as copying
-from calltape_recorder.snapshot import large_copies
 from calltape_recorder.snapshot.buffers import Buffers, data_of
 from calltape_recorder.snapshot.copies import copy_leaves, joined, release
 from calltape_recorder.snapshot.device_copies import HostMemory
@@ -66,13 +66,13 @@ def test_a_copy_that_fails_gives_its_buffer_back(monkeypatch: pytest.MonkeyPatch
 
 # --- large sides ------------------------------------------------------------------------------
 
-MOST = large_copies._MOST_ELEMENTS * 8
+MOST = pool._MOST_ELEMENTS * 8
 
 
 def pieces_of(tensors: list[torch.Tensor]) -> int:
     sources = [(tensor.data_ptr(), tensor.nbytes) for tensor in tensors]
     buffer = Buffers(256 * MIB).acquire(sum(size for _, size in sources))
-    return len(large_copies._pieces(sources, buffer)[0])
+    return len(pool._pieces(sources, buffer)[0])
 
 
 @pytest.mark.parametrize("size", [8 * MIB, MOST, MOST + 8, 5 * MIB + 4, 5 * MIB + 2, 5 * MIB + 1])
@@ -92,7 +92,7 @@ def test_bits_that_are_no_numbers_stay_as_they_are() -> None:
 
 def test_no_piece_is_large_enough_for_several_threads() -> None:
     assert pieces_of([torch.randn(MIB)]) == -(-4 * MIB // MOST)
-    copied, originals = large_copies._pieces(
+    copied, originals = pool._pieces(
         [(_large.data_ptr(), _large.nbytes)], Buffers(256 * MIB).acquire(_large.nbytes)
     )
     assert all(piece.numel() < 32768 for piece in [*copied, *originals])
@@ -161,7 +161,7 @@ def test_other_threads_run_during_a_large_copy() -> None:
     leaves, buffers = [torch.randn(32 * MIB)], Buffers(256 * MIB)
     release(copies(leaves, buffers), buffers)
     before, during = threading.Event(), threading.Event()
-    real = large_copies._copy_pieces
+    real = pool._copy_pieces
 
     def copy(*args: Any) -> None:
         before.set()
@@ -175,7 +175,7 @@ def test_other_threads_run_during_a_large_copy() -> None:
         seen.append(not during.is_set())
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(large_copies, "_copy_pieces", copy)
+        patch.setattr(pool, "_copy_pieces", copy)
         for _ in range(20):
             before.clear()
             during.clear()

@@ -1,7 +1,7 @@
-"""The context of a call: ``torch.autocast``, the grad and inference modes of its thread, and the
-default dtype of torch.
+"""What the thread of a call is in: its context, and whether something traces it.
 
-It stands first among the tokens of the inputs, so that calls in different contexts have different
+The context is ``torch.autocast``, the grad and inference modes, and the default dtype of torch. It
+stands first among the tokens of the inputs, so that calls in different contexts have different
 structures: whatever tells structures apart (counters, policies, repeats) tells these apart as well.
 """
 
@@ -12,6 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+
+_C: Any = torch._C
 
 Context = tuple[Any, ...]
 """``("inputs", grad, inference, ((device, dtype), ...))``, and the default dtype if it is not
@@ -81,3 +83,34 @@ def _is_on(device: str) -> bool:
         return torch.is_autocast_enabled(device)
     except (RuntimeError, ValueError):  # this version of torch has no autocast for it
         return False
+
+
+# Calls that do not run the model: something traces them.
+
+function_modes: Callable[[], int] = _C._len_torch_function_stack
+"""How many modes are active that torch's functions ask."""
+dispatch_modes: Callable[[], int] = _C._len_torch_dispatch_stack
+"""How many modes are active that operators ask."""
+_jit_state = _C._get_tracing_state
+_functorch_level = getattr(_C._functorch, "peek_interpreter_stack", None)
+_tracing_keys = tuple(
+    getattr(_C._TorchDispatchModeKey, name)
+    for name in ("FAKE", "PROXY", "FUNCTIONAL")
+    if hasattr(_C._TorchDispatchModeKey, name)
+)
+
+
+def is_tracing() -> bool:
+    """Whether this call runs with tracers in place of tensors: export, fake tensors, make_fx, jit,
+    vmap.
+
+    All that is asked here belongs to this thread. ``torch.compiler.is_compiling()`` does not: while
+    one thread compiles, it is true in all threads, and the others go on serving.
+    """
+    if _jit_state() is not None:
+        return True
+    if _functorch_level is not None and _functorch_level() is not None:
+        return True
+    return dispatch_modes() > 0 and any(
+        _C._get_dispatch_mode(key) is not None for key in _tracing_keys
+    )

@@ -6,11 +6,10 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from calltape_recorder.bounds import MAX_NAME_CHARACTERS, MAX_STRUCTURES
+from calltape_recorder.bounds import MAX_NAME_CHARACTERS, MAX_STRUCTURES, Remembered
 from calltape_recorder.capture.contexts import context_document
 from calltape_recorder.capture.names import MODULE, Core, DataKeys, End, PlacedDict, type_name
 from calltape_recorder.capture.withholding import Degree, Withholding, data_lists
-from calltape_recorder.remembered import Remembered
 from calltape_recorder.threads import RLock
 from calltape_schema.cache_classes import is_cache
 from calltape_schema.objects import NESTED_TENSOR, class_attribute, namespace_of

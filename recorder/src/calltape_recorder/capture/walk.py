@@ -234,7 +234,9 @@ def _sequence(kind: str, typed: bool = False) -> Visitor:
             if typed:
                 _beside(walk, value)
             walk.tokens.append((kind, len(children), type(value) if typed else None))
-            _children(walk, value, children[_alike(walk, children) :])
+            if len(children) >= _FEWEST_ALIKE and not walk.context:
+                children = children[_alike(walk, children) :]
+            _children(walk, value, children)
 
     base: Any = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}.get(kind)
     return visitor
@@ -257,8 +259,6 @@ def _alike(walk: Walk, children: tuple[Any, ...]) -> int:
         read so.
     """
     count = len(children)
-    if count < _FEWEST_ALIKE or walk.context:
-        return 0
     cls = type(children[0])
     room = walk.room()
     rows = _rows_of(cls, children, room)
@@ -347,7 +347,9 @@ def _parts(kind: str) -> Visitor:
     return visitor
 
 
-def _mapping(walk: Walk, value: Any, held: dict[Any, Any], cls: type | None) -> None:
+def _mapping(walk: Walk, value: Any, inner: dict[Any, Any] | None = None) -> None:
+    """Notes a dict, or an object whose dict is ``inner``."""
+    held: dict[Any, Any] = value if inner is None else inner
     # To look at a million keys would take half a second.
     if dict.__len__(held) > walk.room():
         _note_too_long(walk, value)
@@ -363,9 +365,11 @@ def _mapping(walk: Walk, value: Any, held: dict[Any, Any], cls: type | None) -> 
                 return
             break
     if _enter(walk, value, len(items)):
+        cls = None if type(value) is dict else type(value)
         if cls is not None:
             _beside(walk, value, ("data",) if issubclass(cls, UserDict) else ())
-        walk.tokens.append(("dict", tuple(key_token(key) for key, _ in items), cls))
+        keys = tuple([key if type(key) is str else key_token(key) for key, _ in items])
+        walk.tokens.append(("dict", keys, cls))
         _children(walk, value, [child for _, child in items])
 
 
@@ -382,21 +386,13 @@ def _with_names(items: list[tuple[Any, Any]], names: ModuleNames) -> list[tuple[
     ]
 
 
-def _dict(walk: Walk, value: dict[Any, Any]) -> None:
-    _mapping(walk, value, value, None)
-
-
-def _dict_subclass(walk: Walk, value: Any) -> None:
-    _mapping(walk, value, value, type(value))
-
-
 def _wrapper(walk: Walk, value: Any) -> None:
     """Describes a ``UserDict``, a ``UserList`` or a view of a dict by what it holds."""
     held = held_by(value)
     if held is None:
         opaque(walk, value, "it holds no plain dict or list")
     elif issubclass(type(held), dict):
-        _mapping(walk, value, held, type(value))
+        _mapping(walk, value, held)
     else:
         children = tuple(list.__iter__(held))
         if _enter(walk, value, len(children)):
@@ -533,7 +529,7 @@ _plain_visitors: dict[type, Visitor] = {
     tuple: _sequence("tuple"),
     set: _sequence("set"),
     frozenset: _sequence("frozenset"),
-    dict: _dict,
+    dict: _mapping,
     torch.Size: _sequence("size"),
     slice: _parts("slice"),
     range: _parts("range"),
@@ -563,7 +559,7 @@ _by_base: tuple[tuple[type, Visitor], ...] = (
     (type, class_itself),
 )
 _by_container: tuple[tuple[type, Visitor], ...] = (
-    (dict, _dict_subclass),
+    (dict, _mapping),
     (UserDict, _wrapper),
     (UserList, _wrapper),
     (list, _sequence("list", typed=True)),
@@ -581,7 +577,7 @@ def _visitor_of(value: Any) -> Visitor:
     if cls in SUPPORTED_NODES and not is_cache(cls) and not is_record(cls):
         # This is not remembered, because the host can take a registration back.
         known = _known_container(cls)
-        plain = known in (_named_tuple, _tuple_subclass, _dict_subclass)
+        plain = known in (_named_tuple, _tuple_subclass, _mapping)
         return known if known is not None and plain else _registered
     visitor = _classify(cls)
     if visitor is not _registered and len(_visitors) < MAX_CLASSES:

@@ -16,10 +16,16 @@ from typing import Any
 import torch
 from torch.compiler import is_dynamo_compiling
 
-from calltape_recorder.call import Call
-from calltape_recorder.host.compilers import breaks_graph, off, skip_frame
-from calltape_recorder.host.listener import Attachment, Listener, vanishing
+from calltape_recorder.host.listener import (
+    Attachment,
+    Listener,
+    breaks_graph,
+    off,
+    skip_frame,
+    vanishing,
+)
 from calltape_recorder.host.streams import KINDS, note_unfinished
+from calltape_recorder.snapshot.call import Call
 from calltape_recorder.threads import Local, get_ident, is_interrupt, traceback_of
 
 

@@ -20,8 +20,15 @@ from typing import Any
 from torch.compiler import is_dynamo_compiling
 
 from calltape_recorder.bounds import MAX_SEARCHED_OBJECTS
-from calltape_recorder.host.compilers import breaks_graph, skip_frame
-from calltape_recorder.host.listener import Attachment, Listener, begun, tell, vanishing
+from calltape_recorder.host.listener import (
+    Attachment,
+    Listener,
+    begun,
+    breaks_graph,
+    skip_frame,
+    tell,
+    vanishing,
+)
 from calltape_recorder.host.streams import KINDS, ONE_REFERENCE, Kind, carried_on, deferred, kind_of
 from calltape_recorder.threads import Count
 from calltape_schema.objects import dict_of

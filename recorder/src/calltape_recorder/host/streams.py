@@ -16,10 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from calltape_recorder.call import Call
-from calltape_recorder.host.compilers import breaks_graph, off, skip_frame
-from calltape_recorder.host.listener import Listener, begun, tell
-from calltape_recorder.snapshot.chunks import Chunks
+from calltape_recorder.host.listener import Listener, begun, breaks_graph, off, skip_frame, tell
+from calltape_recorder.snapshot.call import Call, Chunks
 
 Kind = Literal["coroutine", "generator", "async generator"]
 

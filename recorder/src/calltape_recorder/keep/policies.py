@@ -4,6 +4,9 @@
 first, and the right one only if the answer is still open. So a limit belongs on the right:
 ``Novelty() | Rate(0.01) & PerSecond(5)`` keeps every call that adds evidence, and of a hundredth of
 the others at most five a second. The manifest says ``str(policy)``.
+
+A flight recorder decides later: it holds the calls that no policy keeps, until something asks for
+them.
 """
 
 from __future__ import annotations
@@ -12,17 +15,20 @@ import abc
 import math
 import time
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
-from calltape_recorder.bounds import MAX_POLICY_STRUCTURES
+from calltape_recorder.bounds import MAX_DUMPS, MAX_POLICY_STRUCTURES, MAX_REASON_CHARACTERS
 from calltape_recorder.capture.structures import Structure
 from calltape_recorder.keep.ledger import Ledger
+from calltape_recorder.snapshot.call import Call
 from calltape_recorder.snapshot.facts import Row
 from calltape_recorder.snapshot.known_calls import KnownCalls
 from calltape_recorder.threads import Count, RLock
 from calltape_schema import TapeError
+from calltape_schema.end import Dump
 
 
 @dataclass(eq=False, slots=True)
@@ -471,3 +477,61 @@ class Admission(Generic[P]):
 
         self.by_number = answer if sample is None and gap is None else by_number
         self.passes_over = passes_over
+
+
+class HeldCalls:
+    """The flight recorder: holds ended calls in memory, the oldest first, until something asks for
+    them. Any thread may use it."""
+
+    def __init__(
+        self, size: FlightRecorder, put: Callable[[Call], None], drop: Callable[[Call], None]
+    ) -> None:
+        self._size = size
+        self._put = put
+        self._drop = drop
+        self.lock = RLock()
+        self._calls: deque[Call] = deque()
+        self._bytes = 0
+        self._dumps: list[Dump] = []
+
+    def hold(self, call: Call) -> None:
+        """Takes a call, and drops the oldest ones if there are too many."""
+        old: list[Call] = []
+        with self.lock:
+            self._bytes += call.nbytes
+            self._calls.append(call)
+            while len(self._calls) > self._size.calls or self._bytes > self._size.bytes:
+                oldest = self._calls.popleft()
+                self._bytes -= oldest.nbytes
+                old.append(oldest)
+        for oldest in old:
+            self._drop(oldest)
+
+    def dump(self, reason: str, *more: Call) -> int:
+        """Hands all calls, and ``more`` after them, to the writer. Returns how many they are."""
+        with self.lock:
+            calls = [*self._calls, *more]
+            self._calls.clear()
+            self._bytes = 0
+            if len(self._dumps) < MAX_DUMPS:
+                text = reason.encode("utf-8", "backslashreplace").decode()[:MAX_REASON_CHARACTERS]
+                dump = Dump(time_ns=time.time_ns(), reason=text, calls=len(calls))
+                self._dumps.append(dump)
+        for call in calls:
+            self._put(call)
+        return len(calls)
+
+    def clear(self) -> None:
+        """Drops all calls."""
+        with self.lock:
+            calls = list(self._calls)
+            self._calls.clear()
+            self._bytes = 0
+        for call in calls:
+            self._drop(call)
+
+    def drain_dumps(self) -> tuple[Dump, ...]:
+        """The dumps since this was asked last."""
+        with self.lock:
+            dumps, self._dumps = self._dumps, []
+        return tuple(dumps)

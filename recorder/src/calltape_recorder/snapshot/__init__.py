@@ -1,4 +1,4 @@
-"""What is known of tensors, and copies of them that nobody else can change.
+"""What is known of tensors, copies of them that nobody else can change, and calls of such copies.
 
 In come the tensors of one side of a call; out go their facts (dtype, shape, strides, aliases) and
 their bytes, in host memory that a pool uses again.

@@ -12,7 +12,17 @@ from typing import Any
 
 import torch
 
-from calltape_recorder.snapshot.buffers import Buffer, Buffers, Piece, data_of
+from calltape_recorder.snapshot.buffers import (
+    Buffer,
+    Buffers,
+    Piece,
+    array_type,
+    copy_all,
+    data_of,
+    memory_at,
+    source_of,
+    unseen,
+)
 from calltape_recorder.snapshot.device_copies import HostMemory, Landing, copy_out
 from calltape_recorder.snapshot.earlier_copies import Earlier
 from calltape_recorder.snapshot.facts import (
@@ -24,13 +34,6 @@ from calltape_recorder.snapshot.facts import (
     untyped_storage,
 )
 from calltape_recorder.snapshot.grown_copies import Grown
-from calltape_recorder.snapshot.large_copies import (
-    array_type,
-    copy_all,
-    memory_at,
-    source_of,
-    unseen,
-)
 from calltape_recorder.snapshot.look import Look
 
 # A copy of at most so many bytes gets memory of its own. The larger copies of one side share a

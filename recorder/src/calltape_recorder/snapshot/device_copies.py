@@ -17,8 +17,7 @@ from typing import Any
 
 import torch
 
-from calltape_recorder.snapshot.buffers import Buffer, Buffers, Piece
-from calltape_recorder.snapshot.large_copies import memory_at
+from calltape_recorder.snapshot.buffers import Buffer, Buffers, Piece, memory_at
 
 # The functions of CUDA's driver and runtime that torch has no operator for.
 #

@@ -19,10 +19,9 @@ from calltape_recorder.bounds import (
     MAX_GROWING_TENSORS,
     MAX_TAILS,
 )
-from calltape_recorder.snapshot.buffers import Buffer, Buffers, Piece, data_of
+from calltape_recorder.snapshot.buffers import Buffer, Buffers, Piece, data_of, source_of
 from calltape_recorder.snapshot.facts import Facts, data_ptr, untyped_storage
 from calltape_recorder.snapshot.grown_copies import Grown, are_equal, can_compare, grown
-from calltape_recorder.snapshot.large_copies import source_of
 from calltape_recorder.snapshot.look import Look
 from calltape_recorder.threads import RLock
 

@@ -16,10 +16,11 @@ from weakref import ref
 
 import torch
 
-from calltape_recorder.bounds import MAX_KNOWN_CALLS, MAX_WAITING_PARTS
+from calltape_recorder.bounds import MAX_KNOWN_CALLS, MAX_WAITING_PARTS, Remembered
 from calltape_recorder.capture.contexts import Context, context_now
 from calltape_recorder.capture.structures import Structure
-from calltape_recorder.remembered import Remembered
+from calltape_recorder.snapshot.buffers import array_type
+from calltape_recorder.snapshot.call import Side
 from calltape_recorder.snapshot.earlier_copies import FEWEST_BYTES
 from calltape_recorder.snapshot.facts import (
     INFERENCE,
@@ -29,9 +30,7 @@ from calltape_recorder.snapshot.facts import (
     storage_offset,
     untyped_storage,
 )
-from calltape_recorder.snapshot.large_copies import array_type
 from calltape_recorder.snapshot.look import Look
-from calltape_recorder.snapshot.side import Side
 from calltape_recorder.threads import Count, RLock, value_of
 
 _OWN_PARTS = 4  # what one takes beside its row

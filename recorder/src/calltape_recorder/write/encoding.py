@@ -11,19 +11,19 @@ from calltape_recorder.bounds import (
     MAX_HEADERS_KNOWN,
     MAX_LEAVES_KNOWN,
     MAX_RANGE_BYTES,
+    Remembered,
 )
-from calltape_recorder.call import QueuedCall
-from calltape_recorder.remembered import Remembered
 from calltape_recorder.snapshot.buffers import data_of
+from calltape_recorder.snapshot.call import EncodedLeaves, QueuedCall, Side, split
 from calltape_recorder.snapshot.copies import joined, wait_for_copies
+from calltape_recorder.snapshot.earlier_copies import Origin
 from calltape_recorder.snapshot.facts import DTYPES, Facts, is_plain, leaf_document
 from calltape_recorder.snapshot.grown_copies import Grown
 from calltape_recorder.snapshot.look import Look
-from calltape_recorder.snapshot.side import EncodedLeaves, Side, split
 from calltape_schema.blob import Stored, build_header, contiguous, stored_as
 from calltape_schema.groups import NewCall
 from calltape_schema.inputs_table import inputs_hash
-from calltape_schema.packing import crc32, pack, pack_int, pack_text
+from calltape_schema.packing import crc32, pack, pack_int, pack_text, packing
 from calltape_schema.privacy import FEWEST_RANGED
 from calltape_schema.tree import checked_leaves
 
@@ -96,6 +96,7 @@ class Encoder:
     """Encodes calls, and remembers what repeats. Only one thread at a time may use it."""
 
     def __init__(self) -> None:
+        self._pack = packing()
         self._leaves: Remembered[Any, EncodedLeaves] = Remembered(
             MAX_LEAVES_KNOWN, lambda key, _: len(key[1]) + key[0].parts
         )
@@ -131,12 +132,15 @@ class Encoder:
             wait_for_copies(side.pieces)
         known = [self._leaves_of(inputs)]
         if outputs is not None:
-            known.append(self._leaves_of(outputs, _shared_keys(inputs, outputs)))
+            shared = None
+            if inputs.origins is not None and outputs.origins is not None:
+                shared = _shared_keys(inputs, inputs.origins, outputs.origins)
+            known.append(self._leaves_of(outputs, shared))
         for name, side, leaves in zip(_SIDES, sides, known, strict=False):
             record[name] = _tree(leaves, side.look, side.scalars, side.pieces)
         scalars, key = _NO_SCALARS, known[0].inputs
         if inputs.scalars:
-            scalars = pack(record["inputs"]["scalars"])
+            scalars = self._pack(record["inputs"]["scalars"])
             key = inputs_hash(inputs.structure.encoded, known[0].encoded, scalars)
         stored, tails, at = _placed(call.number, sides, known, file)
         if at:
@@ -270,17 +274,18 @@ def _encoded(
     return encoded, [stored_as(leaf) for leaf in decoded]
 
 
-def _shared_keys(inputs: Side, outputs: Side) -> SharedKeys:
-    """Keys of outputs that are inputs which the model did not change, such as a cache."""
-    if inputs.origins is None or outputs.origins is None:
-        return None
+def _shared_keys(
+    inputs: Side, before: Sequence[Origin | None], after: Sequence[Origin | None]
+) -> SharedKeys:
+    """Keys of outputs that are inputs which the model did not change, such as a cache. ``before``
+    and ``after`` are the origins of both."""
     wanted, keys = inputs.wanted, inputs.structure.keys
     known = {
         id(origin): keys[at]
-        for at, origin in enumerate(inputs.origins)
+        for at, origin in enumerate(before)
         if origin is not None and (wanted if isinstance(wanted, bool) else wanted[at])
     }
-    found = tuple([known.get(id(origin)) for origin in outputs.origins])
+    found = tuple([known.get(id(origin)) for origin in after])
     return found if any(found) else None
 
 

@@ -201,7 +201,11 @@ class Segments:
         """
         assert self._manifest is not None
         append = planned(self._manifest.tape, calls)
-        self._refuse(append)
+        on_disk = self.budget.for_tapes
+        if on_disk is not None:
+            alone = 2 * self._new_bytes + self._end_bytes + _LAST_END_BYTES
+            if alone + append.size + _INDEX_BYTES * len(append.groups) > on_disk:
+                raise Refusal("max_disk_bytes")  # also if all other files were deleted
         tape, most = self._tape, self.bytes_of_file
         if tape is not None and tape.calls:
             is_large = most is not None and tape.size + append.size > most
@@ -345,15 +349,6 @@ class Segments:
         )
         more = 0 if is_last else self._new_bytes + _LAST_END_BYTES
         return self._tape_bytes + ends + more
-
-    def _refuse(self, append: Append) -> None:
-        """Refuses calls that would not fit even if all other files were deleted."""
-        most = self.budget.for_tapes
-        if most is None:
-            return
-        alone = 2 * self._new_bytes + self._end_bytes + _LAST_END_BYTES
-        if alone + append.size + _INDEX_BYTES * len(append.groups) > most:
-            raise Refusal("max_disk_bytes")
 
     def _make_room(self, append: Append) -> None:
         options = self._options

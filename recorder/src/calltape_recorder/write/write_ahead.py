@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from calltape_recorder.bounds import MAX_AHEAD_FILES
-from calltape_recorder.call import Call
+from calltape_recorder.snapshot.call import Call
 from calltape_recorder.threads import Count
 from calltape_recorder.write.disk_file import TapeFile, next_file
 from calltape_recorder.write.encoding import Encoder

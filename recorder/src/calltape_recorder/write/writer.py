@@ -1,16 +1,26 @@
-"""The one thread that writes the calls of a recording."""
+"""Ended calls that wait in memory, and the one thread that writes them.
+
+A call that looks like an earlier one waits for the writer as its bytes, beside the two sides that
+it shares with that one. To Python's garbage collector these are nothing. If thousands of calls
+waited as objects, it would go through all objects of the host each time they became many more:
+measured, that took 0.1 s of a host, and a third of what recording small calls cost. The calls of a
+flight recorder are objects.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
+import struct
 import time
+from collections import deque
 from collections.abc import Callable
+from typing import Any
 
-from calltape_recorder.bounds import STUCK_SECONDS
-from calltape_recorder.call import QueuedCall
+from calltape_recorder.bounds import FEWEST_QUEUED_CALLS, QUEUED_CALL_BYTES, STUCK_SECONDS
 from calltape_recorder.keep.ledger import Ledger
 from calltape_recorder.snapshot.buffers import Buffers
+from calltape_recorder.snapshot.call import Call, QueuedCall, Side
 from calltape_recorder.snapshot.copies import release
 from calltape_recorder.threads import (
     Event,
@@ -23,7 +33,6 @@ from calltape_recorder.threads import (
 )
 from calltape_recorder.write.encoding import Encoder, forget
 from calltape_recorder.write.notices import Notices
-from calltape_recorder.write.queue import CallQueue, Task
 from calltape_recorder.write.segments import OtherFile, Refusal, Segments
 from calltape_schema import TapeError
 from calltape_schema.groups import NewCall
@@ -47,6 +56,125 @@ _WORK_SECONDS = 0.001
 _PAUSE_SECONDS = 0.00005
 
 _LOOK_SECONDS = 1.0
+
+
+# Calls of this size would fill the queue before the next poll, so they wake the writer.
+_LARGE_BYTES = 1024 * 1024
+
+_PLACES = 3  # of a call or a task
+
+# Number, times, thread, cost and reserved bytes of a call, and whether it is evidence.
+_OWN = struct.Struct("<qqQqqq?")
+
+
+class Task:
+    """Something to do between calls, and whether it is done."""
+
+    __slots__ = ("action", "done")
+
+    def __init__(self, action: Callable[[], None] | None) -> None:
+        self.action = action
+        self.done = Event()
+
+
+class CallQueue:
+    """Calls and tasks, in order. Any thread may put something in; one takes it out.
+
+    Args:
+        max_bytes: the byte bound of the recording.
+        batch: how many calls are in memory besides those that wait.
+
+    Attributes:
+        is_full: whether so many calls wait that they would reach the byte bound even without
+            tensors. Then the next call must not be recorded. The thread that takes calls out says
+            when there is room again, by :meth:`look`.
+        wake: is set if the thread that takes calls out is to look at once.
+        is_asleep: whether that thread sleeps until ``wake`` is set.
+    """
+
+    def __init__(self, max_bytes: int, batch: int) -> None:
+        # The two sides without their bytes, and these; or None, None, and a call or a task.
+        self._places: deque[Any] = deque()
+        calls = max(FEWEST_QUEUED_CALLS, max_bytes // QUEUED_CALL_BYTES - batch)
+        self._most = _PLACES * calls
+        self.is_full = False
+        self.is_asleep = False
+        self.wake = Event()
+
+    def __len__(self) -> int:
+        return len(self._places) // _PLACES
+
+    def put(self, call: Call) -> None:
+        """Adds an ended call. It takes no lock and makes no system call, unless the other thread
+        has to be woken."""
+        places, nbytes = self._places, call.nbytes
+        shared = _shared(call)
+        if shared is None:
+            # One step, also where a signal handler comes between two.
+            places.extend((None, None, call))
+            call.__class__ = QueuedCall  # type: ignore[assignment]
+        else:
+            own = _OWN.pack(
+                call.number, call.time_ns, call.thread, call.duration_ns, call.cost_ns, nbytes,
+                call.is_evidence,
+            )  # fmt: skip
+            if nbytes:
+                one, two = call.inputs, call.outputs
+                own += ((one and one.joined) or b"") + ((two and two.joined) or b"")
+            # No signal handler runs between these two: nobody would be told of a call that is lost.
+            call.__class__ = QueuedCall; places.extend((*shared, own))  # type: ignore  # noqa: E702  # fmt: skip
+        if len(places) >= self._most:
+            self.is_full = True
+        # ``is_asleep`` is set before the other thread looks a last time, so no call is left behind.
+        if self.is_asleep or nbytes >= _LARGE_BYTES:
+            self.wake.set()
+
+    def ask(self, task: Task) -> None:
+        """Adds a task."""
+        self._places.extend((None, None, task))
+        self.wake.set()
+
+    def take(self) -> QueuedCall | Task | None:
+        """Takes out what is first; None if there is nothing."""
+        if not self._places:
+            return None
+        take = self._places.popleft
+        inputs, outputs, own = take(), take(), take()
+        return own if inputs is None else _unpacked(inputs, outputs, own)
+
+    def look(self) -> bool:
+        """Whether anything waits. Finds out whether it is still full, too."""
+        self.is_full = len(self._places) >= self._most
+        return bool(self._places)
+
+
+def _shared(call: Call) -> tuple[Side, Side | None] | None:
+    """The sides without their bytes, if calls that look the same share them, and the call has
+    nothing else of its own; else None."""
+    inputs, outputs = call.inputs, call.outputs
+    assert inputs is not None
+    if inputs.scalars or call.error is not None or call.held:
+        return None
+    shared = inputs.look.side
+    if shared is None or (inputs.look.nbytes and inputs.joined is None):
+        return None
+    if outputs is None:
+        return (shared, None) if call.outputs_missing == "policy" else None
+    other = outputs.look.side
+    if other is None or (outputs.look.nbytes and outputs.joined is None):
+        return None
+    return None if outputs.scalars or call.outputs_missing is not None else (shared, other)
+
+
+def _unpacked(inputs: Side, outputs: Side | None, own: bytes) -> QueuedCall:
+    number, time_ns, thread, duration_ns, cost_ns, nbytes, is_evidence = _OWN.unpack_from(own)
+    call = QueuedCall(number, time_ns, thread)
+    call.duration_ns, call.cost_ns, call.nbytes = duration_ns, cost_ns, nbytes
+    call.is_evidence = is_evidence
+    call.inputs, call.outputs, call.joined = inputs, outputs, own[_OWN.size :]
+    if outputs is None:
+        call.outputs_missing = "policy"
+    return call
 
 
 class Writer:
@@ -159,9 +287,17 @@ class Writer:
         while True:
             self._turns += 1
             self._ledger.in_thread_ns = time.thread_time_ns()
-            self.queue.look_for_room()
-            self._act_each_second()
-            if self.queue:
+            now = time.monotonic()
+            if now - self._looked >= _LOOK_SECONDS:  # whether calls come or not
+                self._looked = now
+                try:
+                    self._each_second()
+                except Exception as error:
+                    self._notices.complain(
+                        "a check of the recording, made each second, failed", error
+                    )
+                self._notices.say_news()
+            if self.queue.look():
                 empty = 0
                 try:
                     self._write_batch()
@@ -171,26 +307,11 @@ class Writer:
                 return
             else:
                 empty += 1
-                self._wait(asleep=empty >= _IDLE_POLLS)
-
-    def _act_each_second(self) -> None:
-        """Calls ``each_second`` if a second has passed, whether calls come or not."""
-        now = time.monotonic()
-        if now - self._looked >= _LOOK_SECONDS:
-            self._looked = now
-            try:
-                self._each_second()
-            except Exception as error:
-                self._notices.complain("a check of the recording, made each second, failed", error)
-            self._notices.say_news()
-
-    def _wait(self, *, asleep: bool) -> None:
-        seconds = _LOOK_SECONDS if asleep else _POLL_SECONDS
-        self.queue.wake.clear()
-        self.queue.is_asleep = asleep
-        if not (self.queue or self._stopping):
-            self.queue.wake.wait(seconds)
-        self.queue.is_asleep = False
+                self.queue.wake.clear()
+                self.queue.is_asleep = empty >= _IDLE_POLLS
+                if not (self.queue.look() or self._stopping):
+                    self.queue.wake.wait(_LOOK_SECONDS if empty >= _IDLE_POLLS else _POLL_SECONDS)
+                self.queue.is_asleep = False
 
     def _write_batch(self) -> None:
         calls: list[QueuedCall] = []
@@ -246,15 +367,16 @@ class Writer:
             if calls:
                 self._write(calls, encoded)
             return
-        except Refusal as refusal:
-            self._refuse(calls, str(refusal))
-            return
         except Exception as error:
-            if len(calls) > 1 and isinstance(error, (OSError, TapeError)):
+            if len(calls) > 1 and isinstance(error, (Refusal, OSError, TapeError)):
                 self._write_singly(calls)
                 return
-            self._notices.complain(f"the tape {self._segments.first_path} cannot be written", error)
-            self._account(calls, _reason(error))
+            tape, reason = f"the tape {self._segments.first_path}", _reason(error)
+            if isinstance(error, Refusal):
+                self._notices.warn(f"the bound {reason} of {tape} is reached: calls are dropped")
+            else:
+                self._notices.complain(f"{tape} cannot be written", error)
+            self._account(calls, reason)
             return
         self.last_write_ns = time.time_ns()
         self._account(calls, None)
@@ -275,14 +397,6 @@ class Writer:
             alone, encoded = self._anew([call])
             if alone:
                 self._write(alone, encoded)
-
-    def _refuse(self, calls: list[QueuedCall], reason: str) -> None:
-        if len(calls) > 1:
-            self._write_singly(calls)
-            return
-        path = self._segments.first_path
-        self._notices.warn(f"the bound {reason} of the tape {path} is reached: calls are dropped")
-        self._account(calls, reason)
 
     def _account(self, calls: list[QueuedCall], dropped: str | None) -> None:
         """Counts calls as kept, or as dropped for a reason, and frees their memory."""
@@ -308,6 +422,8 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 def _reason(error: Exception) -> str:
     """For which reason calls are dropped that were not written."""
+    if isinstance(error, Refusal):
+        return str(error)
     if not isinstance(error, OSError):
         return "internal"
     return "disk_full" if error.errno in _NO_ROOM else "io"

@@ -1,19 +1,147 @@
-"""Puts together what a generator yields: chunk by chunk, into one output that is a list.
+"""A recorded call on its way from the host to the tape: the copies of its two sides.
 
-Each chunk comes in as a :class:`~.side.Side`, copied when it was yielded.
+The host side fills it in while the call runs; the writer reads it when the call has ended. What a
+generator yields comes in chunk by chunk, each as a :class:`Side` that was copied when it was
+yielded, and becomes one output that is a list.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from calltape_recorder.bounds import MAX_CHUNKS, MAX_TEXT_BYTES, MAX_TREE_NODES
-from calltape_recorder.capture.structures import Structures, Wanted, spelled_out
+from calltape_recorder.capture.structures import Structure, Structures, Wanted, spelled_out
 from calltape_recorder.capture.walk import Capture, capture_output
+from calltape_recorder.snapshot.earlier_copies import Origin
 from calltape_recorder.snapshot.facts import Alias
 from calltape_recorder.snapshot.look import Look
-from calltape_recorder.snapshot.side import Side
+from calltape_schema.blob import Stored
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedLeaves:
+    """What follows from structure and facts: the encoded leaf records, the leaves that the blob has
+    (in order, and by key), the leaves that get a range, the hash of inputs without scalars, and a
+    side without scalars and ranges in the form of a record."""
+
+    encoded: bytes
+    header: dict[str, Stored]
+    stored: tuple[int, ...]
+    ranged: tuple[int, ...]
+    inputs: int
+    tree: dict[str, Any]
+
+
+class Side:
+    """Copied inputs or outputs of a call.
+
+    Attributes:
+        origins: of each leaf where its bytes are on the tape.
+        joined: the bytes of all leaves, one behind the other, if these are few; else None.
+    """
+
+    # Slots, because to make a dataclass or a named tuple costs as much as to copy a tensor.
+    __slots__ = ("_pieces", "joined", "look", "origins", "scalars", "structure", "wanted")
+
+    def __init__(
+        self,
+        structure: Structure,
+        scalars: list[Any],
+        look: Look,
+        pieces: Sequence[Any],
+        wanted: Wanted = True,
+        origins: Sequence[Origin | None] | None = None,
+        joined: bytes | None = None,
+    ) -> None:
+        self.structure = structure
+        self.scalars = scalars
+        self.look = look
+        # A tuple of bytes is nothing to Python's garbage collector, however many calls wait.
+        self._pieces = tuple(pieces)
+        self.wanted = wanted
+        self.origins = origins
+        self.joined = joined
+
+    @property
+    def pieces(self) -> tuple[Any, ...]:
+        """The copy of each leaf; None if it has none."""
+        if self.joined is not None and not self._pieces:
+            self._pieces = tuple(split(self.joined, self.look.sizes))
+        return self._pieces
+
+
+def split(joined: bytes, sizes: Iterable[int]) -> list[bytearray | None]:
+    """The bytes of each leaf. Torch warns of bytes that cannot be changed."""
+    found: list[bytearray | None] = []
+    begin = 0
+    for size in sizes:
+        found.append(bytearray(joined[begin : begin + size]) if size else None)
+        begin += size
+    return found
+
+
+class Home(Protocol):
+    """The part of the recorder that records a call: its pipeline."""
+
+    def lost(self, call: Call) -> None:
+        """Counts a call that nothing refers to any more, and that nobody counted."""
+
+
+class QueuedCall:
+    """One call on its way to the tape. Times are in nanoseconds.
+
+    ``home`` is the pipeline that records the call. ``held`` tells whether the call is for the
+    flight recorder only, ``is_evidence`` whether it is kept because none before was like it.
+    ``cost_ns`` is what the recorder added to it. ``ahead_file`` is the file that its inputs were
+    written to before the model ran. ``chunks`` is what a generator yielded so far. ``joined`` has
+    the bytes of both sides, if these have none.
+    """
+
+    __slots__ = (
+        "ahead_file", "chunks", "cost_ns", "duration_ns", "error", "held", "home", "inputs",
+        "is_accounted", "is_evidence", "joined", "nbytes", "number", "outputs", "outputs_missing",
+        "started", "thread", "time_ns",
+    )  # fmt: skip
+
+    def __init__(self, number: int, time_ns: int, thread: int) -> None:
+        self.number = number
+        self.time_ns = time_ns
+        self.thread = thread
+        self.inputs: Side | None = None
+        self.started = 0
+        self.duration_ns: int | None = None
+        self.outputs: Side | None = None
+        self.outputs_missing: str | None = None
+        self.error: tuple[str, str] | None = None
+        self.nbytes = 0
+        self.cost_ns = 0
+        self.is_accounted = False
+        self.is_evidence = False
+        self.home: Home | None = None
+        self.held = False
+        self.ahead_file: object | None = None
+        self.chunks: Chunks | None = None
+        self.joined: bytes | None = None
+
+
+class Call(QueuedCall):
+    """A call that was not handed to the writer yet. Then it becomes a :class:`QueuedCall`
+    (``__class__`` is set): whoever lets go of it last, no code of ours runs. Dynamo looks at each
+    function that Python runs in a thread of the host while it compiles."""
+
+    __slots__ = ()
+
+    def __del__(self) -> None:
+        # Nobody counted this call if an exception that can come at any step (KeyboardInterrupt)
+        # came between two of them.
+        home = getattr(self, "home", None)  # it may have come within __init__
+        if home is not None and not self.is_accounted:
+            home.lost(self)
+
+
+# What a generator yields.
 
 _TOO_MUCH = "more than one call can hold"
 
