@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.recorder.processes import child
 
-MOST_FUNCTIONS, MOST_FILES = 88, 23  # lower them if they can be lower; decision 0081 has them
+MOST_FUNCTIONS, MOST_FILES = 86, 23  # lower them if they can be lower; decision 0081 has them
 
 
 def test_a_call_passes_few_functions(tmp_path: Path) -> None:
@@ -48,4 +48,5 @@ def test_a_call_passes_few_functions(tmp_path: Path) -> None:
     listed = f"{len(functions)} functions in {len(files)} files:\n" + "\n".join(functions)
     assert functions[0].endswith("hooks.py _Before.__call__"), listed
     assert any("TapeFile.write_at" in line for line in functions), listed
-    assert len(functions) <= MOST_FUNCTIONS and len(files) <= MOST_FILES, listed
+    assert len(functions) <= MOST_FUNCTIONS, listed
+    assert len(files) <= MOST_FILES, listed
