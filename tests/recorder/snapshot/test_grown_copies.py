@@ -93,6 +93,24 @@ def test_caches_that_grow_at_the_same_time(
     assert low < path.stat().st_size / sum(cache.nbytes for cache in caches) < high
 
 
+def test_a_cache_that_others_grow_too(tmp_path: Path) -> None:
+    """The argument is more than what an earlier call returned, and the result is more than it."""
+    path, model, seen = tmp_path / "a.tape", Decoder(), []
+    with record(model, path), torch.inference_mode():
+        cache = model(tokens(20))
+        for step in range(100):
+            for _ in range(step % 3):  # calls that are not kept, or another module
+                cache = torch.cat([cache, tokens(1)], dim=2)
+            x = tokens(1)
+            seen.append([x.clone(), cache.clone()])
+            cache = model(x, cache)
+            seen[-1].append(cache.clone())
+    has_all(path, seen)
+    assert path.stat().st_size < 0.15 * sum(after.nbytes for _, _, after in seen)
+    tails = [max(map(len, call.record.at), default=0) == 4 for call in read(path).calls]
+    assert tails.count(True) > 80
+
+
 def test_tails_are_written_as_a_whole_again(tmp_path: Path) -> None:
     path = tmp_path / "a.tape"
     generated(path, 100)

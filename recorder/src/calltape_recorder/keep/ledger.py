@@ -93,7 +93,7 @@ class Stats:
             (under way at the end).
         outputs_lost: kept calls of which the outputs, or a part of them, are not on the tape
             although they were wanted, by reason: ``queue_full`` or ``internal``. The record of each
-            says so too.
+            says so too. Those in files that are gone by now count as well.
         queued: calls under way in the model, waiting to be written, or held in memory.
         queued_bytes: host memory that the queued calls hold, in bytes.
         written_bytes: length of the files on disk so far, in bytes.

@@ -90,10 +90,9 @@ class Grown(NamedTuple):
         """All its bytes, row for row."""
         return self._between(0)
 
-    @property
-    def tail(self) -> bytearray:
-        """The bytes that no earlier copy has."""
-        return bytearray().join(self._between(self.first))
+    def tail(self, begin: int) -> bytearray:
+        """The bytes of each row from this one on, joined."""
+        return bytearray().join(self._between(begin))
 
     def _between(self, begin: int) -> list[Any]:
         memory, width = self.place.memory, self.place.width

@@ -297,6 +297,9 @@ def _placed(
     stored: dict[str, Any] = {}
     tails: dict[str, Stored] = {}
     at: dict[str, Any] = {}
+    # By origin of a tail in this call: what has the first part, which bytes of a row these are, and
+    # the length of the tail.
+    here: dict[int, tuple[Origin, int, int]] = {}
     for side, leaves in zip(sides, known, strict=True):
         for leaf, (key, entry) in zip(leaves.stored, leaves.header.items(), strict=True):
             origin = None if side.origins is None or file is None else side.origins[leaf]
@@ -311,18 +314,27 @@ def _placed(
                 continue
             first = origin.first
             origin.file, origin.call, origin.key = file, call, key
-            if type(piece) is Grown and first is not None and first.is_before(call, file):
+            if type(piece) is not Grown or first is None:
+                continue
+            begin, length = piece.first, piece.length
+            if id(first) in here:
+                # An argument grew since an earlier call, and the model made it grow again. A
+                # reference leads to an earlier call, so the tail is that of both.
+                first, begin, more = here[id(first)]
+                length += more
+            if first.is_before(call, file):
                 at[key] = key, first.call, first.key, piece.axis
-                stored[key] = piece.tail
-                tails[key] = _tail(entry, piece)
+                stored[key] = piece.tail(begin)
+                tails[key] = _tail(entry, piece.axis, length)
+                here[id(origin)] = first, begin, length
     return stored, tails, at
 
 
-def _tail(entry: Stored, piece: Grown) -> Stored:
+def _tail(entry: Stored, axis: int, length: int) -> Stored:
     """The entry of the tail of a tensor."""
-    shape, axis = entry.shape, piece.axis
-    nbytes = entry.nbytes // shape[axis] * piece.length
-    return Stored(entry.dtype, (*shape[:axis], piece.length, *shape[axis + 1 :]), nbytes)
+    shape = entry.shape
+    nbytes = entry.nbytes // shape[axis] * length
+    return Stored(entry.dtype, (*shape[:axis], length, *shape[axis + 1 :]), nbytes)
 
 
 def forget(call: QueuedCall) -> None:
