@@ -73,7 +73,13 @@ def test_calls_that_one_has(tape: Tape) -> None:
     assert numbers(tape.only(calls=[tape[1], tape[2].ref])) == [1, 2]
 
 
-@pytest.mark.parametrize("given", ["", [], "x", "3-4", "-1", "4..3", "9", "0..3,7", "77:1", 1.5])
+def test_a_list_of_no_calls_is_a_choice(tape: Tape) -> None:
+    part = tape.only(calls=[call for call in tape.calls if call.number > 99])
+    assert numbers(part) == []
+    assert part.variants() == []
+
+
+@pytest.mark.parametrize("given", ["", "x", "3-4", "-1", "4..3", "9", "0..3,7", "77:1", 1.5])
 def test_calls_that_are_none(tape: Tape, given: Any) -> None:
     with pytest.raises(UsageError):
         tape.only(calls=given)

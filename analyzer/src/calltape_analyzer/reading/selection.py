@@ -65,7 +65,7 @@ def ranges_of(calls: ChosenCalls) -> list[CallRange]:
     """What is meant by numbers, ranges and addresses.
 
     Raises:
-        UsageError: for anything else, and for nothing.
+        UsageError: for anything else, and for a text that names none. A list may be empty.
     """
     is_one = isinstance(calls, str | CallRef) or not isinstance(calls, Iterable)
     given: Iterable[object] = [calls] if is_one else calls  # type: ignore[assignment]
