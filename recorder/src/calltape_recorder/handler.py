@@ -147,8 +147,12 @@ class CallHandler:
         """Counts the structure and sizes of a call that is not kept."""
         if is_tracing():
             raise _Traced
-        # A mode such as `with torch.device(...)` intercepts even the read of a shape.
-        with torch._C.DisableTorchFunction():
+        if function_modes():
+            # A mode such as `with torch.device(...)` intercepts even the read of a shape. Without
+            # one, functions that the host registered for its classes run as they do elsewhere.
+            with torch._C.DisableTorchFunction():
+                side = seen_inputs(pipeline, args, kwargs, None)
+        else:
             side = seen_inputs(pipeline, args, kwargs, None)
         side.count_unkept(pipeline)
 

@@ -6,10 +6,13 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from calltape_recorder import When, record
-from tests.recorder.models import Identity
+from calltape_recorder.snapshot.call import Call
+from calltape_recorder.write.write_ahead import WriteAhead
+from tests.recorder.models import Echo, Identity
 from tests.recorder.reading import read
 
 
@@ -36,6 +39,32 @@ def test_a_call_under_way_when_the_recorder_detaches(tmp_path: Path) -> None:
     model(torch.ones(1000))
     recorder.close()
     assert (recorder.stats().kept, recorder.stats().queued) == (1, 0)
+
+
+def test_a_call_whose_inputs_are_written_ahead_holds_them_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[Call] = []
+    monkeypatch.setattr(WriteAhead, "write", _noting(calls, WriteAhead.write))
+    model = Echo()
+    with record(model, tmp_path / "t.tape", write_ahead=True):
+        for n in range(5):
+            model(torch.full((500,), float(n)), n)
+        assert calls[-1].inputs is not None
+        assert calls[-1].inputs.joined is not None  # alike calls wait as bytes
+    found = [call.input(0) for call in read(tmp_path / "t.tape").calls]
+    assert torch.equal(torch.stack(found), torch.arange(5.0)[:, None].expand(5, 500))
+
+
+def _noting(calls: list[Call], write: Any) -> Any:
+    def noting(self: WriteAhead, call: Call) -> None:
+        write(self, call)
+        assert call.inputs is not None
+        held = call.inputs.joined is not None, call.inputs._pieces
+        assert held[0] != bool(held[1])  # the bytes, or copies of each leaf
+        calls.append(call)
+
+    return noting
 
 
 def test_a_recorder_that_closes_while_a_predicate_runs(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils import _pytree as pytree
 
 from calltape_recorder import First, Rate, Recorder, record
 from calltape_recorder.capture.structures import Structure
@@ -23,6 +24,7 @@ from calltape_recorder.snapshot.known_calls import KnownCalls
 from calltape_recorder.threads import value_of
 from calltape_schema.inputs_table import Axis, InputsTable, Kind
 from calltape_schema.tree import decode_leaves, decode_structure, encode_leaves, encode_structure
+from tests.pytree_nodes import deregister
 from tests.recorder.models import Add, Echo
 from tests.recorder.reading import read
 
@@ -38,6 +40,34 @@ def table_of(path: Path) -> InputsTable:
 def span(axis: Axis | None) -> tuple[int, int]:
     assert axis is not None
     return min(axis.sizes), axis.max
+
+
+class Points(torch.Tensor):
+    def first(self) -> torch.Tensor:
+        return self[:1]
+
+
+class Holder:
+    def __init__(self, points: Any) -> None:
+        self.points = points
+
+
+def test_counted_calls_are_seen_as_kept_ones_are(tmp_path: Path) -> None:
+    """The function that flattens the class uses a method of a tensor subclass."""
+    pytree.register_pytree_node(
+        Holder, lambda holder: ([holder.points[:2].first()], None), lambda *_: Holder(None)
+    )
+    model = Echo()
+    try:
+        with record(model, tmp_path / "t.tape", keep=First(1)):
+            for _ in range(6):
+                model(Holder(torch.rand(3, 4).as_subclass(Points)))
+    finally:
+        deregister(Holder)
+    found = table_of(tmp_path / "t.tape")
+    (row,), (kind,) = found.rows.values(), found.kinds.values()
+    assert (row.seen, kind.seen) == (1, 5)
+    assert kind.structure == row.structure
 
 
 def test_sizes_of_every_axis_and_ints(tmp_path: Path) -> None:

@@ -16,11 +16,9 @@ from hypothesis import strategies as st
 
 from calltape_analyzer import filter_tape, open_tape
 from calltape_recorder import record
-from calltape_recorder.snapshot import buffers
 from calltape_recorder.snapshot.earlier_copies import Origin
 from calltape_recorder.snapshot.grown_copies import axis_of_growth
 from tests.recorder.reading import read
-from tests.recorder.write.slow_disk import slow_disk
 
 KIB = 1024
 
@@ -197,35 +195,6 @@ def test_threads(tmp_path: Path) -> None:
         for call in tape:
             name, step = int(call.inputs.args[0][0, 0, 0, 0]), call.inputs.args[1].shape[2] - 20
             assert torch.equal(call.outputs, seen[name, step])
-
-
-def test_rows_use_memory_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """New memory costs a page fault per page. Calls that wait keep theirs."""
-    model, seen, made, make = Decoder(), [], [], buffers.mapped
-    monkeypatch.setattr(buffers, "mapped", lambda size: made.append(size) or make(size))
-
-    def generate() -> None:
-        cache = tokens(80)
-        for _ in range(3):
-            x = tokens(1)
-            seen.append([x.clone(), cache.clone()])
-            cache = model(x, cache)
-            seen[-1].append(cache.clone())
-
-    with record(model, tmp_path / "a.tape") as recorder, torch.inference_mode():
-        for _ in range(20):
-            generate()
-            assert recorder.flush()
-        assert 0 < len(made) < 20
-    with record(model, tmp_path / "b.tape"), torch.inference_mode():
-        gate = slow_disk(monkeypatch)
-        for _ in range(20):
-            generate()
-        waiting = len(made)
-        gate.set()
-    assert waiting >= 40
-    has_all(tmp_path / "a.tape", seen[:60], first=0)
-    has_all(tmp_path / "b.tape", seen[60:], first=0)
 
 
 @given(st.integers(0, 2**32))

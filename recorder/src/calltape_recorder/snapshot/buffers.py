@@ -100,11 +100,7 @@ def _rounded(nbytes: int) -> int:
 
 class Buffers:
     """A pool of at most ``max_bytes``, buffers in use included. If more are in use, a buffer is
-    freed when it comes back. ``make`` makes a buffer of a size.
-
-    Attributes:
-        returned: buffers that come back. Who cannot call :meth:`give_back` appends them.
-    """
+    freed when it comes back. ``make`` makes a buffer of a size."""
 
     def __init__(self, max_bytes: int, make: Callable[[int], Buffer] = Buffer) -> None:
         self.lock = RLock()
@@ -113,7 +109,6 @@ class Buffers:
         self._idle: dict[int, list[Buffer]] = {}  # sizes in the order in which they were last used
         self._bytes = 0  # of all buffers, idle or in use
         self._lost: deque[int] = deque()  # sizes of buffers that nobody gave back
-        self.returned: deque[Buffer] = deque()
 
     def acquire(self, nbytes: int) -> Buffer:
         """A buffer of at least ``nbytes``.
@@ -125,7 +120,6 @@ class Buffers:
         gone: list[Buffer] = []
         with self.lock:
             self._count_lost()
-            self._take_returned()
             with contextlib.suppress(LookupError):
                 buffer = self._idle[size].pop()
                 buffer.users = 1
@@ -151,8 +145,11 @@ class Buffers:
             if buffer.users > 0:
                 return
             self._count_lost()
-            self._take_returned()
-            self._put_back(buffer)
+            # The size that was used last comes last. The list must stay the same object: a signal
+            # handler may have interrupted acquire(), and lent its lock to the writer's thread.
+            idle = self._idle.pop(buffer.size, [])
+            self._idle[buffer.size] = idle
+            idle.append(buffer)
             self._make_room(gone, 0)
         _let_go(gone)
 
@@ -160,23 +157,10 @@ class Buffers:
         """Frees every idle buffer."""
         gone: list[Buffer] = []
         with self.lock:
-            self._take_returned()
             for size in list(self._idle):
                 while self._drop(size, gone):
                     pass
         _let_go(gone)
-
-    def _take_returned(self) -> None:
-        with contextlib.suppress(LookupError):  # a signal handler may take the last one
-            while self.returned:
-                self._put_back(self.returned.popleft())
-
-    def _put_back(self, buffer: Buffer) -> None:
-        # The size that was used last comes last. The list must stay the same object: a signal
-        # handler may have interrupted acquire(), and lent its lock to the writer's thread.
-        idle = self._idle.pop(buffer.size, [])
-        self._idle[buffer.size] = idle
-        idle.append(buffer)
 
     def _count_lost(self) -> None:
         while self._lost:

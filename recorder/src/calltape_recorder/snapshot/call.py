@@ -71,6 +71,11 @@ class Side:
             self._pieces = tuple(split(self.joined, self.look.sizes))
         return self._pieces
 
+    def let_go_of_pieces(self) -> None:
+        """Frees the copies that were made of ``joined``, if there are any."""
+        if self.joined is not None:
+            self._pieces = ()
+
 
 def split(joined: bytes, sizes: Iterable[int]) -> list[bytearray | None]:
     """The bytes of each leaf. Torch warns of bytes that cannot be changed."""

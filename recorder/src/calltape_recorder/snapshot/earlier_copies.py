@@ -25,7 +25,7 @@ from calltape_recorder.snapshot.grown_copies import Grown, are_equal, can_compar
 from calltape_recorder.snapshot.look import Look
 from calltape_recorder.threads import RLock
 
-FEWEST_BYTES = 16 * 1024
+FEWEST_BYTES = 8 * 1024
 """A smaller leaf is copied and written: measured, to find it takes longer (docs/decisions/0080)."""
 
 _START = 64  # bytes
@@ -202,7 +202,7 @@ class EarlierCopies:
         if before is None or known is None:
             return None
         try:
-            copy = grown(known.piece, known.shape, address, fact.shape, size, self._buffers)
+            copy = grown(known.piece, known.shape, address, fact.shape, size)
         finally:
             if known.buffer is not None:
                 self._buffers.give_back(known.buffer)

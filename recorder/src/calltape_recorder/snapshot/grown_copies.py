@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from calltape_recorder.bounds import FEWEST_BYTES_OF_ROW, MAX_ROWS_OF_GROWTH, MAX_TAILS
-from calltape_recorder.snapshot.buffers import Buffer, Buffers
+from calltape_recorder.snapshot.buffers import mapped
 
-_SMALL = 64 * 1024  # bytes of rows that get memory of their own
+_SMALL = 64 * 1024  # bytes of all rows
 _STEP = 1024 * 1024  # bytes compared or copied at once: the interpreter lock is held meanwhile
 
 
@@ -31,29 +31,18 @@ class Rows:
             writes there: that is one step, also where a signal handler comes between two.
     """
 
-    __slots__ = ("_buffer", "_export", "_returned", "address", "free", "memory", "width")
+    __slots__ = ("_export", "address", "free", "memory", "width")
 
-    def __init__(self, count: int, width: int, buffers: Buffers) -> None:
+    def __init__(self, count: int, width: int) -> None:
+        # To map a little memory, and to free it, takes longer than to clear it. To clear much of
+        # it would stop all other threads: mapped memory comes page by page.
         size = count * width
-        self._returned = buffers.returned
-        self._buffer: Buffer | None = None
-        if size > _SMALL:
-            self._buffer = buffers.acquire(size)
-            self.memory, self.address = self._buffer.view, self._buffer.address
-        else:
-            self.memory = memoryview(bytearray(size))
-            # The memory cannot be moved while the export exists, so the address stays valid.
-            self._export = ctypes.c_char.from_buffer(self.memory)
-            self.address = ctypes.addressof(self._export)
+        self.memory = memoryview(bytearray(size) if size <= _SMALL else mapped(size))
+        # The memory cannot be moved while the export exists, so the address stays valid.
+        self._export = ctypes.c_char.from_buffer(self.memory)
+        self.address = ctypes.addressof(self._export)
         self.width = width
         self.free: dict[int, bool] = {}
-
-    def __del__(self) -> None:
-        # Nobody reads the rows any more: whoever does holds this object. This is one step, because
-        # Python ignores an interrupt that comes here.
-        buffer = getattr(self, "_buffer", None)  # it is not there if there was no memory
-        if buffer is not None:
-            self._returned.append(buffer)
 
 
 class Grown(NamedTuple):
@@ -113,16 +102,14 @@ def axis_of_growth(before: tuple[int, ...], now: tuple[int, ...]) -> int | None:
 
 
 def grown(
-    piece: Any, before: tuple[int, ...], address: int, now: tuple[int, ...], size: int,
-    buffers: Buffers,
-) -> Grown | None:  # fmt: skip
+    piece: Any, before: tuple[int, ...], address: int, now: tuple[int, ...], size: int
+) -> Grown | None:
     """A copy of the bytes at this address, if they begin with those of an earlier copy.
 
     Args:
         piece, before: the earlier copy, and its shape.
         address: of a contiguous tensor. The caller keeps its memory.
         now, size: its shape, and its size in bytes.
-        buffers: have the memory of the copy, if it is not small.
     """
     axis = axis_of_growth(before, now)
     # The rows of a copy that grew are those of its axis.
@@ -137,7 +124,7 @@ def grown(
         return None
     place, begin = (piece.place, first) if type(piece) is Grown else (None, 0)
     if place is None or row > place.width or place.free.pop(first, None) is None:
-        place, begin = Rows(count, row + min(MAX_TAILS * (row - first), row), buffers), 0
+        place, begin = Rows(count, row + min(MAX_TAILS * (row - first), row)), 0
     target, source, new = place.address + begin, address + begin, row - begin
     for _ in range(count):
         if new <= _STEP:

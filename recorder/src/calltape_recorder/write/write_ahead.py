@@ -156,6 +156,8 @@ class _File:
         append = planned(self._tape_id, [encoded], level=0)
         self._borrow(append.size)
         self.tape.commit(append)
+        if call.inputs is not None:
+            call.inputs.let_go_of_pieces()  # the call may wait for long
 
     def clear(self) -> None:
         self.tape.rewind()
