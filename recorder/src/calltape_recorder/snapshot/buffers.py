@@ -25,7 +25,10 @@ from torch.utils._python_dispatch import _disable_current_modes
 from calltape_recorder.snapshot.facts import storage_offset
 from calltape_recorder.threads import RLock
 
-_SMALLEST = 1 << 16
+SMALL_BYTES = 64 * 1024
+"""A copy of at most so many bytes gets memory of its own. A larger one lies in pooled, pinned or
+mapped memory."""
+
 _LARGE = 1 << 20
 _HUGE = 1 << 21
 _STEP = 4 * 1024 * 1024
@@ -94,7 +97,7 @@ def _advise(memory: mmap.mmap, advice: int, start: int, size: int) -> None:
 def _rounded(nbytes: int) -> int:
     """Rounds up in steps of an eighth of a power of two: at most an eighth is wasted, and distinct
     sizes are few."""
-    step = max(_SMALLEST, 1 << max(nbytes.bit_length() - 4, 0))
+    step = max(SMALL_BYTES, 1 << max(nbytes.bit_length() - 4, 0))
     return -(-nbytes // step) * step
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from calltape_recorder.snapshot.buffers import (
+    SMALL_BYTES,
     Buffer,
     Buffers,
     Piece,
@@ -35,11 +36,6 @@ from calltape_recorder.snapshot.facts import (
 )
 from calltape_recorder.snapshot.grown_copies import Grown
 from calltape_recorder.snapshot.look import Look
-
-# A copy of at most so many bytes gets memory of its own. The larger copies of one side share a
-# pooled buffer.
-_SMALL = 64 * 1024
-
 
 _Tensor = torch.Tensor
 _make = tuple.__new__  # makes a named tuple faster than its class does
@@ -67,7 +63,7 @@ def copy_leaves(
         elif not size:
             pieces.append(None)
         elif fact.direct == "cpu":
-            if size <= _SMALL:
+            if size <= SMALL_BYTES:
                 pieces.append(bytearray(array_type(size).from_address(data_ptr(leaf))))
             else:
                 large.append(len(pieces))
@@ -111,7 +107,7 @@ def joined(pieces: Iterable[Any]) -> list[Any]:
     whole: memoryview | None = None
     begin = end = 0
     for piece in pieces:
-        if type(piece) is Grown and piece.row >= _SMALL:  # to join long rows takes a copy
+        if type(piece) is Grown and piece.row >= SMALL_BYTES:  # to join long rows takes a copy
             parts += piece.parts
             whole = None
             continue

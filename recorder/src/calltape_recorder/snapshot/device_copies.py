@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from calltape_recorder.snapshot.buffers import Buffer, Buffers, Piece, memory_at
+from calltape_recorder.snapshot.buffers import SMALL_BYTES, Buffer, Buffers, Piece, memory_at
 
 # The functions of CUDA's driver and runtime that torch has no operator for.
 #
@@ -90,7 +90,6 @@ def _driver() -> Any:
 # caches that grow would leave every size they had in it. So small copies use torch's pool, and
 # large ones use a pool of ours, which is bounded.
 
-_SMALL = 64 * 1024
 _unfinished: deque[tuple[Copies, Any, Buffers]] = deque()
 
 
@@ -206,7 +205,7 @@ class Landing:
             OSError, RuntimeError: there is no pinned memory.
         """
         _sweep()
-        if size > _SMALL:
+        if size > SMALL_BYTES:
             buffer = pool.acquire(size)
             return cls(buffer, buffer.view[:size], copies, pool)
         memory = torch.empty(size, dtype=torch.uint8, pin_memory=True)

@@ -14,9 +14,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from calltape_recorder.bounds import FEWEST_BYTES_OF_ROW, MAX_ROWS_OF_GROWTH, MAX_TAILS
-from calltape_recorder.snapshot.buffers import mapped
+from calltape_recorder.snapshot.buffers import SMALL_BYTES, mapped
 
-_SMALL = 64 * 1024  # bytes of all rows
 _STEP = 1024 * 1024  # bytes compared or copied at once: the interpreter lock is held meanwhile
 
 
@@ -37,7 +36,7 @@ class Rows:
         # To map a little memory, and to free it, takes longer than to clear it. To clear much of
         # it would stop all other threads: mapped memory comes page by page.
         size = count * width
-        self.memory = memoryview(bytearray(size) if size <= _SMALL else mapped(size))
+        self.memory = memoryview(bytearray(size) if size <= SMALL_BYTES else mapped(size))
         # The memory cannot be moved while the export exists, so the address stays valid.
         self._export = ctypes.c_char.from_buffer(self.memory)
         self.address = ctypes.addressof(self._export)
