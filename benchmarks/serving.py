@@ -24,15 +24,17 @@ from typing import Any
 import torch
 
 from benchmarks.report import Row
-from calltape_recorder import First, FlightRecorder, Novelty, Recorder, record
+from calltape_recorder import First, FlightRecorder, Novelty, Recorder, Stats, record
 
 __all__ = ["rows"]
 
 OFF, ALL, NOVELTY, FLIGHT = "no recorder", "all calls", "novelty", "flight recorder"
+SHARE = "all calls that 1% of the time affords"
 _OPTIONS: dict[str, dict[str, Any]] = {
     ALL: {},
     NOVELTY: {"keep": Novelty()},
     FLIGHT: {"keep": First(0), "flight_recorder": FlightRecorder()},
+    SHARE: {"max_share": 0.01},
 }
 _CLIENTS = 16
 _LOAD = 0.8
@@ -99,7 +101,7 @@ class _Server(http.server.ThreadingHTTPServer):
         self.models = {name: _twin(model) for name in (OFF, *_OPTIONS)}
         self.recorders: dict[str, Recorder] = {
             name: stack.enter_context(
-                record(self.models[name], folder / f"{name.split()[0]}.tape", **options)
+                record(self.models[name], folder / f"{name.replace(' ', '-')}.tape", **options)
             )
             for name, options in _OPTIONS.items()
         }
@@ -250,7 +252,9 @@ def _measure(clients: _Clients, seconds: float) -> tuple[list[float], dict[str, 
     return rates, turns
 
 
-def _row(model: str, name: str, rates: list[float], turns: dict[str, list[_Turn]]) -> Row:
+def _row(
+    model: str, name: str, rates: list[float], turns: dict[str, list[_Turn]], stats: Stats
+) -> Row:
     def held(figure: Callable[[_Turn], float]) -> tuple[float, float, float]:
         """Medians of this contender and of no recorder, and of the ratios round by round."""
         ours, base = ([figure(turn) for turn in turns[which]] for which in (name, OFF))
@@ -261,9 +265,10 @@ def _row(model: str, name: str, rates: list[float], turns: dict[str, list[_Turn]
     p99, p99_off, p99_ratio = held(lambda turn: turn.p99)
     most, most_off, most_ratio = held(lambda turn: turn.rate)
     load = f"{_LOAD:.0%} of capacity ({statistics.median(rates):.0f} requests/s)"
+    kept = f"{stats.kept / stats.seen:.1%} of the calls kept"
     return Row(
         f"{model} behind HTTP, {load}, {name}",
-        f"p50 {p50 * 1e3:.1f} ms, p99 {p99 * 1e3:.1f} ms, at most {most:.0f} requests/s",
+        f"p50 {p50 * 1e3:.1f} ms, p99 {p99 * 1e3:.1f} ms, at most {most:.0f} requests/s; {kept}",
         (
             f"p50 {p50_ratio:.2f} × {OFF} ({p50_off * 1e3:.1f} ms)",
             f"p99 {p99_ratio:.2f} × ({p99_off * 1e3:.1f} ms)",
@@ -293,4 +298,4 @@ def _rows_of(served: _Served, scale: float) -> Iterator[Row]:
     if stats[ALL].kept != stats[ALL].seen:
         raise RuntimeError(f"not all calls were kept, the ratio is of less work: {stats[ALL]}")
     for name in _OPTIONS:
-        yield _row(served.name, name, rates, turns)
+        yield _row(served.name, name, rates, turns, stats[name])

@@ -66,7 +66,7 @@ def test_a_copy_that_fails_gives_its_buffer_back(monkeypatch: pytest.MonkeyPatch
 
 # --- large sides ------------------------------------------------------------------------------
 
-MOST = pool._MOST_ELEMENTS * 8
+MOST = pool._MOST_ELEMENTS * 16
 
 
 def pieces_of(tensors: list[torch.Tensor]) -> int:
@@ -76,7 +76,7 @@ def pieces_of(tensors: list[torch.Tensor]) -> int:
 
 
 @pytest.mark.parametrize("size", [8 * MIB, MOST, MOST + 8, 5 * MIB + 4, 5 * MIB + 2, 5 * MIB + 1])
-@pytest.mark.parametrize("offset", [0, 1, 4])
+@pytest.mark.parametrize("offset", [0, 1, 4, 8])
 def test_large_sides_are_copied_whatever_their_size_and_address(size: int, offset: int) -> None:
     base = torch.randint(0, 256, (size + offset,), dtype=torch.uint8)
     leaves = [base[offset:], torch.randn(MIB), torch.ones(70_001, dtype=torch.bool)]

@@ -227,7 +227,7 @@ _MOST_LOCKED = 4 * 1024 * 1024  # bytes of one side, copied in less than a milli
 # of its C++). They would wait for cores that the host's other threads use: measured, two calls at
 # once took twice as long. Pieces below that size are copied by the calling thread alone.
 _MOST_ELEMENTS = 32767
-_ELEMENTS = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
+_ELEMENTS = {16: torch.complex128, 8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
 
 _array_types: dict[int, Any] = {}
 _copy_pieces: Any = torch._foreach_copy_  # pyright: ignore[reportPrivateImportUsage]
@@ -306,6 +306,6 @@ def _pieces(
 
 
 def _width(address: int, begin: int, size: int) -> int:
-    """The widest element, up to 8 bytes, that divides all three. Wide elements make few pieces."""
-    bits = address | begin | size | 8
+    """The widest element, up to 16 bytes, that divides all three. Wide elements make few pieces."""
+    bits = address | begin | size | 16
     return bits & -bits

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Iterator
+from itertools import repeat
 from typing import Any, NamedTuple
 
 from calltape_recorder.bounds import FEWEST_BYTES_OF_ROW, MAX_ROWS_OF_GROWTH, MAX_TAILS
@@ -125,14 +125,7 @@ def grown(
     if place is None or row > place.width or place.free.pop(first, None) is None:
         place, begin = Rows(count, row + min(MAX_TAILS * (row - first), row)), 0
     target, source, new = place.address + begin, address + begin, row - begin
-    for _ in range(count):
-        if new <= _STEP:
-            _move(target, source, new)
-        else:
-            for at, part in _steps(new):
-                _move(target + at, source + at, part)
-        target += place.width
-        source += row
+    _each_row(_move, target, place.width, source, row, count, new)
     place.free[row] = True
     return Grown(place, count, row, first, axis, now[axis] - before[axis])
 
@@ -153,22 +146,25 @@ def _begin_equal(piece: Any, address: int, count: int, row: int, first: int) -> 
     else:
         data = piece if type(piece) is bytearray else piece.data
         own, width = ctypes.addressof(ctypes.c_char.from_buffer(data)), first
+    return _each_row(_compare, own, width, address, row, count, first)
+
+
+def _each_row(
+    function: Any, one: int, one_step: int, other: int, other_step: int, count: int, size: int
+) -> bool:
+    """Calls a function with the addresses of two rows and the size of both, for each of these rows.
+    False, at once, if it gives anything but zero or None."""
+    if count * size <= _STEP:
+        ones = range(one, one + count * one_step, one_step)
+        others = range(other, other + count * other_step, other_step)
+        return not any(map(function, ones, others, repeat(size)))
     for _ in range(count):
-        if not _equal(own, address, first):
-            return False
-        own += width
-        address += row
+        for at in range(0, size, _STEP):
+            if function(one + at, other + at, min(_STEP, size - at)):
+                return False
+        one += one_step
+        other += other_step
     return True
-
-
-def _equal(one: int, other: int, size: int) -> bool:
-    if size <= _STEP:  # a generator takes longer than this
-        return bool(_compare(one, other, size) == 0)
-    return all(_compare(one + at, other + at, part) == 0 for at, part in _steps(size))
-
-
-def _steps(size: int) -> Iterator[tuple[int, int]]:
-    return ((at, min(_STEP, size - at)) for at in range(0, size, _STEP))
 
 
 def _function(name: str, result: Any) -> Any:
@@ -183,7 +179,7 @@ def _function(name: str, result: Any) -> Any:
 
 
 _compare = _function("memcmp", ctypes.c_int)
-_move = _function("memcpy", ctypes.c_void_p)
+_move = _function("memcpy", None)
 
 
 def can_compare() -> bool:

@@ -47,7 +47,7 @@ _BATCH_BYTES = 1024 * 1024
 # While small calls keep coming, the writer polls. To wake it costs the host's thread a system call
 # within the call, and then both compete for the interpreter lock. If the writer polls less often,
 # the host pays less, and calls are in the file later.
-_POLL_SECONDS = 0.01
+_POLL_SECONDS = 0.05
 _IDLE_POLLS = 10
 
 # While the writer works through a batch, a thread that wants the interpreter lock waits for its
@@ -58,8 +58,10 @@ _PAUSE_SECONDS = 0.00005
 _LOOK_SECONDS = 1.0
 
 
-# Calls of this size would fill the queue before the next poll, so they wake the writer.
+# Calls of this size, or of this part of what may wait, would fill the queue before the next poll.
+# So they wake the writer.
 _LARGE_BYTES = 1024 * 1024
+_LARGE_PART = 512
 
 _PLACES = 3  # of a call or a task
 
@@ -97,6 +99,7 @@ class CallQueue:
         self._places: deque[Any] = deque()
         calls = max(FEWEST_QUEUED_CALLS, max_bytes // QUEUED_CALL_BYTES - batch)
         self._most = _PLACES * calls
+        self._large = min(_LARGE_BYTES, max_bytes // _LARGE_PART)
         self.is_full = False
         self.is_asleep = False
         self.wake = Event()
@@ -126,7 +129,7 @@ class CallQueue:
         if len(places) >= self._most:
             self.is_full = True
         # ``is_asleep`` is set before the other thread looks a last time, so no call is left behind.
-        if self.is_asleep or nbytes >= _LARGE_BYTES:
+        if self.is_asleep or nbytes >= self._large:
             self.wake.set()
 
     def ask(self, task: Task) -> None:
