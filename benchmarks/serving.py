@@ -39,7 +39,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 _CLIENTS = 16
 _LOAD = 0.8
 _TOKENS = 3
-_ROUNDS = 4  # at least: every contender is once the first
+_ROUNDS = 1 + len(_OPTIONS)  # at least: every contender is once the first
 
 
 @dataclass(frozen=True)
@@ -265,7 +265,9 @@ def _row(
     p99, p99_off, p99_ratio = held(lambda turn: turn.p99)
     most, most_off, most_ratio = held(lambda turn: turn.rate)
     load = f"{_LOAD:.0%} of capacity ({statistics.median(rates):.0f} requests/s)"
-    kept = f"{stats.kept / stats.seen:.1%} of the calls kept"
+    kept = (
+        "all calls held" if name == FLIGHT else f"{stats.kept / stats.seen:.1%} of the calls kept"
+    )
     return Row(
         f"{model} behind HTTP, {load}, {name}",
         f"p50 {p50 * 1e3:.1f} ms, p99 {p99 * 1e3:.1f} ms, at most {most:.0f} requests/s; {kept}",

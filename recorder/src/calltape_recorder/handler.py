@@ -94,8 +94,7 @@ class CallHandler:
         number = ledger.see()
         if number is None:
             return None
-        is_measured = number % _MEASURED == 1  # not the first call, which costs more than any other
-        begun = 0
+        begun = _now()
         call: Call | None = None
         try:
             first, end = admission.passes_over[0]
@@ -103,8 +102,6 @@ class CallHandler:
             if not first <= number < end:
                 ask = admission.by_number
                 kept = ask if ask is None or ask is True else ask(number, None)
-            if is_measured or kept is not False or admission.holds:
-                begun = _now()
             alike = admission.known_calls.call
             # The dispatch keys of the thread are a part of a look, and this one was learned from a
             # call that was not traced. So without a mode, a call like it is not traced either.
@@ -133,7 +130,7 @@ class CallHandler:
                 call.started = _now()
                 call.cost_ns = call.started - begun
                 return call
-        if is_measured:
+        if number % _MEASURED == 1:  # not the first call, which costs more than any other
             ledger.spend(_MEASURED * (_now() - begun))
         return None
 

@@ -119,8 +119,8 @@ class Pipeline:
             self.writer.waits_with.append(self.held_calls)
         self.write_ahead: WriteAhead | None = None
         self._decider = options.keep.decider()
-        # Without a flight recorder and write-ahead, calls go to the writer directly.
-        is_plain = flight is None and not options.write_ahead
+        # Without a flight recorder, write-ahead and a share, calls go to the writer directly.
+        is_plain = flight is None and not options.write_ahead and options.max_share is None
         self.hand_over: Callable[[Call], None] = (
             self.writer.queue.put if is_plain else self._hand_over
         )
@@ -223,6 +223,8 @@ class Pipeline:
     def _hand_over(self, call: Call) -> None:
         if call.ahead_file is not None and self.write_ahead is not None:
             self.write_ahead.done(call)
+        if self.options.max_share is not None:  # the share must know what was spent at once
+            self.ledger.note(call)
         held_calls = self.held_calls
         if held_calls is None:
             self.writer.queue.put(call)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from calltape_recorder import Novelty, record
+from calltape_recorder import First, FlightRecorder, Novelty, record
 from calltape_recorder.write import writer
 from tests.recorder.models import Echo
 from tests.recorder.reading import read
@@ -183,3 +184,58 @@ def test_what_waits_as_bytes_is_dropped_where_the_disk_takes_nothing(
         model(x, y)
         assert recorder.flush()
         assert recorder.stats().kept == 1
+
+
+# --- a writer that sleeps until its next poll ---------------------------------------------------
+
+
+def until(condition: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("x", "calls", "options"),
+    [
+        (torch.ones(4), 100, {"max_queue_bytes": 256 * 1024}),
+        (torch.ones(4), 300, {"max_queue_bytes": 4 * 1024 * 1024}),
+        (torch.ones(25_000), 40, {}),
+        (torch.ones(300_000), 1, {}),
+    ],
+    ids=["small queue", "small calls", "calls that wait as objects", "a large call"],
+)
+def test_a_small_queue_does_not_wait_for_the_poll(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, x: Any, calls: int, options: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(writer, "_POLL_SECONDS", 600.0)
+    model = Taking()
+    with record(model, tmp_path / "t.tape", **options) as recorder:
+        model(x, x)
+        assert recorder.flush()
+        for _ in range(calls):
+            model(x, x)
+        until(lambda: recorder.stats().kept > max(1, calls * 3 // 4))
+        assert recorder.stats().dropped == {}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"keep": First(0), "flight_recorder": FlightRecorder()}],
+    ids=["plain", "flight"],
+)
+def test_a_call_that_raises_does_not_wait_for_the_poll(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    """The process may end next."""
+    monkeypatch.setattr(writer, "_POLL_SECONDS", 600.0)
+    model, x = Taking(), torch.ones(4)
+    with record(model, tmp_path / "t.tape", **options) as recorder:
+        for _ in range(3):
+            model(x, x)
+        assert recorder.flush()
+        model.raises = True
+        with pytest.raises(ValueError, match="asked to"):
+            model(x, x)
+        until(lambda: recorder.stats().kept == 4)

@@ -20,13 +20,20 @@ from tests.recorder.write.test_segments import KIB, adds_up, block, call, tapes
 
 
 class Clock:
-    """Time that a test moves on."""
+    """Time that a test moves on. The recorder asks for it whenever it looks what is to be done."""
 
     def __init__(self) -> None:
         self.ahead = 0.0
+        self.asked = 0
 
     def monotonic(self) -> float:
+        self.asked += 1
         return time.monotonic() + self.ahead
+
+    def looks(self) -> None:
+        """Waits until the recorder has looked, whole, since now."""
+        asked = self.asked
+        until(lambda: self.asked > asked + 3)
 
 
 @pytest.fixture
@@ -60,7 +67,7 @@ def test_files_that_are_old_are_deleted_and_counted(
         until(lambda: recorder.stats().segments == 1 and recorder.seal())
         call(recorder, model, 2, 3)
         clock.ahead += 90  # the first file ended 90 s ago
-        time.sleep(0.1)
+        clock.looks()
         assert recorder.stats().kept == 5
         clock.ahead += 11
         until(lambda: recorder.stats().dropped == {"expired": 3})
@@ -93,8 +100,7 @@ def test_evidence_that_was_deleted_is_gathered_again(tmp_path: Path, clock: Cloc
         kept = recorder.stats().kept
         assert 0 < kept < 20
         clock.ahead += 11  # an eighth of the age: the file ends
-        until(lambda: recorder.stats().segments == 1)
-        time.sleep(0.1)
+        until(lambda: recorder.stats().segments == 1 and recorder.seal())
         clock.ahead += 81
         until(lambda: recorder.stats().dropped.get("expired") == kept)
         call(recorder, model, 1)
@@ -103,15 +109,18 @@ def test_evidence_that_was_deleted_is_gathered_again(tmp_path: Path, clock: Cloc
 
 def test_what_an_earlier_process_wrote_stays(tmp_path: Path, clock: Clock) -> None:
     model = Identity()
-    for _ in range(2):
-        with record(model, f"{tmp_path}/", segment_seconds=1, max_age_seconds=5) as recorder:
-            call(recorder, model, 1)
-            clock.ahead += 100
-            assert recorder.flush()  # the writer looks
-            clock.ahead += 100
-            assert recorder.flush()  # the writer looks
-            first = tapes(tmp_path)
-    assert set(first) <= set(tapes(tmp_path))
+    options: Any = {"segment_seconds": 1, "max_age_seconds": 5}
+    with record(model, f"{tmp_path}/", **options) as recorder:
+        call(recorder, model, 1)
+    earlier = tapes(tmp_path)
+    assert earlier
+    with record(model, f"{tmp_path}/", **options) as recorder:
+        call(recorder, model, 1)
+        clock.ahead += 100
+        until(lambda: recorder.stats().segments == 1 and recorder.seal())
+        clock.ahead += 100
+        until(lambda: recorder.stats().dropped == {"expired": 1})
+    assert set(earlier) <= set(tapes(tmp_path))
 
 
 def test_files_that_were_moved_away_count_as_kept(tmp_path: Path, clock: Clock) -> None:
@@ -128,7 +137,7 @@ def test_files_that_were_moved_away_count_as_kept(tmp_path: Path, clock: Clock) 
                 shutil.move(path, away / path.name)
             until(lambda: recorder.stats().segments == 0)
         clock.ahead += 200
-        time.sleep(0.1)
+        clock.looks()
         assert (recorder.stats().kept, recorder.stats().dropped) == (30, {})
         assert recorder.stats().written_bytes < 15 * KIB
     stats = recorder.stats()

@@ -58,10 +58,12 @@ _PAUSE_SECONDS = 0.00005
 _LOOK_SECONDS = 1.0
 
 
-# Calls of this size, or of this part of what may wait, would fill the queue before the next poll.
-# So they wake the writer.
+# What does not wait for the next poll: a large call, what a flight recorder writes, a call that
+# raised, and a quarter of what may wait. Calls that wait as objects wake the writer when they are
+# few: of many, Python's garbage collector would go through all objects of the host.
 _LARGE_BYTES = 1024 * 1024
-_LARGE_PART = 512
+_MOST_OBJECTS = 32
+_SMALL_BYTES = 64 * 1024  # a call that waits as its bytes has fewer
 
 _PLACES = 3  # of a call or a task
 
@@ -99,7 +101,8 @@ class CallQueue:
         self._places: deque[Any] = deque()
         calls = max(FEWEST_QUEUED_CALLS, max_bytes // QUEUED_CALL_BYTES - batch)
         self._most = _PLACES * calls
-        self._large = min(_LARGE_BYTES, max_bytes // _LARGE_PART)
+        self._due = min(self._most // 4, _PLACES * (max_bytes // (4 * _SMALL_BYTES)))
+        self._due_objects = _PLACES * min(_MOST_OBJECTS, max_bytes // (4 * _LARGE_BYTES))
         self.is_full = False
         self.is_asleep = False
         self.wake = Event()
@@ -116,6 +119,8 @@ class CallQueue:
             # One step, also where a signal handler comes between two.
             places.extend((None, None, call))
             call.__class__ = QueuedCall  # type: ignore[assignment]
+            is_urgent = call.held or call.error is not None or nbytes >= _LARGE_BYTES
+            is_due = is_urgent or len(places) >= self._due_objects
         else:
             own = _OWN.pack(
                 call.number, call.time_ns, call.thread, call.duration_ns, call.cost_ns, nbytes,
@@ -126,10 +131,11 @@ class CallQueue:
                 own += ((one and one.joined) or b"") + ((two and two.joined) or b"")
             # No signal handler runs between these two: nobody would be told of a call that is lost.
             call.__class__ = QueuedCall; places.extend((*shared, own))  # type: ignore  # noqa: E702  # fmt: skip
+            is_due = len(places) >= self._due
         if len(places) >= self._most:
             self.is_full = True
         # ``is_asleep`` is set before the other thread looks a last time, so no call is left behind.
-        if self.is_asleep or nbytes >= self._large:
+        if self.is_asleep or is_due:
             self.wake.set()
 
     def ask(self, task: Task) -> None:
