@@ -38,7 +38,7 @@ def test_only_the_tape_is_in_the_folder(tmp_path: Path) -> None:
     with record(model, tmp_path / "a.tape") as recorder:
         model(x, x)
         assert recorder.flush()
-        time.sleep(0.1)
+        time.sleep(0.3)
         assert [path.name for path in tmp_path.iterdir()] == ["a.tape"]
     assert [path.name for path in tmp_path.iterdir()] == ["a.tape"]
 
@@ -61,7 +61,7 @@ def test_a_recording_that_is_over_has_ended(
     with record(model, tmp_path / "a.tape", **bound):
         model(x, x)
         until(lambda: f"recording stopped: {name} is reached" in caplog.text)
-        time.sleep(0.05)
+        time.sleep(0.3)
     assert caplog.text.count("recording stopped") == 1
 
 

@@ -246,7 +246,7 @@ def test_a_host_that_goes_to_another_directory(
     with record(model, "a.tape", outputs=False) as recorder:
         call(recorder, model, 1)
         monkeypatch.chdir(tmp_path / "elsewhere")
-        time.sleep(0.1)
+        time.sleep(0.3)
         call(recorder, model, 1)
     assert recorder.stats().dropped == {}
     assert read(tmp_path / "a.tape").numbers == [0, 1]

@@ -153,7 +153,7 @@ def _each_row(
     function: Any, one: int, one_step: int, other: int, other_step: int, count: int, size: int
 ) -> bool:
     """Calls a function with the addresses of two rows and the size of both, for each of these rows.
-    False, at once, if it gives anything but zero or None."""
+    False, at once, if it gives anything but zero or None. Steps and size are above 0."""
     if count * size <= _STEP:
         ones = range(one, one + count * one_step, one_step)
         others = range(other, other + count * other_step, other_step)
