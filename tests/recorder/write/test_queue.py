@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import itertools
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from calltape_recorder import First, FlightRecorder, Novelty, record
 from calltape_recorder.write import writer
 from tests.recorder.models import Echo
 from tests.recorder.reading import read
+from tests.recorder.write.test_retention import until
 
 
 class Taking(nn.Module):
@@ -187,13 +187,6 @@ def test_what_waits_as_bytes_is_dropped_where_the_disk_takes_nothing(
 
 
 # --- a writer that sleeps until its next poll ---------------------------------------------------
-
-
-def until(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize(

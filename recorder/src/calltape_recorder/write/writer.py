@@ -63,7 +63,7 @@ _LOOK_SECONDS = 1.0
 # few: of many, Python's garbage collector would go through all objects of the host.
 _LARGE_BYTES = 1024 * 1024
 _MOST_OBJECTS = 32
-_SMALL_BYTES = 64 * 1024  # a call that waits as its bytes has fewer
+_SMALL_BYTES = 64 * 1024  # each side of a call that waits as its bytes has fewer
 
 _PLACES = 3  # of a call or a task
 
