@@ -18,7 +18,7 @@ from functools import partial
 from types import FrameType
 from typing import Any, NoReturn
 
-__all__ = ["Terminated", "code_of", "is_importing", "signals_handled"]
+__all__ = ["Terminated", "code_of", "is_finalizing", "is_importing", "signals_handled"]
 
 _IMPORTING = "<frozen importlib._bootstrap>"
 _IMPORT_SECONDS = 10.0
@@ -75,6 +75,15 @@ def is_importing(frame: FrameType | None) -> bool:
     """Whether a frame is within the import of a module."""
     while frame is not None:
         if frame.f_code.co_filename == _IMPORTING:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def is_finalizing(frame: FrameType | None) -> bool:
+    """Whether a frame is within a ``__del__``: Python prints what is raised there, and goes on."""
+    while frame is not None:
+        if frame.f_code.co_name == "__del__":
             return True
         frame = frame.f_back
     return False

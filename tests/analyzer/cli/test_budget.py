@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
@@ -173,6 +174,55 @@ def test_a_command_that_handles_errors_is_ended_too() -> None:
         persistent()
     assert isinstance(caught.value.error, TapeError)
     assert caught.value.error.kind == "limit"
+
+
+def test_nothing_is_raised_where_python_would_lose_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is raised within a ``__del__`` is printed, and the code goes on."""
+    monkeypatch.setattr(budget, "_LOOK_EVERY", 0.0005)
+    budget.limits.seconds = 0
+    reached: list[str] = []
+
+    class Finalized:
+        def __del__(self) -> None:
+            _work(0.05)
+            reached.append("the end of __del__")
+
+    def read() -> None:
+        with budget.reading([]):
+            Finalized()
+            while True:
+                _work(0.05)
+                reached.append("after it")
+
+    with pytest.raises(budget.Exceeded):
+        read()
+    assert reached[0] == "the end of __del__"
+    assert len(reached) < 4
+
+
+def test_what_was_lost_is_said_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A callback of a collection, as a destructor, loses what is raised within."""
+    monkeypatch.setattr(budget, "_LOOK_EVERY", 0.0005)
+    budget.limits.seconds = 0
+    lost: list[BaseException] = []
+
+    def read() -> None:
+        with budget.reading([]):
+            try:
+                _work(0.2)
+            except budget.Exceeded as error:
+                lost.append(error)
+
+    with pytest.raises(budget.Exceeded) as caught:
+        read()
+    assert len(lost) == 1
+    assert str(caught.value) == str(lost[0])
+
+
+def _work(seconds: float) -> None:
+    until = time.process_time() + seconds
+    while time.process_time() < until:
+        sum(range(1000))
 
 
 @pytest.mark.timeout(60)

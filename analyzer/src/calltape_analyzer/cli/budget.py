@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from types import FrameType
 
-from calltape_analyzer.interruption import is_importing
+from calltape_analyzer.interruption import is_finalizing, is_importing
 from calltape_analyzer.reading.remote_access import received_bytes
 from calltape_schema.errors import TapeError
 
@@ -82,6 +82,7 @@ class _Budget:
         self.effort = 1
         self.spent = 0.0
         self.grown = 0
+        self.exceeded: TapeError | None = None
         self._clock = time.process_time if is_main else _clock_of_thread()
         self._holds = _held if is_main else lambda: 0
         self._at, self._held = self._clock(), self._holds()
@@ -103,14 +104,16 @@ class _Budget:
         return self.tape_bytes + received_bytes() - self._received
 
     def look(self, frame: FrameType | None) -> TapeError | None:
-        """Adds up what was spent since the last look. Out comes what is too much, once a second."""
+        """Adds up what was spent since the last look. Out comes what is too much, once a second.
+        Within a ``__del__`` nothing does: raised there, it would be lost."""
         now, held = self._clock(), self._holds()
         if not is_importing(frame):
             self.spent += now - self._at
             self.grown += held - self._held
         self._at, self._held = now, held
         error = self._error()
-        if error is None or now - self._told <= _AGAIN_AFTER:
+        self.exceeded = self.exceeded or error
+        if error is None or now - self._told <= _AGAIN_AFTER or is_finalizing(frame):
             return None
         self._told = now
         return error
@@ -197,6 +200,10 @@ def reading(paths: Iterable[str], effort: int = 1) -> Iterator[None]:
                 continue
         watching.join()
         del _current[own]
+    budget.look(None)  # what was spent since the last one
+    if budget.exceeded is not None:  # so this says what came too late, or what somebody kept
+        _exceeded = budget.exceeded
+        raise Exceeded(budget.exceeded)
 
 
 def _clock_of_thread() -> Callable[[], float]:
