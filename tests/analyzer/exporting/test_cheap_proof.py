@@ -56,10 +56,10 @@ def test_probes_end_when_they_took_long(tmp_path: Path, monkeypatch: pytest.Monk
     class Slow(Model):
         def forward(self, x):
             if not torch.compiler.is_exporting():
-                time.sleep(0.05)
+                time.sleep(0.4)
             return x * 2
 
-    monkeypatch.setattr(probing.Probing, "patience", lambda self, seconds: 0.02)
+    monkeypatch.setattr(probing.Probing, "patience", lambda self, seconds: 0.4)
     module = Slow()
     programs = export(taped(tmp_path, module, [call(t(n, 3)) for n in (2, 3, 5)]), module)
     (attempt,) = programs.attempts
