@@ -1,9 +1,12 @@
-"""What importing the recorder adds to a process that has torch and pydantic already."""
+"""What importing the recorder adds to a process that has torch and pydantic already, from bytecode
+as an installed package has it, whether this process may write some or not."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 
 from benchmarks.report import Row
@@ -16,15 +19,20 @@ _BASE = "import torch; from pydantic import BaseModel, TypeAdapter"
 _WITH = f"{_BASE}; import calltape_recorder"
 
 
-def _run(code: str) -> None:
-    subprocess.run([sys.executable, "-c", code], check=True)
+def _run(code: str, bytecode: str) -> None:
+    env = os.environ | {"PYTHONPYCACHEPREFIX": bytecode}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)
+    subprocess.run([sys.executable, "-c", code], check=True, env=env)
 
 
 def rows(scale: float) -> Iterator[Row]:
     """Whole processes, interleaved."""
-    samples = measure(
-        {"with": lambda: _run(_WITH), "base": lambda: _run(_BASE)}, max(int(9 * scale), 3)
-    )
+    with tempfile.TemporaryDirectory() as bytecode:
+        _run(_WITH, bytecode)
+        samples = measure(
+            {"with": lambda: _run(_WITH, bytecode), "base": lambda: _run(_BASE, bytecode)},
+            max(int(9 * scale), 3),
+        )
     base, added = samples.median("base"), samples.added("with", "base")
     yield Row(
         "import calltape_recorder",

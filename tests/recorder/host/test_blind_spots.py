@@ -231,6 +231,19 @@ def test_a_method_that_others_wrapped_is_in_place(
     assert said() == []
 
 
+def test_a_wrapper_that_others_kept_does_not_come_back(tmp_path: Path) -> None:
+    """What accelerate's remove_hook_from_module() does, after the recorder was closed."""
+    model: Any = Identity()
+    with record(model, tmp_path / "t.tape", via="method") as recorder:
+        by_attribute(model)
+        model(X)
+    assert recorder.stats().kept == 1
+    assert torch.equal(model(X), X)
+    model.forward = model._old_forward
+    assert isinstance(model.forward, types.MethodType)
+    assert model.forward.__func__ is Identity.forward
+
+
 def test_detaching_is_no_trouble(tmp_path: Path, said: Callable[[], list[str]]) -> None:
     model = Identity()
     for number, via in enumerate(("hook", "method")):

@@ -194,17 +194,22 @@ class ReplacedMethod(Attachment):
         )
 
     def detach(self) -> None:
-        """Takes the wrapper away. If others wrapped it since, it stays, and passes calls on."""
+        """Takes the wrapper away, also where somebody keeps it on the instance to put it back, as
+        accelerate does. Wrapped in another way it stays, and passes calls on."""
         target, wrapper = self._target(), self._wrapper()
         if wrapper is None:
             return
-        if target is not None and vars(target).get(self._method) is wrapper:
+        if target is not None:
             own = wrapper.__dict__["_calltape_own"]
             # A wrapper without a listener belongs to a recorder that was closed earlier.
             while isinstance(own, _Wrapper) and own._listener is None:
                 own = own.__dict__["_calltape_own"]
-            if own is None:
-                object.__delattr__(target, self._method)
-            else:
-                object.__setattr__(target, self._method, own)
+            state = dict.copy(vars(target))
+            for name in [name for name, held in state.items() if held is wrapper]:
+                if name != self._method:
+                    object.__setattr__(target, name, wrapper._function if own is None else own)
+                elif own is None:
+                    object.__delattr__(target, name)
+                else:
+                    object.__setattr__(target, name, own)
         wrapper._listener = None
