@@ -28,8 +28,13 @@ class Interrupt(BaseException):
     """Raised by a signal handler, anywhere."""
 
 
-def interrupted_in(name: str, run: Any) -> int:
-    """How often ``run`` was interrupted: at each line of the function ``name``, one by one."""
+class TimeLimitError(Exception):
+    """The same, as Celery and others bound the time of a request."""
+
+
+def interrupted_in(name: str, run: Any, kind: type[BaseException] = Interrupt) -> int:
+    """How often ``run`` was interrupted: at each line of the function ``name``, one by one. The
+    host sees each of them."""
     found = 0
     for line in range(200):
         met = [line]
@@ -40,14 +45,16 @@ def interrupted_in(name: str, run: Any) -> int:
             if event == "line":
                 met[0] -= 1
                 if met[0] == -1:
-                    raise Interrupt
+                    raise kind
             return trace
 
         sys.settrace(trace)
         try:
             run()
-        except Interrupt:
+        except kind:
             found += 1
+        else:
+            assert met[0] >= 0, f"line {line} of {name}: an interrupt was swallowed"
         finally:
             sys.settrace(None)
         if met[0] >= 0:
@@ -82,6 +89,7 @@ def test_an_interrupt_at_any_line_leaks_nothing(name: str, tmp_path: Path) -> No
     in_a_fork(is_interrupted)
 
 
+X = torch.ones(3)
 INTERRUPTED: list[dict[str, Any]] = [
     {},
     {"keep": First(0), "max_calls": 10**6},
@@ -90,6 +98,41 @@ INTERRUPTED: list[dict[str, Any]] = [
     {"write_ahead": True},
     {"max_queue_bytes": 100_000},
 ]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="no qualified names of code before 3.11")
+@pytest.mark.parametrize(
+    "name",
+    [
+        "CallHandler.begin", "CallHandler._begun", "CallHandler.finish", "copied", "look_at",
+        "_plain_facts", "row_of", "Known.learn", "_run_before", "_run_after", "WriteAhead.write",
+        "WriteAhead.done", "_File.write",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("via", ["hook", "method"])
+def test_a_time_limit_reaches_the_host(name: str, via: Any, tmp_path: Path) -> None:
+    """Such as Celery's SoftTimeLimitErrorExceeded, which is an Exception."""
+
+    def reaches_it() -> bool:
+        model, sizes = Identity(), itertools.count(4)
+        with record(model, tmp_path / "t.tape", via=via, write_ahead=True) as recorder:
+
+            def run() -> None:
+                model([torch.ones(next(sizes)), torch.ones(3).neg(), torch.nn.Parameter(X)])
+
+            run()
+            found = interrupted_in(name, run, TimeLimitError)
+            gc.collect()
+            assert recorder.flush()
+            stats = recorder.stats()
+            assert adds_up(stats)
+            assert "internal" not in stats.dropped
+            ahead: Any = recorder._handler.pipeline.write_ahead  # type: ignore[union-attr]
+            if name == "WriteAhead.done":
+                assert len(ahead._idle) == len(ahead._files) == 1
+        return found > 0 or (via == "method" and name in ("_run_before", "_run_after"))
+
+    in_a_fork(reaches_it)
 
 
 def interrupted_within(name: str, path: Path, options: dict[str, Any]) -> int:

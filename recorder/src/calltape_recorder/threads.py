@@ -171,6 +171,8 @@ def lent(owners: Sequence[HasLock]) -> Iterator[None]:
 # in a call of the host. Such an exception is meant for the host and must reach it. But the code
 # of an argument may raise a ``KeyboardInterrupt`` or ``SystemExit`` too, because the recorder
 # looked at it. Without a recorder nobody had run that code, so the host must not see it.
+# A signal handler that bounds the time of a request may raise an ``Exception``. Its frame tells it
+# from a fault of the recorder; one that another thread sends has no frame, and cannot be told.
 
 _RAISE = frozenset(dis.opmap[name] for name in ("RAISE_VARARGS", "RERAISE"))
 traceback_of: Any = BaseException.__dict__["__traceback__"].__get__
@@ -180,11 +182,10 @@ traceback_of: Any = BaseException.__dict__["__traceback__"].__get__
 def is_interrupt(error: BaseException) -> bool:
     """Whether an exception that came up in the recorder was sent to the host."""
     kind = type(error)
-    if issubclass(kind, Exception):
-        return False
+    is_fault = issubclass(kind, Exception)
     last: TracebackType | None = traceback_of(error)
     if last is None:
-        return True
+        return not is_fault
     # The first frame is the caller's, which has not ended. To read its variables would tie it to
     # the exception that it has caught.
     while last.tb_next is not None:
@@ -192,7 +193,7 @@ def is_interrupt(error: BaseException) -> bool:
         if _is_sent_for(last.tb_frame):
             return True
     # SystemExit comes from sys.exit(), which is no statement. Nobody sends it to a thread.
-    if issubclass(kind, SystemExit):
+    if is_fault or issubclass(kind, SystemExit):
         return False
     # The interpreter raises between any two steps, code of Python by a statement.
     return last.tb_frame.f_code.co_code[last.tb_lasti] not in _RAISE

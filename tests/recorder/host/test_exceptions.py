@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import traceback
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from calltape_recorder import record
+from tests.recorder.accounts import adds_up
 from tests.recorder.host.vias import Via, both
 from tests.recorder.models import Add, Raises
 from tests.recorder.reading import read
@@ -130,3 +132,49 @@ def test_an_interrupt_within_the_recorder_passes_and_is_counted(
         assert model(torch.ones(1), torch.ones(1)).item() == 2
     assert recorder.stats().dropped == {"interrupted": 1}
     assert recorder.stats().kept == 1
+
+
+def test_a_host_near_the_limit_of_recursion_gets_nearly_as_deep(tmp_path: Path) -> None:
+    """Hooks that do nothing take a frame, those of the recorder three. What it does within fails,
+    and there is no frame left to say so."""
+    model, x = Add(), torch.ones(3)
+
+    def depths() -> list[int]:
+        return [depth for depth in range(40, 160) if _is_reached(lambda: model(x, x), depth)]
+
+    handles = [
+        model.register_forward_pre_hook(lambda *_: None, with_kwargs=True),
+        model.register_forward_hook(lambda *_: None, with_kwargs=True, always_call=True),
+    ]
+    plain = depths()
+    for handle in handles:
+        handle.remove()
+    with record(model, tmp_path / "t.tape") as recorder:
+        model(x, x)
+        recorded = depths()
+    assert recorded in (plain, plain[:-1], plain[:-2])
+    assert 40 in plain
+    assert 159 not in plain
+    assert adds_up(recorder.stats())
+
+
+def _is_reached(call: Any, depth: int) -> bool:
+    """Whether a call ends that begins so deep, where 150 frames are left."""
+    before, frame, here = sys.getrecursionlimit(), sys._getframe(), 0
+    while frame is not None:
+        frame, here = frame.f_back, here + 1  # type: ignore[assignment]
+
+    def deep(left: int) -> None:
+        if left:
+            deep(left - 1)
+        else:
+            call()
+
+    try:
+        sys.setrecursionlimit(here + 150)
+        deep(depth)
+    except RecursionError:
+        return False
+    finally:
+        sys.setrecursionlimit(before)
+    return True

@@ -10,7 +10,8 @@ import torch
 
 from calltape_analyzer import open_tape
 from calltape_recorder import First, FlightRecorder, Rate, record
-from calltape_recorder.keep.ledger import Share
+from calltape_recorder.keep.ledger import Ledger, Share
+from calltape_recorder.snapshot.call import QueuedCall
 from tests.recorder.accounts import adds_up
 from tests.recorder.models import Add
 
@@ -120,3 +121,25 @@ def test_all_calls_are_recorded_until_one_has_ended() -> None:
     assert all(share.affords(MS) for _ in range(5))
     share.note(MS)
     assert not share.affords(MS)
+
+
+def test_a_server_that_waits_owes_nothing() -> None:
+    """What the recorder's thread does each second, with no call, is not paid by calls."""
+    ledger = Ledger(10**9, max_share=0.01)
+    ended = QueuedCall(0, 0, 0)
+    ended.duration_ns, ended.cost_ns = 100 * MS, 1000
+    ledger.account([ended], None)
+    ledger.in_thread_ns = 10**12
+    assert ledger.see() is not None
+    ledger.writing_ns = 10**12
+    assert ledger.see() is None
+
+
+def test_what_calls_cause_in_the_thread_is_paid(tmp_path: Path) -> None:
+    model, x = Add(), torch.ones(3)
+    with record(model, tmp_path / "t.tape", max_share=1) as recorder:
+        for _ in range(50):
+            model(x, x)
+        assert recorder.flush()
+        ledger = recorder._handler.pipeline.ledger  # type: ignore[union-attr]
+    assert 0 < ledger.writing_ns < recorder.stats().in_thread_ns

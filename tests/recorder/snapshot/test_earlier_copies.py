@@ -261,6 +261,29 @@ def test_threads_share_what_they_return_to_each_other(tmp_path: Path) -> None:
         assert torch.equal(value, expected[0]) if expected else len(set(value.tolist())) == 1
 
 
+def test_a_thread_puts_another_tensor_in_the_place_of_the_first_part() -> None:
+    """It lies at the same address and has other bytes, between two steps of the one that grew."""
+    earlier = EarlierCopies(Buffers(2**20), Ledger(2**24))
+
+    def kept(tensor: torch.Tensor) -> None:
+        look = look_at([tensor], True)
+        earlier.keep([tensor], look, copy_leaves([tensor], look, HostMemory(2**20)), None)
+
+    memory = bytearray(36_000)
+    kept(torch.frombuffer(memory, dtype=torch.int8, count=9000)[None])
+    taken = earlier._taken
+
+    def changes(address: int) -> Any:
+        earlier._taken = taken  # type: ignore[method-assign]
+        kept(torch.frombuffer(memory, dtype=torch.float32)[None])
+        return taken(address)
+
+    grown = torch.zeros(1, 9001, dtype=torch.int8)
+    earlier._taken = changes  # type: ignore[method-assign]
+    assert earlier.find([grown], look_at([grown], True)) is None
+    assert earlier._taken is taken or earlier._taken == taken
+
+
 def test_all_memory_comes_back() -> None:
     ledger, buffers = Ledger(64 << 20, None), HostMemory(64 << 20)
     earlier = EarlierCopies(buffers, ledger)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from calltape_analyzer import filter_tape, open_tape
 from calltape_recorder import record
 from calltape_recorder.snapshot.earlier_copies import Origin
-from calltape_recorder.snapshot.grown_copies import axis_of_growth
+from calltape_recorder.snapshot.grown_copies import Grown, axis_of_growth, grown
 from tests.recorder.reading import read
 
 KIB = 1024
@@ -304,3 +304,16 @@ def test_tools_write_whole_tensors(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_axis(before: tuple[int, ...], now: tuple[int, ...], axis: int | None) -> None:
     assert axis_of_growth(before, now) == axis
+
+
+@pytest.mark.parametrize("count", [1, 8])
+def test_a_small_copy_holds_little_more_than_its_tensor(count: int) -> None:
+    """A call that waits reserves the size of the tensor."""
+    before, now = torch.rand(count, 500), torch.rand(count, 1000)
+    now[:, :500] = before
+    piece = bytearray(before.numpy().tobytes())
+    size = now.nbytes
+    copy = grown(piece, tuple(before.shape), now.data_ptr(), tuple(now.shape), size)
+    assert isinstance(copy, Grown)
+    assert bytes(copy.data) == now.numpy().tobytes()
+    assert size <= len(copy.place.memory) <= size * 9 // 8

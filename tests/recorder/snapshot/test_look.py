@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from calltape_analyzer import open_tape
 from calltape_recorder import record
 from calltape_recorder.snapshot import facts, look
 from calltape_recorder.snapshot.facts import Alias, facts_of
@@ -29,6 +30,17 @@ def test_a_view_that_reaches_beyond_its_storage_is_not_read(tmp_path: Path) -> N
     assert recorder.stats().kept == 5
     facts = read(tmp_path / "t.tape").calls[-1].record.inputs.facts()
     assert facts[0].missing == "its storage was freed"
+
+
+def test_a_view_of_nothing_is_a_tensor_of_nothing(tmp_path: Path) -> None:
+    """As a detector has it that found nothing: its view begins behind the end of the memory."""
+    found = torch.ones(0, 5)
+    model = Identity()
+    with record(model, tmp_path / "t.tape"):
+        model([found[:, 4], found[:, 1:]])
+    with open_tape(tmp_path / "t.tape") as tape:
+        column, rest = tape[0].inputs.args[0]
+    assert (column.shape, rest.shape) == ((0,), (0, 4))
 
 
 def test_inference_tensors_below_autograd(tmp_path: Path) -> None:

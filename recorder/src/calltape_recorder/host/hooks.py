@@ -228,9 +228,12 @@ def _run_before(pair: HookPair, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         if call is not None:
             pair.under_way.append(Running(call, kwargs, sys._getframe(2)))
     except BaseException as error:
-        if is_interrupt(error):
-            raise
-        pair.listener.fault(error)
+        try:
+            if is_interrupt(error):
+                raise
+            pair.listener.fault(error)
+        except RecursionError:  # the host is so deep that there is no frame to say so
+            pass
     finally:
         off(previous)
 
@@ -266,9 +269,12 @@ def _run_after(pair: HookPair, kwargs: dict[str, Any], result: Any) -> None:
             note_unfinished(call, result)
         pair.listener.finish(call, result)
     except BaseException as error:
-        if is_interrupt(error):
-            raise
-        pair.listener.fault(error)
+        try:
+            if is_interrupt(error):
+                raise
+            pair.listener.fault(error)
+        except RecursionError:  # the host is so deep that there is no frame to say so
+            pass
     finally:
         off(previous)
 

@@ -213,9 +213,12 @@ def begun(listener: Listener, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     try:
         return listener.begin(args, kwargs)
     except BaseException as error:
-        if is_interrupt(error):
-            raise
-        listener.fault(error)
+        try:
+            if is_interrupt(error):
+                raise
+            listener.fault(error)
+        except RecursionError:  # the host is so deep that there is no frame to say so
+            pass
         return None
     finally:
         off(previous)
@@ -228,8 +231,11 @@ def tell(what: Callable[[Call, Any], None], listener: Listener, call: Call, valu
     try:
         what(call, value)
     except BaseException as error:
-        if is_interrupt(error):
-            raise
-        listener.fault(error)
+        try:
+            if is_interrupt(error):
+                raise
+            listener.fault(error)
+        except RecursionError:  # the host is so deep that there is no frame to say so
+            pass
     finally:
         off(previous)

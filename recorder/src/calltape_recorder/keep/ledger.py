@@ -170,6 +170,8 @@ class Ledger:
         see: gives the number of a call that begins; None if the call is only counted.
         skip: counts a call that the policy does not keep.
         in_calls_ns, in_thread_ns: see :class:`Stats`.
+        writing_ns: the part of ``in_thread_ns`` that calls caused. A share of the time of the calls
+            cannot pay for more: a server that waits all night would owe it.
     """
 
     def __init__(
@@ -179,7 +181,7 @@ class Ledger:
         self.max_bytes = max_bytes
         self._max_calls = max_calls
         self._share = None if max_share is None else Share(max_share)
-        self.in_calls_ns = self.in_thread_ns = 0
+        self.in_calls_ns = self.in_thread_ns = self.writing_ns = 0
         self._stopped: str | None = None
         self._paused = False
         self._is_closed = False
@@ -244,7 +246,7 @@ class Ledger:
             with self.lock:
                 if self.accepted == self._max_calls:
                     reason = "max_calls"
-                elif self._share and not self._share.affords(self.in_calls_ns + self.in_thread_ns):
+                elif self._share and not self._share.affords(self.in_calls_ns + self.writing_ns):
                     reason = "max_share"
                 else:
                     self.accepted += 1

@@ -501,8 +501,9 @@ class HeldCalls:
             self._bytes += call.nbytes
             self._calls.append(call)
             while len(self._calls) > self._size.calls or self._bytes > self._size.bytes:
-                oldest = self._calls.popleft()
+                oldest = self._calls[0]
                 self._bytes -= oldest.nbytes
+                self._calls.popleft()  # no interrupt comes between
                 old.append(oldest)
         for oldest in old:
             self._drop(oldest)

@@ -8,6 +8,7 @@ yielded, and becomes one output that is a list.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -143,7 +144,8 @@ class Call(QueuedCall):
         # came between two of them.
         home = getattr(self, "home", None)  # it may have come within __init__
         if home is not None and not self.is_accounted:
-            home.lost(self)
+            with suppress(RecursionError):  # the host is too deep; it is counted at the end
+                home.lost(self)
 
 
 # What a generator yields.

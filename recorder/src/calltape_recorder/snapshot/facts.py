@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from calltape_recorder.capture.names import type_name
+from calltape_recorder.threads import is_interrupt
 from calltape_schema.bounds import MAX_RANK
 from calltape_schema.objects import class_attribute, name_of
 
@@ -164,6 +165,8 @@ def facts_of(leaf: Any) -> Facts:
         try:
             return _plain_facts(leaf, _Parameter if cls is _Parameter else None)
         except Exception as error:
+            if is_interrupt(error):
+                raise
             return _unreadable(leaf, _why(leaf, error), None)
     if issubclass(cls, _Tensor):
         return _subclass_facts(leaf, cls)
@@ -221,6 +224,8 @@ def _subclass_facts(t: Any, cls: type) -> Facts:
             # It is not direct, because the subclass would intercept the reads of the copy too.
             return _plain_facts(t, cls)._replace(direct="")
         except Exception as error:
+            if is_interrupt(error):
+                raise
             return _unreadable(t, _why(t, error), cls)
 
 
@@ -343,8 +348,9 @@ def row_of(leaves: list[Any]) -> Row:
     else:
         try:
             return (*map(_dtype, leaves), *map(_shape, leaves))
-        except Exception:
-            pass
+        except Exception as error:
+            if is_interrupt(error):
+                raise
     read = [_careful(leaf) for leaf in leaves]
     return (*[dtype for dtype, _ in read], *[shape for _, shape in read])
 
@@ -362,7 +368,9 @@ def _careful(leaf: Any) -> tuple[Any, Any]:
                 return dtype_of(leaf), _sizes_of(leaf)
             # Not the dtype, whose text may have names of fields, which may be private.
             return leaf.dtype.name[:64], tuple([int(size) for size in leaf.shape])
-    except Exception:
+    except Exception as error:
+        if is_interrupt(error):
+            raise
         return name_of(type(leaf)), ()
 
 

@@ -123,7 +123,10 @@ def grown(
         return None
     place, begin = (piece.place, first) if type(piece) is Grown else (None, 0)
     if place is None or row > place.width or place.free.pop(first, None) is None:
-        place, begin = Rows(count, row + min(MAX_TAILS * (row - first), row)), 0
+        room = min(MAX_TAILS * (row - first), row)
+        if count * (row + room) <= SMALL_BYTES:  # plain memory is there before anything is written
+            room = min(room, row // 8)
+        place, begin = Rows(count, row + room), 0
     target, source, new = place.address + begin, address + begin, row - begin
     _each_row(_move, target, place.width, source, row, count, new)
     place.free[row] = True

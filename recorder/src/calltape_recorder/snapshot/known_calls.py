@@ -31,7 +31,7 @@ from calltape_recorder.snapshot.facts import (
     untyped_storage,
 )
 from calltape_recorder.snapshot.look import Look
-from calltape_recorder.threads import Count, RLock, value_of
+from calltape_recorder.threads import Count, RLock, is_interrupt, value_of
 
 _OWN_PARTS = 4  # what one takes beside its row
 _FEW = 16  # leaves of one side
@@ -255,7 +255,9 @@ class Known:
             return None
         try:
             made = Alike(self, leaves, look, has_guards=in_a_row or len(leaves) <= _FEW)
-        except Exception:  # there are no guards, or not for such tensors
+        except Exception as error:  # there are no guards, or not for such tensors
+            if is_interrupt(error):
+                raise
             return None
         self.alike = made
         if self._is_forgotten:  # by another thread, meanwhile

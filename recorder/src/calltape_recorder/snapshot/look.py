@@ -35,6 +35,7 @@ from calltape_recorder.snapshot.facts import (
     stride,
     untyped_storage,
 )
+from calltape_recorder.threads import is_interrupt
 from calltape_schema.privacy import FEWEST_RANGED
 
 
@@ -119,11 +120,13 @@ def look_at(leaves: list[Any], wanted: Wanted) -> Look:
                 size = leaf.nbytes
                 if not (kept or _has_range(fact, size)):
                     size = 0
-                elif memory.nbytes() < storage_offset(leaf) * leaf.itemsize + size:
+                elif size and memory.nbytes() < storage_offset(leaf) * leaf.itemsize + size:
                     fact, size = fact._replace(missing="its storage was freed"), 0
                 elif size and not data_ptr(leaf):
                     fact, size = fact._replace(missing="it has no memory"), 0
-        except Exception:
+        except Exception as error:
+            if is_interrupt(error):
+                raise
             fact, storage, size = _careful(leaf, kept)
         facts.append(fact)
         sizes.append(size)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from calltape_recorder.bounds import MAX_AHEAD_FILES
 from calltape_recorder.snapshot.call import Call
-from calltape_recorder.threads import Count
+from calltape_recorder.threads import Count, is_interrupt
 from calltape_recorder.write.disk_file import TapeFile, next_file
 from calltape_recorder.write.encoding import Encoder
 from calltape_recorder.write.segments import DiskBudget
@@ -65,6 +65,8 @@ class WriteAhead:
             call.outputs_missing = UNDER_WAY
             file.write(call)
         except Exception as error:
+            if is_interrupt(error):
+                raise
             self.complain("inputs could not be written ahead", error)
         finally:
             call.outputs_missing = None
@@ -73,16 +75,20 @@ class WriteAhead:
 
     def done(self, call: Call) -> None:
         """Empties the file of a call that ended."""
-        file, call.ahead_file = call.ahead_file, None
+        file = call.ahead_file
         if not isinstance(file, _File):
             return
         try:
             if not self._is_closed:
                 file.clear()
         except Exception as error:  # it is tried again before the next use
+            if is_interrupt(error):
+                raise
             if not self._is_closed:
                 self.complain("a file of inputs written ahead could not be emptied", error)
-        self._idle.append(file)
+        finally:
+            # No interrupt comes between these two: nobody would have the file.
+            call.ahead_file = None; self._idle.append(file)  # noqa: E702  # fmt: skip
         if self._is_closed:
             self._close_idle()
 

@@ -308,10 +308,12 @@ class Writer:
                 self._notices.say_news()
             if self.queue.look():
                 empty = 0
+                begun = time.thread_time_ns()
                 try:
                     self._write_batch()
                 except Exception as error:  # without this thread nothing more would be written
                     self._notices.complain("calls could not be written", error)
+                self._ledger.writing_ns += time.thread_time_ns() - begun
             elif self._stopping:
                 return
             else:
