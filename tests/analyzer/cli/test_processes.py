@@ -81,7 +81,7 @@ def told(command: list[str], number: int, *, when: Callable[[], bool], **options
         while not when():
             if running.poll() is not None:
                 break
-            time.sleep(0.02)
+            time.sleep(0.005)
         running.send_signal(number)
         out, err = running.communicate(timeout=60)
         return running.returncode, out, err
@@ -153,7 +153,7 @@ def test_a_signal_while_handlers_are_set(tape_file: Path, nth: int) -> None:
     ("words", "beside"),
     [
         (["redact"], ".redact-*/new.tape"),
-        (["filter", "--calls", "0..9999"], ".out.*"),
+        (["filter", "--calls", "0..29999"], ".out.*"),
         (["merge"], ".out.*"),
         (["bundle"], ".out.*"),
         (["minimise", "--fails", "builtins:bool"], "tmp/calltape-*/whole.tape"),
@@ -162,7 +162,7 @@ def test_a_signal_while_handlers_are_set(tape_file: Path, nth: int) -> None:
 def test_a_signal_leaves_no_temporary_files(
     tmp_path: Path, words: list[str], beside: str, number: int
 ) -> None:
-    calls = [{"x": torch.ones(n % 7 + 1), "n": n, "text": f"text {n}"} for n in range(10_000)]
+    calls = [{"x": torch.ones(n % 7 + 1), "n": n, "text": f"text {n}"} for n in range(30_000)]
     path = write_tape(tmp_path / "in.tape", calls)
     (tmp_path / "tmp").mkdir()
     env = {**os.environ, "TMPDIR": str(tmp_path / "tmp")}

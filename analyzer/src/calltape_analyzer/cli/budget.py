@@ -82,7 +82,6 @@ class _Budget:
         self.effort = 1
         self.spent = 0.0
         self.grown = 0
-        self.exceeded: TapeError | None = None
         self._clock = time.process_time if is_main else _clock_of_thread()
         self._holds = _held if is_main else lambda: 0
         self._at, self._held = self._clock(), self._holds()
@@ -112,7 +111,6 @@ class _Budget:
             self.grown += held - self._held
         self._at, self._held = now, held
         error = self._error()
-        self.exceeded = self.exceeded or error
         if error is None or now - self._told <= _AGAIN_AFTER or is_finalizing(frame):
             return None
         self._told = now
@@ -200,10 +198,6 @@ def reading(paths: Iterable[str], effort: int = 1) -> Iterator[None]:
                 continue
         watching.join()
         del _current[own]
-    budget.look(None)  # what was spent since the last one
-    if budget.exceeded is not None:  # so this says what came too late, or what somebody kept
-        _exceeded = budget.exceeded
-        raise Exceeded(budget.exceeded)
 
 
 def _clock_of_thread() -> Callable[[], float]:
