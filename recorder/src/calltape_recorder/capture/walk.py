@@ -109,7 +109,9 @@ def _jagged_parts(value: Any, *, of_input: bool) -> dict[str, Any] | None:
         # Neither a mode of the host nor the class itself sees what is read.
         with torch._C.DisableTorchFunction():
             return jagged_parts(value, of_input=of_input)
-    except Exception:  # another torch may have it otherwise
+    except Exception as error:  # another torch may have it otherwise
+        if is_interrupt(error):
+            raise
         return None
 
 
