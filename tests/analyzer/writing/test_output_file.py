@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import gc
+import itertools
 import os
 import stat
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 
 from calltape_analyzer.writing.output_file import OutputFile, settle, write_file
 from calltape_schema.errors import TapeError
+from tests.recorder.processes import in_a_fork
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
@@ -41,3 +48,46 @@ def test_a_file_is_replaced_if_asked(tmp_path: Path) -> None:
         write_file(path, b"new")
     write_file(path, b"new", overwrite=True)
     assert path.read_bytes() == b"new"
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="no qualified names of code before 3.11")
+@pytest.mark.parametrize("name", ["OutputFile.__init__", "OutputFile._open", "write_file"])
+def test_an_interrupt_at_any_step_leaves_nothing(tmp_path: Path, name: str) -> None:
+    """Also between the making of the temporary file and the block that would discard it."""
+
+    def leaves_nothing() -> bool:
+        for step in itertools.count():
+            is_over = interrupted(name, step, lambda: write_file(target, b"x"))
+            gc.collect()
+            if is_over:
+                return step > 20
+            assert set(tmp_path.iterdir()) <= {target}, step
+            target.unlink(missing_ok=True)
+        return False
+
+    target = tmp_path / "a.out"
+    in_a_fork(leaves_nothing)
+
+
+def interrupted(name: str, step: int, work: Callable[[], None]) -> bool:
+    """Interrupts a function at one of the steps of the interpreter; True if it has fewer."""
+    left = [step]
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        if frame.f_code.co_qualname != name:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            left[0] -= 1
+            if left[0] == -1:
+                raise KeyboardInterrupt
+        return trace
+
+    sys.settrace(trace)
+    try:
+        work()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.settrace(None)
+    return left[0] >= 0

@@ -163,8 +163,8 @@ def _refuse(
 def _staging(parent: Path) -> Iterator[Path]:
     """A directory for what is being written, which is removed afterwards."""
     path = parent / f"{_STAGING}{secrets.token_hex(8)}"
-    path.mkdir(mode=0o700)
     try:
+        path.mkdir(mode=0o700)
         yield path
     finally:
         shutil.rmtree(path, ignore_errors=True)

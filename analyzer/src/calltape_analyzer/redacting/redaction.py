@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import shutil
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -170,12 +170,13 @@ def _listed(patterns: Patterns) -> list[str]:
 def _beside(target: str) -> Iterator[str]:
     """The path of a new file in a folder of its own, which nobody else may read, beside the final
     one."""
-    try:
-        folder = tempfile.mkdtemp(prefix=".redact-", dir=os.path.dirname(target))
-    except OSError as error:
-        reason = f"cannot write it: {error.strerror or type(error).__name__}"
-        raise TapeError("io", reason, path=target) from None
-    try:
+    folder = os.path.join(os.path.dirname(target), f".redact-{secrets.token_hex(8)}")
+    try:  # from before it is there: a signal may come at any step
+        try:
+            os.mkdir(folder, 0o700)
+        except OSError as error:
+            reason = f"cannot write it: {error.strerror or type(error).__name__}"
+            raise TapeError("io", reason, path=target) from None
         yield os.path.join(folder, "new.tape")
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -14,6 +14,7 @@ import re
 import secrets
 import shutil
 import stat
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -139,6 +140,7 @@ class OutputFile:
                 os.fsync(self._file.fileno())
                 self._file.close()
                 settle(self._beside, self.path, overwrite=self._overwrite)
+                self._undo.detach()
         except BaseException:
             self.discard()
             raise
@@ -147,13 +149,14 @@ class OutputFile:
         """Removes the temporary file. It may be called at any time, and again."""
         with contextlib.suppress(OSError):
             self._file.close()
-        with contextlib.suppress(OSError):
-            os.unlink(self._beside)
+        self._undo()
 
     def _open(self) -> None:
         """Makes a new temporary file."""
         folder, name = os.path.split(self.path)
         self._beside = os.path.join(folder, f".{name}.{secrets.token_hex(8)}")
+        # A signal may end this before anybody has the object, and so could discard it.
+        self._undo = weakref.finalize(self, _remove, self._beside, os.getpid())
         descriptor = os.open(self._beside, _FLAGS, 0o600)
         with contextlib.suppress(OSError):  # some file systems have no permissions
             os.fchmod(descriptor, self._mode)
@@ -163,14 +166,14 @@ class OutputFile:
         """Puts a compressed temporary file in the place of the plain one: bytes can be cut off the
         plain one only."""
         self._file.close()
-        plain = self._beside
+        plain, undo = self._beside, self._undo
         try:
             with open(plain, "rb") as source:
                 self._open()
                 with compressor(self._file) as target:
                     shutil.copyfileobj(source, target, _BUFFER)
         finally:
-            os.unlink(plain)
+            undo()
         if self.end > most_unpacked(self._file.tell()):
             raise TapeError(
                 "limit",
@@ -273,6 +276,13 @@ def create_file(path: Path) -> BinaryIO:
     """Makes a file that only its owner may read, whatever the umask is, and opens it for
     writing."""
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
+
+
+def _remove(path: str, process: int) -> None:
+    """Removes a file of this process: at its end, a fork would remove that of its parent."""
+    if os.getpid() == process:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
 
 
 @contextlib.contextmanager
