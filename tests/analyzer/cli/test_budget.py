@@ -184,12 +184,12 @@ def test_a_command_that_handles_errors_is_ended_too() -> None:
 def test_nothing_is_raised_where_python_would_lose_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is raised within a ``__del__`` is printed, and the code goes on."""
     monkeypatch.setattr(budget, "_LOOK_EVERY", 0.0005)
-    budget.limits.seconds = 0
+    budget.limits.seconds = 0.1  # more than it takes to come to __del__
     reached: list[str] = []
 
     class Finalized:
         def __del__(self) -> None:
-            _work(0.05)
+            _work(0.4)
             reached.append("the end of __del__")
 
     def read() -> None:
