@@ -205,6 +205,53 @@ def test_a_script_that_ends_before_it_is_recorded_says_so(tmp_path: Path) -> Non
     assert re.search("at_once:model (was not attached to before|is not recorded)", done.stderr)
 
 
+SLOW = """
+import time
+time.sleep(0.5)
+print("imported", flush=True)
+def attach(*given): print("attached", flush=True)
+"""
+
+
+MEANWHILE = """
+import os, sys, time, types
+
+model = types.SimpleNamespace(forward=print)
+if __name__ == "__main__":
+    while "calltape_recorder.launch.launcher" not in sys.modules:
+        time.sleep(0.001)
+    if sys.argv[1:] == ["fork"]:
+        if os.fork() == 0:
+            import calltape_recorder.launch.launcher
+            os._exit(0)
+        print("ended with", os.wait()[1], flush=True)
+    import threading
+    assert threading.main_thread() is threading.current_thread()
+"""
+
+
+@pytest.mark.parametrize("forks", [False, True])
+def test_the_end_and_a_fork_wait_for_what_the_recorder_imports(tmp_path: Path, forks: bool) -> None:
+    """The thread that looks for the target imports torch. An end in the midst of it was a
+    segmentation fault, and an import in the child of a fork in its midst waited forever."""
+    package = tmp_path / "calltape_recorder" / "launch"
+    package.mkdir(parents=True)
+    (package.parent / "__init__.py").touch()
+    (package / "__init__.py").touch()
+    (package / "launcher.py").write_text(SLOW)
+    (tmp_path / "meanwhile.py").write_text(MEANWHILE)
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "meanwhile.py"), *["fork"] * forks],
+        capture_output=True, text=True, check=True, timeout=100,
+        env={
+            **os.environ, "PYTHONPATH": f"{STARTUP}:{tmp_path}",
+            "CALLTAPE": f"target=meanwhile:model;tape={tmp_path}",
+        },
+    )  # fmt: skip
+    said = ["imported", "attached", "ended with 0"] if forks else ["imported"]
+    assert done.stdout.splitlines() == said
+
+
 def _record(folder: Path, script: str, *options: str) -> subprocess.CompletedProcess[str]:
     command = [
         sys.executable, "-m", "calltape_recorder.launch.launcher", "--tape", str(folder / "tapes"),

@@ -37,6 +37,7 @@ _WAIT = 600.0  # seconds that an attribute may take to appear
 _POLL = 0.2  # seconds
 _EARLY = (2.0, 0.02)  # scripts mostly assign early: for so many seconds, poll at this interval
 _PATIENCE = 1.0  # seconds that an import waits for the recorder that begins in another thread
+_IMPORT = 10.0  # seconds that a fork and the end of the process wait for the import of the recorder
 _MISSING = object()
 
 
@@ -119,6 +120,10 @@ class _Lookout:
         self._attached: list[tuple[Any, Any]] = []  # weak references to owners and values
         self._arrived = False
         self._busy = allocate_lock()
+        self._polling = allocate_lock()  # held while the thread that polls does more than sleep
+        self._poller = 0  # the number of that thread
+        self._pauser = 0  # the number of the thread that made it pause
+        self._ended = False
         self._watching = 0  # the process in which a thread polls
         self._follows = False  # whether forks and the end of the process are followed
         self._has_forked = False
@@ -156,32 +161,62 @@ class _Lookout:
         if self._done or self._watching == os.getpid():
             return
         self._watching = os.getpid()
+        # threading takes the thread that imports it first for the main thread, and logging imports
+        # it. logging has its lock during a fork, unless _pause is registered later: then it is run
+        # earlier, and the import, which uses logging, does not wait for the fork that waits for it.
+        __import__("logging")
         start_new_thread(self._poll, ())
         if not self._follows:
             self._follows = True
-            os.register_at_fork(after_in_parent=self._forks, after_in_child=self._forked)
-            atexit.register(self._miss, "before the process ended", os.getpid())
+            os.register_at_fork(
+                before=self._pause, after_in_parent=self._forks, after_in_child=self._forked
+            )
+            atexit.register(self._end, os.getpid())
+
+    def _pause(self) -> None:
+        """Waits until the thread that polls only sleeps. It may be importing the recorder: a fork
+        would have half a module, and the lock of an import that never ends. The end of the process
+        would stop it in the midst of torch's C++, and may crash."""
+        me = get_ident()
+        if me not in (self._poller, self._pauser) and self._polling.acquire(True, _IMPORT):
+            self._pauser = me
+
+    def _go_on(self) -> None:
+        if self._pauser == get_ident():
+            self._pauser = 0
+            self._polling.release()
+
+    def _end(self, pid: int) -> None:
+        self._miss("before the process ended", pid)
+        self._done = self._ended = True
+        self._pause()
+        self._go_on()
 
     def _forks(self) -> None:
         self._has_forked = True
+        self._go_on()
 
     def _forked(self) -> None:
         self._has_forked = False
         # The fork hooks of others may still have to run. A raw thread that sleeps first does not
         # disturb them: it waits for nothing and takes no lock.
         self._busy = allocate_lock()
+        self._polling = allocate_lock()
+        self._poller = self._pauser = 0
         try:
             self.watch()
         except Exception:
             self._watching = 0  # no thread starts: the process ends, or is at its limit
 
     def _poll(self) -> None:
+        self._poller = get_ident()
         begun = time.monotonic()
         passed = 0.0
         while not self._done and passed < self._wait:
             sleep(_EARLY[1] if passed < _EARLY[0] else _POLL)
-            if self._try():
-                return
+            with self._polling:
+                if self._try():
+                    return
             passed = time.monotonic() - begun
         self._miss(f"within {self._wait:g} s", os.getpid())
 
@@ -251,7 +286,8 @@ class _Lookout:
         self._done = True
 
     def _fail(self, error: Exception) -> None:
-        _say(f"{self.module}:{self._attribute} is not recorded: {error}")
+        if not self._ended:  # what the end of the process broke was said
+            _say(f"{self.module}:{self._attribute} is not recorded: {error}")
         self._done = self._arrived = True  # so that it is said once
 
     def _modules(self) -> list[ModuleType]:
