@@ -49,6 +49,22 @@ class Engine:
     def model(self):
         raise RuntimeError("not to be run by anybody but the host")
 
+class Sized(tuple):
+    def generate(self, x):
+        return x * len(self)
+
+class New:
+    def __new__(cls, size):
+        one = super().__new__(cls)
+        one.size = size
+        return one
+    def generate(self, x):
+        return x * self.size
+
+class NewAndInit(New):
+    def __init__(self, size):
+        super().__init__(size)
+
 def predict(x):
     return x + 1
 
@@ -168,6 +184,22 @@ def test_every_instance_of_a_class_is_recorded(stage: Stage) -> None:
     assert calls == {**nets, f"Small-{PID}.tape": 3}
     with pytest.raises(TypeError, match="unexpected keyword"):
         module.Net(nothing=1)
+
+
+def test_classes_that_have_a_new_and_no_init(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    """object.__init__ takes their arguments, but from no __init__ that stands before it."""
+    stage.look_out("Sized.generate")
+    stage.look_out("New.generate")
+    module = stage.load()
+    for model in (module.Sized("abc"), module.New(3), module.New(size=3)):
+        assert torch.equal(model.generate(ONE), ONE * 3)
+    for refused in (lambda: module.NewAndInit(3), module.New, lambda: module.Sized(1, 2)):
+        with pytest.raises(TypeError):
+            refused()
+    assert list(stage.calls().values()) == [1, 1]
+    assert "an instance of Sized is not recorded: cannot create weak reference" in caplog.text
 
 
 def test_instances_are_recorded_up_to_a_number(

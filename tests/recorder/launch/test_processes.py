@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -189,6 +190,7 @@ def test_a_script_that_is_imported_as_well(tmp_path: Path) -> None:
 
 AT_ONCE = """
 import sys, time, types
+import torch
 
 model = types.SimpleNamespace(forward=print)
 if __name__ == "__main__":
@@ -214,42 +216,129 @@ def attach(*given): print("attached", flush=True)
 
 
 MEANWHILE = """
-import os, sys, time, types
+import os, sys, threading, time, torch, types
 
 model = types.SimpleNamespace(forward=print)
 if __name__ == "__main__":
     while "calltape_recorder.launch.launcher" not in sys.modules:
         time.sleep(0.001)
-    if sys.argv[1:] == ["fork"]:
+    if sys.argv[1:] == ["forks"]:
         if os.fork() == 0:
             import calltape_recorder.launch.launcher
             os._exit(0)
-        print("ended with", os.wait()[1], flush=True)
-    import threading
-    assert threading.main_thread() is threading.current_thread()
+        print("the child ended with", os.wait()[1], flush=True)
 """
 
 
-@pytest.mark.parametrize("forks", [False, True])
-def test_the_end_and_a_fork_wait_for_what_the_recorder_imports(tmp_path: Path, forks: bool) -> None:
-    """The thread that looks for the target imports torch. An end in the midst of it was a
-    segmentation fault, and an import in the child of a fork in its midst waited forever."""
-    package = tmp_path / "calltape_recorder" / "launch"
+def _beside_a_slow_recorder(folder: Path, script: str, *arguments: str) -> list[str]:
+    """What a script, its torch and the recorder that it gets print."""
+    package = folder / "calltape_recorder" / "launch"
     package.mkdir(parents=True)
-    (package.parent / "__init__.py").touch()
-    (package / "__init__.py").touch()
+    for empty in (package.parent / "__init__.py", package / "__init__.py", folder / "torch.py"):
+        empty.touch()
     (package / "launcher.py").write_text(SLOW)
-    (tmp_path / "meanwhile.py").write_text(MEANWHILE)
+    (folder / "meanwhile.py").write_text(script)
+    settings = f'{{"target": "meanwhile:model", "tape": "{folder}", "pid": \'$$\'}}'
+    command = shlex.join([sys.executable, str(folder / "meanwhile.py"), *arguments])
     done = subprocess.run(
-        [sys.executable, str(tmp_path / "meanwhile.py"), *["fork"] * forks],
+        ["sh", "-c", f"CALLTAPE='{settings}' exec {command}"],
+        capture_output=True, text=True, check=True, timeout=100,
+        env={**os.environ, "PYTHONPATH": f"{STARTUP}:{folder}"},
+    )  # fmt: skip
+    return done.stdout.splitlines() + re.findall("was not attached.*", done.stderr)
+
+
+def test_the_end_waits_for_what_the_recorder_imports(tmp_path: Path) -> None:
+    """An end in the midst of the import of torch or pydantic was a segmentation fault at times."""
+    said = _beside_a_slow_recorder(tmp_path, MEANWHILE)
+    assert said[:1] == ["imported"]
+    assert said[1].startswith("was not attached to before the process ended")
+    assert len(said) == 2
+
+
+def test_a_fork_waits_for_what_the_recorder_imports(tmp_path: Path) -> None:
+    """The child waited forever for the lock of the import, which no thread of it has."""
+    said = _beside_a_slow_recorder(tmp_path, MEANWHILE, "forks")
+    assert said == ["imported", "attached", "the child ended with 0"]
+
+
+SIGNALS = """
+import os, random, signal, sys, time, torch
+
+class Late(Exception): pass
+def late(*_): raise Late
+signal.signal(signal.SIGALRM, late)
+sys.unraisablehook = lambda _: None
+def work(begun, until):
+    while time.monotonic() - begun < until:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-6, 3e-4))
+            if os.fork() == 0:
+                os._exit(0)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            os.wait()
+        except (Late, OSError):
+            pass
+model = print
+work(time.monotonic(), 2)
+signal.signal(signal.SIGALRM, signal.SIG_IGN)
+for _ in range(2):  # the first one may end a wait that was interrupted
+    begun = time.monotonic()
+    if os.fork() == 0:
+        os._exit(0)
+    taken = time.monotonic() - begun
+print("waited" if taken > 5 else "at once", flush=True)
+"""
+
+
+def test_an_interrupted_fork_does_not_make_the_next_ones_wait(tmp_path: Path) -> None:
+    assert sorted(_beside_a_slow_recorder(tmp_path, SIGNALS)) == ["at once", "attached", "imported"]
+
+
+LATE_TORCH = """
+import sys, time
+
+model = print
+time.sleep(0.2)
+assert not {"logging", "threading", "calltape_recorder"} & set(sys.modules)
+import threading, torch
+while "calltape_recorder.launch.launcher" not in sys.modules:
+    time.sleep(0.001)
+assert threading.main_thread() is threading.current_thread()
+time.sleep(0.7)
+"""
+
+
+def test_the_recorder_is_imported_after_torch(tmp_path: Path) -> None:
+    assert _beside_a_slow_recorder(tmp_path, LATE_TORCH) == ["imported", "attached"]
+    without = LATE_TORCH[: LATE_TORCH.index("import threading")]
+    said = _beside_a_slow_recorder(tmp_path / "without", without)
+    assert len(said) == 1
+    assert "before the process ended, which did not import torch: nothing is recorded" in said[0]
+
+
+NO_THREADS = """
+import _thread, sys
+def none(*_): raise RuntimeError("can't start new thread")
+sys.modules["calltape_startup"].start_new_thread = none
+import late_module
+print("served", flush=True)
+"""
+
+
+def test_a_limit_of_threads_does_not_reach_the_import(tmp_path: Path) -> None:
+    (tmp_path / "late_module.py").write_text("model = None")
+    (tmp_path / "serve.py").write_text(NO_THREADS)
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "serve.py")],
         capture_output=True, text=True, check=True, timeout=100,
         env={
             **os.environ, "PYTHONPATH": f"{STARTUP}:{tmp_path}",
-            "CALLTAPE": f"target=meanwhile:model;tape={tmp_path}",
+            "CALLTAPE": f"target=late_module:model;tape={tmp_path}",
         },
     )  # fmt: skip
-    said = ["imported", "attached", "ended with 0"] if forks else ["imported"]
-    assert done.stdout.splitlines() == said
+    assert done.stdout == "served\n"
+    assert "late_module:model is not recorded: can't start new thread" in done.stderr
 
 
 def _record(folder: Path, script: str, *options: str) -> subprocess.CompletedProcess[str]:

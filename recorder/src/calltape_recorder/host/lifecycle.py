@@ -94,10 +94,11 @@ def _finalize_in_child() -> None:
         return
     if os.getpid() not in _finalized:
         _finalized.add(os.getpid())
-        util.Finalize(None, _close_all, exitpriority=100)
+        util.Finalize(None, close_all, exitpriority=100)
 
 
-def _close_all() -> None:
+def close_all() -> None:
+    """Closes all recorders that have a tape to seal."""
     for recorder in list(_open):
         recorder.close()
 
@@ -112,4 +113,4 @@ def _abandon_all() -> None:
 os.register_at_fork(after_in_child=_abandon_all, after_in_parent=_forks.__next__)
 # The writer is a daemon thread: it runs as long as the functions of atexit run, and then it is
 # frozen.
-atexit.register(_close_all)
+atexit.register(close_all)

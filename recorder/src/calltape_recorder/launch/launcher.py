@@ -139,12 +139,13 @@ def _follow_instances(
                     MAX_INSTANCES, cls.__name__,
                 )  # fmt: skip
 
-    if is_command:
-        atexit.register(_say_if_none, cls, lambda: count, directory, os.getpid(), time.time())
+    since = time.time()
     _after_init(cls, born)
     for found in gc.get_objects():
         if issubclass(type(found), cls):
             born(found, running=True)
+    if is_command:  # not before all were looked at: the process may end meanwhile
+        atexit.register(_say_if_none, cls, lambda: count, directory, os.getpid(), since)
 
 
 def _say_if_none(
@@ -166,7 +167,14 @@ def _after_init(cls: type, born: Callable[[Any], None]) -> None:
 
     @functools.wraps(init)
     def __init__(self: Any, /, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-        init(self, *args, **kwargs)
+        # A class that has __new__ alone gives its arguments to object.__init__, which takes them
+        # only while no class in between has an __init__, such as this one.
+        cls: Any = type(self)
+        alone = init is object.__init__ and cls.__init__ is __init__
+        if alone and cls.__new__ is not object.__new__:
+            init(self)
+        else:
+            init(self, *args, **kwargs)
         born(self)
 
     try:

@@ -12,7 +12,7 @@ import atexit
 import os
 import sys
 import time
-from _thread import allocate_lock, get_ident, start_new_thread
+from _thread import RLock, allocate_lock, get_ident, start_new_thread
 from _weakref import ref
 from time import sleep  # the host may put another one into the module later
 
@@ -37,7 +37,7 @@ _WAIT = 600.0  # seconds that an attribute may take to appear
 _POLL = 0.2  # seconds
 _EARLY = (2.0, 0.02)  # scripts mostly assign early: for so many seconds, poll at this interval
 _PATIENCE = 1.0  # seconds that an import waits for the recorder that begins in another thread
-_IMPORT = 10.0  # seconds that a fork and the end of the process wait for the import of the recorder
+_IMPORT = 10.0  # seconds that forks and the end of the process wait for the import of the recorder
 _MISSING = object()
 
 
@@ -88,7 +88,7 @@ def begin() -> None:
     """Reads ``CALLTAPE`` and starts to look for its target. It is called once, when Python
     starts."""
     text = os.environ.get(VARIABLE)
-    if not text:
+    if not text or not _is_main_interpreter():
         return
     try:
         settings = split(text)
@@ -120,9 +120,12 @@ class _Lookout:
         self._attached: list[tuple[Any, Any]] = []  # weak references to owners and values
         self._arrived = False
         self._busy = allocate_lock()
-        self._polling = allocate_lock()  # held while the thread that polls does more than sleep
-        self._poller = 0  # the number of that thread
-        self._pauser = 0  # the number of the thread that made it pause
+        # Held while the thread that polls imports and attaches, and by forks and the end meanwhile.
+        # An exception of a signal handler may come anywhere in them, so the lock knows who has it.
+        self._importing: Any = RLock()
+        self._importer = 0  # the number of the thread that polls, while it imports
+        self._patience = _IMPORT
+        self._pauses = False  # whether forks wait
         self._ended = False
         self._watching = 0  # the process in which a thread polls
         self._follows = False  # whether forks and the end of the process are followed
@@ -157,40 +160,47 @@ class _Lookout:
             self.watch()
 
     def watch(self) -> None:
-        """Polls from a thread, because Python does not tell when a script assigns a name."""
+        """Polls from a thread, because Python does not tell when a script assigns a name. Never
+        raises."""
+        try:
+            self._watch()
+        except Exception as error:  # a limit of threads
+            self._fail(error)
+
+    def _watch(self) -> None:
         if self._done or self._watching == os.getpid():
             return
         self._watching = os.getpid()
-        # threading takes the thread that imports it first for the main thread, and logging imports
-        # it. logging has its lock during a fork, unless _pause is registered later: then it is run
-        # earlier, and the import, which uses logging, does not wait for the fork that waits for it.
-        __import__("logging")
         start_new_thread(self._poll, ())
         if not self._follows:
             self._follows = True
-            os.register_at_fork(
-                before=self._pause, after_in_parent=self._forks, after_in_child=self._forked
-            )
+            os.register_at_fork(after_in_parent=self._forks, after_in_child=self._forked)
             atexit.register(self._end, os.getpid())
 
     def _pause(self) -> None:
-        """Waits until the thread that polls only sleeps. It may be importing the recorder: a fork
-        would have half a module, and the lock of an import that never ends. The end of the process
-        would stop it in the midst of torch's C++, and may crash."""
-        me = get_ident()
-        if me not in (self._poller, self._pauser) and self._polling.acquire(True, _IMPORT):
-            self._pauser = me
+        """Waits until the thread that polls does not import, and keeps it from it. The child of a
+        fork would have half a module, and wait forever for the thread that imports the rest. The
+        end of the process would stop that thread anywhere, and may crash."""
+        if get_ident() != self._importer and not self._importing.acquire(True, self._patience):
+            self._patience = 0.0  # once is enough
 
     def _go_on(self) -> None:
-        if self._pauser == get_ident():
-            self._pauser = 0
-            self._polling.release()
+        if get_ident() != self._importer:
+            while self._importing._is_owned():
+                self._importing.release()
 
     def _end(self, pid: int) -> None:
-        self._miss("before the process ended", pid)
-        self._done = self._ended = True
-        self._pause()
+        self._ended = True
+        try:
+            self._pause()
+        except BaseException:  # of a signal handler. The process ends already
+            self._pause()
         self._go_on()
+        # What was attached meanwhile comes too late for the function of atexit that seals it.
+        lifecycle = sys.modules.get("calltape_recorder.host.lifecycle")
+        if lifecycle is not None and hasattr(lifecycle, "close_all"):
+            lifecycle.close_all()
+        self._miss("before the process ended", pid)
 
     def _forks(self) -> None:
         self._has_forked = True
@@ -201,22 +211,20 @@ class _Lookout:
         # The fork hooks of others may still have to run. A raw thread that sleeps first does not
         # disturb them: it waits for nothing and takes no lock.
         self._busy = allocate_lock()
-        self._polling = allocate_lock()
-        self._poller = self._pauser = 0
+        self._importing = RLock()
+        self._importer = 0
         try:
-            self.watch()
+            self._watch()
         except Exception:
             self._watching = 0  # no thread starts: the process ends, or is at its limit
 
     def _poll(self) -> None:
-        self._poller = get_ident()
         begun = time.monotonic()
         passed = 0.0
         while not self._done and passed < self._wait:
             sleep(_EARLY[1] if passed < _EARLY[0] else _POLL)
-            with self._polling:
-                if self._try():
-                    return
+            if self._ended or self._try():
+                return
             passed = time.monotonic() - begun
         self._miss(f"within {self._wait:g} s", os.getpid())
 
@@ -229,6 +237,8 @@ class _Lookout:
         self._done = True
         if self._settings.get("pid") == pid or (self.module != "__main__" and self._modules()):
             what = "was not attached to" if self._found else "did not appear"
+            if self._found and not _has_torch():
+                when += ", which did not import torch"
             there = "" if self._found else models_there()
             _say(f"{self.module}:{self._attribute} {what} {when}: nothing is recorded{there}")
 
@@ -249,18 +259,50 @@ class _Lookout:
             if found is None:
                 return self._done
             self._found = True
-            # This imports, and may be called within an import, which waits for other imports. With
-            # the lock held, two threads could wait for each other.
+            if not is_new:
+                return self._attach_alone(found)
+            if _has_torch() is None:  # the target is a module of torch, or torch imported it
+                return False
+            # This imports, and is called within an import, which waits for other imports. With the
+            # lock held, two threads could wait for each other.
             attach = _recorder()
-            if is_new:
-                # If the lock takes too long, the thread that has it attaches to this one as well.
-                self._waiting.append(found)
-            if self._busy.acquire(is_new, _PATIENCE if is_new else -1):
+            # If the lock takes too long, the thread that has it attaches to this one as well.
+            self._waiting.append(found)
+            if self._busy.acquire(True, _PATIENCE):
                 self._attach_all(attach, found)
-            return is_new or self._done
+            return True
         except Exception as error:
             self._fail(error)
         return True
+
+    def _attach_alone(self, found: Found) -> bool:
+        """Imports the recorder and attaches it, in the thread that polls. It waits until the host
+        has imported torch: before, no model can be called. The import of torch takes seconds, runs
+        C++, and is the first one of threading, which takes the thread for the main thread.
+
+        Returns:
+            Whether there is nothing more to wait for.
+        """
+        if not _has_torch():
+            return False
+        if not self._pauses:
+            self._pauses = True
+            # What is registered last runs first before a fork. logging takes its lock there, and is
+            # known since torch is: the import, which uses logging, must not wait for the fork.
+            os.register_at_fork(before=self._pause)
+        self._importing.acquire(True, _IMPORT)
+        self._importer = get_ident()
+        try:
+            if self._ended:
+                return True
+            attach = _recorder()
+            if self._busy.acquire(False):
+                self._attach_all(attach, found)
+            return self._done
+        finally:
+            self._importer = 0
+            if self._importing._is_owned():
+                self._importing.release()
 
     def _attach_all(self, attach: Callable[..., None], found: Found) -> None:
         """Attaches to this target, and to all that wait to be attached to. The caller has the lock;
@@ -280,14 +322,15 @@ class _Lookout:
 
     def _attach(self, attach: Callable[..., None], found: Found) -> None:
         owner, _, value = found
+        if self._ended:
+            return
         if not any(_is_same(found, *other) for other in self._attached):
             attach(self._settings, *found)
             self._attached.append((_reference(owner), _reference(value)))
         self._done = True
 
     def _fail(self, error: Exception) -> None:
-        if not self._ended:  # what the end of the process broke was said
-            _say(f"{self.module}:{self._attribute} is not recorded: {error}")
+        _say(f"{self.module}:{self._attribute} is not recorded: {error}")
         self._done = self._arrived = True  # so that it is said once
 
     def _modules(self) -> list[ModuleType]:
@@ -425,10 +468,32 @@ def _recorder() -> Callable[..., None]:
     return attach
 
 
+def _has_torch() -> bool | None:
+    """Whether this process has imported torch. None while it does."""
+    torch = sys.modules.get("torch")
+    if getattr(getattr(torch, "__spec__", None), "_initializing", False):
+        return None
+    return torch is not None
+
+
+def _is_main_interpreter() -> bool:
+    """Whether this is no sub-interpreter. torch cannot be imported in one, and a thread in it ends
+    the process when it is destroyed."""
+    name = "_interpreters" if sys.version_info >= (3, 13) else "_xxsubinterpreters"
+    try:
+        interpreters = __import__(name)
+        return bool(interpreters.get_current() == interpreters.get_main())
+    except (ImportError, AttributeError):
+        return True
+
+
 def _say(text: str) -> None:
     import logging
 
-    logging.getLogger("calltape").warning("calltape, process %d: %s", os.getpid(), text)
+    try:
+        logging.getLogger("calltape").warning("calltape, process %d: %s", os.getpid(), text)
+    except Exception:
+        return  # of a handler of the host
 
 
 def has_tape(folder: str, since: float) -> bool:
