@@ -29,6 +29,7 @@ from tests.recorder.reading import read
 from tests.unpacked import readable
 
 SOURCE = """
+from typing import Protocol
 import torch
 from tests.recorder.models import Add, Identity
 
@@ -58,6 +59,28 @@ class New:
         one = super().__new__(cls)
         one.size = size
         return one
+    def generate(self, x):
+        return x * self.size
+
+class Mixin:
+    def generate(self, x):
+        return x * self.size
+
+class WithSize:
+    def __init__(self, size=3):
+        self.size = size
+
+class Mixed(Mixin, WithSize):
+    pass
+
+class MixedAndInit(Mixin, WithSize):
+    def __init__(self):
+        super().__init__(size=3)
+
+class Engines(Protocol):
+    def generate(self, x): ...
+
+class Implements(Engines, WithSize):
     def generate(self, x):
         return x * self.size
 
@@ -186,20 +209,37 @@ def test_every_instance_of_a_class_is_recorded(stage: Stage) -> None:
         module.Net(nothing=1)
 
 
-def test_classes_that_have_a_new_and_no_init(
+def test_classes_that_have_no_init(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    """object.__init__ takes what __new__ took, but not behind an __init__ of another class. What
+    a mixin inherits is not what the class with the mixin would run."""
+    for name in ("Sized", "New", "Mixin", "Implements"):
+        stage.look_out(f"{name}.generate")
+    module = stage.load()
+    assert str(inspect.signature(module.New)) == "(size)"
+    assert str(inspect.signature(module.Mixin)) == "()"
+    made = [module.Sized("abc"), module.New(3), module.New(size=3)]
+    made += [module.Mixed(), module.Mixed(3), module.MixedAndInit(), module.Implements(3)]
+    for model in made:
+        assert torch.equal(model.generate(ONE), ONE * 3)
+    refused: list[tuple[Callable[[], Any], str]] = [
+        (lambda: module.NewAndInit(3), "exactly one argument"),
+        (module.New, "missing 1 required"),
+        (lambda: module.Sized(1, 2), "at most 1 argument"),
+        (lambda: module.Mixin(3), r"^Mixin\(\) takes no arguments"),
+    ]
+    for make, said in refused:
+        with pytest.raises(TypeError, match=said):
+            make()
+    assert list(stage.calls().values()) == [1] * 6
+    assert "an instance of Sized is not recorded: cannot create weak reference" in caplog.text
+
+
+def test_instances_of_a_protocol_are_not_followed(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """object.__init__ takes their arguments, but from no __init__ that stands before it."""
-    stage.look_out("Sized.generate")
-    stage.look_out("New.generate")
-    module = stage.load()
-    for model in (module.Sized("abc"), module.New(3), module.New(size=3)):
-        assert torch.equal(model.generate(ONE), ONE * 3)
-    for refused in (lambda: module.NewAndInit(3), module.New, lambda: module.Sized(1, 2)):
-        with pytest.raises(TypeError):
-            refused()
-    assert list(stage.calls().values()) == [1, 1]
-    assert "an instance of Sized is not recorded: cannot create weak reference" in caplog.text
+    stage.look_out("Engines.generate")
+    assert stage.load().Implements(3).size == 3
+    assert "instances of Engines cannot be followed: the class is a protocol" in caplog.text
 
 
 def test_instances_are_recorded_up_to_a_number(

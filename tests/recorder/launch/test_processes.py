@@ -3,6 +3,7 @@ server."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -230,7 +231,9 @@ if __name__ == "__main__":
 """
 
 
-def _beside_a_slow_recorder(folder: Path, script: str, *arguments: str) -> list[str]:
+def _beside_a_slow_recorder(
+    folder: Path, script: str, *arguments: str, **settings: str
+) -> list[str]:
     """What a script, its torch and the recorder that it gets print."""
     package = folder / "calltape_recorder" / "launch"
     package.mkdir(parents=True)
@@ -238,10 +241,10 @@ def _beside_a_slow_recorder(folder: Path, script: str, *arguments: str) -> list[
         empty.touch()
     (package / "launcher.py").write_text(SLOW)
     (folder / "meanwhile.py").write_text(script)
-    settings = f'{{"target": "meanwhile:model", "tape": "{folder}", "pid": \'$$\'}}'
+    given = json.dumps({"target": "meanwhile:model", "tape": str(folder), **settings})
     command = shlex.join([sys.executable, str(folder / "meanwhile.py"), *arguments])
     done = subprocess.run(
-        ["sh", "-c", f"CALLTAPE='{settings}' exec {command}"],
+        ["sh", "-c", f"CALLTAPE='{given[:-1]}, \"pid\": '$$'}}' exec {command}"],
         capture_output=True, text=True, check=True, timeout=100,
         env={**os.environ, "PYTHONPATH": f"{STARTUP}:{folder}"},
     )  # fmt: skip
@@ -307,6 +310,43 @@ while "calltape_recorder.launch.launcher" not in sys.modules:
 assert threading.main_thread() is threading.current_thread()
 time.sleep(0.7)
 """
+
+
+SAID_EARLY = """
+import sys, time
+
+class Engine:
+    @property
+    def model(self): raise RuntimeError("not to be run by anybody but the host")
+model = Engine()
+time.sleep(0.2)
+assert not {"logging", "threading"} & set(sys.modules)
+"""
+
+
+@pytest.mark.parametrize("settings", [{"target": "meanwhile:model.model"}, {"wait": "0.05"}])
+def test_what_is_said_early_imports_nothing(tmp_path: Path, settings: dict[str, str]) -> None:
+    script = SAID_EARLY if "target" in settings else SAID_EARLY.replace("model = Engine()", "")
+    assert _beside_a_slow_recorder(tmp_path, script, **settings) == []
+
+
+LAZY_TORCH = """
+import importlib.util, sys, time
+
+spec = importlib.util.find_spec("torch")
+spec.loader = importlib.util.LazyLoader(spec.loader)
+sys.modules["torch"] = torch = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(torch)
+model = print
+time.sleep(0.2)
+assert type(torch).__name__ == "_LazyModule"
+"""
+
+
+def test_a_lazy_import_of_torch_stays_lazy(tmp_path: Path) -> None:
+    said = _beside_a_slow_recorder(tmp_path, LAZY_TORCH)
+    assert len(said) == 1
+    assert "did not import torch" in said[0]
 
 
 def test_the_recorder_is_imported_after_torch(tmp_path: Path) -> None:

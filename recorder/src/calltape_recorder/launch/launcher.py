@@ -45,6 +45,9 @@ from calltape_recorder.write.disk_file import make_folders
 from calltape_recorder.write.notices import say
 from calltape_schema import TapeError
 
+_OF_PROTOCOLS = "_no_init_or_replace_init"
+"""The ``__init__`` that typing gives to protocols."""
+
 STARTUP = os.fspath(Path(__file__).with_name("startup"))
 """The directory that makes Python processes read ``CALLTAPE``, when it is on PYTHONPATH."""
 
@@ -163,27 +166,54 @@ def _warn(text: str, *values: object) -> None:
 
 
 def _after_init(cls: type, born: Callable[[Any], None]) -> None:
+    advice = "name an instance, or the method that the server calls"
+    if getattr(cls, "_is_protocol", False):  # typing gives one __init__ to all that implement it
+        reason = f"instances of {cls.__name__} cannot be followed: the class is a protocol"
+        raise TapeError("usage", reason, advice=advice)
     init: Callable[..., None] = cls.__init__  # type: ignore[misc]
+    inherits = "__init__" not in vars(cls)
 
     @functools.wraps(init)
     def __init__(self: Any, /, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-        # A class that has __new__ alone gives its arguments to object.__init__, which takes them
-        # only while no class in between has an __init__, such as this one.
-        cls: Any = type(self)
-        alone = init is object.__init__ and cls.__init__ is __init__
-        if alone and cls.__new__ is not object.__new__:
-            init(self)
+        if inherits:
+            _inherited_init(cls, self, __init__)(*args, **kwargs)
         else:
             init(self, *args, **kwargs)
         born(self)
 
+    if inherits:
+        with contextlib.suppress(TypeError, ValueError):  # no signature is known
+            seen = inspect.signature(cls)
+            given = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)]
+            given += seen.parameters.values()
+            __init__.__signature__ = seen.replace(parameters=given)  # type: ignore[attr-defined]
     try:
         cls.__init__ = __init__  # type: ignore[misc]
     except TypeError:
-        raise TapeError(
-            "usage", f"instances of {cls.__name__} cannot be followed: the class is built in",
-            advice="name an instance, or the method that the server calls",
-        ) from None  # fmt: skip
+        reason = f"instances of {cls.__name__} cannot be followed: the class is built in"
+        raise TapeError("usage", reason, advice=advice) from None
+
+
+def _inherited_init(cls: type, instance: Any, ours: object) -> Callable[..., None]:
+    """What an instance would run if ``cls`` had no ``__init__``: in a subclass, other classes may
+    stand before the one from which ``cls`` inherits."""
+    kind: Any = type(instance)
+    before: Any = cls
+    for base in kind.__mro__[kind.__mro__.index(cls) + 1 :]:
+        if getattr(vars(base).get("__init__"), "__name__", None) == _OF_PROTOCOLS:
+            before = base  # it would look for the next one, but not if the class has another one
+        elif "__init__" in vars(base):
+            break
+    init: Callable[..., None] = super(before, instance).__init__
+    if getattr(init, "__objclass__", None) is not object or kind.__init__ is not ours:
+        return init
+
+    # object.__init__ takes the arguments of a __new__, but only of a class that has no __init__.
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        if kind.__new__ is object.__new__ and (args or kwargs):
+            raise TypeError(f"{kind.__name__}() takes no arguments")
+
+    return refuse
 
 
 # --- on the command line ------------------------------------------------------------------------

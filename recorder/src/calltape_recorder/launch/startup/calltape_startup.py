@@ -123,7 +123,7 @@ class _Lookout:
         # Held while the thread that polls imports and attaches, and by forks and the end meanwhile.
         # An exception of a signal handler may come anywhere in them, so the lock knows who has it.
         self._importing: Any = RLock()
-        self._importer = 0  # the number of the thread that polls, while it imports
+        self._importer = 0  # the number of the thread that polls, while it imports and may fork
         self._patience = _IMPORT
         self._pauses = False  # whether forks wait
         self._ended = False
@@ -204,7 +204,6 @@ class _Lookout:
 
     def _forks(self) -> None:
         self._has_forked = True
-        self._go_on()
 
     def _forked(self) -> None:
         self._has_forked = False
@@ -221,7 +220,7 @@ class _Lookout:
     def _poll(self) -> None:
         begun = time.monotonic()
         passed = 0.0
-        while not self._done and passed < self._wait:
+        while not self._done and (self._found or passed < self._wait):
             sleep(_EARLY[1] if passed < _EARLY[0] else _POLL)
             if self._ended or self._try():
                 return
@@ -277,8 +276,9 @@ class _Lookout:
 
     def _attach_alone(self, found: Found) -> bool:
         """Imports the recorder and attaches it, in the thread that polls. It waits until the host
-        has imported torch: before, no model can be called. The import of torch takes seconds, runs
-        C++, and is the first one of threading, which takes the thread for the main thread.
+        has imported torch: before, no module of torch can be called. The import of torch takes
+        seconds, runs C++, and may be the first one of threading, which takes the thread that
+        imports it first for the main thread.
 
         Returns:
             Whether there is nothing more to wait for.
@@ -286,10 +286,10 @@ class _Lookout:
         if not _has_torch():
             return False
         if not self._pauses:
-            self._pauses = True
             # What is registered last runs first before a fork. logging takes its lock there, and is
             # known since torch is: the import, which uses logging, must not wait for the fork.
-            os.register_at_fork(before=self._pause)
+            os.register_at_fork(before=self._pause, after_in_parent=self._go_on)
+            self._pauses = True
         self._importing.acquire(True, _IMPORT)
         self._importer = get_ident()
         try:
@@ -343,7 +343,7 @@ class _Lookout:
         mains = [main for main in mains if self._is_main(main)]
         module = sys.modules.get(self.module)
         # While the module is being imported, a later line of it may still replace the target.
-        if module is None or getattr(getattr(module, "__spec__", None), "_initializing", False):
+        if module is None or not _is_executed(module):
             return mains
         return [module, *mains]
 
@@ -471,9 +471,15 @@ def _recorder() -> Callable[..., None]:
 def _has_torch() -> bool | None:
     """Whether this process has imported torch. None while it does."""
     torch = sys.modules.get("torch")
-    if getattr(getattr(torch, "__spec__", None), "_initializing", False):
-        return None
-    return torch is not None
+    return torch is not None and _is_executed(torch)
+
+
+def _is_executed(module: ModuleType) -> bool | None:
+    """Whether the code of a module ran. None while it runs. An attribute of a module that is
+    imported lazily would run it."""
+    if type(module).__name__ == "_LazyModule":
+        return False
+    return None if getattr(getattr(module, "__spec__", None), "_initializing", False) else True
 
 
 def _is_main_interpreter() -> bool:
@@ -488,10 +494,13 @@ def _is_main_interpreter() -> bool:
 
 
 def _say(text: str) -> None:
-    import logging
-
+    text = f"calltape, process {os.getpid()}: {text}"
+    logging = sys.modules.get("logging")
     try:
-        logging.getLogger("calltape").warning("calltape, process %d: %s", os.getpid(), text)
+        if logging is None:  # its import would be seen by the host, as that of threading
+            sys.stderr.write(f"{text}\n")
+        else:
+            logging.getLogger("calltape").warning("%s", text)
     except Exception:
         return  # of a handler of the host
 
