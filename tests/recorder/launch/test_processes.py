@@ -209,20 +209,31 @@ def test_a_script_that_ends_before_it_is_recorded_says_so(tmp_path: Path) -> Non
 
 
 SLOW = """
-import time
+import sys, time
+while sys.argv[1:] == ["ends"] and not hasattr(sys, "ends"):
+    time.sleep(0.01)
 time.sleep(0.5)
 print("imported", flush=True)
-def attach(*given): print("attached", flush=True)
+def attach(*given):
+    print("attached", flush=True)
+    sys.attached = True
+"""
+
+
+UNTIL_ATTACHED = """
+while not hasattr(sys, "attached"):
+    time.sleep(0.01)
 """
 
 
 MEANWHILE = """
-import os, sys, threading, time, torch, types
+import atexit, os, sys, threading, time, torch, types
 
 model = types.SimpleNamespace(forward=print)
 if __name__ == "__main__":
     while "calltape_recorder.launch.launcher" not in sys.modules:
         time.sleep(0.001)
+    atexit.register(setattr, sys, "ends", True)
     if sys.argv[1:] == ["forks"]:
         if os.fork() == 0:
             import calltape_recorder.launch.launcher
@@ -253,7 +264,7 @@ def _beside_a_slow_recorder(
 
 def test_the_end_waits_for_what_the_recorder_imports(tmp_path: Path) -> None:
     """An end in the midst of the import of torch or pydantic was a segmentation fault at times."""
-    said = _beside_a_slow_recorder(tmp_path, MEANWHILE)
+    said = _beside_a_slow_recorder(tmp_path, MEANWHILE, "ends")
     assert said[:1] == ["imported"]
     assert said[1].startswith("was not attached to before the process ended")
     assert len(said) == 2
@@ -295,7 +306,8 @@ print("waited" if taken > 5 else "at once", flush=True)
 
 
 def test_an_interrupted_fork_does_not_make_the_next_ones_wait(tmp_path: Path) -> None:
-    assert sorted(_beside_a_slow_recorder(tmp_path, SIGNALS)) == ["at once", "attached", "imported"]
+    said = _beside_a_slow_recorder(tmp_path, SIGNALS + UNTIL_ATTACHED)
+    assert sorted(said) == ["at once", "attached", "imported"]
 
 
 LATE_TORCH = """
@@ -308,7 +320,6 @@ import threading, torch
 while "calltape_recorder.launch.launcher" not in sys.modules:
     time.sleep(0.001)
 assert threading.main_thread() is threading.current_thread()
-time.sleep(0.7)
 """
 
 
@@ -350,7 +361,8 @@ def test_a_lazy_import_of_torch_stays_lazy(tmp_path: Path) -> None:
 
 
 def test_the_recorder_is_imported_after_torch(tmp_path: Path) -> None:
-    assert _beside_a_slow_recorder(tmp_path, LATE_TORCH) == ["imported", "attached"]
+    said = _beside_a_slow_recorder(tmp_path, LATE_TORCH + UNTIL_ATTACHED)
+    assert said == ["imported", "attached"]
     without = LATE_TORCH[: LATE_TORCH.index("import threading")]
     said = _beside_a_slow_recorder(tmp_path / "without", without)
     assert len(said) == 1
