@@ -13,7 +13,6 @@ import io
 import json
 import os
 import shutil
-import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -31,6 +30,7 @@ from calltape_analyzer.scripting import script
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import counted, printable, some_of
 from calltape_analyzer.writing.output_file import OutputFile
+from calltape_analyzer.writing.temporary import TemporaryFolder
 from calltape_schema.errors import TapeError
 
 __all__ = ["MAX_BYTES", "Bundle", "bundle"]
@@ -114,8 +114,7 @@ def bundle(
     options: dict[str, Any] = dict(redaction or {})
     place = None if call is None else tape.find(call).index
     with OutputFile(path, overwrite=overwrite, inputs=[*tape.paths, *inputs]) as out:
-        with tempfile.TemporaryDirectory(prefix="calltape-") as folder:
-            beside = Path(folder)
+        with TemporaryFolder() as beside:
             notes = _write_tape(tape, beside / TAPE, options)
             with open_tape(beside / TAPE) as redacted:
                 about = None if place is None else _same_call(redacted, tape, place)

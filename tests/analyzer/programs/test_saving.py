@@ -25,6 +25,7 @@ from calltape_analyzer import (
     load_programs,
 )
 from calltape_analyzer.errors import UsageError
+from calltape_analyzer.writing import temporary
 from tests.analyzer.exported import Call, assert_as_module, call, made, taped
 from tests.analyzer.exporting.test_arguments import (
     ARGUMENTS,
@@ -287,7 +288,7 @@ def killed_at(step: int, monkeypatch: pytest.MonkeyPatch, action: Callable[[], o
             patch.setattr(os, name, step_of)
             if hasattr(held, name):
                 patch.setattr(held, name, staticmethod(step_of))
-        patch.setattr(shutil, "rmtree", lambda *_, **__: None)
+        patch.setattr(temporary, "_remove", lambda *_: None)
         try:
             action()
         except Killed:

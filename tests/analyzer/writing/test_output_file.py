@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import itertools
 import os
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from calltape_analyzer.writing.output_file import OutputFile, settle, write_file
+from calltape_analyzer.writing.temporary import TemporaryFolder
 from calltape_schema.errors import TapeError
 from tests.recorder.processes import in_a_fork
 
@@ -51,21 +53,57 @@ def test_a_file_is_replaced_if_asked(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="no qualified names of code before 3.11")
-@pytest.mark.parametrize("name", ["OutputFile.__init__", "OutputFile._open", "write_file"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "OutputFile.__init__",
+        "OutputFile._open",
+        "OutputFile.discard",
+        "write_file",
+        "remove",
+        "_remove",
+    ],
+)
 def test_an_interrupt_at_any_step_leaves_nothing(tmp_path: Path, name: str) -> None:
     """Also between the making of the temporary file and the block that would discard it."""
 
     def leaves_nothing() -> bool:
         for step in itertools.count():
-            is_over = interrupted(name, step, lambda: write_file(target, b"x"))
+            is_over = interrupted(name, step, work)
             gc.collect()
             if is_over:
-                return step > 20
+                return step > 10
             assert set(tmp_path.iterdir()) <= {target}, step
             target.unlink(missing_ok=True)
         return False
 
+    def work() -> None:
+        write_file(target, b"x", overwrite=True)
+        with contextlib.suppress(ZeroDivisionError), OutputFile(target, overwrite=True) as out:
+            out.append(b"y" * (1 // 0))
+
     target = tmp_path / "a.out"
+    in_a_fork(leaves_nothing)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="no qualified names of code before 3.11")
+@pytest.mark.parametrize(
+    "name", ["TemporaryFolder.__init__", "is_temporary", "remove", "_remove", "use"]
+)
+def test_an_interrupt_at_any_step_leaves_no_folder(tmp_path: Path, name: str) -> None:
+    def use() -> None:
+        with TemporaryFolder(tmp_path / "folder") as folder:
+            (folder / "a").write_bytes(b"x")
+
+    def leaves_nothing() -> bool:
+        for step in itertools.count():
+            is_over = interrupted(use.__qualname__ if name == "use" else name, step, use)
+            gc.collect()
+            assert not list(tmp_path.iterdir()), step
+            if is_over:
+                return step > 10
+        return False
+
     in_a_fork(leaves_nothing)
 
 

@@ -10,7 +10,6 @@ import contextlib
 import json
 import multiprocessing
 import signal
-import tempfile
 import time
 import traceback
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from calltape_analyzer.exporting.free_memory import half_of_free, resident
 from calltape_analyzer.exporting.verifier import Verifier
 from calltape_analyzer.programs.loading import load_programs
 from calltape_analyzer.programs.programs import Programs
+from calltape_analyzer.writing.temporary import TemporaryFolder
 
 if TYPE_CHECKING:
     from calltape_analyzer.tape import Tape
@@ -61,8 +61,7 @@ def export_isolated(
     Raises:
         ExportError: as ``export``, or the process died; says how.
     """
-    folder = tempfile.TemporaryDirectory(prefix="calltape-")
-    name = folder.name
+    folder = TemporaryFolder()
     max_seconds: float | None = options.get("max_seconds")
     classes = tape.class_index.by_name
     part = tape.removed, tape.selected
@@ -73,26 +72,26 @@ def export_isolated(
         part,
         verifier.module,
         options,
-        name,
+        str(folder.path),
     )
     process = multiprocessing.get_context("spawn").Process(target=_export, args=given)
     try:
         process.start()
     except Exception as error:  # pickle raises errors of any type
-        folder.cleanup()
+        folder.close()
         raise ExportError(
             f"the model cannot be sent to another process: {type(error).__name__}: {error}",
             advice="export without isolate=True",
         ) from None
-    heard = _Heard(Path(name) / _PROGRESS, progress)
+    heard = _Heard(folder.path / _PROGRESS, progress)
     try:
         _wait(process, max_seconds, heard)
     except BaseException:  # its limits, Ctrl-C, or what the caller's function of progress raised
         process.kill()
         process.join()
-        folder.cleanup()
+        folder.close()
         raise
-    received = _received(Path(name), process.exitcode, tape, verifier, heard)
+    received = _received(folder.path, process.exitcode, tape, verifier, heard)
     received.set_reference(verifier)
     # ONNX models are opened from their files when they are first called: the folder must stay.
     received.set_resource(folder)

@@ -7,7 +7,6 @@ while the model runs, and each part is exported from them.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,6 +18,7 @@ from calltape_analyzer.errors import UsageError
 from calltape_analyzer.exporting.verifier import Verifier
 from calltape_analyzer.opening import open_tape
 from calltape_analyzer.programs.programs import Programs
+from calltape_analyzer.writing.temporary import TemporaryFolder
 
 if TYPE_CHECKING:
     from calltape_analyzer.tape import Tape
@@ -55,7 +55,7 @@ def exported_parts(
         )
     parts = {name: modules[name] for name in names}
     stack = ExitStack()
-    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="calltape-")))
+    folder = stack.enter_context(TemporaryFolder())
     try:
         paths = _recorded(parts, folder, drive or (lambda: _run_again(tape, verifier)))
         found: dict[str, Programs] = {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -38,6 +37,7 @@ from calltape_analyzer.writing.coverage import calls_in, coverage_for
 from calltape_analyzer.writing.lineage import derived, numbering_of
 from calltape_analyzer.writing.new_tape import NewTape
 from calltape_analyzer.writing.output_file import compressor_of, copy_tape, refuse_inputs
+from calltape_analyzer.writing.temporary import TemporaryFolder
 from calltape_schema.records import Manifest
 
 __all__ = ["minimise_tape"]
@@ -120,8 +120,8 @@ def minimise_tape(
             advice="give one that has the call that fails; `calltape info` says what is wrong",
         )
     _check_target(target, tape, overwrite=overwrite)
-    with tempfile.TemporaryDirectory(prefix="calltape-") as folder:
-        work = _Work(tape, check, target, Path(folder))
+    with TemporaryFolder() as folder:
+        work = _Work(tape, check, target, folder)
         with work.searching(max_memory, step_seconds, deadline, progress) as (search, log):
             try:
                 notes = _begun(tape, search)

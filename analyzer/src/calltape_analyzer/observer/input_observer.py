@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +22,7 @@ from calltape_analyzer.opening import open_tape
 from calltape_analyzer.programs.onnx_model import OnnxModel
 from calltape_analyzer.progress import watched
 from calltape_analyzer.tape import Tape
+from calltape_analyzer.writing.temporary import TemporaryFolder
 
 if TYPE_CHECKING:
     from calltape_recorder import Recorder
@@ -65,7 +65,7 @@ class InputObserver:
         self.value_if_missing: dict[Key, Any] = dict(value_if_missing or {})
         self._path = None if path is None else Path(path)
         self._overwrite = overwrite
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._folder: TemporaryFolder | None = None
         self._segments: list[_Segment] = []
         self._removed: list[Key] = []
         self._info: tuple[list[Tape], ObserverInfo, OneProgram] | None = None
@@ -226,8 +226,8 @@ class InputObserver:
         number = len(self._segments) + 1
         if self._path is None:
             if self._folder is None:
-                self._folder = tempfile.TemporaryDirectory(prefix="calltape-")
-            return Path(self._folder.name) / f"observed-{number}.tape"
+                self._folder = TemporaryFolder()
+            return self._folder.path / f"observed-{number}.tape"
         if number == 1:
             return self._path
         return self._path.with_name(f"{self._path.stem}-{number}{self._path.suffix}")

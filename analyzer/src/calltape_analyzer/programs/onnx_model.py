@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -34,6 +33,7 @@ from calltape_analyzer.programs.untrusted_files import (
     load_onnx_proto,
     refuse_data_outside,
 )
+from calltape_analyzer.writing.temporary import TemporaryFolder
 
 __all__ = ["OnnxModel"]
 
@@ -75,7 +75,7 @@ class OnnxModel(ExportedModel):
         super().__init__(exported, names)
         self._make_session = initializer
         self._session = exported if hasattr(exported, "run_with_ort_values") else None
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._folder: TemporaryFolder | None = None
         self._lost: list[Any] = []
 
     @classmethod
@@ -110,8 +110,8 @@ class OnnxModel(ExportedModel):
     def _saved(self) -> str:
         """The path of a file with the model, written when it is first needed."""
         if self._folder is None:
-            folder = tempfile.TemporaryDirectory(prefix="calltape-")
-            model, path = self.exported, Path(folder.name) / _FILE
+            folder = TemporaryFolder()
+            model, path = self.exported, folder.path / _FILE
             if hasattr(model, "save"):
                 # To a file, because a protobuf message ends at 2 GiB. The weights lie beside it: a
                 # message with them would be in memory as well.
@@ -120,7 +120,7 @@ class OnnxModel(ExportedModel):
                 refuse_data_outside(model, None)
                 path.write_bytes(model.SerializeToString())
             self._folder = folder
-        return str(Path(self._folder.name) / _FILE)
+        return str(self._folder.path / _FILE)
 
     def open(self) -> None:
         try:
@@ -141,7 +141,7 @@ class OnnxModel(ExportedModel):
 
     def close(self) -> None:
         if self._folder is not None:
-            self._folder.cleanup()
+            self._folder.close()
 
     def __del__(self) -> None:
         self.close()
@@ -184,7 +184,7 @@ class OnnxModel(ExportedModel):
         feeds = [self._feeds(inputs) for inputs in runs]
         path = self.exported
         if not isinstance(path, str) and self._folder is not None:
-            path = str(Path(self._folder.name) / _FILE)
+            path = str(self._folder.path / _FILE)
         if not isinstance(path, str) or self._make_session is not None:
             return [None] * len(runs)  # a session of somebody else, who knows what it does
         return fatal_runs(path, feeds, seconds)

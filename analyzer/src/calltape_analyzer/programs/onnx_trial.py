@@ -11,12 +11,12 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from calltape_analyzer.programs.onnx_session import session_of_trial, value_of
+from calltape_analyzer.writing.temporary import TemporaryFolder
 
 __all__ = ["Feed", "fatal_runs", "run_all"]
 
@@ -46,11 +46,11 @@ def fatal_runs(model: str, runs: Sequence[Mapping[str, Feed]], seconds: float) -
             more.
     """
     found: list[str | None] = []
-    with tempfile.TemporaryDirectory(prefix="calltape-") as folder:
+    with TemporaryFolder() as folder:
         while len(found) < len(runs):
-            _write(Path(folder), runs[len(found) :])
+            _write(folder, runs[len(found) :])
             left = len(runs) - len(found)
-            done, reason = _ended(model, folder, seconds)
+            done, reason = _ended(model, str(folder), seconds)
             if done > left or (done < left and reason is None):
                 done, reason = 0, _NOT_TRIED  # that was no Python
             found += [None] * done

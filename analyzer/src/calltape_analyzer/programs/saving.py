@@ -11,9 +11,7 @@ import json
 import os
 import re
 import secrets
-import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
@@ -37,6 +35,7 @@ from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.regular_files import digest_of
 from calltape_analyzer.text import some_of
 from calltape_analyzer.variants.variant_findings import findings_of
+from calltape_analyzer.writing.temporary import TemporaryFolder
 
 __all__ = ["expect_place", "save"]
 
@@ -159,15 +158,9 @@ def _refuse(
     )
 
 
-@contextmanager
-def _staging(parent: Path) -> Iterator[Path]:
+def _staging(parent: Path) -> TemporaryFolder:
     """A directory for what is being written, which is removed afterwards."""
-    path = parent / f"{_STAGING}{secrets.token_hex(8)}"
-    try:
-        path.mkdir(mode=0o700)
-        yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
+    return TemporaryFolder(parent / f"{_STAGING}{secrets.token_hex(8)}")
 
 
 Written = Callable[..., dict[str, Any]]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import shutil
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from calltape_analyzer.editing.rewriting import EditReport
 from calltape_analyzer.errors import RedactionError
@@ -24,6 +24,7 @@ from calltape_analyzer.redacting.treatment import Treatments, Way
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import pattern_of, some_of
 from calltape_analyzer.writing.output_file import compressor_of, copy_tape, refuse_inputs, settle
+from calltape_analyzer.writing.temporary import TemporaryFolder
 from calltape_schema.errors import TapeError
 
 __all__ = ["redact"]
@@ -170,13 +171,10 @@ def _listed(patterns: Patterns) -> list[str]:
 def _beside(target: str) -> Iterator[str]:
     """The path of a new file in a folder of its own, which nobody else may read, beside the final
     one."""
-    folder = os.path.join(os.path.dirname(target), f".redact-{secrets.token_hex(8)}")
-    try:  # from before it is there: a signal may come at any step
-        try:
-            os.mkdir(folder, 0o700)
-        except OSError as error:
-            reason = f"cannot write it: {error.strerror or type(error).__name__}"
-            raise TapeError("io", reason, path=target) from None
-        yield os.path.join(folder, "new.tape")
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    try:
+        folder = TemporaryFolder(Path(target).with_name(f".redact-{secrets.token_hex(8)}"))
+    except OSError as error:
+        reason = f"cannot write it: {error.strerror or type(error).__name__}"
+        raise TapeError("io", reason, path=target) from None
+    with folder as path:
+        yield str(path / "new.tape")

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +27,7 @@ from calltape_analyzer.writing.built_calls import BuiltCall, build_tree
 from calltape_analyzer.writing.coverage import unkept_of
 from calltape_analyzer.writing.lineage import derived
 from calltape_analyzer.writing.new_tape import NewTape
+from calltape_analyzer.writing.temporary import TemporaryFolder
 from calltape_schema.records import Manifest, ModelError, Tree
 
 __all__ = ["NewOutcomes", "Updates", "set_updates", "updates"]
@@ -52,14 +51,17 @@ class Updates:
     """
 
     def __init__(self, folder: str | None = None) -> None:
-        self._is_own = folder is None
-        self.folder = tempfile.mkdtemp(prefix="calltape-") if folder is None else folder
+        self._own: TemporaryFolder | None = None
+        if folder is None:
+            self._own = TemporaryFolder()
+            folder = str(self._own.path)
+        self.folder = folder
         self.lines: list[str] = []
 
     def close(self) -> None:
         """Removes what was kept."""
-        if self._is_own:
-            shutil.rmtree(self.folder, ignore_errors=True)
+        if self._own is not None:
+            self._own.close()
 
     def replayed(self, tape: Tape, model: Any, **options: Any) -> Report:
         """The report of a replay. A call whose new outcome was kept is left out of it, and the

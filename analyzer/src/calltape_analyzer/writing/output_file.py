@@ -14,7 +14,6 @@ import re
 import secrets
 import shutil
 import stat
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -24,6 +23,7 @@ from typing_extensions import Self
 
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.reading.compressed import is_compressed, most_unpacked, zstd_module
+from calltape_analyzer.writing.temporary import TemporaryFolder, is_temporary, remove
 from calltape_schema.errors import TapeError
 
 __all__ = [
@@ -140,7 +140,7 @@ class OutputFile:
                 os.fsync(self._file.fileno())
                 self._file.close()
                 settle(self._beside, self.path, overwrite=self._overwrite)
-                self._undo.detach()
+                self._temporary.detach()
         except BaseException:
             self.discard()
             raise
@@ -149,14 +149,14 @@ class OutputFile:
         """Removes the temporary file. It may be called at any time, and again."""
         with contextlib.suppress(OSError):
             self._file.close()
-        self._undo()
+        remove(self._temporary)
 
     def _open(self) -> None:
         """Makes a new temporary file."""
         folder, name = os.path.split(self.path)
         self._beside = os.path.join(folder, f".{name}.{secrets.token_hex(8)}")
         # A signal may end this before anybody has the object, and so could discard it.
-        self._undo = weakref.finalize(self, _remove, self._beside, os.getpid())
+        self._temporary = is_temporary(self, self._beside)
         descriptor = os.open(self._beside, _FLAGS, 0o600)
         with contextlib.suppress(OSError):  # some file systems have no permissions
             os.fchmod(descriptor, self._mode)
@@ -166,14 +166,14 @@ class OutputFile:
         """Puts a compressed temporary file in the place of the plain one: bytes can be cut off the
         plain one only."""
         self._file.close()
-        plain, undo = self._beside, self._undo
+        plain, temporary = self._beside, self._temporary
         try:
             with open(plain, "rb") as source:
                 self._open()
                 with compressor(self._file) as target:
                     shutil.copyfileobj(source, target, _BUFFER)
         finally:
-            undo()
+            remove(temporary)
         if self.end > most_unpacked(self._file.tell()):
             raise TapeError(
                 "limit",
@@ -262,27 +262,16 @@ def new_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     if os.path.lexists(final):
         advice = "name another file or folder"
         raise TapeError("exists", "it is there already", path=str(final), advice=advice)
-    beside = final.with_name(f".{final.name}.{secrets.token_hex(8)}")
-    try:
-        with _told(str(final)):
-            beside.mkdir(mode=0o700)
-            yield beside
-            settle(str(beside), str(final), overwrite=False)
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
+    hidden = final.with_name(f".{final.name}.{secrets.token_hex(8)}")
+    with _told(str(final)), TemporaryFolder(hidden) as beside:
+        yield beside
+        settle(str(beside), str(final), overwrite=False)
 
 
 def create_file(path: Path) -> BinaryIO:
     """Makes a file that only its owner may read, whatever the umask is, and opens it for
     writing."""
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
-
-
-def _remove(path: str, process: int) -> None:
-    """Removes a file of this process: at its end, a fork would remove that of its parent."""
-    if os.getpid() == process:
-        with contextlib.suppress(OSError):
-            os.unlink(path)
 
 
 @contextlib.contextmanager
