@@ -215,6 +215,12 @@ while sys.argv[1:] == ["ends"] and not hasattr(sys, "ends"):
 time.sleep(0.5)
 print("imported", flush=True)
 def attach(*given):
+    while sys.argv[1:] == ["attaches"] and not hasattr(sys, "ends"):
+        time.sleep(0.01)
+    if sys.argv[1:] == ["attaches"]:
+        time.sleep(0.5)
+        lifecycle = sys.modules["calltape_recorder.host.lifecycle"] = type(sys)("lifecycle")
+        lifecycle.close_all = lambda: print("sealed", flush=True)
     print("attached", flush=True)
     sys.attached = True
 """
@@ -259,7 +265,8 @@ def _beside_a_slow_recorder(
         capture_output=True, text=True, check=True, timeout=100,
         env={**os.environ, "PYTHONPATH": f"{STARTUP}:{folder}"},
     )  # fmt: skip
-    return done.stdout.splitlines() + re.findall("was not attached.*", done.stderr)
+    said = re.findall("(?:was not attached|did not appear|is not recorded).*", done.stderr)
+    return done.stdout.splitlines() + said
 
 
 def test_the_end_waits_for_what_the_recorder_imports(tmp_path: Path) -> None:
@@ -268,6 +275,13 @@ def test_the_end_waits_for_what_the_recorder_imports(tmp_path: Path) -> None:
     assert said[:1] == ["imported"]
     assert said[1].startswith("was not attached to before the process ended")
     assert len(said) == 2
+
+
+def test_what_is_attached_while_the_process_ends_is_sealed(tmp_path: Path) -> None:
+    script = MEANWHILE + "    time.sleep(1)\n"  # until it attaches
+    assert _beside_a_slow_recorder(tmp_path, script, "attaches") == [
+        "imported", "attached", "sealed"
+    ]  # fmt: skip
 
 
 def test_a_fork_waits_for_what_the_recorder_imports(tmp_path: Path) -> None:
@@ -310,19 +324,6 @@ def test_an_interrupted_fork_does_not_make_the_next_ones_wait(tmp_path: Path) ->
     assert sorted(said) == ["at once", "attached", "imported"]
 
 
-LATE_TORCH = """
-import sys, time
-
-model = print
-time.sleep(0.2)
-assert not {"logging", "threading", "calltape_recorder"} & set(sys.modules)
-import threading, torch
-while "calltape_recorder.launch.launcher" not in sys.modules:
-    time.sleep(0.001)
-assert threading.main_thread() is threading.current_thread()
-"""
-
-
 SAID_EARLY = """
 import sys, time
 
@@ -330,15 +331,20 @@ class Engine:
     @property
     def model(self): raise RuntimeError("not to be run by anybody but the host")
 model = Engine()
-time.sleep(0.2)
+said = []
+sys.stderr.write = said.append
+while not said:
+    time.sleep(0.01)
 assert not {"logging", "threading"} & set(sys.modules)
+print(*said, end="", flush=True)
 """
 
 
 @pytest.mark.parametrize("settings", [{"target": "meanwhile:model.model"}, {"wait": "0.05"}])
 def test_what_is_said_early_imports_nothing(tmp_path: Path, settings: dict[str, str]) -> None:
     script = SAID_EARLY if "target" in settings else SAID_EARLY.replace("model = Engine()", "")
-    assert _beside_a_slow_recorder(tmp_path, script, **settings) == []
+    (said,) = _beside_a_slow_recorder(tmp_path, script, **settings)
+    assert ("is a property" if "target" in settings else "did not appear within 0.05 s") in said
 
 
 LAZY_TORCH = """
@@ -358,6 +364,19 @@ def test_a_lazy_import_of_torch_stays_lazy(tmp_path: Path) -> None:
     said = _beside_a_slow_recorder(tmp_path, LAZY_TORCH)
     assert len(said) == 1
     assert "did not import torch" in said[0]
+
+
+LATE_TORCH = """
+import sys, time
+
+model = print
+time.sleep(0.2)
+assert not {"logging", "threading", "calltape_recorder"} & set(sys.modules)
+import threading, torch
+while "calltape_recorder.launch.launcher" not in sys.modules:
+    time.sleep(0.001)
+assert threading.main_thread() is threading.current_thread()
+"""
 
 
 def test_the_recorder_is_imported_after_torch(tmp_path: Path) -> None:

@@ -190,6 +190,8 @@ class _Lookout:
                 self._importing.release()
 
     def _end(self, pid: int) -> None:
+        """Attaches nothing more, waits for what begins just now, and says what was not attached
+        to."""
         self._ended = True
         try:
             self._pause()
