@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 
-from calltape_recorder import First, FlightRecorder, Rate, record
+from calltape_recorder import First, FlightRecorder, Novelty, Rate, record
 from tests.recorder.accounts import adds_up
 from tests.recorder.models import Add, Identity
 from tests.recorder.processes import in_a_fork
@@ -66,12 +66,12 @@ def interrupted_in(name: str, run: Any, kind: type[BaseException] = Interrupt) -
 @pytest.mark.parametrize(
     "name",
     [
-        "CallHandler.begin", "CallHandler._begun", "CallHandler._inputs",
+        "CallHandler.begin", "CallHandler._begun", "CallHandler._decided",
         "CallHandler.finish", "copied", "copy_leaves", "_pooled", "Buffers.acquire",
         "Ledger._admit", "Ledger._take_back", "Ledger.reserve", "Ledger.account",
         "HookPair.matching", "HookPair.remove", "_run_before", "_run_after", "Pipeline._hand_over",
         "CallQueue.put", "UnkeptCounter.count", "Alike.has_memory_of", "Alike.is_like_single",
-        "seen", "seen_inputs", "Seen.count_unkept", "CallHandler._count", "KnownCalls._new",
+        "seen", "seen_inputs", "Seen.count_unkept", "KnownCalls._new",
         "Admission.follow.<locals>.by_number", "_Sparse.gap",
         "EarlierCopies.find", "EarlierCopies.keep", "EarlierCopies._add", "EarlierCopies._drop",
         "Ledger.let_go", "Ledger.hold",
@@ -95,6 +95,7 @@ INTERRUPTED: list[dict[str, Any]] = [
     {"keep": First(0), "max_calls": 10**6},
     {"values": "none"},
     {"keep": Rate(0.05)},
+    {"keep": Novelty()},
     {"write_ahead": True},
     {"max_queue_bytes": 100_000},
 ]

@@ -95,7 +95,9 @@ class CallHandler:
         if number is None:
             return None
         begun = _now()
+        pipeline = admission.pipeline
         call: Call | None = None
+        side: Seen | None = None
         try:
             first, end = admission.passes_over[0]
             kept: int | None = False
@@ -105,28 +107,34 @@ class CallHandler:
             alike = admission.known_calls.call
             # The dispatch keys of the thread are a part of a look, and this one was learned from a
             # call that was not traced. So without a mode, a call like it is not traced either.
-            if alike is not None and (
+            if alike is None or (
                 dispatch_modes() or function_modes() or not alike.is_of_call(args, kwargs)
             ):
-                alike = None
-            if kept is False and not admission.holds:
-                if alike is None:
-                    self._count(admission.pipeline, args, kwargs)
-                else:
-                    next(alike.known.calls)
+                side = seen_inputs(pipeline, args, kwargs)
+            elif kept is not False or admission.holds:
+                side = recognized(alike, [*args, *kwargs.values()])
             else:
-                call = Call(number, time.time_ns(), get_ident())
+                next(alike.known.calls)
+            if side is not None:
+                if kept is None:
+                    kept = self._decided(pipeline, number, args, kwargs, side)
+                if kept or admission.holds:
+                    call = Call(number, time.time_ns(), get_ident())
+                else:
+                    side.count_unkept(pipeline)
         except _Traced:
             ledger.drop("tracing")
             return None
         except BaseException as error:
+            pipeline.evidence_lost()
             ledger.drop("interrupted" if is_interrupt(error) else "internal")
             raise
-        if call is None:
+        if call is None or side is None:
             ledger.skip()
         else:
-            pipeline = call.home = admission.pipeline
-            if self._begun(pipeline, call, args, kwargs, kept, alike):
+            call.home = pipeline
+            call.held, call.is_evidence = not kept, kept == EVIDENCE
+            if self._begun(pipeline, call, side):
                 call.started = _now()
                 call.cost_ns = call.started - begun
                 return call
@@ -143,48 +151,44 @@ class CallHandler:
             self.set_pipeline(pipeline)
         return self.admission
 
-    def _count(self, pipeline: Pipeline, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Counts the structure and sizes of a call that is not kept."""
-        if is_tracing():
-            raise _Traced
-        if function_modes():
-            # A mode such as `with torch.device(...)` intercepts even the read of a shape. Without
-            # one, functions that the host registered for its classes run as they do elsewhere.
-            with torch._C.DisableTorchFunction():
-                side = seen_inputs(pipeline, args, kwargs, None)
-        else:
-            side = seen_inputs(pipeline, args, kwargs, None)
-        side.count_unkept(pipeline)
-
-    def _begun(
-        self, pipeline: Pipeline, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any],
-        kept: int | None, alike: Alike | None,
-    ) -> bool:  # fmt: skip
-        """Copies the inputs; False if the call is not recorded, which is counted."""
+    def _decided(
+        self, pipeline: Pipeline, number: int, args: tuple[Any, ...], kwargs: dict[str, Any],
+        side: Seen,
+    ) -> int:  # fmt: skip
+        """Whether the policy keeps a call with these inputs."""
         try:
-            if alike is None and is_tracing():
-                pipeline.drop(call, "tracing")
-                return False
-            if alike is None and function_modes():
-                with torch._C.DisableTorchFunction():  # see _count
-                    is_recorded = self._inputs(pipeline, call, args, kwargs, kept, alike)
+            row = side.row if side.scalars else side.sizes
+            return pipeline.decide(
+                CallView(number, args, kwargs, side.structure, row, side.scalars)
+            )
+        except BaseException:  # also of the host's predicate
+            side.count_unkept(pipeline)
+            raise
+
+    def _begun(self, pipeline: Pipeline, call: Call, side: Seen) -> bool:
+        """Copies the inputs; False if there is no memory for them, or if that failed. The call is
+        counted as dropped then, and its inputs as those of a call that is not on the tape."""
+        try:
+            if pipeline.writer.queue.is_full:
+                raise QueueFull
+            if function_modes():
+                with torch._C.DisableTorchFunction():  # see seen_inputs
+                    call.inputs = copied(pipeline, call, side)
             else:
-                is_recorded = self._inputs(pipeline, call, args, kwargs, kept, alike)
-            if not is_recorded:
-                call.is_accounted = True
-                pipeline.ledger.skip()
-                return False
+                call.inputs = copied(pipeline, call, side)
             if pipeline.write_ahead is not None:
                 pipeline.write_ahead.write(call)
-        except QueueFull:
-            pipeline.drop(call, "queue_full")
-            return False
         except BaseException as error:
-            if is_interrupt(error):
+            if call.inputs is None:
+                side.count_unkept(pipeline)
+            if isinstance(error, QueueFull):
+                pipeline.drop(call, "queue_full")
+            elif is_interrupt(error):
                 pipeline.drop(call, "interrupted")
                 raise
-            self.fault(error)
-            pipeline.drop(call, "internal")
+            else:
+                self.fault(error)
+                pipeline.drop(call, "internal")
             return False
         return True
 
@@ -313,39 +317,6 @@ class CallHandler:
             return None
         return admission.pipeline
 
-    def _inputs(
-        self, pipeline: Pipeline, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any],
-        kept: int | None, alike: Alike | None,
-    ) -> bool:  # fmt: skip
-        """Copies the inputs of a call if it is kept or held. Whatever is raised, the inputs of a
-        call without a copy are counted as those of a call that is not on the tape.
-
-        Returns:
-            False if it is neither.
-
-        Raises:
-            QueueFull: there is no memory for them.
-        """
-        side = seen_inputs(pipeline, args, kwargs, alike)
-        try:
-            if kept is None:
-                row = side.row if side.scalars else side.sizes
-                view = CallView(call.number, args, kwargs, side.structure, row, side.scalars)
-                kept = pipeline.decide(view)
-                call.is_evidence = kept == EVIDENCE
-            is_recorded = bool(kept) or pipeline.held_calls is not None
-            if is_recorded:
-                call.held = not kept
-                if pipeline.writer.queue.is_full:
-                    raise QueueFull
-                call.inputs = copied(pipeline, call, side)
-        except BaseException:  # also of the host's predicate
-            side.count_unkept(pipeline)
-            raise
-        if not is_recorded:
-            side.count_unkept(pipeline)
-        return is_recorded
-
 
 def _release_chunks(pipeline: Pipeline, call: Call) -> None:
     chunks, call.chunks = call.chunks, None
@@ -407,12 +378,19 @@ class Seen(NamedTuple):
             pipeline.unkept.count(self.structure, self.row)
 
 
-def seen_inputs(
-    pipeline: Pipeline, args: tuple[Any, ...], kwargs: dict[str, Any], alike: Alike | None
-) -> Seen:
-    """What is known of the inputs of a call. ``alike`` has recognized them, or is None."""
-    if alike is not None:
-        return recognized(alike, [*args, *kwargs.values()])
+def seen_inputs(pipeline: Pipeline, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Seen:
+    """What is known of the inputs of a call.
+
+    Raises:
+        _Traced: the call does not run the model.
+    """
+    if is_tracing():
+        raise _Traced
+    if function_modes():
+        # A mode such as `with torch.device(...)` intercepts even the read of a shape. Without one,
+        # functions that the host registered for its classes run as they do elsewhere.
+        with torch._C.DisableTorchFunction():
+            return seen(pipeline, capture_inputs(args, kwargs, pipeline.module_names))
     side = seen(pipeline, capture_inputs(args, kwargs, pipeline.module_names))
     known, leaves, known_calls = side.known, side.leaves, pipeline.known_calls
     in_a_row, known_calls.latest = known is known_calls.latest, known

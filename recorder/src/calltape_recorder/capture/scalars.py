@@ -32,7 +32,7 @@ class Walk:
     """The state of one walk."""
 
     __slots__ = (
-        "context", "depth", "known", "leaves", "limit", "module_names", "nested", "path", "scalars",
+        "context", "known", "leaves", "limit", "module_names", "nested", "path", "scalars",
         "text", "tokens", "unspelled",
     )  # fmt: skip
 
@@ -44,7 +44,6 @@ class Walk:
         self.scalars: list[Any] = []
         self.known: dict[int, int] = {}  # id of a tensor -> its leaf; ``leaves`` keeps it alive
         self.path: set[int] = set()  # ids of the containers around the current value
-        self.depth = 0
         self.text = 0
         self.context = 0  # > 0 within the context of a custom node, which may have no tensor
         self.limit = limit  # how many tokens and scalars there may be

@@ -197,13 +197,12 @@ def _enter(walk: Walk, value: Any, count: int) -> bool:
     """Whether the children of a container may be walked. If not, a placeholder is noted for it."""
     if id(value) in walk.path:
         opaque(walk, value, "contains itself")
-    elif walk.depth >= MAX_TREE_DEPTH:
+    elif len(walk.path) >= MAX_TREE_DEPTH:
         opaque(walk, value, f"nested deeper than {MAX_TREE_DEPTH} levels")
     elif count > walk.room():
         _note_too_long(walk, value)
     else:
         walk.path.add(id(value))
-        walk.depth += 1
         return True
     return False
 
@@ -216,7 +215,6 @@ def _note_too_long(walk: Walk, value: Any) -> None:
 def _children(walk: Walk, value: Any, children: Iterable[Any]) -> None:
     for child in children:
         (_visitors.get(id(type(child))) or _visitor_of(child))(walk, child)
-    walk.depth -= 1
     walk.path.discard(id(value))
 
 
