@@ -7,6 +7,7 @@ ones, which can arrive anywhere) pass through, and the counts are right even the
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -14,7 +15,12 @@ from typing import Any, NamedTuple
 import torch
 
 from calltape_recorder.bounds import MAX_ERROR_CHARACTERS, MAX_UNHELD_ERROR_CHARACTERS
-from calltape_recorder.capture.contexts import dispatch_modes, function_modes, is_tracing
+from calltape_recorder.capture.contexts import (
+    Traced,
+    dispatch_modes,
+    function_modes,
+    is_tracing,
+)
 from calltape_recorder.capture.names import type_name
 from calltape_recorder.capture.structures import Structure
 from calltape_recorder.capture.walk import Capture, capture_inputs, capture_output
@@ -34,10 +40,6 @@ _MEASURED = 17  # of so many calls that are not recorded, one is measured: a pri
 
 _Tensor = torch.Tensor
 _now = time.perf_counter_ns
-
-
-class _Traced(Exception):  # noqa: N818 - a signal between two functions, not an error
-    """The call does not run the model: something traces it."""
 
 
 class CallHandler:
@@ -122,7 +124,7 @@ class CallHandler:
                     call = Call(number, time.time_ns(), get_ident())
                 else:
                     side.count_unkept(pipeline)
-        except _Traced:
+        except Traced:
             ledger.drop("tracing")
             return None
         except BaseException as error:
@@ -266,6 +268,9 @@ class CallHandler:
         pipeline = self._home(call)
         if pipeline is None:
             return
+        if error is not None and type(error) is _stop_of_recomputation():
+            pipeline.drop(call, "tracing")
+            return
         if error is None:
             call.duration_ns = None
             call.error = ("builtins:BaseException", "the call ended without returning")
@@ -322,6 +327,13 @@ def _release_chunks(pipeline: Pipeline, call: Call) -> None:
     chunks, call.chunks = call.chunks, None
     if chunks is not None:
         release(chunks.pieces, pipeline.buffers)
+
+
+def _stop_of_recomputation() -> Any:
+    """The class of what ends a call that ``torch.utils.checkpoint`` makes once more for a gradient,
+    as soon as it has what it needs; None if nobody uses that."""
+    module = sys.modules.get("torch.utils.checkpoint")
+    return getattr(module, "_StopRecomputationError", None)
 
 
 def _message(error: BaseException) -> str:
@@ -382,10 +394,10 @@ def seen_inputs(pipeline: Pipeline, args: tuple[Any, ...], kwargs: dict[str, Any
     """What is known of the inputs of a call.
 
     Raises:
-        _Traced: the call does not run the model.
+        Traced: the call does not run the model.
     """
     if is_tracing():
-        raise _Traced
+        raise Traced
     if function_modes():
         # A mode such as `with torch.device(...)` intercepts even the read of a shape. Without one,
         # functions that the host registered for its classes run as they do elsewhere.

@@ -8,6 +8,7 @@ structures: whatever tells structures apart (counters, policies, repeats) tells 
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -98,6 +99,17 @@ _tracing_keys = tuple(
     for name in ("FAKE", "PROXY", "FUNCTIONAL")
     if hasattr(_C._TorchDispatchModeKey, name)
 )
+
+
+class Traced(Exception):  # noqa: N818 - a signal between functions, not an error
+    """The call does not run the model: something traces it."""
+
+
+def is_proxy(cls: type) -> bool:
+    """Whether values of this class trace a call for ``torch.fx``. (What torch knows of it is about
+    all threads.)"""
+    module = sys.modules.get("torch.fx.proxy")
+    return module is not None and issubclass(cls, module.Proxy)
 
 
 def is_tracing() -> bool:

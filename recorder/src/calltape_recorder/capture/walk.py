@@ -16,7 +16,7 @@ import enum
 import functools
 import itertools
 import types
-from collections import UserDict, UserList
+from collections import OrderedDict, UserDict, UserList
 from collections.abc import Callable, Container, Iterable
 from itertools import chain, compress, cycle, repeat
 from operator import attrgetter, is_
@@ -26,7 +26,7 @@ import torch
 from torch.utils._pytree import SUPPORTED_NODES
 
 from calltape_recorder.bounds import MAX_CLASSES, MAX_TREE_DEPTH, MAX_TREE_NODES
-from calltape_recorder.capture.contexts import Context, context_now
+from calltape_recorder.capture.contexts import Context, Traced, context_now, is_proxy
 from calltape_recorder.capture.names import (
     ModuleKey,
     ModuleNames,
@@ -134,18 +134,24 @@ def capture_inputs(
         module_names: the names of modules that are keys of dicts.
 
     Raises:
+        Traced: one is a tracer of torch.fx.
         ValueError: there are more arguments than a tape can hold.
     """
-    context = context_now()
+    context, names = context_now(), tuple(kwargs)
     leaves = [*args, *kwargs.values()]
     if len(leaves) > MAX_TREE_NODES:
         raise ValueError(f"{len(leaves)} arguments")
+    for name in names:
+        if type(name) is not str:
+            # A text of the host's own class may have methods of its own.
+            names = tuple([str.__getitem__(name, slice(None)) + "" for name in names])
+            break
     for value in leaves:
         if type(value) is not _Tensor:
             break
     else:
         if len({id(value) for value in leaves}) == len(leaves):
-            tokens = _flat_tokens(context, len(args), tuple(kwargs))
+            tokens = _flat_tokens(context, len(args), names)
             return _new(Capture, (tokens, leaves, _NO_SCALARS))
     walk = Walk(MAX_TREE_NODES, module_names=module_names)
     found = walk.tokens
@@ -154,7 +160,7 @@ def capture_inputs(
     found += (context, ("tuple", len(args), None))
     for value in args:
         (_visitors.get(id(type(value))) or _visitor_of(value))(walk, value)
-    found.append(("dict", tuple(kwargs), None))
+    found.append(("dict", names, None))
     for value in kwargs.values():
         (_visitors.get(id(type(value))) or _visitor_of(value))(walk, value)
     return _new(Capture, (tuple(found), walk.leaves, walk.scalars))
@@ -347,6 +353,15 @@ def _parts(kind: str) -> Visitor:
     return visitor
 
 
+def _items(held: dict[Any, Any]) -> list[tuple[Any, Any]]:
+    """What a dict has, in its order."""
+    items = list(dict.items(held))
+    if issubclass(type(held), OrderedDict):  # its order is not that of the dict that it is
+        places = {id(key): place for place, key in enumerate(OrderedDict.__iter__(held))}
+        items.sort(key=lambda item: places.get(id(item[0]), len(places)))
+    return items
+
+
 def _mapping(walk: Walk, value: Any, inner: dict[Any, Any] | None = None) -> None:
     """Notes a dict, or an object whose dict is ``inner``."""
     held: dict[Any, Any] = value if inner is None else inner
@@ -354,7 +369,7 @@ def _mapping(walk: Walk, value: Any, inner: dict[Any, Any] | None = None) -> Non
     if dict.__len__(held) > walk.room():
         _note_too_long(walk, value)
         return
-    items = list(dict.items(held))
+    items = _items(held)
     for key, _ in items:
         if type(key) is not str or len(key) > MAX_KEY_CHARACTERS:
             if walk.module_names is not None:
@@ -427,7 +442,7 @@ def _named_tuple(walk: Walk, value: Any) -> None:
 
 def _dataclass(walk: Walk, value: Any) -> None:
     if issubclass(type(value), dict):  # ModelOutput of transformers has only fields that are set
-        present = dict(dict.items(value))
+        present = dict(_items(value))
     else:
         present = fields_of(value)
     _fields(walk, value, "dataclass", tuple(present), tuple(present.values()), present)
@@ -479,6 +494,12 @@ def _registered(walk: Walk, value: Any) -> None:
     (_visitors.get(id(type(context))) or _visitor_of(context))(walk, context)
     walk.context -= 1
     _children(walk, value, children)
+
+
+def _proxy(walk: Walk, value: Any) -> None:
+    if walk.nested is None:
+        raise Traced
+    opaque(walk, value, "a tracer")
 
 
 def _unknown(walk: Walk, value: Any) -> None:
@@ -595,6 +616,8 @@ def _classify(cls: type) -> Visitor:
     scalar = numpy_visitor(cls)
     if scalar is not None:
         return scalar
+    if is_proxy(cls):
+        return _proxy
     # An instance without a __dict__ (its class has __slots__) has no attributes to list.
     if is_cache(cls) and dict_getter(cls) is not None and not issubclass(cls, dict):
         return _Object(cls)

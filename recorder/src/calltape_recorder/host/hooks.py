@@ -218,10 +218,19 @@ def _with_callers(top: FrameType) -> set[FrameType]:
     return running
 
 
+def _keywords_in(frame: FrameType) -> dict[str, Any]:
+    """The keywords of a call whose hooks run in this frame of torch. What moves hooks to another
+    module, as ``fuse_modules`` and ``convert`` of torch.ao do, registers them without keywords."""
+    kwargs: dict[str, Any] = frame.f_locals["kwargs"]
+    return kwargs
+
+
 @breaks_graph
-def _run_before(pair: HookPair, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _run_before(pair: HookPair, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> None:
     previous = off(None)
     try:
+        if kwargs is None:
+            kwargs = _keywords_in(sys._getframe(2))
         if pair.under_way:
             pair.drop_ended(sys._getframe(2))
         call = pair.listener.begin(args, kwargs)
@@ -239,9 +248,11 @@ def _run_before(pair: HookPair, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 
 
 @breaks_graph
-def _run_after(pair: HookPair, kwargs: dict[str, Any], result: Any) -> None:
+def _run_after(pair: HookPair, kwargs: dict[str, Any] | None, result: Any) -> None:
     previous = off(None)
     try:
+        if kwargs is None:
+            kwargs = _keywords_in(sys._getframe(2))
         for running in pair.under_way[-1:]:
             # This is nearly always the call: torch makes one dict of keywords per call. But a hook
             # of the host may return another dict, even the same one in every thread.
@@ -304,7 +315,9 @@ class _Before(_Inert):
         return _INERT
 
     @skip_frame
-    def __call__(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __call__(
+        self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
+    ) -> None:
         # Every call pays for this question, so it is about Dynamo only. The body finds out about
         # all other tracing.
         if is_dynamo_compiling() and self._vanishes():
@@ -320,12 +333,18 @@ class _After(_Inert):
         self._vanishes = vanishes
 
     @skip_frame
-    def __call__(
-        self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
-    ) -> None:
-        if is_dynamo_compiling():
-            if self._vanishes():
-                return
-        elif not self._pair.under_way:  # true for most calls, if few are kept
+    def __call__(self, module: Any, args: tuple[Any, ...], *rest: Any) -> None:
+        kwargs = rest[0] if len(rest) == 2 else None
+        # Torch would warn of an exception of this hook, beside the one of the host that passes.
+        try:
+            is_compiling = is_dynamo_compiling()
+        except RecursionError:
             return
-        _run_after(self._pair, kwargs, result)
+        if is_compiling:
+            if not self._vanishes():
+                _run_after(self._pair, kwargs, rest[-1])
+        elif self._pair.under_way:  # false for most calls, if few are kept
+            try:  # noqa: SIM105 - contextlib.suppress() would need a frame of its own
+                _run_after(self._pair, kwargs, rest[-1])
+            except RecursionError:
+                pass

@@ -1,9 +1,9 @@
 """What all ways to see a module's calls share: what they put on it, and whom they tell of calls.
 
 Each way is an :class:`Attachment`: it puts something on the module and tells a :class:`Listener` of
-its calls. The host stays as it was: signatures, copies, pickles and compiled graphs are the same as
-without a recorder. If the model is copied or saved, what was put on it turns into objects of the
-standard library that do nothing. So a saved model can be loaded without calltape. Nothing that the
+its calls. The host stays as it was: signatures and compiled graphs are the same as without a
+recorder. If the model is copied or saved, what was put on it turns into objects of the standard
+library that do nothing. So a saved model can be loaded without calltape. Nothing that the
 listener raises reaches the host, and the listener's code is not compiled.
 
 The body of a hook must run beside a compiled model. It must not be compiled, and it must not break

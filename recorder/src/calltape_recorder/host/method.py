@@ -84,8 +84,10 @@ def _held_by(one: Any, state: Mapping[str, Any]) -> list[Any] | None:
 
 
 @breaks_graph
-def _around(listener: Listener, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Calls ``function`` and records the call."""
+def _around(listener: Listener, wrapper: _Wrapper, args: Any, kwargs: Any) -> Any:
+    """Calls what the wrapper stands for and records the call."""
+    wrapper.follow_class()
+    function = wrapper._run
     call = begun(listener, args, kwargs)
     if call is None:
         return function(*args, **kwargs)
@@ -124,31 +126,60 @@ class _Wrapper:
     has a listener.
 
     A copy or pickle of it is the method that was there before. It has the attributes of a function,
-    so ``inspect`` recognizes a coroutine or generator function that it stands for.
+    so ``inspect`` recognizes a coroutine or generator function that it stands for. What is set on
+    it is set on that function, too, and on a class it is a method.
+
+    Args:
+        function: the callable.
+        listener: is told of calls.
+        name: of the method, if the class has it: then its class may get another one, or the object
+            another class. None if the callable is the object's own.
+        restored: what a copy or pickle is made of.
+        copies: counts these.
     """
 
     def __init__(
-        self, function: Any, listener: Listener, restored: tuple[Any, ...], copies: Count[int]
-    ) -> None:
+        self, function: Any, listener: Listener, name: str | None,
+        restored: str | tuple[Any, ...], copies: Count[int],
+    ) -> None:  # fmt: skip
         functools.update_wrapper(self, function)
         with contextlib.suppress(TypeError, ValueError):
             self.__signature__ = inspect.signature(function)
-        self._function = function
+        self._name = name if type(function) is types.MethodType else None
         self._listener: Listener | None = listener
         self._vanishes = vanishing(listener, counts=True)
         self._kind: Kind | None = kind_of(function)
         self._run = _compilable(function)
         self._restored = restored
         self._copies = copies
+        self._function = function
 
     @skip_frame
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         listener = self._listener
         if listener is None or (is_dynamo_compiling() and self._vanishes()):
             return self._function(*args, **kwargs)
         if self._kind is not None:
             return deferred(listener, self._function, self._kind, args, kwargs)
-        return _around(listener, self._run, args, kwargs)
+        return _around(listener, self, args, kwargs)
+
+    def follow_class(self) -> None:
+        """Stands for the method that the class of the object has now."""
+        function = self._function
+        if self._name is None:
+            return
+        found = getattr(type(function.__self__), self._name, None)
+        if found is not function.__func__ and type(found) is FunctionType:
+            self._function = types.MethodType(found, function.__self__)
+            self._run = _compilable(self._function)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if "_function" in self.__dict__ and name not in _OWN:
+            setattr(self._function, name, value)
+        object.__setattr__(self, name, value)
 
     def __getattr__(self, name: str) -> Any:
         # A bound method has __self__, __func__ and __code__, for example.
@@ -159,6 +190,10 @@ class _Wrapper:
     def __reduce_ex__(self, protocol: Any) -> Any:
         next(self._copies)
         return self._restored
+
+
+_OWN = frozenset({"_function", "_listener", "_run"})
+"""What is set on a wrapper after it was made, besides what the host sets."""
 
 
 class ReplacedMethod(Attachment):
@@ -172,10 +207,14 @@ class ReplacedMethod(Attachment):
         own = vars(target).get(method)
         # A copied module gets the method of the copy: copy and pickle make an object before its
         # attributes, so the attributes may refer to it.
-        restored: tuple[Any, ...] = (getattr, (target, method))
+        restored: str | tuple[Any, ...] = (getattr, (target, method))
         if own is not None:
             restored = (operator.itemgetter(0), ((own,),))
-        wrapper = _Wrapper(function, listener, restored, self.copies)
+            # Where a module has a function by its name, a pickle has that name only.
+            if isinstance(target, types.ModuleType) and own.__module__ == target.__name__:
+                restored = method
+        name = method if own is None else None
+        wrapper = _Wrapper(function, listener, name, restored, self.copies)
         wrapper.__dict__["_calltape_own"] = own
         object.__setattr__(target, method, wrapper)
         self._wrapper = weakref.ref(wrapper)

@@ -220,6 +220,11 @@ def check_target(
             advice="name one of its methods",
         )  # fmt: skip
     if via == "method":
+        if hasattr(type(class_attribute(type(target), method, None)), "__set__"):
+            raise TapeError(
+                "usage", f"{method} of a {name} is a property, which cannot be replaced", path=path,
+                advice="record the object whose method it returns",
+            )  # fmt: skip
         try:
             vars(target)
             weakref.ref(target)
@@ -311,6 +316,13 @@ _RUN_HOOKS = {"__call__", "_call_impl", "_wrapped_call_impl"}
 _BEFORE = "the calls in that graph are not seen. Attach before it is compiled"
 
 
+_EncoderLayer = torch.nn.TransformerEncoderLayer
+_IN_ENCODER_LAYERS = (
+    _EncoderLayer, torch.nn.MultiheadAttention, torch.nn.Linear, torch.nn.LayerNorm,
+    torch.nn.Dropout,
+)  # fmt: skip
+
+
 def blind_spots(module: Any, via: str) -> Iterator[str]:
     """Warnings about a module that a recorder was attached to, ``via`` a hook or its method."""
     try:
@@ -330,6 +342,26 @@ def blind_spots(module: Any, via: str) -> Iterator[str]:
                     f"{type(module).__name__} has a __call__ of its own, which does not go on to"
                     " the one of torch that runs hooks: its calls are not seen. If it calls"
                     ' forward(), pass via="method"; or record the modules within it'
+                )
+            if (
+                via == "hook"
+                and isinstance(module, _IN_ENCODER_LAYERS)
+                and any(isinstance(one, _EncoderLayer) for one in _around(module))
+            ):
+                yield (
+                    "torch calculates a TransformerEncoderLayer in another way while it or a part"
+                    " of it has hooks: results may differ in the last digits. To leave that as it"
+                    ' is, record the layer with via="method"'
+                )
+            if (
+                via == "method"
+                and torch.cuda.is_initialized()
+                and torch.cuda.device_count() > 1
+                and any(isinstance(one, torch.nn.DataParallel) for one in _around(module))
+            ):
+                yield (
+                    "the replicas of DataParallel would call the method of the first device: pass"
+                    ' via="hook"'
                 )
     except Exception:  # another version of torch has all this otherwise
         return

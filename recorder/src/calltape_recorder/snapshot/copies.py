@@ -30,9 +30,16 @@ from calltape_recorder.snapshot.facts import (
     DTYPES,
     Facts,
     as_subclass,
+    clone,
     data_ptr,
     detach,
+    int_repr,
+    narrow,
+    resolve_conj,
+    resolve_neg,
+    to,
     untyped_storage,
+    view,
 )
 from calltape_recorder.snapshot.grown_copies import Grown
 from calltape_recorder.snapshot.look import Look
@@ -189,10 +196,10 @@ def _computed(tensor: torch.Tensor, fact: Facts, size: int) -> Piece:
         value = _plain(tensor, fact)
         if value.device.type != "cpu":
             # This waits for the device. Only a copy to pinned memory does not have to.
-            value = value.to("cpu")
+            value = to(value, "cpu")
         # contiguous() would return the host's own memory if it is contiguous already.
-        mine = _copyable(value).clone(memory_format=torch.contiguous_format)
-        return Piece(memory_at(mine.data_ptr(), size), mine)
+        mine = clone(_copyable(value), memory_format=torch.contiguous_format)
+        return Piece(memory_at(data_ptr(mine), size), mine)
 
 
 def _plain(tensor: torch.Tensor, fact: Facts) -> torch.Tensor:
@@ -201,15 +208,16 @@ def _plain(tensor: torch.Tensor, fact: Facts) -> torch.Tensor:
     if type(value) is not torch.Tensor:
         value = as_subclass(value, torch.Tensor)
     if fact.quantizer is not None:
-        value = value.int_repr()
+        value = int_repr(value)
     for axis in fact.expanded:
-        value = value.narrow(axis, 0, 1)
-    return value.resolve_conj().resolve_neg()
+        value = narrow(value, axis, 0, 1)
+    resolved: torch.Tensor = resolve_neg(resolve_conj(value))
+    return resolved
 
 
-def _copyable(value: torch.Tensor) -> torch.Tensor:
+def _copyable(value: torch.Tensor) -> Any:
     if value.dtype in _UNCOPYABLE:  # torch cannot copy these dtypes of one byte
-        return value.view(torch.uint8)
+        return view(value, torch.uint8)
     if value.dtype in _EXPERIMENTAL:  # their kernels print warnings
         return torch.view_as_real(value)
     return value

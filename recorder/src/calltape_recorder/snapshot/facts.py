@@ -27,19 +27,26 @@ from calltape_schema.objects import class_attribute, name_of
 _Base: Any = torch._C.TensorBase
 
 as_subclass: Callable[[Any, type], Any] = _Base.as_subclass
+clone: Callable[..., Any] = _Base.clone
 data_ptr: Callable[[Any], int] = _Base.data_ptr
 detach: Callable[[Any], Any] = _Base.detach
+int_repr: Callable[[Any], Any] = _Base.int_repr
 is_conj: Callable[[Any], bool] = _Base.is_conj
 is_contiguous: Callable[[Any], bool] = _Base.is_contiguous
 is_inference: Callable[[Any], bool] = _Base.is_inference
 is_neg: Callable[[Any], bool] = _Base.is_neg
+narrow: Callable[[Any, int, int, int], Any] = _Base.narrow
 numel: Callable[[Any], int] = _Base.numel
 q_scale: Callable[[Any], float] = _Base.q_scale
 q_zero_point: Callable[[Any], int] = _Base.q_zero_point
 qscheme: Callable[[Any], Any] = _Base.qscheme
+resolve_conj: Callable[[Any], Any] = _Base.resolve_conj
+resolve_neg: Callable[[Any], Any] = _Base.resolve_neg
 storage_offset: Callable[[Any], int] = _Base.storage_offset
 stride: Callable[[Any], tuple[int, ...]] = _Base.stride
+to: Callable[..., Any] = _Base.to
 untyped_storage: Callable[[Any], torch.UntypedStorage] = _Base.untyped_storage
+view: Callable[..., Any] = _Base.view
 
 device_of: Callable[[Any], torch.device] = _Base.device.__get__
 dtype_of: Callable[[Any], torch.dtype] = _Base.dtype.__get__

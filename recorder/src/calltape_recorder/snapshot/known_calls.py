@@ -117,8 +117,11 @@ class Alike:
             return False
         leaves = args
         if kwargs or self._names:
-            if tuple(kwargs) != self._names:
+            if len(kwargs) != len(self._names):
                 return False
+            for name, known in zip(kwargs, self._names, strict=True):
+                if name is not known and (type(name) is not str or name != known):
+                    return False
             leaves = (*args, *kwargs.values())
         if not self.is_like(leaves):
             return False
@@ -132,6 +135,8 @@ class Alike:
         arguments than leaves, or if there are no guards."""
         values = [*args, *kwargs.values()]
         if self._check is None or list(map(id, values)) != list(map(id, leaves)):
+            return False
+        if any(type(name) is not str for name in kwargs):
             return False
         self._positional, self._names = len(args), tuple(kwargs)
         self._context = context_now()

@@ -36,6 +36,7 @@ from calltape_recorder.snapshot.facts import (
     untyped_storage,
 )
 from calltape_recorder.threads import is_interrupt
+from calltape_schema.objects import name_of
 from calltape_schema.privacy import FEWEST_RANGED
 
 
@@ -188,16 +189,22 @@ def _read_carefully(leaf: Any) -> tuple[Facts, int, int]:
         return fact, id(leaf), 0
     if not issubclass(type(leaf), _Tensor):
         return fact, id(leaf), stored_bytes(fact)
-    with torch._C.DisableTorchFunctionSubclass():
-        memory = untyped_storage(leaf)
-        if fact.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-            return fact._replace(missing=_CAPTURED), memory._cdata, 0
-        steps = stride(leaf)
-        last = sum((size - 1) * step for size, step in zip(fact.shape, steps, strict=False))
-        used = (storage_offset(leaf) + last + 1) * fact.dtype.itemsize
-        if numel(leaf) and memory.nbytes() < used:
-            return fact._replace(missing="its storage was freed"), memory._cdata, 0
-        return fact, memory._cdata, stored_bytes(fact)
+    try:
+        with torch._C.DisableTorchFunctionSubclass():
+            memory = untyped_storage(leaf)
+            if fact.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+                return fact._replace(missing=_CAPTURED), memory._cdata, 0
+            steps = stride(leaf)
+            last = sum((size - 1) * step for size, step in zip(fact.shape, steps, strict=False))
+            used = (storage_offset(leaf) + last + 1) * fact.dtype.itemsize
+            if numel(leaf) and memory.nbytes() < used:
+                return fact._replace(missing="its storage was freed"), memory._cdata, 0
+            return fact, memory._cdata, stored_bytes(fact)
+    except Exception as error:  # a tensor that left torch.func.vmap has no storage
+        if is_interrupt(error):
+            raise
+        missing = f"not readable: {name_of(type(error))}"
+        return fact._replace(missing=missing, strides=None, expanded=()), id(leaf), 0
 
 
 def _aliased(
