@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import copy
 import importlib
+import re
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from calltape_analyzer import open_tape, recordings
-from calltape_recorder import TapeError, record
+from calltape_analyzer.cli import app
+from calltape_recorder import Recorder, TapeError, record
 from tests.recorder.models import Add
 from tests.recorder.reading import read
 
@@ -73,6 +77,24 @@ def test_functions_of_one_name_are_told_apart_by_their_modules(
     with open_tape(tmp_path / "tapes", target="second") as tape:
         assert tape.target is not None
         assert (tape.target.module, tape.target.method) == ("second_ops", "scale")
+
+
+@pytest.mark.parametrize("running", [False, True])
+def test_of_a_model_that_was_called_before_the_tape_says_since_when(
+    tmp_path: Path, running: bool
+) -> None:
+    model, x = Add(), torch.ones(1)
+    model(x, x)
+    before = time.time_ns()
+    with Recorder(tmp_path / "t.tape").attach(model, running=running):
+        model(x, x)
+    observed = read(tmp_path / "t.tape").manifest.observed
+    assert (observed is not None) == running
+    if observed is not None:
+        assert before <= observed.since_ns <= read(tmp_path / "t.tape").calls[0].record.time_ns
+    shown = CliRunner().invoke(app, ["info", str(tmp_path / "t.tape")]).stdout
+    since = r" since \S+Z, when the target was found," if running else ""
+    assert re.search(f"1 of 1 calls seen{since} were kept", shown)
 
 
 @pytest.mark.parametrize("first", [0, 1])
