@@ -130,7 +130,7 @@ def test_no_call_waits_for_a_log_handler_that_is_told_news(
 
 @pytest.mark.integration
 def test_nothing_is_sent_and_nothing_written_elsewhere(tmp_path: Path) -> None:
-    """From the moment on at which the recorder is imported."""
+    """By a recording, from its beginning to its end."""
     control = tmp_path / "control.json"
     control.write_text('{"rate": 0.5}')
     control.chmod(0o600)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import importlib
 import re
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,24 @@ def test_functions_of_one_name_are_told_apart_by_their_modules(
     with open_tape(tmp_path / "tapes", target="second") as tape:
         assert tape.target is not None
         assert (tape.target.module, tape.target.method) == ("second_ops", "scale")
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_function_is_recorded_by_itself_or_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool
+) -> None:
+    """Calls that look it up in its module are seen."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "kernels.py").write_text("def scale(x): return x * 2\n")
+    monkeypatch.delitem(sys.modules, "kernels", raising=False)
+    module = importlib.import_module("kernels")
+    known, x = module.scale, torch.ones(2)
+    with record("kernels:scale" if named else known, tmp_path / "t.tape"):
+        assert torch.equal(module.scale(x), x * 2)
+        known(x)
+    (call,) = read(tmp_path / "t.tape").calls
+    assert torch.equal(call.output(0), x * 2)
+    assert module.scale is known
 
 
 @pytest.mark.parametrize("running", [False, True])
