@@ -516,3 +516,20 @@ def test_in_sub_interpreters_nothing_is_looked_for(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.stdout.split() == ["True", "False"]
     assert not done.stderr
+
+
+FORK_WARNS = """
+import os, sys, time, torch, warnings
+model = print
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    if os.fork() == 0:
+        os._exit(0)
+os.wait()
+print(["is multi-threaded" in str(one.message) for one in caught], flush=True)
+"""
+
+
+def test_a_fork_warns_of_the_thread_from_python_3_12_on(tmp_path: Path) -> None:
+    said = _beside_a_slow_recorder(tmp_path, FORK_WARNS + UNTIL_ATTACHED)
+    assert ("[True]" if sys.version_info >= (3, 12) else "[]") in said
