@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 
+from calltape_analyzer.cli.recordings import coverage_text
 from calltape_analyzer.reading import tape_file
-from calltape_recorder import Stats, bounds
+from calltape_analyzer.text import time_text
+from calltape_recorder import Stats, bounds, recorder
 from calltape_recorder.keep import ledger
 from calltape_recorder.launch.startup import calltape_startup
 from calltape_recorder.snapshot import earlier_copies
 from calltape_recorder.write import segments, writer
-from calltape_schema.end import UNWANTED
+from calltape_schema.end import UNWANTED, Coverage
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE = " ".join((DOCS / "production.md").read_text(encoding="utf-8").split())
@@ -72,3 +74,11 @@ def test_the_extras_are_there() -> None:
     extras = set(re.findall(r"calltape-recorder\[(\w+)\]", PAGE))
     metadata = importlib.metadata.metadata("calltape-recorder")
     assert extras == set(metadata.get_all("Provides-Extra") or ())
+
+
+def test_the_line_of_a_target_that_was_there_before() -> None:
+    (line,) = re.findall("`(148 of[^`]*)`", PAGE)
+    (when,) = re.findall(r"\S+Z", line)
+    since = f"{when}, {recorder._FOUND}"
+    assert line == coverage_text(Coverage(seen=148, kept=148), since=since)
+    assert re.sub(r"\d", "0", when) == re.sub(r"\d", "0", time_text(10**18))
