@@ -533,3 +533,28 @@ print(["is multi-threaded" in str(one.message) for one in caught], flush=True)
 def test_a_fork_warns_of_the_thread_from_python_3_12_on(tmp_path: Path) -> None:
     said = _beside_a_slow_recorder(tmp_path, FORK_WARNS + UNTIL_ATTACHED)
     assert ("[True]" if sys.version_info >= (3, 12) else "[]") in said
+
+
+READ_ONCE = """
+import os, sys, time
+os.environ["CALLTAPE"] = os.environ["CALLTAPE"].replace("first", "second")
+import second
+time.sleep(0.1)
+print("calltape_recorder" in sys.modules, flush=True)
+import first
+print("calltape_recorder" in sys.modules, flush=True)
+"""
+
+
+@pytest.mark.integration
+def test_the_variable_is_read_once_at_the_start(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        (tmp_path / f"{name}.py").write_text(MODULE)
+    done = subprocess.run(
+        [sys.executable, "-c", READ_ONCE], capture_output=True, text=True, check=True, timeout=100,
+        env={
+            **os.environ, "PYTHONPATH": f"{STARTUP}:{tmp_path}",
+            "CALLTAPE": f"target=first:model;tape={tmp_path}/tapes",
+        },
+    )  # fmt: skip
+    assert done.stdout.split() == ["False", "True"]
