@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -239,3 +240,39 @@ def test_a_recorder_that_was_never_closed_is_sealed_once(tmp_path: Path) -> None
     assert recorder in lifecycle._open
     recorder.close()
     assert recorder not in lifecycle._open
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("ending", "code", "is_sealed"),
+    [
+        ("os._exit(0)", 0, False),
+        ("os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM, False),
+        ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL, False),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", -signal.SIGSEGV, False),
+        ("os.kill(os.getpid(), signal.SIGINT)", -signal.SIGINT, True),
+        ("exits = lambda *_: sys.exit(0); signal.signal(signal.SIGTERM, exits);"
+         " os.kill(os.getpid(), signal.SIGTERM)", 0, True),
+    ],
+    ids=["os._exit", "SIGTERM", "SIGKILL", "a segmentation fault", "Ctrl-C", "SIGTERM is an exit"],
+)  # fmt: skip
+def test_what_counts_as_kept_outlives_the_process(
+    tmp_path: Path, ending: str, code: int, is_sealed: bool
+) -> None:
+    """Calls are there shortly after they ended: nobody flushes."""
+    path = tmp_path / "t.tape"
+    child(
+        f"""
+        recorder = record(model, sys.argv[1])
+        for n in range(50): model(one * n, one)
+        while recorder.stats().kept < 50: time.sleep(0.01)
+        {ending}
+        time.sleep(60)  # the signal comes
+        """,
+        str(path),
+        code=code,
+    )
+    tape = read(path)
+    assert tape.numbers == list(range(50))
+    assert not tape.damage
+    assert (tape.end is not None) == is_sealed

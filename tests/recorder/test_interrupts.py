@@ -4,6 +4,7 @@ hold."""
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import itertools
 import signal
@@ -296,3 +297,40 @@ def test_the_host_s_own_signals_work_as_before(tmp_path: Path) -> None:
     with record(Add(), tmp_path / "t.tape", flight_recorder=FlightRecorder()) as recorder:
         recorder.flush()
         assert [signal.getsignal(number) for number in signal.valid_signals()] == before
+
+
+def sends(error: type[BaseException]) -> Callable[..., None]:
+    """What another thread does to this one in the midst of the recorder."""
+
+    def send(*_: Any) -> None:
+        ident = ctypes.c_ulong(threading.get_ident())
+        assert ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(error)) == 1
+        for _ in range(1000):
+            pass  # it comes here
+
+    return send
+
+
+def test_an_exception_that_another_thread_sends_is_logged_and_the_call_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It cannot be told from a fault of the recorder, as docs/production.md says."""
+    model = Identity()
+    with record(model, tmp_path / "t.tape") as recorder:
+        monkeypatch.setattr("calltape_recorder.handler.look_at", sends(TimeLimitError))
+        assert model(X) is X
+        monkeypatch.undo()
+    assert recorder.stats().dropped == {"internal": 1}
+    assert "TimeLimitError" in caplog.text
+
+
+def test_an_interrupt_that_another_thread_sends_reaches_the_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Identity()
+    with record(model, tmp_path / "t.tape") as recorder:
+        monkeypatch.setattr("calltape_recorder.handler.look_at", sends(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            model(X)
+        monkeypatch.undo()
+    assert recorder.stats().dropped == {"interrupted": 1}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ import pytest
 import torch
 
 from calltape_recorder import Recorder, record
-from calltape_recorder.write import disk_file
+from calltape_recorder.write import disk_file, writer
+from tests.recorder.processes import child
 
 
 def test_a_recording_says_what_it_does(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -91,3 +93,75 @@ def test_the_name_of_a_class_leads_nowhere(name: str, tmp_path: Path) -> None:
     assert made.name[0] not in ".-"
     assert made.name.isprintable()
     assert made.exists()
+
+
+def test_no_call_waits_for_a_log_handler_that_is_told_news(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The background thread says them."""
+    monkeypatch.setattr(writer, "_LOOK_SECONDS", 0.01)
+    caplog.set_level(logging.INFO, "calltape")
+    waits, goes_on, told = threading.Event(), threading.Event(), list[str]()
+
+    class Waits(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            told.append(threading.current_thread().name)
+            waits.set()
+            goes_on.wait(60)
+
+    handler, logger = Waits(), logging.getLogger("calltape")
+    logger.addHandler(handler)
+    model, x = torch.nn.Identity(), torch.zeros(1)
+    try:
+        with record(model, tmp_path / "a.tape") as recorder:
+            assert waits.wait(60)  # it is told what is recorded
+            for _ in range(100):
+                model(x)
+            recorder.pause()
+            recorder.resume()
+            assert recorder.stats().seen == 100
+            goes_on.set()
+            assert recorder.flush()
+            assert set(told) == {"calltape-writer"}
+    finally:
+        goes_on.set()
+        logger.removeHandler(handler)
+
+
+@pytest.mark.integration
+def test_nothing_is_sent_and_nothing_written_elsewhere(tmp_path: Path) -> None:
+    """By a recording, from its beginning to its end."""
+    control = tmp_path / "control.json"
+    control.write_text('{"rate": 0.5}')
+    control.chmod(0o600)
+    said = child(
+        """
+        from calltape_recorder import FlightRecorder, Rate
+        does, folder = [], sys.argv[1] + "/tapes"
+
+        def hook(event, args):
+            if event == "open" and args[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+                does.append((event, str(args[0])))
+            elif event.startswith(("socket.", "subprocess.", "os.exec", "urllib.")):
+                does.append((event, ""))
+            elif event in ("os.mkdir", "os.rename", "os.remove", "os.symlink", "os.link"):
+                does.append((event, str(args[0])))
+
+        sys.addaudithook(hook)
+        options = {"keep": Rate(0.5), "flight_recorder": FlightRecorder(), "write_ahead": True}
+        with record(
+            model, folder + "/", segment_bytes=1, control=sys.argv[1] + "/control.json",
+            max_disk_bytes=10**6, when_full="delete_oldest", **options,
+        ) as recorder:
+            for n in range(20): model(one * n, one)
+            recorder.flush()
+            recorder.seal()
+            recorder.dump("all")
+        assert recorder.stats().kept == 20
+        for event, path in does:
+            print(event, path)
+        """,
+        str(tmp_path),
+    ).splitlines()
+    assert {line.partition(" ")[0] for line in said} == {"open", "os.mkdir", "os.remove"}
+    assert all(line.partition(" ")[2].startswith(f"{tmp_path}/tapes") for line in said), said

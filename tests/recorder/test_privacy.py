@@ -188,6 +188,39 @@ def test_the_page_has_every_row(tmp_path: Path) -> None:
     assert words == {"yes", "no", "length"}
 
 
+IN_SHORT = {
+    "keeps shapes,": (
+        "shapes, strides, dtypes, devices, flags, autocast, what shares memory", "yes",
+    ),
+    "the length of text and": ("text that is an argument", "length"),
+    "and bytes,": ("bytes that are an argument", "length"),
+    "numbers that are arguments themselves,": ("ints that are arguments", "yes"),
+    "the smallest and largest of an integer tensor with 1,024 different elements or more,": (
+        "smallest and largest of an integer tensor of more", "yes",
+    ),
+    "and the class of an exception.": ("class of an exception that a call raised", "yes"),
+    "no other elements of tensors,": ("elements of tensors and arrays", "no"),
+    "no long rows of numbers,": (
+        "more than four numbers in a list, tuple or set, and in those within it", "no",
+    ),
+    "no messages,": ("message of an exception that a call raised", "length"),
+    "and no number or": ("numbers that are returned, or yielded", "no"),
+    "or text that the model returned.": ("text that is returned, or yielded", "length"),
+    "Weights,": ("weights", "no"),
+    "environment and host name are on no tape": (
+        "environment, command line, host name, user name, paths", "no",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("says", IN_SHORT)
+def test_the_production_page_says_the_same_in_short(says: str) -> None:
+    row, told = IN_SHORT[says]
+    text = (Path(__file__).resolve().parents[2] / "docs/production.md").read_text()
+    assert says in " ".join(text.partition("## Privacy")[2].split())
+    assert TABLE[row]["none"] == told
+
+
 def test_the_machine_is_not_on_a_tape(tmp_path: Path) -> None:
     places = recorded(tmp_path, WAYS["segments"], "all")
     for private in (platform.node(), str(tmp_path), os.getcwd(), os.path.expanduser("~")):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 import weakref
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 
 from calltape_recorder import Recorder, TapeError, record
 from calltape_recorder.keep.ledger import Stats
+from tests.recorder.appearance import appearance_of
 from tests.recorder.models import Add, Identity
 from tests.recorder.reading import read
 from tests.recorder.write.slow_disk import slow_disk
@@ -79,6 +81,29 @@ def test_close_seals_once_and_ends_the_thread(tmp_path: Path) -> None:
     tape = read(path)
     assert tape.end is not None
     assert list(tape.end.groups().lows) == [0]
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="open files are read from /proc")
+def test_one_thread_writes_and_close_leaves_nothing(tmp_path: Path) -> None:
+    """No hook, no thread, no file open; the model is as it was before."""
+
+    def there() -> tuple[list[str], int]:
+        threads = sorted(thread.name for thread in threading.enumerate())
+        return threads, len(os.listdir("/proc/self/fd"))
+
+    model, x = Add(), torch.ones(1)
+    looks, (threads, files) = appearance_of(model), there()
+    recorder = record(model, tmp_path / "t.tape", write_ahead=True, segment_bytes=1)
+    for _ in range(5):
+        model(x, x)
+        assert recorder.flush()
+    assert there()[0] == sorted([*threads, "calltape-writer"])
+    assert model._forward_hooks
+    recorder.close()
+    assert there() == (threads, files)
+    assert not model._forward_hooks
+    assert not model._forward_pre_hooks
+    assert appearance_of(model) == looks
 
 
 def test_detach_and_attach_again(tmp_path: Path) -> None:

@@ -64,3 +64,22 @@ def test_each_worker_goes_on_in_its_own_file(
             f"\npreloaded, SIGKILL of one, SIGTERM: {len(answers)} answers, {len(tape)} calls,"
             f" 0 missing, {variants}"
         )
+
+
+def test_a_recorder_of_the_lifespan_is_closed_in_each_worker(tmp_path: Path) -> None:
+    """The example as it is: the model is loaded before the workers are forked, and the recorder is
+    made in each."""
+    folder = tmp_path / "tapes"
+    command = COMMAND.replace("tests.servers.preloaded", "server").split()
+    with served(command, tmp_path, tapes=folder, imports=[FOLDER, ROOT]) as service:
+        load = Load(service, range(60))
+        load.run()
+        service.stop(signal.SIGTERM)
+    assert not load.failed
+    tape = recorded.tapes(folder)
+    assert tape.sealed
+    assert recorded.missing(tape, load.answers) == []
+    assert tape.coverage.seen == tape.coverage.kept == len(tape)
+    assert {path.name for path in folder.iterdir()} == {
+        f"LlamaForCausalLM-{worker}.tape" for worker in {one.worker for one in load.answers}
+    }

@@ -129,3 +129,40 @@ def test_the_sidecar_takes_closed_files_and_at_the_end_all(tmp_path: Path) -> No
 
 def test_the_page_begins_with_the_installation() -> None:
     assert PAGE.split("\n", 2)[2].startswith("```sh\npip install calltape-recorder")
+
+
+# --- the examples -------------------------------------------------------------------------------
+
+SERVES = {
+    "fastapi_server": """
+async def serve():
+    async with server.lifespan(server.app):
+        print(len(lifecycle.known()))
+asyncio.run(serve())
+""",
+    "litserve_server": """
+server.Generate(api_path="/generate").setup("cpu")
+print(len(lifecycle.known()))
+""",
+}
+
+
+@pytest.mark.parametrize("records", [False, True])
+@pytest.mark.parametrize("example", SERVES)
+def test_an_example_makes_a_recorder_only_if_it_is_told_where(
+    tmp_path: Path, example: str, records: bool
+) -> None:
+    for library in ("transformers", example.partition("_")[0]):
+        pytest.importorskip(library)
+    environment = {name: value for name, value in os.environ.items() if name != "TAPES"}
+    if records:
+        environment["TAPES"] = str(tmp_path / "tapes")
+    head = "import asyncio, server\nfrom calltape_recorder.host import lifecycle\n"
+    done = subprocess.run(
+        [sys.executable, "-c", head + SERVES[example]],
+        cwd=tmp_path, capture_output=True, text=True, timeout=250, check=False,
+        env={**environment, "PYTHONPATH": str(ROOT / "examples" / example)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == str(int(records))
+    assert len(list(tmp_path.rglob("*.tape"))) == records

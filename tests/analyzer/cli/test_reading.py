@@ -68,6 +68,7 @@ def test_info_of_an_unsealed_tape(tmp_path: Path) -> None:
     assert (code, err) == (0, "")
     assert "no: begun 2023-11-14T22:13:20.000Z, still recording, killed, or cut off" in out
     assert "unfinished calls" in out
+    assert "1 of at least 1 calls seen were kept" in out
 
 
 def test_info_of_an_empty_tape(tmp_path: Path) -> None:

@@ -201,4 +201,31 @@ def logging_hosts() -> None:
     print(recorder.stats().kept, "calltape" in stream.getvalue())
 
 
+def warnings_at_once() -> None:
+    """Trouble of the writer's thread is on stderr at once, and in the log when the host asks."""
+    import io
+    import logging
+
+    log, sys.stderr = io.StringIO(), io.StringIO()
+    logging.basicConfig(stream=log, level=logging.INFO, force=True)
+
+    def full(*_: Any) -> int:
+        raise OSError(28, "No space left on device")
+
+    write = disk_file.pwritev
+    with record(model, path) as recorder:
+        disk_file.pwritev = full
+        model(x)
+        while "No space left" not in sys.stderr.getvalue():
+            time.sleep(0.01)
+        before = log.getvalue()
+        recorder.stats()
+        disk_file.pwritev = write
+        print("No space left" in before, "No space left" in log.getvalue(), end=" ")
+        while " records " not in log.getvalue():  # news
+            time.sleep(0.05)
+            recorder.stats()
+    print("sealed" in log.getvalue())
+
+
 globals()[NAME]()

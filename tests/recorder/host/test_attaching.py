@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import copy
 import importlib
+import re
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from calltape_analyzer import open_tape, recordings
-from calltape_recorder import TapeError, record
+from calltape_analyzer.cli import app
+from calltape_recorder import Recorder, TapeError, record
 from tests.recorder.models import Add
 from tests.recorder.reading import read
 
@@ -73,6 +78,42 @@ def test_functions_of_one_name_are_told_apart_by_their_modules(
     with open_tape(tmp_path / "tapes", target="second") as tape:
         assert tape.target is not None
         assert (tape.target.module, tape.target.method) == ("second_ops", "scale")
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_function_is_recorded_by_itself_or_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool
+) -> None:
+    """Calls that look it up in its module are seen."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "kernels.py").write_text("def scale(x): return x * 2\n")
+    monkeypatch.delitem(sys.modules, "kernels", raising=False)
+    module = importlib.import_module("kernels")
+    known, x = module.scale, torch.ones(2)
+    with record("kernels:scale" if named else known, tmp_path / "t.tape"):
+        assert torch.equal(module.scale(x), x * 2)
+        known(x)
+    (call,) = read(tmp_path / "t.tape").calls
+    assert torch.equal(call.output(0), x * 2)
+    assert module.scale is known
+
+
+@pytest.mark.parametrize("running", [False, True])
+def test_of_a_model_that_was_called_before_the_tape_says_since_when(
+    tmp_path: Path, running: bool
+) -> None:
+    model, x = Add(), torch.ones(1)
+    model(x, x)
+    before = time.time_ns()
+    with Recorder(tmp_path / "t.tape").attach(model, running=running):
+        model(x, x)
+    observed = read(tmp_path / "t.tape").manifest.observed
+    assert (observed is not None) == running
+    if observed is not None:
+        assert before <= observed.since_ns <= read(tmp_path / "t.tape").calls[0].record.time_ns
+    shown = CliRunner().invoke(app, ["info", str(tmp_path / "t.tape")]).stdout
+    since = r" since \S+Z, when the target was found," if running else ""
+    assert re.search(f"1 of 1 calls seen{since} were kept", shown)
 
 
 @pytest.mark.parametrize("first", [0, 1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import io
+import json
 import os
 import pickle
 import types
@@ -14,7 +15,9 @@ from typing import Any
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from calltape_analyzer.cli import app
 from calltape_recorder import First, Recorder, record
 from tests.recorder.models import Add, Identity, Two
 from tests.recorder.processes import child, in_a_fork
@@ -348,6 +351,14 @@ def test_nothing_seen_is_told_with_the_usual_causes(
         model(X)
     Recorder(tmp_path / "3.tape").close()  # nothing was attached
     assert len(said()) == 2
+
+
+def test_info_says_the_same_of_such_a_tape(tmp_path: Path, said: Callable[[], list[str]]) -> None:
+    model, path = Identity(), tmp_path / "t.tape"
+    with record(model, path):
+        model.forward(X)
+    shown = CliRunner().invoke(app, ["info", "--json", str(path)]).stdout
+    assert json.loads(shown)["empty"] == said()[0]
 
 
 def test_a_process_that_forked_says_nothing(tmp_path: Path, said: Callable[[], list[str]]) -> None:

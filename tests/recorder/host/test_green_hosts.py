@@ -19,6 +19,7 @@ HOSTS = {
     "greenlets": "200 200 200",
     "everything": "9 {}",
     "logging_hosts": "30 True",
+    "warnings_at_once": "False True True",  # in the log before stats(), after it; the news
 }
 
 

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from calltape_analyzer import InferenceError, diagnose, open_tape, replay
+from calltape_analyzer.cli import app
 from calltape_recorder import record
 
 
@@ -40,6 +42,8 @@ def test_outputs_without_memory_are_counted(tmp_path: Path) -> None:
             replay(tape, model)
         assert "max_queue_bytes" in caught.value.advice
         assert "outputs=True" not in caught.value.advice
+    shown = CliRunner().invoke(app, ["info", str(tmp_path / "t.tape")]).stdout
+    assert "max_queue_bytes" in shown
 
 
 def test_chunks_without_memory_are_counted(tmp_path: Path) -> None:

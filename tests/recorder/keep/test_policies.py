@@ -334,3 +334,20 @@ def test_a_rate_that_is_taken_back_while_its_sample_is_drawn(
         for _ in range(100):
             model(x)
     assert recorder.stats().kept >= 99
+
+
+def test_a_rate_is_a_share_of_what_would_be_kept(tmp_path: Path) -> None:
+    model = Identity()
+    keep = When(lambda args, kwargs: args[0].item() % 2 == 0)
+    with record(model, tmp_path / "t.tape", keep=keep) as recorder:
+        recorder.set_rate(0.1)
+        for number in range(4000):
+            model(torch.tensor(number))
+        recorder.set_rate(None)
+        for number in range(4000, 4100):
+            model(torch.tensor(number))
+    numbers = read(tmp_path / "t.tape").numbers
+    assert all(number % 2 == 0 for number in numbers)
+    sampled = [number for number in numbers if number < 4000]
+    assert abs(len(sampled) - 200) < 6 * (2000 * 0.1 * 0.9) ** 0.5
+    assert len(numbers) - len(sampled) == 50

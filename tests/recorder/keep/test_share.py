@@ -13,7 +13,8 @@ from calltape_recorder import First, FlightRecorder, Rate, record
 from calltape_recorder.keep.ledger import Ledger, Share
 from calltape_recorder.snapshot.call import QueuedCall
 from tests.recorder.accounts import adds_up
-from tests.recorder.models import Add
+from tests.recorder.models import Add, Identity
+from tests.recorder.reading import read
 
 MS = 1_000_000
 
@@ -47,6 +48,15 @@ def test_one_long_call_earns_little() -> None:
         share.note(MS)
     assert share.affords(0)
     assert sum(recorded(share, 1000, took=MS, cost=MS)) <= 1000 * 0.01 + 12
+
+
+@pytest.mark.parametrize(("short", "typical"), [(7, 100 * MS), (8, MS)])
+def test_a_typical_call_is_the_median_of_the_last_fifteen(short: int, typical: int) -> None:
+    share = Share(1)
+    for took in [100 * MS] * 50 + [MS] * short:
+        share.note(took)
+    assert share.affords(typical)  # what the first call earned
+    assert not share.affords(3 * typical)
 
 
 def test_what_is_saved_up_is_bounded() -> None:
@@ -100,6 +110,21 @@ def test_calls_beyond_the_share_are_only_counted(
     with open_tape(tmp_path / "t.tape") as tape:
         assert tape.coverage.unwanted == {"max_share": 49}
         assert tape.manifests[0].policy.max_share == 1e-6
+
+
+def test_calls_beyond_the_share_widen_no_range(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are counted by number only."""
+    monkeypatch.setattr("calltape_recorder.handler._now", Clock(1000))
+    model = Identity()
+    with record(model, tmp_path / "t.tape", max_share=1e-6) as recorder:
+        for rows in (3, 4096):
+            model(torch.ones(rows))
+            recorder.flush()
+    assert recorder.stats().dropped == {"max_share": 1}
+    (row,) = read(tmp_path / "t.tape").table.rows.values()
+    assert (row.seen, read(tmp_path / "t.tape").table.totals().seen) == (1, 1)
 
 
 def test_calls_that_are_held_cost_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,6 +102,20 @@ def test_sizes_of_every_axis_and_ints(tmp_path: Path) -> None:
     assert {tuple(kind.dtypes) for kind in others} == {("float32",), ("int64",)}
 
 
+def test_a_call_that_is_not_kept_is_not_copied(tmp_path: Path) -> None:
+    model, large = Echo(), zeros(100_000)
+    with record(model, tmp_path / "t.tape", keep=First(0)) as recorder:
+        for x in (large, large, zeros(3)):
+            model(x)
+        pipeline: Any = recorder._handler.pipeline
+        assert pipeline.buffers._bytes == 0  # where copies of large tensors lie
+        assert recorder.stats().queued_bytes == pipeline.ledger.held == 0
+    with record(model, tmp_path / "u.tape") as recorder:
+        model(large)
+        pipeline = recorder._handler.pipeline
+        assert pipeline.buffers._bytes >= large.nbytes
+
+
 def test_kept_calls_are_counted_by_their_inputs(tmp_path: Path) -> None:
     model = Echo()
     with record(model, tmp_path / "t.tape"):

@@ -377,7 +377,7 @@ def test_a_module_s_own_getattr_is_not_run(stage: Stage) -> None:
         ("model", {"keep": "often()"}, "no policy 'often'"),
         ("model", {"method": "nothing"}, "has no method 'nothing'"),
         ("model", {"tape": "/dev/null/x"}, "is not recorded"),
-        ("nothing", {"wait": 0.05}, "did not appear within 0.05 s"),
+        ("nothing", {"wait": 0.05}, "did not appear within 0.05 s: nothing is recorded. There are"),
     ],
 )
 def test_what_goes_wrong_is_said_once_and_the_server_runs(
@@ -415,3 +415,31 @@ def test_an_import_does_not_wait_for_long(stage: Stage, monkeypatch: pytest.Monk
     lookout._attach_all(calltape_startup._recorder(), (object(), "model", Add()))
     module.model(ONE, ONE)
     assert stage.calls() == {f"Net-{PID}.tape": 1}
+
+
+def test_a_fork_does_not_wait_for_long(stage: Stage) -> None:
+    """For 10 s, as docs/production.md says, and only once."""
+    stage.look_out("model")
+    (lookout,) = stage.lookouts
+    assert lookout._patience == 10
+    lookout._patience = 0.05
+    held, go = threading.Event(), threading.Event()
+
+    def imports() -> None:
+        with lookout._importing:
+            held.set()
+            go.wait(60)
+
+    thread = threading.Thread(target=imports)
+    thread.start()
+    assert held.wait(60)
+    lookout._pause()  # before a fork
+    lookout._go_on()
+    assert lookout._patience == 0
+    lookout._patience = 60
+    go.set()
+    lookout._pause()  # it waits until the import is over
+    assert lookout._importing._is_owned()
+    lookout._go_on()
+    assert not lookout._importing._is_owned()
+    thread.join()

@@ -439,3 +439,122 @@ def test_what_both_copies_have_from_a_third_module_is_recorded_once(tmp_path: Pa
     done = _record(tmp_path, "twice.py")
     assert not trouble(done.stderr)
     assert [len(read(tape).calls) for tape in (tmp_path / "tapes").glob("*.tape")] == [1]
+
+
+IN_ITS_FIRST_CALL = """
+import sys, time
+
+def predict():
+    import torch
+    return torch.ones(2)
+
+if __name__ == "__main__":
+    plain = predict
+    predict()
+    while predict is plain:  # until it is recorded
+        time.sleep(0.01)
+    for _ in range(3):
+        predict()
+"""
+
+
+@pytest.mark.integration
+def test_a_method_that_imports_torch_is_recorded_from_its_second_call_on(tmp_path: Path) -> None:
+    (tmp_path / "lazily.py").write_text(IN_ITS_FIRST_CALL)
+    command = [
+        sys.executable, "-m", "calltape_recorder.launch.launcher", "--target", "lazily:predict",
+        "--tape", str(tmp_path / "tapes"), "--", sys.executable, str(tmp_path / "lazily.py"),
+    ]  # fmt: skip
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, timeout=100,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{tmp_path}"},
+    )  # fmt: skip
+    assert not trouble(done.stderr)
+    assert [len(read(path).calls) for path in (tmp_path / "tapes").glob("*.tape")] == [3]
+
+
+INTERRUPTED = """
+    import signal
+    class Late(Exception): pass
+    def late(*_): raise Late
+    def printed(what): print(what.exc_type.__name__, "is printed", flush=True)
+    signal.signal(signal.SIGALRM, late)
+    sys.unraisablehook = printed
+    signal.setitimer(signal.ITIMER_REAL, 0.05)  # within the import, which takes 0.5 s
+    if os.fork() == 0:
+        os._exit(0)
+    os.wait()
+"""
+
+
+def test_an_exception_in_the_wait_of_a_fork_goes_no_further(tmp_path: Path) -> None:
+    said = _beside_a_slow_recorder(tmp_path, MEANWHILE + INTERRUPTED + UNTIL_ATTACHED)
+    assert sorted(said) == ["Late is printed", "attached", "imported"]
+
+
+SUB_INTERPRETER = """
+import sys
+try:
+    import _interpreters as interpreters
+    run = interpreters.exec
+except ImportError:  # before Python 3.13
+    import _xxsubinterpreters as interpreters
+    run = interpreters.run_string
+says = "import sys; print('_Finder' in str(sys.meta_path), flush=True)"
+exec(says)
+run(interpreters.create(), says)
+"""
+
+
+def test_in_sub_interpreters_nothing_is_looked_for(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SUB_INTERPRETER], capture_output=True, text=True, check=True,
+        env={
+            **os.environ, "PYTHONPATH": STARTUP,
+            "CALLTAPE": f"target=some.server:model;tape={tmp_path}",
+        },
+    )  # fmt: skip
+    assert done.stdout.split() == ["True", "False"]
+    assert not done.stderr
+
+
+FORK_WARNS = """
+import os, sys, time, torch, warnings
+model = print
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    if os.fork() == 0:
+        os._exit(0)
+os.wait()
+print(["is multi-threaded" in str(one.message) for one in caught], flush=True)
+"""
+
+
+def test_a_fork_warns_of_the_thread_from_python_3_12_on(tmp_path: Path) -> None:
+    said = _beside_a_slow_recorder(tmp_path, FORK_WARNS + UNTIL_ATTACHED)
+    assert ("[True]" if sys.version_info >= (3, 12) else "[]") in said
+
+
+READ_ONCE = """
+import os, sys, time
+os.environ["CALLTAPE"] = os.environ["CALLTAPE"].replace("first", "second")
+import second
+time.sleep(0.1)
+print("calltape_recorder" in sys.modules, flush=True)
+import first
+print("calltape_recorder" in sys.modules, flush=True)
+"""
+
+
+@pytest.mark.integration
+def test_the_variable_is_read_once_at_the_start(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        (tmp_path / f"{name}.py").write_text(MODULE)
+    done = subprocess.run(
+        [sys.executable, "-c", READ_ONCE], capture_output=True, text=True, check=True, timeout=100,
+        env={
+            **os.environ, "PYTHONPATH": f"{STARTUP}:{tmp_path}",
+            "CALLTAPE": f"target=first:model;tape={tmp_path}/tapes",
+        },
+    )  # fmt: skip
+    assert done.stdout.split() == ["False", "True"]

@@ -72,6 +72,18 @@ def test_a_cache_that_grows_is_written_once(tmp_path: Path, nbytes: int) -> None
         assert torch.equal(tape[-1].outputs, cache)
 
 
+@pytest.mark.parametrize(("elements", "is_once"), [(2048, True), (2047, False)])
+def test_tensors_of_less_than_8_kib_are_written_each_time(
+    tmp_path: Path, elements: int, is_once: bool
+) -> None:
+    model, path, x = Cache(), tmp_path / "a.tape", torch.rand(elements)
+    with record(model, path):
+        for _ in range(20):
+            model(x)  # it returns its argument
+    assert path.read_bytes().count(x.numpy().tobytes()) == (1 if is_once else 40)
+    assert all(torch.equal(call.input(0), x) for call in read(path).calls)
+
+
 @pytest.mark.parametrize("nbytes", SIZES)
 def test_what_was_changed_in_place_is_written_again(tmp_path: Path, nbytes: int) -> None:
     model, path, x, given = Change(), tmp_path / "a.tape", rows(4, nbytes), []

@@ -236,3 +236,16 @@ def test_numpy_arrays_and_scalars(tmp_path: Path) -> None:
     assert [call.scalar(node) for node in call.args[5:7]] == [1.5, 7]
     assert [node.type for node in call.args[5:7]] == ["numpy:float64", "numpy:int32"]
     assert call.args[7].value is True
+
+
+def test_to_read_a_lazy_clone_gives_it_memory_of_its_own(tmp_path: Path) -> None:
+    """As writing to it would; without values nothing is read."""
+    model, x = Identity(), torch.arange(5000.0)
+    for values, is_shared in (("none", True), ("all", False)):
+        lazy = torch._lazy_clone(x)  # type: ignore[attr-defined, unused-ignore]
+        with record(model, tmp_path / f"{values}.tape", values=values):  # type: ignore[arg-type]
+            assert model(lazy) is lazy
+        assert torch._C._is_cow_tensor(lazy) == is_shared  # type: ignore[attr-defined, unused-ignore]
+        assert torch.equal(lazy, x)
+    (call,) = read(tmp_path / "all.tape").calls
+    assert torch.equal(call.input(0), x)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
 import tarfile
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +82,32 @@ def test_an_append_is_one_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         assert recorder.flush()
         assert len(writes) == 1
     assert read(path).numbers == list(range(20))
+
+
+def test_a_call_does_no_io(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files are begun, written, looked for and deleted by the recorder's thread."""
+    used: list[tuple[str, str]] = []
+    model = Identity()
+    options: Any = {"max_disk_bytes": 200_000, "when_full": "delete_oldest", "min_free_bytes": 1}
+    with record(model, tmp_path / "t.tape", segment_bytes=10_000, **options) as recorder:
+        for owner, name in (
+            (disk_file, "pwritev"), (os, "open"), (os, "fstat"), (os, "stat"), (os, "statvfs"),
+            (os, "unlink"), (os, "close"),
+        ):  # fmt: skip
+            real = getattr(owner, name)
+
+            def noting(*args: Any, name: str = name, real: Any = real, **options: Any) -> Any:
+                used.append((threading.current_thread().name, name))
+                return real(*args, **options)
+
+            monkeypatch.setattr(owner, name, noting)
+        for number in range(60):
+            model(torch.full((2000,), float(number)))
+            assert recorder.flush()
+        monkeypatch.undo()
+        assert recorder.stats().dropped["deleted"] > 0
+    assert {thread for thread, _ in used} == {"calltape-writer"}
+    assert {"pwritev", "open", "statvfs", "unlink"} <= {name for _, name in used}
 
 
 def test_shapes_only_calls_take_at_most_256_bytes_each(tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,3 +50,27 @@ def test_a_file_in_the_place_of_a_directory_is_not_a_name_that_is_taken(tmp_path
     with pytest.raises(TapeError, match="Not a directory") as caught:
         record(Add(), f"{tmp_path}/file/tapes/")
     assert caught.value.kind == "io"
+
+
+@pytest.mark.parametrize("error", ["ENOSPC", "EACCES", "EROFS"])
+@pytest.mark.parametrize("step", ["mkdir", "open", "pwritev"])
+def test_a_tape_that_cannot_begin_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, error: str
+) -> None:
+    """The only one that record() raises for the sake of the disk."""
+    number = getattr(errno, error)
+    real = os.open
+
+    def refuses(*_: Any, **__: Any) -> int:
+        raise OSError(number, os.strerror(number))
+
+    def opened(path: Any, *args: Any, **options: Any) -> int:
+        return refuses() if str(path).endswith(".tape") else real(path, *args, **options)
+
+    owner = disk_file if step == "pwritev" else disk_file.os
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, step, opened if step == "open" else refuses)
+        with pytest.raises(TapeError, match=os.strerror(number)) as caught:
+            record(Add(), f"{tmp_path}/tapes/")
+    assert caught.value.kind == "io"
+    assert not list(tmp_path.rglob("*.tape"))

@@ -102,6 +102,21 @@ def test_shapes_only(tmp_path: Path) -> None:
     assert path.stat().st_size < 20_000
 
 
+def test_tensors_are_not_compressed_and_records_are_deflated(tmp_path: Path) -> None:
+    model, path = Add(), tmp_path / "t.tape"
+    x = torch.zeros(250_000)
+    with record(model, path) as recorder:
+        model(x, x + 1)
+        assert recorder.flush()
+        tensors = path.stat().st_size
+        text = " ".join(map(str, range(20_000)))
+        model(text, "")
+        assert recorder.flush()
+        texts = path.stat().st_size - tensors
+    assert tensors > 3 * x.nbytes  # two arguments and a result
+    assert texts < len(text)  # which is an argument and the result
+
+
 def test_without_outputs(tmp_path: Path) -> None:
     model, path = Add(), tmp_path / "t.tape"
     with record(model, path, outputs=False):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import re
@@ -44,8 +45,6 @@ def test_every_write_may_fail(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
     error: str, after: int, truncates: bool,
 ) -> None:  # fmt: skip
-    import errno
-
     model = Add()
     writes = 40
     for failing in range(0, writes, 3):
@@ -73,6 +72,27 @@ def test_every_write_may_fail(
             assert set(stats.dropped) == {"disk_full" if error == "ENOSPC" else "io"}
     assert "cannot be" in caplog.text
     assert all(record.levelno == logging.WARNING for record in caplog.records)
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [("ENOSPC", "disk_full"), ("EDQUOT", "disk_full"), ("EIO", "io"), ("EROFS", "io"),
+     ("ESTALE", "io")],
+)  # fmt: skip
+def test_why_a_call_was_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+    error: str, reason: str,
+) -> None:  # fmt: skip
+    """No space, or the quota is reached; or anything else."""
+    model, number = Add(), getattr(errno, error)
+    with record(model, tmp_path / "t.tape") as recorder:
+        with monkeypatch.context() as patch:
+            patch.setattr(disk_file, "pwritev", Disk(set(range(100)), number))
+            model(torch.ones(2), torch.ones(2))
+            recorder.flush()
+        assert recorder.stats().dropped == recorder.stats().lost == {reason: 1}
+    assert [entry.name for entry in caplog.records] == ["calltape"]
+    assert os.strerror(number) in caplog.text
 
 
 def _refuses_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from calltape_analyzer import open_tape
 from calltape_recorder import First, FlightRecorder, TapeError, When, record
 from calltape_recorder.write import disk_file
 from tests.recorder.models import Add, Identity, Raises
+from tests.recorder.processes import child
 from tests.recorder.reading import read
 
 NEVER = First(0)
@@ -64,6 +66,42 @@ def test_a_call_that_raises_brings_those_before_it(tmp_path: Path) -> None:
     assert recorder.stats().dropped == {"flight_recorder": 4}
     assert tape.end is not None
     assert tape.end.dumps[0].reason == "a call raised builtins:ValueError"
+
+
+def test_the_end_says_when_and_why_they_were_written(tmp_path: Path) -> None:
+    model = Raises()
+    held = FlightRecorder(calls=2)
+    before = time.time_ns()
+    with record(model, tmp_path / "t.tape", keep=NEVER, flight_recorder=held) as recorder:
+        recorder.dump("asked for")
+        between = time.time_ns()
+        with pytest.raises(ValueError, match="x"):
+            model(ValueError("x"))
+    end = read(tmp_path / "t.tape").end
+    assert end is not None
+    first, second = end.dumps
+    assert (first.reason, second.reason) == ("asked for", "a call raised builtins:ValueError")
+    assert before <= first.time_ns <= between <= second.time_ns <= time.time_ns()
+
+
+def test_an_exception_that_ends_a_thread_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, ended = Identity(), list[Any]()
+    monkeypatch.setattr(threading, "excepthook", ended.append)
+
+    def work() -> None:
+        model(torch.ones(1))
+        raise RuntimeError("not of the process")
+
+    with record(model, tmp_path / "t.tape", keep=NEVER, flight_recorder=FlightRecorder()):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    assert [one.exc_type for one in ended] == [RuntimeError]
+    tape = read(tmp_path / "t.tape")
+    assert tape.end is not None
+    assert (tape.numbers, tape.end.dumps) == ([], ())
 
 
 def test_what_keep_takes_is_not_held(tmp_path: Path) -> None:
@@ -129,6 +167,24 @@ def test_a_process_that_dies_of_an_exception(tmp_path: Path) -> None:
     assert tape.numbers == [3, 4]
     assert tape.end is not None
     assert tape.end.dumps[0].reason == "the process died of RuntimeError"
+
+
+@pytest.mark.integration
+def test_a_signal_that_ends_the_process_leaves_no_time(tmp_path: Path) -> None:
+    path = tmp_path / "t.tape"
+    child(
+        """
+        from calltape_recorder import First, FlightRecorder
+        recorder = record(model, sys.argv[1], keep=First(1), flight_recorder=FlightRecorder())
+        for _ in range(5): model(one, one)
+        recorder.flush()
+        assert recorder.stats().queued == 4
+        os.kill(os.getpid(), signal.SIGTERM)
+        """,
+        str(path),
+        code=-signal.SIGTERM,
+    )
+    assert (read(path).numbers, read(path).end) == ([0], None)
 
 
 def test_many_threads_hold_and_dump(tmp_path: Path) -> None:

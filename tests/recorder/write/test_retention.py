@@ -147,6 +147,25 @@ def test_files_that_were_moved_away_count_as_kept(tmp_path: Path, clock: Clock) 
     adds_up(stats, away)
 
 
+def test_calls_are_dropped_until_there_is_room(tmp_path: Path, clock: Clock) -> None:
+    """With when_full="stop", which is the default."""
+    model, away, folder = Identity(), tmp_path / "away", tmp_path / "tapes"
+    away.mkdir()
+    options: Any = {"segment_bytes": 30 * KIB, "max_disk_bytes": 300 * KIB}
+    with record(model, folder / "a.tape", outputs=False, **options) as recorder:
+        call(recorder, model, 60)
+        full = recorder.stats()
+        assert full.dropped["max_disk_bytes"] > 20
+        assert "deleted" not in full.dropped
+        assert recorder.seal()
+        for path in tapes(folder):
+            shutil.move(path, away / path.name)
+        until(lambda: recorder.stats().segments == 0)
+        call(recorder, model, 5, 60)
+        assert recorder.stats().dropped == full.dropped
+        assert recorder.stats().kept == full.kept + 5
+
+
 def test_a_file_without_calls_may_be_moved_away(
     tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
