@@ -420,9 +420,7 @@ class UnkeptCounter:
         """Counts a call. If keys in its structure are data, it is counted without one."""
         known = None
         if structure.core is None:
-            if structure.told is not None:
-                row = _without_untold(row, structure.told)
-            known = self._known.of(structure, row)
+            known = self._known.of(structure, structure.counted(row))
         if known is not None:
             next(known.calls)
             return
@@ -469,11 +467,6 @@ class UnkeptCounter:
     def absorb(self, table: InputsTable) -> None:
         """Counts the calls of a file again that is gone."""
         self._table.merge(table.unkept())
-
-
-def _without_untold(row: Row, told: tuple[bool, ...]) -> Row:
-    first = len(row) - len(told)
-    return *row[:first], *[v if may else None for v, may in zip(row[first:], told, strict=True)]
 
 
 def _parts(row: Row) -> tuple[list[str], list[tuple[int, ...]], list[int | None]]:
