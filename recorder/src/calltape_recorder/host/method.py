@@ -23,7 +23,6 @@ from calltape_recorder.bounds import MAX_SEARCHED_OBJECTS
 from calltape_recorder.host.listener import (
     Attachment,
     Listener,
-    begun,
     breaks_graph,
     skip_frame,
     tell,
@@ -86,7 +85,7 @@ def _held_by(one: Any, state: Mapping[str, Any]) -> list[Any] | None:
 @breaks_graph
 def _around(listener: Listener, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Calls ``function`` and records the call."""
-    call = begun(listener, args, kwargs)
+    call = tell(listener.begin, listener, args, kwargs)
     if call is None:
         return function(*args, **kwargs)
     try:

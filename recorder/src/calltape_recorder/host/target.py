@@ -286,22 +286,21 @@ def _signature(function: Any, withholds: bool) -> tuple[Parameter, ...] | None:
         return None
     if len(parameters) > MAX_PARAMETERS:
         return None
-    made = tuple(_parameter(parameter, withholds) for parameter in parameters)
-    is_cut = len({parameter.name for parameter in made}) < len(made)
-    return None if is_cut else made
-
-
-def _parameter(parameter: inspect.Parameter, withholds: bool) -> Parameter:
-    default = cast("Any", parameter.default)
-    has_default = default is not inspect.Parameter.empty
-    fits = has_default and is_public_default(default, parameter.name, withholds=withholds)
-    return Parameter(
-        name=parameter.name[:MAX_NAME_CHARACTERS],
-        kind=parameter.kind.name,  # type: ignore[arg-type]
-        has_default=has_default,
-        default=default if fits else None,  # pyright: ignore[reportArgumentType]
-        default_missing=has_default and not fits,
-    )
+    made: dict[str, Parameter] = {}
+    for parameter in parameters:
+        default = cast("Any", parameter.default)
+        has_default = default is not inspect.Parameter.empty
+        fits = has_default and is_public_default(default, parameter.name, withholds=withholds)
+        name = parameter.name[:MAX_NAME_CHARACTERS]
+        made[name] = Parameter(
+            name=name,
+            kind=parameter.kind.name,  # type: ignore[arg-type]
+            has_default=has_default,
+            default=default if fits else None,  # pyright: ignore[reportArgumentType]
+            default_missing=has_default and not fits,
+        )
+    is_cut = len(made) < len(parameters)
+    return None if is_cut else tuple(made.values())
 
 
 # Calls of a module that will not be seen. That is said at attach(), with how to see them.
