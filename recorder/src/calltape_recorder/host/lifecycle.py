@@ -60,9 +60,13 @@ def watch(recorder: Closable) -> None:
     # A multiprocessing child ends with os._exit, so atexit does not run, but the finalizers of
     # multiprocessing do.
     process = sys.modules.get("multiprocessing.process")
-    util: Any = sys.modules.get("multiprocessing.util")
-    is_child = process is not None and util is not None and process.parent_process() is not None
-    if is_child and os.getpid() not in _finalized:
+    util = sys.modules.get("multiprocessing.util")
+    if (
+        process is not None
+        and util is not None
+        and process.parent_process() is not None
+        and os.getpid() not in _finalized
+    ):
         _finalized.add(os.getpid())
         util.Finalize(None, close_all, exitpriority=100)
     _open.add(recorder)

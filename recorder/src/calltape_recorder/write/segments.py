@@ -23,7 +23,6 @@ from calltape_schema.inputs_table import Counts, InputsTable
 from calltape_schema.records import Manifest, Segment
 from calltape_schema.writer import manifest_member
 
-_FREE_LOOK_BYTES = 16 * 1024 * 1024
 _END_BYTES = 64 * 1024  # of an end without its index, until one was larger
 _LAST_END_BYTES = 8 * 1024  # of the end of a file without calls
 _LOOKS = 16  # closed files that are looked for at once
@@ -145,7 +144,6 @@ class Segments:
         self._closed = ClosedSegments(ledger, gone, notices)
         self._manifest: Manifest | None = None
         self._began = time.monotonic()
-        self._free_left = 0
         self._tape: TapeFile | None = TapeFile(path, overwrite, options.file_mode)
 
     @property
@@ -363,19 +361,13 @@ class Segments:
                 break
             if not self._delete_one():
                 raise Refusal("max_disk_bytes")
-        floor = self._options.min_free_bytes
-        if floor is None:
-            return
-        self._free_left -= size
-        if self._free_left < 0:
-            while True:
-                found = os.statvfs(os.path.dirname(self.first_path) or ".")
-                free = found.f_bavail * found.f_frsize - floor - size
-                if free >= 0:
-                    break
-                if -free > self._tape_bytes or not self._delete_one():
-                    raise Refusal("disk_full")
-            self._free_left = min(_FREE_LOOK_BYTES, free // 2)
+        while options.min_free_bytes is not None:
+            found = os.statvfs(os.path.dirname(self.first_path) or ".")
+            free = found.f_bavail * found.f_frsize - options.min_free_bytes - size
+            if free >= 0:
+                break
+            if -free > self._tape_bytes or not self._delete_one():
+                raise Refusal("disk_full")
 
     def _delete_one(self) -> bool:
         if not self._options.deletes:
@@ -494,7 +486,7 @@ class ClosedSegments:
         if self._cursor >= len(self._all):
             self._cursor = 0
         some = self._all[self._cursor : self._cursor + _LOOKS]
-        gone = [one for one in some if not self._waits(one) and not one.tape.is_there()]
+        gone = [one for one in some if one not in self.unsealed and not one.tape.is_there()]
         for closed in gone:
             self._remove(closed)
         self._cursor += len(some) - len(gone)
@@ -518,13 +510,22 @@ class ClosedSegments:
         """Deletes a file, because its room is needed; False if it is still there."""
         # The oldest of the files with the least evidence: what is only a sample goes first.
         first = min(self._all, key=lambda closed: closed.tape.evidence)
-        return self._delete(first, "deleted", self._table_of(first))
+        if first in self.unsealed:
+            return self._delete(first, "deleted", first.tape.table)
+        # The table is read from the file: in memory, tables would grow with every segment.
+        try:
+            end = first.tape.read_end()
+            table = None if end is None else end.table()
+        except TapeError:
+            table = None
+        return self._delete(first, "deleted", table or _only_counted(first.counted))
 
     def _delete(self, closed: Closed, reason: str | None, table: InputsTable) -> bool:
         if not closed.tape.remove():
             return False
         self._remove(closed)
-        self.unsealed = [other for other in self.unsealed if other is not closed]
+        if closed in self.unsealed:
+            self.unsealed.remove(closed)
         closed.tape.close()
         if reason is not None:
             self._ledger.lose(closed.coverage, reason)
@@ -534,21 +535,6 @@ class ClosedSegments:
     def _remove(self, closed: Closed) -> None:
         self._all.remove(closed)
         self._nbytes -= closed.tape.size
-
-    def _waits(self, closed: Closed) -> bool:
-        return any(other is closed for other in self.unsealed)
-
-    def _table_of(self, closed: Closed) -> InputsTable:
-        """The table that its end has, or will have. It is read from the file if that is sealed: in
-        memory, tables would grow with every segment."""
-        if self._waits(closed):
-            return closed.tape.table
-        try:
-            end = closed.tape.read_end()
-            found = None if end is None else end.table()
-        except TapeError:
-            found = None
-        return found or _only_counted(closed.counted)
 
 
 def _only_counted(calls: int) -> InputsTable:
