@@ -173,15 +173,11 @@ AGAIN_SECONDS = 60.0
 MAX_TROUBLES = 1000
 """Troubles that are said once each: they are remembered for it."""
 MAX_TROUBLE_CHARACTERS = 500
-"""The text of one."""
+"""The text of one: it may quote a file."""
 MAX_NAMED_PATTERNS = 10
 """Patterns of ``values`` that one warning names."""
 MAX_CONTROL_BYTES = 64 * 1024
 """A control file: it is read once a second."""
-MAX_CONTROL_TROUBLES = 50
-"""Troubles with control files that are said once each."""
-MAX_CONTROL_TROUBLE_CHARACTERS = 300
-"""The text of one: it quotes the file."""
 
 # What is remembered of earlier calls, within bounds of number and of memory. A host may make calls
 # of thousands of tensors whose structure never comes again: what is remembered of each then takes a

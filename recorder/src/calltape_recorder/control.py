@@ -14,7 +14,6 @@ nothing changes. A file is refused if anybody but this user or root may write or
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import stat
 from collections.abc import Callable
@@ -23,12 +22,8 @@ from typing import Annotated, Any, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from calltape_recorder.bounds import (
-    MAX_CONTROL_BYTES,
-    MAX_CONTROL_TROUBLE_CHARACTERS,
-    MAX_CONTROL_TROUBLES,
-)
-from calltape_recorder.write.notices import say
+from calltape_recorder.bounds import MAX_CONTROL_BYTES, MAX_TROUBLE_CHARACTERS
+from calltape_recorder.write.notices import Notices
 
 
 class Controlled(Protocol):
@@ -88,7 +83,7 @@ class ControlFile:
         self.path = os.fspath(path)
         self._seen: _FileState | None = None  # the file as it was last read
         self._bad: _FileState | None = None  # the file as it was when it could not be read once
-        self._said: set[str] = set()
+        self._warn = Notices(withholds=False).warn  # says each text once
         self.trouble: str | None = None
         self._fresh = True  # nothing was read yet, so the first values are not a change
         self._paused: bool | None = None
@@ -108,7 +103,7 @@ class ControlFile:
                 if wishes is not None:
                     self._apply(wishes, recorder)
         except Exception as error:
-            self._say(f"the control file {self.path} was not followed: {error!r:.300}")
+            self._warn(f"the control file {self.path} was not followed: {error!r:.300}")
 
     def renewed(self) -> ControlFile:
         """A new one for a fork, before its first call: the fork may have come in the middle of a
@@ -125,7 +120,7 @@ class ControlFile:
             if seen is None:
                 self.trouble = None
                 if self._seen is not None:
-                    self._say(f"the control file {self.path} is gone: all stays as it is")
+                    self._warn(f"the control file {self.path} is gone: all stays as it is")
                 self._seen = None
                 return None
             if seen == self._seen:
@@ -138,28 +133,24 @@ class ControlFile:
             # Every poll looks at it again, because its permissions may change while its text does
             # not.
             self.trouble = f"refused: {refused}"
-            self._say(f"the control file {self.path} is refused: {refused}")
+            self._warn(f"the control file {self.path} is refused: {refused}")
             return None
         except (OSError, ValueError) as error:
-            self._doubt(error)
+            # It is said if this is so twice in a row: the first time somebody may be writing it.
+            now: _FileState | None = None
+            with contextlib.suppress(OSError, ValueError):
+                now = _state_of(self.path)
+            if now is None or now == self._bad:
+                self.trouble = _one_line(error)
+                self._warn(f"the control file {self.path} is not followed: {self.trouble}")
+                self._seen = now
+            self._bad = now or (0, 0, 0)
             return None
         self._seen, self._bad, self.trouble = seen, None, None
         unknown = ", ".join(map(repr, list(wishes.model_extra or ())[:5]))
         if unknown:
-            self._say(f"the control file {self.path} has unknown keys: {unknown[:300]}")
+            self._warn(f"the control file {self.path} has unknown keys: {unknown[:300]}")
         return wishes
-
-    def _doubt(self, error: Exception) -> None:
-        """Says that the file cannot be read, if this is so twice in a row: the first time somebody
-        may be writing it."""
-        seen: _FileState | None = None
-        with contextlib.suppress(OSError, ValueError):
-            seen = _state_of(self.path)
-        if seen is None or seen == self._bad:
-            self.trouble = _one_line(error)
-            self._say(f"the control file {self.path} is not followed: {_one_line(error)}")
-            self._seen = seen
-        self._bad = seen or (0, 0, 0)
 
     def _apply(self, wishes: _Wishes, recorder: Controlled) -> None:
         given = wishes.model_fields_set
@@ -192,13 +183,7 @@ class ControlFile:
             action(*args)
         except Exception as error:
             name = getattr(action, "__name__", "action")
-            self._say(f"{name} from the control file {self.path}: {_one_line(error)}")
-
-    def _say(self, text: str) -> None:
-        """Logs each text once."""
-        if text not in self._said and len(self._said) < MAX_CONTROL_TROUBLES:
-            self._said.add(text)
-            say(logging.WARNING, text)
+            self._warn(f"{name} from the control file {self.path}: {_one_line(error)}")
 
 
 def _state_of(path: str) -> _FileState | None:
@@ -234,7 +219,7 @@ def _one_line(error: Exception) -> str:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"]))
         text = f"{where}: {first['msg']}" if where else first["msg"]
-    return " ".join(text.split())[:MAX_CONTROL_TROUBLE_CHARACTERS]
+    return " ".join(text.split())[:MAX_TROUBLE_CHARACTERS]
 
 
 # Whose files the recorder trusts. The umask does not count: it is a setting of the machine, not a

@@ -441,32 +441,24 @@ def record(
             options["method"] = method
     chosen = check_options(options)
     check_target(model, chosen.method, chosen.via, text)
-    recorder = _new(text, _name_of(model, chosen.method), options)
+    # The tape is called after the function of a module, or after the class of the model.
+    is_function = isinstance(model, ModuleType)
+    name = chosen.method if is_function else name_of(type(original_of(model)))
+    tried = text
+    while True:
+        free = _file_in(text, name)
+        try:
+            recorder = Recorder(free, **options)
+            break
+        except TapeError as error:  # another thread took the name, and the next one is another
+            if error.kind != "exists" or free == tried:
+                raise
+            tried = free
     try:
         return recorder.attach(model, running=running)
     except BaseException:
         recorder.discard()
         raise
-
-
-def _new(path: str, name: str, options: Keywords) -> Recorder:
-    """A recorder at this path, or at a free one in this directory."""
-    tried = path
-    while True:
-        free = _file_in(path, name)
-        try:
-            return Recorder(free, **options)
-        except TapeError as error:  # another thread took the name, and the next one is another
-            if error.kind != "exists" or free == tried:
-                raise
-            tried = free
-
-
-def _name_of(model: Any, method: str) -> str:
-    """What the tape of a model is called: after its class, or after the function of a module."""
-    if isinstance(model, ModuleType):
-        return method
-    return name_of(type(original_of(model)))
 
 
 def _file_in(path: str, name: str) -> str:

@@ -280,10 +280,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except TapeError as error:
         sys.stderr.write(f"calltape-record: {error}\n")
         return 2
-    return _become(command, environment)
-
-
-def _become(command: list[str], environment: dict[str, str]) -> int:
     # Python ignores these signals, and the command would inherit that.
     for name in ("SIGPIPE", "SIGXFSZ"):
         if hasattr(signal, name):
