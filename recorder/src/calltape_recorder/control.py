@@ -40,10 +40,6 @@ class Controlled(Protocol):
     def dump(self, reason: str) -> Any: ...
 
 
-class _Refused(Exception):  # noqa: N818 - a decision, not an error
-    """Another user may have written the file."""
-
-
 class _Record(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True, extra="allow")
 
@@ -125,16 +121,19 @@ class ControlFile:
                 return None
             if seen == self._seen:
                 return None
-            text = _load(self.path)
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)
+            with open(descriptor, "rb") as file:
+                refused = foreign_hand(self.path, os.fstat(descriptor))
+                if refused is not None:
+                    # Every poll looks at it again, because its permissions may change while its
+                    # text does not.
+                    self.trouble = f"refused: {refused}"
+                    self._warn(f"the control file {self.path} is refused: {refused}")
+                    return None
+                text = file.read(MAX_CONTROL_BYTES)
             if _state_of(self.path) != seen:
                 return None  # somebody is writing it; the next poll reads it
             wishes = _Wishes.model_validate_json(text)
-        except _Refused as refused:
-            # Every poll looks at it again, because its permissions may change while its text does
-            # not.
-            self.trouble = f"refused: {refused}"
-            self._warn(f"the control file {self.path} is refused: {refused}")
-            return None
         except (OSError, ValueError) as error:
             # It is said if this is so twice in a row: the first time somebody may be writing it.
             now: _FileState | None = None
@@ -202,15 +201,6 @@ def _state_of(path: str) -> _FileState | None:
     if found.st_size > MAX_CONTROL_BYTES:
         raise ValueError(f"it has {found.st_size} bytes, at most {MAX_CONTROL_BYTES} are read")
     return found.st_mtime_ns, found.st_size, found.st_ino
-
-
-def _load(path: str) -> bytes:
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(descriptor, "rb") as file:
-        reason = foreign_hand(path, os.fstat(descriptor))
-        if reason is not None:
-            raise _Refused(reason)
-        return file.read(MAX_CONTROL_BYTES)
 
 
 def _one_line(error: Exception) -> str:

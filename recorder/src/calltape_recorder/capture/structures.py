@@ -99,9 +99,7 @@ class Structures:
             MAX_STRUCTURES, lambda tokens, _: len(tokens)
         )
         self._on_new = on_new
-        self._withholding = withholding
-        if withholding is not None and not withholding.withholds:
-            self._withholding = None
+        self._withholding = withholding if withholding and withholding.withholds else None
         self._data_keys = DataKeys()
         self._lock = RLock()  # guards _known and _data_keys
 
@@ -243,7 +241,10 @@ class _Builder:
             case ("nested", names):
                 return self._fields("object", names, None, at)
             case ("custom", count, cls):
-                return self._custom(count, cls, at)
+                inside, name = self._in_list(at), self._type(cls)
+                context = self._node(at.below("context"))
+                children = [self._node(inside.below(index)) for index in range(count)]
+                return {"kind": "custom", "type": name, "context": context, "children": children}
         kind, count, cls = token
         return self._sequence(kind, count, cls, at)
 
@@ -380,12 +381,6 @@ class _Builder:
     def _below(self, shown: Sequence[Any], keys: Sequence[Any], at: _At) -> Iterator[_At]:
         for one, key in zip(shown, keys, strict=True):
             yield at.below(_readable(one), None if one is key else _readable(key))
-
-    def _custom(self, count: int, cls: type, at: _At) -> dict[str, Any]:
-        inside = self._in_list(at)
-        context = self._node(at.below("context"))
-        children = [self._node(inside.below(index)) for index in range(count)]
-        return {"kind": "custom", "type": self._type(cls), "context": context, "children": children}
 
 
 def _is_small(part: str) -> bool:

@@ -294,12 +294,9 @@ class Ledger:
         """Counts what a call cost and how long it took, once. A call that is held is counted before
         it is known what becomes of it."""
         with self.lock:
-            self._note(call)
-
-    def _note(self, call: QueuedCall) -> None:
-        if call.cost_ns and call.duration_ns is not None and self._share is not None:
-            self._share.note(call.duration_ns)
-        self.in_calls_ns, call.cost_ns = self.in_calls_ns + call.cost_ns, 0
+            if call.cost_ns and call.duration_ns is not None and self._share is not None:
+                self._share.note(call.duration_ns)
+            self.in_calls_ns, call.cost_ns = self.in_calls_ns + call.cost_ns, 0
 
     def drop(self, reason: str) -> None:
         """Counts a call that was seen and will not be on the tape."""
@@ -319,7 +316,7 @@ class Ledger:
                     continue
                 call.is_accounted = True
                 self.bytes -= call.nbytes
-                self._note(call)
+                self.note(call)
                 if reason is not None:
                     self.accepted -= not written
                     self._count(reason)

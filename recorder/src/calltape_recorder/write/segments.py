@@ -141,7 +141,7 @@ class Segments:
         self._stem = path.removesuffix(".tape")
         self._number = 0
         self.file = 0
-        self._closed = ClosedSegments(ledger, gone, notices)
+        self._closed = ClosedSegments(ledger, gone, notices, self._finish)
         self._manifest: Manifest | None = None
         self._began = time.monotonic()
         self._tape: TapeFile | None = TapeFile(path, overwrite, options.file_mode)
@@ -229,7 +229,7 @@ class Segments:
         self.file += 1
         self._closed.add(tape, *self._accounts(tape))
         with contextlib.suppress(OSError):  # it is tried again when the disk takes the next file
-            self._closed.seal(self._finish)
+            self._closed.seal()
 
     def check(self) -> None:
         """Does what must not wait for a call: seals files, ends an old or a removed one, and
@@ -237,7 +237,7 @@ class Segments:
         tape, most = self._tape, self._options.most_seconds_in_segment
         is_old = most is not None and time.monotonic() - self._began >= most
         with contextlib.suppress(OSError):
-            self._closed.seal(self._finish)
+            self._closed.seal()
         if tape is not None and not tape.is_there():
             self._lose(tape)
         elif tape is not None and is_old and tape.calls:
@@ -254,7 +254,7 @@ class Segments:
         """
         refused = None
         try:
-            self._closed.seal(self._finish)
+            self._closed.seal()
         except OSError as error:
             refused = error
         tape = self._tape
@@ -306,7 +306,7 @@ class Segments:
         self._tape = tape
         self._began = time.monotonic()
         with contextlib.suppress(OSError):
-            self._closed.seal(self._finish)
+            self._closed.seal()
         return tape
 
     def _accounts(self, tape: TapeFile) -> tuple[Coverage, tuple[Dump, ...]]:
@@ -321,7 +321,9 @@ class Segments:
     ) -> None:
         """Writes an end, with the table of counted inputs if there is room for it."""
         index = _INDEX_BYTES * tape.groups
-        others = self._needed(besides=tape, is_last=is_last)
+        others = self._needed() - self._end_bytes - index
+        if is_last:  # there is no other file
+            others -= self._new_bytes + _LAST_END_BYTES
 
         def fits(nbytes: int) -> bool:
             if self._options.max_disk_bytes is not None:  # the next end may be as long
@@ -331,22 +333,14 @@ class Segments:
 
         tape.seal(coverage, dumps, fits, continues=not is_last)
 
-    def _needed(self, *, besides: TapeFile | None = None, is_last: bool = False) -> int:
+    def _needed(self) -> int:
         """How many bytes all files need with the ends that they will get, and one more file
-        without calls, which may be needed at the end to say what became of the last calls.
-
-        Args:
-            besides: a file whose end is not counted.
-            is_last: whether there will be no other file.
-        """
+        without calls, which may be needed at the end to say what became of the last calls."""
         opened = [closed.tape for closed in self._closed.unsealed]
         if self._tape is not None:
             opened.append(self._tape)
-        ends = sum(
-            self._end_bytes + _INDEX_BYTES * tape.groups for tape in opened if tape is not besides
-        )
-        more = 0 if is_last else self._new_bytes + _LAST_END_BYTES
-        return self._tape_bytes + ends + more
+        ends = sum([self._end_bytes + _INDEX_BYTES * tape.groups for tape in opened])
+        return self._tape_bytes + ends + self._new_bytes + _LAST_END_BYTES
 
     def _make_room(self, append: Append) -> None:
         options = self._options
@@ -414,9 +408,6 @@ Gone: TypeAlias = Callable[[InputsTable, str, int], None]
 """Is told that a file is gone: with the table of its calls, why, and how many of its calls were
 evidence."""
 
-Finish: TypeAlias = Callable[[TapeFile, Coverage, tuple[Dump, ...]], None]
-"""Writes the end of a file."""
-
 
 class ClosedSegments:
     """The segments of this recording that take no more calls, the oldest first. Only files that
@@ -426,15 +417,20 @@ class ClosedSegments:
         ledger: is told of the calls of files that are deleted.
         gone: is called for a file that is deleted.
         notices: is told of files that are too old.
+        finish: writes the end of a file.
 
     Attributes:
         unsealed: the files that wait for their ends.
     """
 
-    def __init__(self, ledger: Ledger, gone: Gone, notices: Notices) -> None:
+    def __init__(
+        self, ledger: Ledger, gone: Gone, notices: Notices,
+        finish: Callable[[TapeFile, Coverage, tuple[Dump, ...]], None],
+    ) -> None:  # fmt: skip
         self._ledger = ledger
         self._gone = gone
         self._notices = notices
+        self._finish = finish
         self._all: list[Closed] = []
         self._cursor = 0
         self._nbytes = 0
@@ -458,8 +454,8 @@ class ClosedSegments:
         self._nbytes += tape.size
         self.unsealed.append(closed)
 
-    def seal(self, finish: Finish) -> None:
-        """Writes the ends that the disk did not take so far, with ``finish``.
+    def seal(self) -> None:
+        """Writes the ends that the disk did not take so far.
 
         Raises:
             OSError: it still does not. The files stay readable without them.
@@ -468,7 +464,7 @@ class ClosedSegments:
             closed = self.unsealed[0]
             tape, before = closed.tape, closed.tape.size
             try:
-                finish(tape, closed.coverage, closed.dumps)
+                self._finish(tape, closed.coverage, closed.dumps)
             except Exception as error:
                 if isinstance(error, OSError) and len(self.unsealed) < MAX_UNSEALED_FILES:
                     raise
