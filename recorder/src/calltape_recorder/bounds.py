@@ -164,10 +164,8 @@ MAX_INSTANCES = 32
 
 # What is said, and read from outside.
 
-MAX_KEPT_LINES = 100
-"""Lines for the log that a greenlet is to say."""
 MAX_NEWS = 100
-"""News that wait to be said."""
+"""News that wait to be said, and lines for the log that a greenlet is to say."""
 AGAIN_SECONDS = 60.0
 """The same news are not said again before this."""
 MAX_TROUBLES = 1000

@@ -63,19 +63,6 @@ def range_of(data: Any, dtype: torch.dtype) -> tuple[int, int] | None:
     return min(lows), max(highs)
 
 
-def has_many(data: Any, dtype: torch.dtype, least: int) -> bool:
-    """Whether ``data`` has at least ``least`` different integers. Padded data has few, however long
-    it is."""
-    signed = _SIGNED.get(dtype, dtype)
-    known: set[int] = set()
-    elements: Any = torch.frombuffer(data, dtype=signed)
-    for chunk in elements.split(_CHUNK):
-        known.update(torch.unique(chunk).tolist())
-        if len(known) >= least:
-            return True
-    return False
-
-
 _NO_SCALARS = pack([])
 _SMALL_BYTES = 16 * 1024  # of a call: to join them takes less than a checksum and a write for each
 
@@ -376,7 +363,7 @@ def _range(leaf: int, piece: Any, dtype: torch.dtype, *, is_kept: bool) -> dict[
     return {"leaf": leaf, "min": found[0], "max": found[1]}
 
 
-def _tells(found: tuple[int, int], data: Any, dtype: Any) -> bool:
+def _tells(found: tuple[int, int], data: Any, dtype: torch.dtype) -> bool:
     """Whether a range tells what the elements are. The range of a few ids is these ids, and so is
     the range of one id among a thousand zeros. The range of a mask tells no more than a bool does,
     and bools are on the tape."""
@@ -385,4 +372,13 @@ def _tells(found: tuple[int, int], data: Any, dtype: Any) -> bool:
         return True
     if low >= 0 and high <= 1:
         return False
-    return high - low < FEWEST_RANGED - 1 or not has_many(data, dtype, FEWEST_RANGED)
+    if high - low < FEWEST_RANGED - 1:
+        return True
+    # Padded data has few different integers, however long it is.
+    different: set[int] = set()
+    elements: Any = torch.frombuffer(data, dtype=_SIGNED.get(dtype, dtype))
+    for chunk in elements.split(_CHUNK):
+        different.update(torch.unique(chunk).tolist())
+        if len(different) >= FEWEST_RANGED:
+            return False
+    return True

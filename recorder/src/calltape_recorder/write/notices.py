@@ -26,7 +26,6 @@ from typing import Any
 
 from calltape_recorder.bounds import (
     AGAIN_SECONDS,
-    MAX_KEPT_LINES,
     MAX_NEWS,
     MAX_TROUBLE_CHARACTERS,
     MAX_TROUBLES,
@@ -40,7 +39,7 @@ BEGINNING = "records"
 
 _log = logging.getLogger("calltape")
 
-_kept: deque[tuple[int, str]] = deque(maxlen=MAX_KEPT_LINES)
+_kept: deque[tuple[int, str]] = deque(maxlen=MAX_NEWS)
 
 
 def say(level: int, text: str) -> None:
