@@ -30,7 +30,6 @@ from typing_extensions import Self, TypedDict
 from calltape_recorder.bounds import (
     LEAST_DISK_BYTES,
     MAX_COUNT,
-    MAX_KEEP_CHARACTERS,
     MAX_PATTERN_CHARACTERS,
     MAX_PATTERNS,
     MAX_POLICY_CHARACTERS,
@@ -418,12 +417,13 @@ class Options(BaseModel):
         """The options as the manifest notes them."""
         shared = Policy.model_fields.keys() & type(self).model_fields.keys()
         flight, patterns = self.flight_recorder, self.patterns
+        keep = None if isinstance(self.keep, Every) else str(self.keep)
         is_plain = len(patterns) == 1 and patterns[0][0] == "*"
         return Policy(**{
             **{name: getattr(self, name) for name in shared},
             "values": "all" if any(kept == "all" for _, kept in patterns) else "none",
             "leaf_values": () if is_plain else patterns,
-            "keep": None if isinstance(self.keep, Every) else str(self.keep)[:MAX_KEEP_CHARACTERS],
+            "keep": keep and keep[:MAX_POLICY_CHARACTERS],
             "flight_recorder": flight and FlightPolicy(calls=flight.calls, bytes=flight.bytes),
             "segment_bytes": self.most_in_segment,
             "when_full": self.when_full if self.max_disk_bytes is not None else None,

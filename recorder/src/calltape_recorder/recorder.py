@@ -308,11 +308,11 @@ class Recorder:
         if trouble is not None and self._attachment is attachment:
             pipeline.notices.warn(trouble)
 
-    def _hand_over_ended(self) -> None:
+    def _hand_over_ended(self, error: BaseException | None = None) -> None:
         """Hands over calls that ended unnoticed, as far as this thread can know."""
         attachment = self._attachment
         if attachment is not None:
-            attachment.hand_over_ended(None)
+            attachment.hand_over_ended(error)
 
     def _each_second(self) -> None:
         """Is called about once a second by the writer's thread, and once before that starts."""
@@ -367,8 +367,7 @@ class Recorder:
                 self._is_closing = False
 
     def _finish(self, error: BaseException | None) -> None:
-        if self._attachment is not None:
-            self._attachment.hand_over_ended(error)
+        self._hand_over_ended(error)
         self.detach()
         self._handler.close()
         pipeline = self._handler.pipeline

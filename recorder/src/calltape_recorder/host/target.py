@@ -28,8 +28,7 @@ from calltape_recorder.bounds import (
     MAX_NAME_CHARACTERS,
     MAX_OUTSIDE,
     MAX_OUTSIDE_CHARACTERS,
-    MAX_SEARCHED_CLASSES,
-    MAX_SEARCHED_FUNCTIONS,
+    MAX_SEARCHED,
 )
 from calltape_recorder.capture.names import type_name
 from calltape_recorder.capture.withholding import is_public_default
@@ -73,7 +72,7 @@ def _found(target: Any, method: str) -> Iterator[str]:
     waiting: deque[FunctionType] = deque(_methods(target, method))
     known = set(map(id, waiting))
     changed: dict[int, frozenset[str]] = {}
-    while waiting and len(known) < MAX_SEARCHED_FUNCTIONS:
+    while waiting and len(known) < MAX_SEARCHED:
         function = waiting.popleft()
         names = function.__globals__
         home = str(names.get("__name__", ""))
@@ -95,7 +94,7 @@ def _methods(target: Any, method: str) -> Iterator[FunctionType]:
     classes = {id(type(target)): type(target)}
     if issubclass(type(target), torch.nn.Module):
         for layer in torch.nn.Module.modules(target):
-            if len(classes) < MAX_SEARCHED_CLASSES:
+            if len(classes) < MAX_SEARCHED:
                 classes.setdefault(id(type(layer)), type(layer))
     for cls in classes.values():
         for base in type.mro(cls):

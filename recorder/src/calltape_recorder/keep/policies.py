@@ -59,8 +59,7 @@ class CallView:
     def evidence(self) -> tuple[Row, list[Any]]:
         """The row and the scalars, without those in dicts at keys that are data."""
         core = self.structure.core
-        if core is None:
-            return self.row, self.scalars
+        assert core is not None  # else that is all of them
         leaves = len(self.row) - len(self.scalars)
         places = (*core.leaves, *[leaves // 2 + i for i in core.leaves])
         numbers = [self.row[leaves + i] for i in core.scalars]
