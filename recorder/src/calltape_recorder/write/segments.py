@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import time
@@ -228,16 +227,14 @@ class Segments:
             return
         self.file += 1
         self._closed.add(tape, *self._accounts(tape))
-        with contextlib.suppress(OSError):  # it is tried again when the disk takes the next file
-            self._closed.seal()
+        self._closed.seal()
 
     def check(self) -> None:
         """Does what must not wait for a call: seals files, ends an old or a removed one, and
         deletes what is too old."""
         tape, most = self._tape, self._options.most_seconds_in_segment
         is_old = most is not None and time.monotonic() - self._began >= most
-        with contextlib.suppress(OSError):
-            self._closed.seal()
+        self._closed.seal()
         if tape is not None and not tape.is_there():
             self._lose(tape)
         elif tape is not None and is_old and tape.calls:
@@ -252,11 +249,7 @@ class Segments:
         Raises:
             OSError: it cannot be written. The file stays readable without it.
         """
-        refused = None
-        try:
-            self._closed.seal()
-        except OSError as error:
-            refused = error
+        refused = self._closed.seal()
         tape = self._tape
         if tape is None and self._manifest is not None:
             # It says what became of the calls since the last file.
@@ -305,8 +298,7 @@ class Segments:
             raise
         self._tape = tape
         self._began = time.monotonic()
-        with contextlib.suppress(OSError):
-            self._closed.seal()
+        self._closed.seal()
         return tape
 
     def _accounts(self, tape: TapeFile) -> tuple[Coverage, tuple[Dump, ...]]:
@@ -454,12 +446,9 @@ class ClosedSegments:
         self._nbytes += tape.size
         self.unsealed.append(closed)
 
-    def seal(self) -> None:
-        """Writes the ends that the disk did not take so far.
-
-        Raises:
-            OSError: it still does not. The files stay readable without them.
-        """
+    def seal(self) -> OSError | None:
+        """Writes the ends that the disk did not take so far. If it still does not take them, why:
+        the files stay readable without them, and it is tried again with the next file."""
         while self.unsealed:
             closed = self.unsealed[0]
             tape, before = closed.tape, closed.tape.size
@@ -467,7 +456,7 @@ class ClosedSegments:
                 self._finish(tape, closed.coverage, closed.dumps)
             except Exception as error:
                 if isinstance(error, OSError) and len(self.unsealed) < MAX_UNSEALED_FILES:
-                    raise
+                    return error
                 self._notices.complain("a file of the recording stays without its end", error)
             else:
                 says = f"sealed {tape.path}: the next calls go to another file"
@@ -475,6 +464,7 @@ class ClosedSegments:
             self._nbytes += tape.size - before
             self.unsealed.pop(0)
             tape.close()
+        return None
 
     def forget_moved(self) -> None:
         """Forgets sealed files that somebody moved away: they use no space here any more, and their
