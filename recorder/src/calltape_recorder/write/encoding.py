@@ -343,24 +343,17 @@ def _tree(
             for value in scalars
         ]  # fmt: skip
     if leaves.ranged:
-        ranges = [
-            _range(leaf, pieces[leaf], look.facts[leaf].dtype, is_kept=leaf in leaves.stored)
-            for leaf in leaves.ranged
-        ]
-        tree["ranges"] = [found for found in ranges if found is not None]
+        ranges: list[dict[str, int]] = []
+        for leaf in leaves.ranged:
+            piece, dtype = pieces[leaf], look.facts[leaf].dtype
+            if type(piece) is Grown and piece.size > MAX_RANGE_BYTES:
+                continue
+            data = data_of(piece)
+            found = range_of(data, dtype) if len(data) <= MAX_RANGE_BYTES else None
+            if found is not None and (leaf in leaves.stored or not _tells(found, data, dtype)):
+                ranges.append({"leaf": leaf, "min": found[0], "max": found[1]})
+        tree["ranges"] = ranges
     return tree
-
-
-def _range(leaf: int, piece: Any, dtype: torch.dtype, *, is_kept: bool) -> dict[str, int] | None:
-    if type(piece) is Grown and piece.size > MAX_RANGE_BYTES:
-        return None
-    data = data_of(piece)
-    if len(data) > MAX_RANGE_BYTES:
-        return None
-    found = range_of(data, dtype)
-    if found is None or (not is_kept and _tells(found, data, dtype)):
-        return None
-    return {"leaf": leaf, "min": found[0], "max": found[1]}
 
 
 def _tells(found: tuple[int, int], data: Any, dtype: torch.dtype) -> bool:
