@@ -56,8 +56,9 @@ class _Wishes(_Record):
     dump: _Dump | int | str | None = None
 
     @property
-    def dump_id(self) -> int | str | None:
-        return self.dump.id if isinstance(self.dump, _Dump) else self.dump
+    def wanted_dump(self) -> _Dump | None:
+        given = self.dump
+        return given if given is None or isinstance(given, _Dump) else _Dump(id=given)
 
 
 _FileState = tuple[int, int, int]  # mtime in nanoseconds, size, inode
@@ -152,10 +153,10 @@ class ControlFile:
         return wishes
 
     def _apply(self, wishes: _Wishes, recorder: Controlled) -> None:
-        given = wishes.model_fields_set
+        dump = wishes.wanted_dump
         if self._fresh:
             self._fresh = False
-            self._seal, self._dump = wishes.seal, wishes.dump_id
+            self._seal, self._dump = wishes.seal, None if dump is None else dump.id
         # A state that the file set and no longer asks for is taken back. A state that it never set
         # is left alone.
         paused = wishes.paused
@@ -165,13 +166,13 @@ class ControlFile:
             self._do(recorder.pause if paused else recorder.resume)
             # This comes after the action, so that a fork in between does the action again.
             self._paused = paused
-        if ("rate" in given or self._rate is not None) and (wishes.rate,) != self._rate:
+        has_rate = "rate" in wishes.model_fields_set or self._rate is not None
+        if has_rate and (wishes.rate,) != self._rate:
             self._do(recorder.set_rate, wishes.rate)
             self._rate = (wishes.rate,)
-        if wishes.dump_id is not None and wishes.dump_id != self._dump:
-            self._dump = wishes.dump_id
-            reason = wishes.dump.reason if isinstance(wishes.dump, _Dump) else "control file"
-            self._do(recorder.dump, reason)
+        if dump is not None and dump.id != self._dump:
+            self._dump = dump.id
+            self._do(recorder.dump, dump.reason)
         if wishes.seal is not None and wishes.seal != self._seal:
             self._seal = wishes.seal
             self._do(recorder.seal)
