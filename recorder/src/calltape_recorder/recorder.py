@@ -10,7 +10,7 @@ import os
 import re
 import time
 from dataclasses import replace
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any
 
 from typing_extensions import Self, Unpack
@@ -403,12 +403,7 @@ class Recorder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._close(error)
 
     def __repr__(self) -> str:
