@@ -115,8 +115,8 @@ INTERRUPTED: list[dict[str, Any]] = [
 def test_a_time_limit_reaches_the_host(name: str, via: Any, tmp_path: Path) -> None:
     """Such as Celery's SoftTimeLimitExceeded, which is an Exception."""
 
-    if via == "method":  # without hooks, these are told of a call
-        name = {"_run_before": "begun", "_run_after": "tell"}.get(name, name)
+    if via == "method" and name in ("_run_before", "_run_after"):
+        name = "tell"  # without hooks, this tells of the begin and the end of a call
 
     def reaches_it() -> bool:
         model, sizes = Identity(), itertools.count(4)

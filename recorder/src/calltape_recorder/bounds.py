@@ -20,8 +20,6 @@ MAX_PATTERNS = 1000
 """Patterns of ``values``: each leaf of a new structure is compared with all of them."""
 MAX_PATTERN_CHARACTERS = 1000
 """One of these patterns: the manifest has it."""
-MAX_KEEP_CHARACTERS = 4096
-"""A policy as text, in the manifest."""
 LEAST_DISK_BYTES = 128 * 1024
 """``max_disk_bytes``. A smaller bound has no room for a call: 64 KiB stay free for the end of its
 file."""
@@ -30,11 +28,8 @@ OLDEST_SHARE = 8
 OWNER_ONLY = 0o600
 """The least permissions of a file, and those that it has unless an option says otherwise: a tape
 has what users sent. Whoever may read the files of a new directory may search it too."""
-
-# The text of options.
-
-MAX_POLICY_CHARACTERS = 2000
-"""A policy: Python's parser is given it."""
+MAX_POLICY_CHARACTERS = 4096
+"""A policy as text: the manifest has it, and Python's parser is given it."""
 MAX_POLICY_DEPTH = 50
 """Policies in each other: they are read, and asked, recursively."""
 
@@ -60,16 +55,13 @@ MAX_UNHELD_ERROR_CHARACTERS = 500
 """A message that found no room in the queue."""
 MAX_CLASSES = 10_000
 """Classes that are known by now: each is kept alive, and a host may make new ones forever."""
-MAX_SEARCHED_OBJECTS = 1000
-"""Objects that are looked at to find whether a method leads to another one."""
+MAX_SEARCHED = 2000
+"""Objects, functions or classes of layers that are looked at to find whether a method leads to
+another one, or which variables a model reads: ``attach`` waits for it."""
 MAX_OUTSIDE = 8
 """Variables of modules that a tape says a model reads: more, nobody looks at."""
 MAX_OUTSIDE_CHARACTERS = 200
 """The name of one of these."""
-MAX_SEARCHED_FUNCTIONS = 2000
-"""Functions that are read to find these variables: ``attach`` waits for it."""
-MAX_SEARCHED_CLASSES = 500
-"""Classes of layers whose methods are read for it."""
 MAX_RANGE_BYTES = 1024 * 1024
 """A leaf of integers that has a range on the tape: the writer reads each element for it."""
 
@@ -164,24 +156,18 @@ MAX_INSTANCES = 32
 
 # What is said, and read from outside.
 
-MAX_KEPT_LINES = 100
-"""Lines for the log that a greenlet is to say."""
 MAX_NEWS = 100
-"""News that wait to be said."""
+"""News that wait to be said, and lines for the log that a greenlet is to say."""
 AGAIN_SECONDS = 60.0
 """The same news are not said again before this."""
 MAX_TROUBLES = 1000
 """Troubles that are said once each: they are remembered for it."""
 MAX_TROUBLE_CHARACTERS = 500
-"""The text of one."""
+"""The text of one: it may quote a file."""
 MAX_NAMED_PATTERNS = 10
 """Patterns of ``values`` that one warning names."""
 MAX_CONTROL_BYTES = 64 * 1024
 """A control file: it is read once a second."""
-MAX_CONTROL_TROUBLES = 50
-"""Troubles with control files that are said once each."""
-MAX_CONTROL_TROUBLE_CHARACTERS = 300
-"""The text of one: it quotes the file."""
 
 # What is remembered of earlier calls, within bounds of number and of memory. A host may make calls
 # of thousands of tensors whose structure never comes again: what is remembered of each then takes a

@@ -14,7 +14,6 @@ nothing changes. A file is refused if anybody but this user or root may write or
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import stat
 from collections.abc import Callable
@@ -23,12 +22,8 @@ from typing import Annotated, Any, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from calltape_recorder.bounds import (
-    MAX_CONTROL_BYTES,
-    MAX_CONTROL_TROUBLE_CHARACTERS,
-    MAX_CONTROL_TROUBLES,
-)
-from calltape_recorder.write.notices import say
+from calltape_recorder.bounds import MAX_CONTROL_BYTES, MAX_TROUBLE_CHARACTERS
+from calltape_recorder.write.notices import Notices
 
 
 class Controlled(Protocol):
@@ -43,10 +38,6 @@ class Controlled(Protocol):
     def seal(self) -> Any: ...
 
     def dump(self, reason: str) -> Any: ...
-
-
-class _Refused(Exception):  # noqa: N818 - a decision, not an error
-    """Another user may have written the file."""
 
 
 class _Record(BaseModel):
@@ -65,8 +56,9 @@ class _Wishes(_Record):
     dump: _Dump | int | str | None = None
 
     @property
-    def dump_id(self) -> int | str | None:
-        return self.dump.id if isinstance(self.dump, _Dump) else self.dump
+    def wanted_dump(self) -> _Dump | None:
+        given = self.dump
+        return given if given is None or isinstance(given, _Dump) else _Dump(id=given)
 
 
 _FileState = tuple[int, int, int]  # mtime in nanoseconds, size, inode
@@ -88,7 +80,7 @@ class ControlFile:
         self.path = os.fspath(path)
         self._seen: _FileState | None = None  # the file as it was last read
         self._bad: _FileState | None = None  # the file as it was when it could not be read once
-        self._said: set[str] = set()
+        self._warn = Notices(withholds=False).warn  # says each text once
         self.trouble: str | None = None
         self._fresh = True  # nothing was read yet, so the first values are not a change
         self._paused: bool | None = None
@@ -108,7 +100,7 @@ class ControlFile:
                 if wishes is not None:
                     self._apply(wishes, recorder)
         except Exception as error:
-            self._say(f"the control file {self.path} was not followed: {error!r:.300}")
+            self._warn(f"the control file {self.path} was not followed: {error!r:.300}")
 
     def renewed(self) -> ControlFile:
         """A new one for a fork, before its first call: the fork may have come in the middle of a
@@ -125,47 +117,46 @@ class ControlFile:
             if seen is None:
                 self.trouble = None
                 if self._seen is not None:
-                    self._say(f"the control file {self.path} is gone: all stays as it is")
+                    self._warn(f"the control file {self.path} is gone: all stays as it is")
                 self._seen = None
                 return None
             if seen == self._seen:
                 return None
-            text = _load(self.path)
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)
+            with open(descriptor, "rb") as file:
+                refused = foreign_hand(self.path, os.fstat(descriptor))
+                if refused is not None:
+                    # Every poll looks at it again, because its permissions may change while its
+                    # text does not.
+                    self.trouble = f"refused: {refused}"
+                    self._warn(f"the control file {self.path} is refused: {refused}")
+                    return None
+                text = file.read(MAX_CONTROL_BYTES)
             if _state_of(self.path) != seen:
                 return None  # somebody is writing it; the next poll reads it
             wishes = _Wishes.model_validate_json(text)
-        except _Refused as refused:
-            # Every poll looks at it again, because its permissions may change while its text does
-            # not.
-            self.trouble = f"refused: {refused}"
-            self._say(f"the control file {self.path} is refused: {refused}")
-            return None
         except (OSError, ValueError) as error:
-            self._doubt(error)
+            # It is said if this is so twice in a row: the first time somebody may be writing it.
+            now: _FileState | None = None
+            with contextlib.suppress(OSError, ValueError):
+                now = _state_of(self.path)
+            if now is None or now == self._bad:
+                self.trouble = _one_line(error)
+                self._warn(f"the control file {self.path} is not followed: {self.trouble}")
+                self._seen = now
+            self._bad = now or (0, 0, 0)
             return None
         self._seen, self._bad, self.trouble = seen, None, None
         unknown = ", ".join(map(repr, list(wishes.model_extra or ())[:5]))
         if unknown:
-            self._say(f"the control file {self.path} has unknown keys: {unknown[:300]}")
+            self._warn(f"the control file {self.path} has unknown keys: {unknown[:300]}")
         return wishes
 
-    def _doubt(self, error: Exception) -> None:
-        """Says that the file cannot be read, if this is so twice in a row: the first time somebody
-        may be writing it."""
-        seen: _FileState | None = None
-        with contextlib.suppress(OSError, ValueError):
-            seen = _state_of(self.path)
-        if seen is None or seen == self._bad:
-            self.trouble = _one_line(error)
-            self._say(f"the control file {self.path} is not followed: {_one_line(error)}")
-            self._seen = seen
-        self._bad = seen or (0, 0, 0)
-
     def _apply(self, wishes: _Wishes, recorder: Controlled) -> None:
-        given = wishes.model_fields_set
+        dump = wishes.wanted_dump
         if self._fresh:
             self._fresh = False
-            self._seal, self._dump = wishes.seal, wishes.dump_id
+            self._seal, self._dump = wishes.seal, None if dump is None else dump.id
         # A state that the file set and no longer asks for is taken back. A state that it never set
         # is left alone.
         paused = wishes.paused
@@ -175,13 +166,13 @@ class ControlFile:
             self._do(recorder.pause if paused else recorder.resume)
             # This comes after the action, so that a fork in between does the action again.
             self._paused = paused
-        if ("rate" in given or self._rate is not None) and (wishes.rate,) != self._rate:
+        has_rate = "rate" in wishes.model_fields_set or self._rate is not None
+        if has_rate and (wishes.rate,) != self._rate:
             self._do(recorder.set_rate, wishes.rate)
             self._rate = (wishes.rate,)
-        if wishes.dump_id is not None and wishes.dump_id != self._dump:
-            self._dump = wishes.dump_id
-            reason = wishes.dump.reason if isinstance(wishes.dump, _Dump) else "control file"
-            self._do(recorder.dump, reason)
+        if dump is not None and dump.id != self._dump:
+            self._dump = dump.id
+            self._do(recorder.dump, dump.reason)
         if wishes.seal is not None and wishes.seal != self._seal:
             self._seal = wishes.seal
             self._do(recorder.seal)
@@ -192,13 +183,7 @@ class ControlFile:
             action(*args)
         except Exception as error:
             name = getattr(action, "__name__", "action")
-            self._say(f"{name} from the control file {self.path}: {_one_line(error)}")
-
-    def _say(self, text: str) -> None:
-        """Logs each text once."""
-        if text not in self._said and len(self._said) < MAX_CONTROL_TROUBLES:
-            self._said.add(text)
-            say(logging.WARNING, text)
+            self._warn(f"{name} from the control file {self.path}: {_one_line(error)}")
 
 
 def _state_of(path: str) -> _FileState | None:
@@ -219,22 +204,13 @@ def _state_of(path: str) -> _FileState | None:
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
-def _load(path: str) -> bytes:
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(descriptor, "rb") as file:
-        reason = foreign_hand(path, os.fstat(descriptor))
-        if reason is not None:
-            raise _Refused(reason)
-        return file.read(MAX_CONTROL_BYTES)
-
-
 def _one_line(error: Exception) -> str:
     text = str(error)
     if isinstance(error, ValidationError):
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"]))
         text = f"{where}: {first['msg']}" if where else first["msg"]
-    return " ".join(text.split())[:MAX_CONTROL_TROUBLE_CHARACTERS]
+    return " ".join(text.split())[:MAX_TROUBLE_CHARACTERS]
 
 
 # Whose files the recorder trusts. The umask does not count: it is a setting of the machine, not a

@@ -11,7 +11,7 @@ import difflib
 import inspect
 import itertools
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, cast
 
 from pydantic import (
@@ -30,7 +30,6 @@ from typing_extensions import Self, TypedDict
 from calltape_recorder.bounds import (
     LEAST_DISK_BYTES,
     MAX_COUNT,
-    MAX_KEEP_CHARACTERS,
     MAX_PATTERN_CHARACTERS,
     MAX_PATTERNS,
     MAX_POLICY_CHARACTERS,
@@ -94,10 +93,6 @@ def _read_flight_recorder(value: str | bool | Mapping[str, Any]) -> FlightRecord
     if not value.keys() <= {"calls", "bytes"}:
         raise ValueError
     return FlightRecorder(**{name: int(_size(given)) for name, given in value.items()})
-
-
-def _read_share(text: str) -> float:
-    return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
 
 
 _POLICIES: dict[str, type[Keep]] = {
@@ -262,7 +257,11 @@ class Options(BaseModel):
 
     max_share: float | None = _option(
         None,
-        _Spelling(f"{_TIME.advice}, and at most 1", "a share, such as 1%", _read_share),
+        _Spelling(
+            f"{_TIME.advice}, and at most 1",
+            "a share, such as 1%",
+            lambda text: float(text.removesuffix("%")) / (100 if text.endswith("%") else 1),
+        ),
         gt=0,
         le=1,
     )
@@ -418,12 +417,13 @@ class Options(BaseModel):
         """The options as the manifest notes them."""
         shared = Policy.model_fields.keys() & type(self).model_fields.keys()
         flight, patterns = self.flight_recorder, self.patterns
+        keep = None if isinstance(self.keep, Every) else str(self.keep)
         is_plain = len(patterns) == 1 and patterns[0][0] == "*"
         return Policy(**{
             **{name: getattr(self, name) for name in shared},
             "values": "all" if any(kept == "all" for _, kept in patterns) else "none",
             "leaf_values": () if is_plain else patterns,
-            "keep": None if isinstance(self.keep, Every) else str(self.keep)[:MAX_KEEP_CHARACTERS],
+            "keep": keep and keep[:MAX_POLICY_CHARACTERS],
             "flight_recorder": flight and FlightPolicy(calls=flight.calls, bytes=flight.bytes),
             "segment_bytes": self.most_in_segment,
             "when_full": self.when_full if self.max_disk_bytes is not None else None,
@@ -506,20 +506,16 @@ def parse_options(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def help_of() -> dict[str, str]:
     """By option that has a text: what it does, in a sentence, and how the text looks."""
-    found: dict[str, str] = {}
-    for name, doc in _docs():
-        spelling = _SPELLINGS[name]
-        if spelling.text:
-            sentence = doc.partition(". ")[0].removesuffix(".").replace("`", "")
-            found[name] = f"{sentence[:1].lower()}{sentence[1:]}: {spelling.text}"
-    return found
-
-
-def _docs() -> Iterator[tuple[str, str]]:
-    """The options, and what the source says below each. (With ``use_attribute_docstrings``, every
-    import of the recorder would read the source, for 20 ms.)"""
+    # With use_attribute_docstrings, every import of the recorder would read the source, for 20 ms.
     [body] = ast.parse(inspect.getsource(Options)).body
     assert isinstance(body, ast.ClassDef)
+    found: dict[str, str] = {}
     for field, doc in itertools.pairwise(body.body):
         if isinstance(field, ast.AnnAssign) and isinstance(doc, ast.Expr):
-            yield ast.unparse(field.target), " ".join(ast.literal_eval(doc.value).split())
+            name = ast.unparse(field.target)
+            text = _SPELLINGS[name].text
+            if text:
+                says = " ".join(ast.literal_eval(doc.value).split())
+                sentence = says.partition(". ")[0].removesuffix(".").replace("`", "")
+                found[name] = f"{sentence[:1].lower()}{sentence[1:]}: {text}"
+    return found

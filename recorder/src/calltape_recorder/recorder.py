@@ -10,7 +10,7 @@ import os
 import re
 import time
 from dataclasses import replace
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any
 
 from typing_extensions import Self, Unpack
@@ -308,11 +308,11 @@ class Recorder:
         if trouble is not None and self._attachment is attachment:
             pipeline.notices.warn(trouble)
 
-    def _hand_over_ended(self) -> None:
+    def _hand_over_ended(self, error: BaseException | None = None) -> None:
         """Hands over calls that ended unnoticed, as far as this thread can know."""
         attachment = self._attachment
         if attachment is not None:
-            attachment.hand_over_ended(None)
+            attachment.hand_over_ended(error)
 
     def _each_second(self) -> None:
         """Is called about once a second by the writer's thread, and once before that starts."""
@@ -367,8 +367,7 @@ class Recorder:
                 self._is_closing = False
 
     def _finish(self, error: BaseException | None) -> None:
-        if self._attachment is not None:
-            self._attachment.hand_over_ended(error)
+        self._hand_over_ended(error)
         self.detach()
         self._handler.close()
         pipeline = self._handler.pipeline
@@ -404,12 +403,7 @@ class Recorder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._close(error)
 
     def __repr__(self) -> str:
@@ -441,32 +435,24 @@ def record(
             options["method"] = method
     chosen = check_options(options)
     check_target(model, chosen.method, chosen.via, text)
-    recorder = _new(text, _name_of(model, chosen.method), options)
+    # The tape is called after the function of a module, or after the class of the model.
+    is_function = isinstance(model, ModuleType)
+    name = chosen.method if is_function else name_of(type(original_of(model)))
+    tried = text
+    while True:
+        free = _file_in(text, name)
+        try:
+            recorder = Recorder(free, **options)
+            break
+        except TapeError as error:  # another thread took the name, and the next one is another
+            if error.kind != "exists" or free == tried:
+                raise
+            tried = free
     try:
         return recorder.attach(model, running=running)
     except BaseException:
         recorder.discard()
         raise
-
-
-def _new(path: str, name: str, options: Keywords) -> Recorder:
-    """A recorder at this path, or at a free one in this directory."""
-    tried = path
-    while True:
-        free = _file_in(path, name)
-        try:
-            return Recorder(free, **options)
-        except TapeError as error:  # another thread took the name, and the next one is another
-            if error.kind != "exists" or free == tried:
-                raise
-            tried = free
-
-
-def _name_of(model: Any, method: str) -> str:
-    """What the tape of a model is called: after its class, or after the function of a module."""
-    if isinstance(model, ModuleType):
-        return method
-    return name_of(type(original_of(model)))
 
 
 def _file_in(path: str, name: str) -> str:

@@ -180,7 +180,8 @@ def test_a_table_stays_small() -> None:
     for leaves in range(60, 90):
         one = structure(leaves)
         for n in range(40):
-            counter.count(one, (torch.float32, torch.Size([n, n, n, n])) * leaves)
+            shapes = (torch.Size([n, n, n, n]),) * leaves
+            counter.count(one, (torch.float32,) * leaves + shapes)
         counter.fold(always=True)
     found = counter.drain()
     assert found.totals().seen == 30 * 40

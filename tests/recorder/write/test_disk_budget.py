@@ -137,7 +137,6 @@ def test_the_floor_deletes_what_helps_and_nothing_where_nothing_helps(
 ) -> None:
     taken = [0]
     monkeypatch.setattr(os, "statvfs", lambda _: Space(tmp_path, taken[0]))
-    monkeypatch.setattr(segments, "_FREE_LOOK_BYTES", 0)
     model = Identity()
     floor = 10**6
     with record(

@@ -15,7 +15,7 @@ from calltape_analyzer import open_tape
 from calltape_recorder import Recorder, TapeError, record
 from calltape_recorder.bounds import LEAST_DISK_BYTES
 from calltape_recorder.keep.ledger import Stats
-from calltape_recorder.write import disk_file, segments, writer
+from calltape_recorder.write import disk_file, writer
 from tests.recorder.models import Add, Identity
 from tests.recorder.reading import read
 
@@ -171,7 +171,6 @@ def test_the_floor_of_free_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             return free[0]
 
     monkeypatch.setattr(os, "statvfs", lambda _: Space())
-    monkeypatch.setattr(segments, "_FREE_LOOK_BYTES", 0)
     model = Identity()
     with record(model, tmp_path / "a.tape", min_free_bytes=10**8, outputs=False) as recorder:
         call(recorder, model, 3)

@@ -109,13 +109,19 @@ _KEY_TYPES = frozenset(map(id, (str, int, float, bool, bytes, type(None))))
 def why_unfit(keys: Sequence[Any]) -> str | None:
     """Why a tape cannot hold a dict with these keys, as a placeholder says it; None if it can."""
     for key in keys:
-        if (type(key) is not str or len(key) > MAX_KEY_CHARACTERS) and not _key_fits(key):
-            if type(key) is str or type(key) is bytes:
-                what = "characters" if type(key) is str else "bytes"
+        kind = type(key)
+        if kind is str and len(key) <= MAX_KEY_CHARACTERS:
+            continue
+        parts = key if kind is tuple else (key.name if kind is ModuleKey else key,)
+        if len(parts) > MAX_KEY_PARTS or not all(
+            id(type(part)) in _KEY_TYPES and fits_as_key(part) for part in parts
+        ):
+            if kind is str or kind is bytes:
+                what = "characters" if kind is str else "bytes"
                 return f"a key of {len(key)} {what} (at most {MAX_KEY_CHARACTERS})"
-            if type(key) is int:
+            if kind is int:
                 return f"a key of {key.bit_length()} bits (at most 64)"
-            return f"a key of type {name_of(type(key))}"[:MAX_NAME_CHARACTERS]
+            return f"a key of type {name_of(kind)}"[:MAX_NAME_CHARACTERS]
     return None if are_distinct(keys) else f"more than {MAX_ALIKE} keys of one hash"
 
 
@@ -125,18 +131,6 @@ def names_fit(names: tuple[Any, ...]) -> bool:
         if type(name) is not str or len(name) > MAX_NAME_CHARACTERS:
             return False
     return True
-
-
-def _key_fits(key: Any) -> bool:
-    if type(key) is ModuleKey:
-        return fits_as_key(key.name)
-    if type(key) is tuple:
-        return len(key) <= MAX_KEY_PARTS and all(map(_part_fits, key))
-    return _part_fits(key)
-
-
-def _part_fits(part: Any) -> bool:
-    return id(type(part)) in _KEY_TYPES and fits_as_key(part)
 
 
 def key_token(key: Any) -> Any:
@@ -232,8 +226,8 @@ class DataKeys:
     """Learns from the structures of calls which keys are data. It keeps hashes of keys only."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, KeySets] = {}
-        self._lasting: dict[str, frozenset[Any]] = {}
+        # Per path what was seen; once the keys that last are known, these only.
+        self._places: dict[str, KeySets | frozenset[Any]] = {}
 
     def core_of(
         self, tokens: tuple[Any, ...], dicts: Sequence[PlacedDict], end: End
@@ -272,16 +266,14 @@ class DataKeys:
         return Core(hash(tuple(left.values())), tuple(sorted(leaves)), tuple(sorted(scalars)))
 
     def _lasting_at(self, path: str, hashes: tuple[int, ...]) -> frozenset[Any] | None:
-        known = self._lasting.get(path)
-        if known is not None:
-            return known
-        seen = self._seen.get(path)
-        if seen is None:
-            if len(self._seen) >= MAX_DATA_KEY_PLACES:
+        known = self._places.get(path)
+        if known is None:
+            if len(self._places) >= MAX_DATA_KEY_PLACES:
                 return None
-            seen = self._seen[path] = KeySets()
-        lasting = seen.lasting() if seen.add(hashes) else None
+            known = self._places[path] = KeySets()
+        if isinstance(known, frozenset):
+            return known
+        lasting = known.lasting() if known.add(hashes) else None
         if lasting is not None:
-            self._lasting[path] = lasting
-            self._seen[path] = KeySets()  # forgets what is not asked for any more
+            self._places[path] = lasting
         return lasting

@@ -22,8 +22,9 @@ _PART_BYTES = 64
 Wanted = bool | tuple[bool, ...]
 """Whether the bytes of leaves are kept: one answer for all leaves, or one answer per leaf."""
 
-Fate = Literal["value", "length", "nothing"]
-"""What the tape has of a scalar."""
+Fate = Literal["value", "uncounted", "length", "nothing"]
+"""What the tape has of a scalar; of an ``uncounted`` one its value, which the counts must not
+have."""
 
 
 @dataclass(eq=False, slots=True)
@@ -36,9 +37,8 @@ class Structure:
         keys: for each leaf, its readable path, which names its bytes in the blob.
         classes: the classes met in it, by ``module:qualname``.
         wanted: whether the bytes of its leaves are kept, see :data:`Wanted`.
-        withheld: what becomes of each scalar; None if all of them are on the tape unchanged.
-        told: for each scalar on the tape, whether the counts may have its values; None if
-            they may have the values of all.
+        fates: what becomes of each scalar; None if all of them are on the tape unchanged, and
+            counted.
         core: what is left of it without the entries of dicts whose keys are data; None if there
             are none.
         check: compares leaves with the latest ones by all but their sizes; None if nobody has made
@@ -49,8 +49,7 @@ class Structure:
     keys: tuple[str, ...]
     classes: dict[str, type]
     wanted: Wanted = True
-    withheld: tuple[Fate, ...] | None = None
-    told: tuple[bool, ...] | None = None
+    fates: tuple[Fate, ...] | None = None
     core: Core | None = None
     check: Callable[..., bool] | None = None
 
@@ -61,18 +60,27 @@ class Structure:
 
     def kept(self, scalars: list[Any]) -> list[Any]:
         """What the tape gets of the scalars of a call."""
-        if self.withheld is None:
+        if self.fates is None:
             return scalars
-        pairs = zip(scalars, self.withheld, strict=True)
+        pairs = zip(scalars, self.fates, strict=True)
         return [len(v) if fate == "length" else v for v, fate in pairs if fate != "nothing"]
 
     def numbers(self, kept: list[Any]) -> list[Any]:
         """What :meth:`kept` gave, with None for each length: the call did not pass that number."""
-        if self.withheld is None:
+        if self.fates is None:
             return kept
-        fates = [fate for fate in self.withheld if fate != "nothing"]
+        fates = [fate for fate in self.fates if fate != "nothing"]
         pairs = zip(kept, fates, strict=True)
-        return [value if fate == "value" else None for value, fate in pairs]
+        return [None if fate == "length" else value for value, fate in pairs]
+
+    def counted(self, row: tuple[Any, ...]) -> tuple[Any, ...]:
+        """A row that ends with these numbers, with None for each that the counts must not have."""
+        if self.fates is None:
+            return row
+        fates = [fate for fate in self.fates if fate != "nothing"]
+        first = len(row) - len(fates)
+        pairs = zip(row[first:], fates, strict=True)
+        return *row[:first], *[value if fate == "value" else None for value, fate in pairs]
 
 
 class Structures:
@@ -91,9 +99,7 @@ class Structures:
             MAX_STRUCTURES, lambda tokens, _: len(tokens)
         )
         self._on_new = on_new
-        self._withholding = withholding
-        if withholding is not None and not withholding.withholds:
-            self._withholding = None
+        self._withholding = withholding if withholding and withholding.withholds else None
         self._data_keys = DataKeys()
         self._lock = RLock()  # guards _known and _data_keys
 
@@ -168,7 +174,6 @@ class _Builder:
         self._wanted: list[bool] = []
         self._taken: set[str] = set()
         self._fates: list[Fate] = []
-        self._told: list[bool] = []
         self._scalars = 0
         self._classes: dict[str, type] = {}
         self.dicts: list[PlacedDict] = []
@@ -189,10 +194,9 @@ class _Builder:
         wanted: Wanted = tuple(self._wanted)
         if len(set(self._wanted)) <= 1:
             wanted = all(self._wanted)
-        withheld = None if set(self._fates) <= {"value"} else tuple(self._fates)
-        told = None if all(self._told) else tuple(self._told)
+        fates = None if set(self._fates) <= {"value"} else tuple(self._fates)
         encoded, keys = encode_structure(document), tuple(self._keys)
-        return Structure(encoded, keys, self._classes, wanted, withheld, told)
+        return Structure(encoded, keys, self._classes, wanted, fates)
 
     def _degree(self, at: _At) -> Degree:
         return "nothing" if self._withholding is None else self._withholding.degree(at.real)
@@ -202,22 +206,47 @@ class _Builder:
             self._withholding.meet(at.real)
         self._place += 1
         token = self._tokens[self._place]
-        if type(token) is str:
-            return self._plain(token, at)
-        kind = token[0]
-        build = _builders.get(kind)
-        if build is not None:
-            return build(self, token, at)
-        return self._sequence(token, at)
-
-    def _plain(self, token: str, at: _At) -> dict[str, Any]:
-        if token == "tensor":
-            return {"kind": "tensor", "leaf": self._leaf(at)}
-        if token in ("true", "false"):
-            return {"kind": "bool", "value": token == "true"}
-        if token in ("none", "ellipsis"):
-            return {"kind": token}
-        return self._scalar(token, None, at)
+        match token:
+            case "tensor":
+                return {"kind": "tensor", "leaf": self._leaf(at)}
+            case "true" | "false":
+                return {"kind": "bool", "value": token == "true"}
+            case "none" | "ellipsis":
+                return {"kind": token}
+            case str():
+                return self._scalar(token, None, at)
+            case ("scalar", kind, cls):
+                return self._scalar(kind, cls, at)
+            case ("tensor", leaf):
+                return {"kind": "tensor", "leaf": self._leaf_again(leaf, at)}
+            case ("ndarray", leaf):
+                is_new = leaf >= len(self._keys)
+                leaf = self._leaf(at) if is_new else self._leaf_again(leaf, at)
+                return {"kind": "ndarray", "leaf": leaf}
+            case ("dtype" | "device" | "layout" | "memory_format" as kind, value):
+                return {"kind": kind, "name": str(value).removeprefix("torch.")}
+            case ("enum", cls, name, _, value):
+                return self._enum(cls, name, value, at)
+            case ("class", cls):
+                return {"kind": "class", "type": self._type(cls)}
+            case ("opaque", cls, reason):
+                return {"kind": "opaque", "type": self._type(cls), "reason": reason}
+            case ("beside", names):
+                shown = self._shown(names, at)
+                return {**self._node(at), "beside": [pack_text(name) for name in shown]}
+            case ("dict", _, _):
+                return self._dict(token, at)
+            case ("namedtuple" | "dataclass" | "object" as kind, names, cls):
+                return self._fields(kind, names, cls, at)
+            case ("nested", names):
+                return self._fields("object", names, None, at)
+            case ("custom", count, cls):
+                inside, name = self._in_list(at), self._type(cls)
+                context = self._node(at.below("context"))
+                children = [self._node(inside.below(index)) for index in range(count)]
+                return {"kind": "custom", "type": name, "context": context, "children": children}
+        kind, count, cls = token
+        return self._sequence(kind, count, cls, at)
 
     def _leaf(self, at: _At) -> int:
         path = at.path
@@ -241,11 +270,19 @@ class _Builder:
     def _scalar(self, kind: str, cls: type | None, at: _At) -> dict[str, Any]:
         degree = self._degree(at)
         is_text = kind in ("str", "bytes")
-        fate = self._fate(degree, at, is_text=is_text)
+        fate: Fate = "uncounted"
+        if degree == "nothing":
+            fate = "value"
+        elif is_text:
+            fate = "length"
+        elif not at.is_state and (at.many or degree == "numbers"):
+            fate = "nothing"
         self._fates.append(fate)
+        place = self._scalars
+        self._scalars += fate != "nothing"
         name = None if cls is None else self._type(cls)
-        if fate == "value":
-            node: dict[str, Any] = {"kind": kind, "scalar": self._number(degree == "nothing")}
+        if fate in ("value", "uncounted"):
+            node: dict[str, Any] = {"kind": kind, "scalar": place}
             return node if name is None else {**node, "type": name}
         node = {
             "kind": "opaque",
@@ -253,41 +290,14 @@ class _Builder:
             "reason": "policy",
             "of": kind,
         }
-        return {**node, "length": self._number(told=False)} if is_text else node
-
-    def _fate(self, degree: Degree, at: _At, *, is_text: bool) -> Fate:
-        if degree == "nothing" or self._withholding is None or (at.is_state and not is_text):
-            return "value"
-        if is_text:
-            return "length"
-        return "nothing" if at.many or degree == "numbers" else "value"
-
-    def _number(self, told: bool) -> int:
-        self._told.append(told)
-        self._scalars += 1
-        return self._scalars - 1
+        return {**node, "length": place} if is_text else node
 
     def _type(self, cls: type) -> str:
         name = type_name(cls)
         self._classes[name] = cls
         return name
 
-    def _tensor_again(self, token: Any, at: _At) -> dict[str, Any]:
-        return {"kind": "tensor", "leaf": self._leaf_again(token[1], at)}
-
-    def _array(self, token: Any, at: _At) -> dict[str, Any]:
-        is_new = token[1] >= len(self._keys)
-        leaf = self._leaf(at) if is_new else self._leaf_again(token[1], at)
-        return {"kind": "ndarray", "leaf": leaf}
-
-    def _typed_scalar(self, token: Any, at: _At) -> dict[str, Any]:
-        return self._scalar(token[1], token[2], at)
-
-    def _constant(self, token: Any, at: _At) -> dict[str, Any]:
-        return {"kind": token[0], "name": str(token[1]).removeprefix("torch.")}
-
-    def _enum(self, token: Any, at: _At) -> dict[str, Any]:
-        _, cls, name, _, value = token
+    def _enum(self, cls: type, name: str, value: Any, at: _At) -> dict[str, Any]:
         if self._degree(at) != "nothing":
             # The names of members stand in code. A class may also make a member from a number or a
             # text that it is given, and then the name is data. The value of a member is withheld if
@@ -301,18 +311,7 @@ class _Builder:
             node["value"] = pack_text(value) if type(value) is str else value
         return node
 
-    def _class(self, token: Any, at: _At) -> dict[str, Any]:
-        return {"kind": "class", "type": self._type(token[1])}
-
-    def _beside(self, token: Any, at: _At) -> dict[str, Any]:
-        names = self._shown(token[1], at)
-        return {**self._node(at), "beside": [pack_text(name) for name in names]}
-
-    def _opaque(self, token: Any, at: _At) -> dict[str, Any]:
-        return {"kind": "opaque", "type": self._type(token[1]), "reason": token[2]}
-
-    def _sequence(self, token: Any, at: _At) -> dict[str, Any]:
-        kind, count, cls = token
+    def _sequence(self, kind: str, count: int, cls: type | None, at: _At) -> dict[str, Any]:
         inside = self._in_list(at)
         # Arguments that have names are not a list of data, even if there are many.
         named = self._withholding.positional if self._withholding and at.path == "args" else 0
@@ -328,8 +327,9 @@ class _Builder:
         return at if told is None else at._replace(many=True, is_state=at.is_state and not told)
 
     def _dict(self, token: Any, at: _At) -> dict[str, Any]:
-        keys = [_key_of(key) for key in token[1]]
-        modules = [i for i, key in enumerate(token[1]) if type(key) is tuple and key[0] == MODULE]
+        _, tokens, cls = token
+        keys = [_key_of(key) for key in tokens]
+        modules = [i for i, key in enumerate(tokens) if type(key) is tuple and key[0] == MODULE]
         # The names of modules stand in code.
         shown = self._shown(keys, at, [keys[i] for i in modules])
         inside = self._in_list(at)
@@ -343,36 +343,24 @@ class _Builder:
         node = {"kind": "dict", "keys": [_packed(key) for key in shown], "children": children}
         if modules:
             node["modules"] = modules
-        return node if token[2] is None else {**node, "type": self._type(token[2])}
+        return node if cls is None else {**node, "type": self._type(cls)}
 
     def end(self) -> End:
         """Where the builder is: behind so many tokens, leaves and scalars."""
         return End(self._place + 1, len(self._keys), self._scalars)
 
-    def _fields(self, token: Any, at: _At) -> dict[str, Any]:
-        kind, names, cls = token
-        inside = at
-        shown: Sequence[Any] = names
-        if is_cache(cls):
+    def _fields(self, kind: str, names: Sequence[Any], cls: type | None, at: _At) -> dict[str, Any]:
+        inside, shown = at, names
+        if cls is None or is_cache(cls):
+            # The ragged dimension of a nested tensor is a setting, as a cache has some.
             inside = at._replace(is_state=True)
         elif kind != "namedtuple":
             shown = self._shown(names, at, class_attribute(cls, "__dataclass_fields__", ()))
         return {
             "kind": kind,
-            "type": self._type(cls),
+            "type": NESTED_TENSOR if cls is None else self._type(cls),
             "fields": [pack_text(name) for name in shown],
             "children": [self._node(child) for child in self._below(shown, names, inside)],
-        }
-
-    def _nested(self, token: Any, at: _At) -> dict[str, Any]:
-        # The ragged dimension is a setting, as a cache has some: it is never withheld.
-        inside = at._replace(is_state=True)
-        names = token[1]
-        return {
-            "kind": "object",
-            "type": NESTED_TENSOR,
-            "fields": list(names),
-            "children": [self._node(inside.below(name)) for name in names],
         }
 
     def _shown(self, keys: Sequence[Any], at: _At, declared: Container[str] = ()) -> Sequence[Any]:
@@ -393,29 +381,6 @@ class _Builder:
     def _below(self, shown: Sequence[Any], keys: Sequence[Any], at: _At) -> Iterator[_At]:
         for one, key in zip(shown, keys, strict=True):
             yield at.below(_readable(one), None if one is key else _readable(key))
-
-    def _custom(self, token: Any, at: _At) -> dict[str, Any]:
-        _, count, cls = token
-        inside = self._in_list(at)
-        context = self._node(at.below("context"))
-        children = [self._node(inside.below(index)) for index in range(count)]
-        return {"kind": "custom", "type": self._type(cls), "context": context, "children": children}
-
-
-_builders: dict[str, Callable[[_Builder, Any, _At], dict[str, Any]]] = {
-    "tensor": _Builder._tensor_again,
-    "ndarray": _Builder._array,
-    "scalar": _Builder._typed_scalar,
-    **dict.fromkeys(("dtype", "device", "layout", "memory_format"), _Builder._constant),
-    "enum": _Builder._enum,
-    "class": _Builder._class,
-    "beside": _Builder._beside,
-    "opaque": _Builder._opaque,
-    "dict": _Builder._dict,
-    **dict.fromkeys(("namedtuple", "dataclass", "object"), _Builder._fields),
-    "nested": _Builder._nested,
-    "custom": _Builder._custom,
-}
 
 
 def _is_small(part: str) -> bool:

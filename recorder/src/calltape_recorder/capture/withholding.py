@@ -199,10 +199,9 @@ def data_lists(tokens: tuple[Any, ...], named: int) -> dict[int, bool]:
         named: how many positional arguments have names. The others are a list.
     """
     walk = _Walk(tokens)
-    if tokens[0] == "outputs":
-        walk.node()
-    else:  # the context of a call: its arguments follow
-        walk.arguments(named)
+    if tokens[0] != "outputs":  # the context of a call: the positional arguments follow
+        walk.node(named)
+    walk.node()
     return walk.found
 
 
@@ -212,17 +211,10 @@ class _Walk:
         self._at = 1  # after what tells the side
         self.found: dict[int, bool] = {}
 
-    def arguments(self, named: int) -> None:
-        place, count = self._at, self._tokens[self._at][1]
-        self._at += 1
-        for _ in range(min(named, count)):
-            self.node()
-        self._list(place, count - named)
-        self.node()
-
-    def node(self) -> tuple[int, int]:
+    def node(self, named: int = 0) -> tuple[int, int]:
         """Goes over a node and all below it. Returns how many numbers without names it has, and how
-        many elements with names that have numbers."""
+        many elements with names that have numbers. The first ``named`` elements of a list count
+        for nothing, as they have names of their own."""
         place, token = self._at, self._tokens[self._at]
         self._at += 1
         if type(token) is str:
@@ -233,7 +225,9 @@ class _Walk:
         if kind == "scalar":
             return int(token[1] in _NUMBERS), 0
         if kind in _LISTS:
-            return self._list(place, token[1])
+            for _ in range(min(named, token[1])):
+                self.node()
+            return self._list(place, token[1] - named)
         if kind == "custom":
             self.node()  # its context
             return self._list(place, token[1])

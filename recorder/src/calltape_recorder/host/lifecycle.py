@@ -52,9 +52,23 @@ def known() -> list[Any]:
             continue
 
 
+_finalized: set[int] = set()
+
+
 def watch(recorder: Closable) -> None:
     """Seals this recorder's tape at the end of the process."""
-    _finalize_in_child()
+    # A multiprocessing child ends with os._exit, so atexit does not run, but the finalizers of
+    # multiprocessing do.
+    process = sys.modules.get("multiprocessing.process")
+    util = sys.modules.get("multiprocessing.util")
+    if (
+        process is not None
+        and util is not None
+        and process.parent_process() is not None
+        and os.getpid() not in _finalized
+    ):
+        _finalized.add(os.getpid())
+        util.Finalize(None, close_all, exitpriority=100)
     _open.add(recorder)
 
 
@@ -80,21 +94,6 @@ def unwatch(recorder: Closable) -> None:
     """Forgets a recorder that was closed."""
     _open.discard(recorder)
     _made.discard(recorder)
-
-
-_finalized: set[int] = set()
-
-
-def _finalize_in_child() -> None:
-    """Closes the recorders at the end of a multiprocessing child. It ends with os._exit, so atexit
-    does not run, but the finalizers of multiprocessing do."""
-    process = sys.modules.get("multiprocessing.process")
-    util = sys.modules.get("multiprocessing.util")
-    if process is None or util is None or process.parent_process() is None:
-        return
-    if os.getpid() not in _finalized:
-        _finalized.add(os.getpid())
-        util.Finalize(None, close_all, exitpriority=100)
 
 
 def close_all() -> None:

@@ -23,7 +23,6 @@ that do not have the functions below.
 from __future__ import annotations
 
 import abc
-import functools
 import sys
 from collections.abc import Callable
 from types import CodeType
@@ -46,15 +45,11 @@ def _frame_evaluation() -> tuple[Callable[[Any], Any], Callable[[CodeType], None
     frames: Any = getattr(_C._dynamo, "eval_frame", None)
     callback = getattr(frames, "set_eval_frame", None)
     skip: Callable[[CodeType], None] | None = getattr(frames, "skip_code", None)  # until torch 2.6
-    strategy = getattr(frames, "set_code_exec_strategy", None)  # since torch 2.7
+    strategy: Any = getattr(frames, "set_code_exec_strategy", None)  # since torch 2.7
     if skip is None and strategy is not None:
         skipped = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.DEFAULT)
-        skip = functools.partial(_set_strategy, strategy, skipped)
+        skip = lambda code: strategy(code, skipped)  # noqa: E731
     return (callback, skip) if callback is not None and skip is not None else None
-
-
-def _set_strategy(set_it: Callable[..., None], strategy: Any, code: CodeType) -> None:
-    set_it(code, strategy)
 
 
 _functions = _frame_evaluation()
@@ -207,11 +202,12 @@ def vanishing(listener: Listener, *, counts: bool) -> Callable[[], bool]:
 
 
 @skip_frame
-def begun(listener: Listener, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
-    """Tells the listener that a call begins. The result is None if it is not recorded."""
+def tell(what: Callable[[Any, Any], Any], listener: Listener, one: Any, other: Any) -> Any:
+    """Tells the listener of a call; ``what`` is a method of it, which gets these two. The result is
+    that of the method; None if it raised."""
     previous = off(None)
     try:
-        return listener.begin(args, kwargs)
+        return what(one, other)
     except BaseException as error:
         try:
             if is_interrupt(error):
@@ -220,22 +216,5 @@ def begun(listener: Listener, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         except RecursionError:  # the host is so deep that there is no frame to say so
             pass
         return None
-    finally:
-        off(previous)
-
-
-@skip_frame
-def tell(what: Callable[[Call, Any], None], listener: Listener, call: Call, value: Any) -> None:
-    """Tells the listener what became of a call; ``what`` is a method of it."""
-    previous = off(None)
-    try:
-        what(call, value)
-    except BaseException as error:
-        try:
-            if is_interrupt(error):
-                raise
-            listener.fault(error)
-        except RecursionError:  # the host is so deep that there is no frame to say so
-            pass
     finally:
         off(previous)

@@ -19,11 +19,10 @@ from typing import Any
 
 from torch.compiler import is_dynamo_compiling
 
-from calltape_recorder.bounds import MAX_SEARCHED_OBJECTS
+from calltape_recorder.bounds import MAX_SEARCHED
 from calltape_recorder.host.listener import (
     Attachment,
     Listener,
-    begun,
     breaks_graph,
     skip_frame,
     tell,
@@ -49,7 +48,7 @@ def _leads_to(found: Any, sought: Any, state: Mapping[str, Any]) -> bool:
     waiting, seen = [found], set[int]()
     while waiting:
         one = waiting.pop()
-        if one is sought or len(seen) > MAX_SEARCHED_OBJECTS:
+        if one is sought or len(seen) > MAX_SEARCHED:
             return True
         if id(one) in seen:
             continue
@@ -88,7 +87,7 @@ def _around(listener: Listener, wrapper: _Wrapper, args: Any, kwargs: Any) -> An
     """Calls what the wrapper stands for and records the call."""
     wrapper.follow_class()
     function = wrapper._run
-    call = begun(listener, args, kwargs)
+    call = tell(listener.begin, listener, args, kwargs)
     if call is None:
         return function(*args, **kwargs)
     try:
@@ -245,10 +244,8 @@ class ReplacedMethod(Attachment):
                 own = own.__dict__["_calltape_own"]
             state = dict.copy(vars(target))
             for name in [name for name, held in state.items() if held is wrapper]:
-                if name != self._method:
-                    object.__setattr__(target, name, wrapper._function if own is None else own)
-                elif own is None:
+                if name == self._method and own is None:
                     object.__delattr__(target, name)
                 else:
-                    object.__setattr__(target, name, own)
+                    object.__setattr__(target, name, wrapper._function if own is None else own)
         wrapper._listener = None

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from calltape_recorder.host.listener import Listener, begun, breaks_graph, off, skip_frame, tell
+from calltape_recorder.host.listener import Listener, breaks_graph, off, skip_frame, tell
 from calltape_recorder.snapshot.call import Call, Chunks
 
 Kind = Literal["coroutine", "generator", "async generator"]
@@ -84,7 +84,7 @@ class _Opening:
         self.function = self.call = self.inner = None
         self.args, self.kwargs = (), {}
         if function is not None:
-            call = begun(self.listener, args, kwargs)
+            call = tell(self.listener.begin, self.listener, args, kwargs)
             inner = function(*args, **kwargs)
         if call is None:
             return None, inner
@@ -116,7 +116,7 @@ def deferred(
         # This runs no body. If the arguments do not fit, Python raises its own error now.
         trial = function(*args, **kwargs)
     except BaseException as error:
-        call = begun(listener, args, kwargs)
+        call = tell(listener.begin, listener, args, kwargs)
         if call is not None:
             tell(listener.fail, listener, call, error)
         raise

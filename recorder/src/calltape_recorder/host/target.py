@@ -28,8 +28,7 @@ from calltape_recorder.bounds import (
     MAX_NAME_CHARACTERS,
     MAX_OUTSIDE,
     MAX_OUTSIDE_CHARACTERS,
-    MAX_SEARCHED_CLASSES,
-    MAX_SEARCHED_FUNCTIONS,
+    MAX_SEARCHED,
 )
 from calltape_recorder.capture.names import type_name
 from calltape_recorder.capture.withholding import is_public_default
@@ -73,7 +72,7 @@ def _found(target: Any, method: str) -> Iterator[str]:
     waiting: deque[FunctionType] = deque(_methods(target, method))
     known = set(map(id, waiting))
     changed: dict[int, frozenset[str]] = {}
-    while waiting and len(known) < MAX_SEARCHED_FUNCTIONS:
+    while waiting and len(known) < MAX_SEARCHED:
         function = waiting.popleft()
         names = function.__globals__
         home = str(names.get("__name__", ""))
@@ -95,7 +94,7 @@ def _methods(target: Any, method: str) -> Iterator[FunctionType]:
     classes = {id(type(target)): type(target)}
     if issubclass(type(target), torch.nn.Module):
         for layer in torch.nn.Module.modules(target):
-            if len(classes) < MAX_SEARCHED_CLASSES:
+            if len(classes) < MAX_SEARCHED:
                 classes.setdefault(id(type(layer)), type(layer))
     for cls in classes.values():
         for base in type.mro(cls):
@@ -291,22 +290,21 @@ def _signature(function: Any, withholds: bool) -> tuple[Parameter, ...] | None:
         return None
     if len(parameters) > MAX_PARAMETERS:
         return None
-    made = tuple(_parameter(parameter, withholds) for parameter in parameters)
-    is_cut = len({parameter.name for parameter in made}) < len(made)
-    return None if is_cut else made
-
-
-def _parameter(parameter: inspect.Parameter, withholds: bool) -> Parameter:
-    default = cast("Any", parameter.default)
-    has_default = default is not inspect.Parameter.empty
-    fits = has_default and is_public_default(default, parameter.name, withholds=withholds)
-    return Parameter(
-        name=parameter.name[:MAX_NAME_CHARACTERS],
-        kind=parameter.kind.name,  # type: ignore[arg-type]
-        has_default=has_default,
-        default=default if fits else None,  # pyright: ignore[reportArgumentType]
-        default_missing=has_default and not fits,
-    )
+    made: dict[str, Parameter] = {}
+    for parameter in parameters:
+        default = cast("Any", parameter.default)
+        has_default = default is not inspect.Parameter.empty
+        fits = has_default and is_public_default(default, parameter.name, withholds=withholds)
+        name = parameter.name[:MAX_NAME_CHARACTERS]
+        made[name] = Parameter(
+            name=name,
+            kind=parameter.kind.name,  # type: ignore[arg-type]
+            has_default=has_default,
+            default=default if fits else None,  # pyright: ignore[reportArgumentType]
+            default_missing=has_default and not fits,
+        )
+    is_cut = len(made) < len(parameters)
+    return None if is_cut else tuple(made.values())
 
 
 # Calls of a module that will not be seen. That is said at attach(), with how to see them.

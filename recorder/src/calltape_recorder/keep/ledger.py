@@ -294,12 +294,9 @@ class Ledger:
         """Counts what a call cost and how long it took, once. A call that is held is counted before
         it is known what becomes of it."""
         with self.lock:
-            self._note(call)
-
-    def _note(self, call: QueuedCall) -> None:
-        if call.cost_ns and call.duration_ns is not None and self._share is not None:
-            self._share.note(call.duration_ns)
-        self.in_calls_ns, call.cost_ns = self.in_calls_ns + call.cost_ns, 0
+            if call.cost_ns and call.duration_ns is not None and self._share is not None:
+                self._share.note(call.duration_ns)
+            self.in_calls_ns, call.cost_ns = self.in_calls_ns + call.cost_ns, 0
 
     def drop(self, reason: str) -> None:
         """Counts a call that was seen and will not be on the tape."""
@@ -319,21 +316,19 @@ class Ledger:
                     continue
                 call.is_accounted = True
                 self.bytes -= call.nbytes
-                self._note(call)
+                self.note(call)
                 if reason is not None:
                     self.accepted -= not written
                     self._count(reason)
                     continue
                 self.kept += 1
                 self._account[""] += 1
-                if call.outputs_missing is not None:
-                    self._note_outputs(call.outputs_missing)
-
-    def _note_outputs(self, missing: str) -> None:
-        # Of a stream the reason stands at the end: 3 of 9 chunks kept: queue_full.
-        for reason in _OUTPUTS_LOST:
-            if reason in missing:
-                self._outputs_lost[reason] = self._outputs_lost.get(reason, 0) + 1
+                if call.outputs_missing is None:
+                    continue
+                # Of a stream the reason stands at the end: 3 of 9 chunks kept: queue_full.
+                for lost in _OUTPUTS_LOST:
+                    if lost in call.outputs_missing:
+                        self._outputs_lost[lost] = self._outputs_lost.get(lost, 0) + 1
 
     def lose(self, coverage: Coverage, reason: str) -> None:
         """Counts the kept calls of a file that is gone as dropped, in the current segment. The
@@ -420,9 +415,7 @@ class UnkeptCounter:
         """Counts a call. If keys in its structure are data, it is counted without one."""
         known = None
         if structure.core is None:
-            if structure.told is not None:
-                row = _without_untold(row, structure.told)
-            known = self._known.of(structure, row)
+            known = self._known.of(structure, structure.counted(row))
         if known is not None:
             next(known.calls)
             return
@@ -451,7 +444,9 @@ class UnkeptCounter:
         if not is_due and not always:
             return
         for structure, row, calls in waiting.counted():
-            dtypes, shapes, ints = _parts(row)
+            leaves = len(structure.keys)
+            dtypes = [str(dtype).removeprefix("torch.")[:64] for dtype in row[:leaves]]
+            shapes, ints = row[leaves : 2 * leaves], row[2 * leaves :]
             self._table.add_kind(Kind.of(structure.encoded, dtypes, shapes, ints, Counts(calls)))
 
     def drain(self) -> InputsTable:
@@ -469,24 +464,3 @@ class UnkeptCounter:
     def absorb(self, table: InputsTable) -> None:
         """Counts the calls of a file again that is gone."""
         self._table.merge(table.unkept())
-
-
-def _without_untold(row: Row, told: tuple[bool, ...]) -> Row:
-    first = len(row) - len(told)
-    return *row[:first], *[v if may else None for v, may in zip(row[first:], told, strict=True)]
-
-
-def _parts(row: Row) -> tuple[list[str], list[tuple[int, ...]], list[int | None]]:
-    """Splits a row: the dtype and the shape of each leaf, and per scalar its value if it is an
-    int."""
-    dtypes: list[str] = []
-    shapes: list[tuple[int, ...]] = []
-    ints: list[int | None] = []
-    for part in row:
-        if isinstance(part, tuple):
-            shapes.append(part)
-        elif part is None or type(part) is int:
-            ints.append(part)
-        else:
-            dtypes.append(str(part).removeprefix("torch.")[:64])
-    return dtypes, shapes, ints

@@ -94,7 +94,17 @@ class _Decider:
             if len(self._rows) >= MAX_NOVELTY_ROWS:
                 self._rows.clear()
             self._rows.add(key)
-            return EVIDENCE if self._adds(likeness, row, constants) else False
+            kinds, numbers = _split(row)
+            group = self._groups.get((likeness, kinds))
+            if group is None:
+                if len(self._groups) >= MAX_NOVELTY_GROUPS:
+                    return False
+                group = self._groups[likeness, kinds] = _Group(self._growth)
+            before = len(group.patterns)
+            may_grow = self._patterns < MAX_NOVELTY_PATTERNS
+            is_new = group.adds(numbers, constants, may_grow=may_grow)
+            self._patterns += len(group.patterns) - before
+            return EVIDENCE if is_new else False
 
     def start_over(self) -> None:
         """Forgets all evidence, as if nothing was kept so far."""
@@ -102,18 +112,6 @@ class _Decider:
             self._groups.clear()
             self._patterns = 0
             self._rows.clear()
-
-    def _adds(self, likeness: bytes | int, row: Sequence[Any], constants: int) -> bool:
-        kinds, numbers = _split(row)
-        group = self._groups.get((likeness, kinds))
-        if group is None:
-            if len(self._groups) >= MAX_NOVELTY_GROUPS:
-                return False
-            group = self._groups[likeness, kinds] = _Group(self._growth)
-        before = len(group.patterns)
-        is_new = group.adds(numbers, constants, may_grow=self._patterns < MAX_NOVELTY_PATTERNS)
-        self._patterns += len(group.patterns) - before
-        return is_new
 
 
 def _mark(value: Any) -> Any:

@@ -59,8 +59,7 @@ class CallView:
     def evidence(self) -> tuple[Row, list[Any]]:
         """The row and the scalars, without those in dicts at keys that are data."""
         core = self.structure.core
-        if core is None:
-            return self.row, self.scalars
+        assert core is not None  # else that is all of them
         leaves = len(self.row) - len(self.scalars)
         places = (*core.leaves, *[leaves // 2 + i for i in core.leaves])
         numbers = [self.row[leaves + i] for i in core.scalars]
@@ -95,37 +94,33 @@ class Keep(abc.ABC):
         """Makes a decider that has seen no call."""
 
     def __and__(self, other: Keep) -> Keep:
-        return _Both(self, other) if isinstance(other, Keep) else NotImplemented
+        return _Composed(self, "&", other) if isinstance(other, Keep) else NotImplemented
 
     def __or__(self, other: Keep) -> Keep:
-        return _Either(self, other) if isinstance(other, Keep) else NotImplemented
+        return _Composed(self, "|", other) if isinstance(other, Keep) else NotImplemented
 
 
 @dataclass(frozen=True)
 class _Composed(Keep):
     left: Keep
+    sign: Literal["&", "|"]
     right: Keep
 
     @property
     def by_number(self) -> bool:  # type: ignore[override]
         return self.left.by_number and self.right.by_number
 
-
-class _Both(_Composed):
     def decider(self) -> Decider:
-        return _BothOf(self.left.decider(), self.right.decider())
+        return _Pair(self.left.decider(), self.right.decider(), both=self.sign == "&")
 
     def __str__(self) -> str:
-        parts = (self.left, self.right)
-        return " & ".join(f"({p})" if isinstance(p, _Either) else str(p) for p in parts)
-
-
-class _Either(_Composed):
-    def decider(self) -> Decider:
-        return _EitherOf(self.left.decider(), self.right.decider())
-
-    def __str__(self) -> str:
-        return f"{self.left} | {self.right}"
+        parts = [
+            f"({part})"
+            if self.sign == "&" and isinstance(part, _Composed) and part.sign == "|"
+            else str(part)
+            for part in (self.left, self.right)
+        ]
+        return f" {self.sign} ".join(parts)
 
 
 @dataclass(frozen=True)
@@ -180,13 +175,18 @@ class Rate(Keep):
     by_number = True
 
     def __post_init__(self) -> None:
-        if not _is_number(self.fraction) or not 0 <= self.fraction <= 1:
+        if type(self.fraction) not in (int, float) or not 0 <= self.fraction <= 1:
             raise TapeError("usage", f"Rate({self.fraction!r})", advice="pass a fraction, 0 to 1")
         if type(self.seed) is not int:
             raise TapeError("usage", f"Rate(seed={self.seed!r})", advice="pass an int")
 
     def decider(self) -> Decider:
-        return _sampler(self.fraction, self.seed)
+        # An even sample of the calls, by their numbers alone.
+        offset = ((self.seed & _MASK) * 0xD1342543DE82EF95 + 0x9E3779B97F4A7C15) & _MASK
+        if self.fraction <= _SPARSE:
+            return _Sparse(self.fraction, offset)
+        limit = int(self.fraction * 2**64)
+        return lambda number, view: _random(number, offset) < limit
 
     def __str__(self) -> str:
         return f"rate({self.fraction}, seed={self.seed})"
@@ -205,7 +205,7 @@ class PerSecond(Keep):
     by_number = True
 
     def __post_init__(self) -> None:
-        if not _is_number(self.calls) or not 0 < self.calls < float("inf"):
+        if type(self.calls) not in (int, float) or not 0 < self.calls < float("inf"):
             raise TapeError("usage", f"PerSecond({self.calls!r})", advice="pass a positive number")
 
     def decider(self) -> Decider:
@@ -293,25 +293,21 @@ def start_over(decider: Decider) -> None:
 class _Pair:
     """Two deciders. No lock is held while they decide, as they may run the host's own predicate."""
 
-    def __init__(self, left: Decider, right: Decider) -> None:
+    def __init__(self, left: Decider, right: Decider, *, both: bool) -> None:
         self._left = left
         self._right = right
+        self._both = both
+
+    def __call__(self, number: int, view: Any) -> int:
+        left = self._left(number, view)
+        if bool(left) is not self._both:  # the answer of the right one does not matter
+            return left
+        right = self._right(number, view)
+        return max(left, right) if left and right else right
 
     def start_over(self) -> None:
         start_over(self._left)
         start_over(self._right)
-
-
-class _BothOf(_Pair):
-    def __call__(self, number: int, view: Any) -> int:
-        left = self._left(number, view)
-        right = left and self._right(number, view)
-        return right and max(left, right)
-
-
-class _EitherOf(_Pair):
-    def __call__(self, number: int, view: Any) -> int:
-        return self._left(number, view) or self._right(number, view)
 
 
 class _StructureLimit:
@@ -355,15 +351,6 @@ class _Bucket:
 
 
 _MASK = 2**64 - 1
-
-
-def _sampler(fraction: float, seed: int) -> Decider:
-    """Makes a decider that takes an even sample of the calls, by their numbers alone."""
-    offset = ((seed & _MASK) * 0xD1342543DE82EF95 + 0x9E3779B97F4A7C15) & _MASK
-    if fraction <= _SPARSE:
-        return _Sparse(fraction, offset)
-    limit = int(fraction * 2**64)
-    return lambda number, view: _random(number, offset) < limit
 
 
 class _Sparse:
@@ -413,10 +400,6 @@ def _random(number: int, offset: int) -> int:
     makes regular numbers look random."""
     mixed = number * 0x9E3779B97F4A7C15 + offset
     return (mixed ^ mixed >> 32) * 0xD6E8FEB86659FD93 & _MASK
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float)
 
 
 def _check_count(name: str, value: Any) -> None:

@@ -142,22 +142,19 @@ def _follow_instances(
                     MAX_INSTANCES, cls.__name__,
                 )  # fmt: skip
 
-    since = time.time()
+    pid, since = os.getpid(), time.time()
+
+    def say_if_none() -> None:  # a worker may have recorded
+        if pid == os.getpid() and not count and not has_tape(directory, since):
+            name = f"{cls.__module__}:{cls.__qualname__}"
+            _warn("no instance of %s was made: nothing is recorded%s", name, models_there())
+
     _after_init(cls, born)
     for found in gc.get_objects():
         if issubclass(type(found), cls):
             born(found, running=True)
     if is_command:  # not before all were looked at: the process may end meanwhile
-        atexit.register(_say_if_none, cls, lambda: count, directory, os.getpid(), since)
-
-
-def _say_if_none(
-    cls: type, count: Callable[[], int], directory: str, pid: int, since: float
-) -> None:
-    """Says at the end of the command that a class had no instance, unless a worker recorded."""
-    if pid == os.getpid() and not count() and not has_tape(directory, since):
-        name = f"{cls.__module__}:{cls.__qualname__}"
-        _warn("no instance of %s was made: nothing is recorded%s", name, models_there())
+        atexit.register(say_if_none)
 
 
 def _warn(text: str, *values: object) -> None:
@@ -280,10 +277,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except TapeError as error:
         sys.stderr.write(f"calltape-record: {error}\n")
         return 2
-    return _become(command, environment)
-
-
-def _become(command: list[str], environment: dict[str, str]) -> int:
     # Python ignores these signals, and the command would inherit that.
     for name in ("SIGPIPE", "SIGXFSZ"):
         if hasattr(signal, name):

@@ -79,8 +79,7 @@ class TapeFile:
             make_folders(os.path.dirname(path), mode)
             if overwrite and os.path.lexists(path):
                 os.unlink(path)
-            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
-            self._file = os.open(path, flags, OWNER_ONLY)
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, OWNER_ONLY)
             # The umask does not count: it is a setting of the machine, not a decision about this
             # file. Some file systems have no permissions (vfat), and some systems have no fchmod.
             with contextlib.suppress(OSError, AttributeError):
@@ -158,7 +157,7 @@ class TapeFile:
         if start is None:
             return None
         try:
-            file = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | getattr(os, "O_CLOEXEC", 0))
+            file = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)
             with os.fdopen(file, "rb") as stream:
                 if _identity(os.fstat(file)) != self._identity:
                     return None
@@ -247,7 +246,7 @@ class TapeFile:
         if self._is_open():
             return
         try:
-            file = os.open(self.path, os.O_RDWR | os.O_NONBLOCK | getattr(os, "O_CLOEXEC", 0))
+            file = os.open(self.path, os.O_RDWR | os.O_NONBLOCK)
             try:
                 head = os.pread(file, len(self._head), 0)
                 status = os.fstat(file)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -17,7 +17,7 @@ from calltape_recorder.snapshot.buffers import data_of
 from calltape_recorder.snapshot.call import EncodedLeaves, QueuedCall, Side, split
 from calltape_recorder.snapshot.copies import joined, wait_for_copies
 from calltape_recorder.snapshot.earlier_copies import Origin
-from calltape_recorder.snapshot.facts import DTYPES, Facts, is_plain, leaf_document
+from calltape_recorder.snapshot.facts import DTYPES, is_plain, leaf_document
 from calltape_recorder.snapshot.grown_copies import Grown
 from calltape_recorder.snapshot.look import Look
 from calltape_schema.blob import Stored, build_header, contiguous, stored_as
@@ -61,19 +61,6 @@ def range_of(data: Any, dtype: torch.dtype) -> tuple[int, int] | None:
         lows.append(int(low) + half)
         highs.append(int(high) + half)
     return min(lows), max(highs)
-
-
-def has_many(data: Any, dtype: torch.dtype, least: int) -> bool:
-    """Whether ``data`` has at least ``least`` different integers. Padded data has few, however long
-    it is."""
-    signed = _SIGNED.get(dtype, dtype)
-    known: set[int] = set()
-    elements: Any = torch.frombuffer(data, dtype=signed)
-    for chunk in elements.split(_CHUNK):
-        known.update(torch.unique(chunk).tolist())
-        if len(known) >= least:
-            return True
-    return False
 
 
 _NO_SCALARS = pack([])
@@ -183,20 +170,25 @@ class Encoder:
         known: list[EncodedLeaves] = []
         sides: list[_AlikeSide] = []
         stored: dict[str, tuple[int, int]] = {}
-        end = 0
+        begin = 0
         for name, side in zip(_SIDES, both, strict=True):
             if side is None:
                 continue
             leaves, places = self._leaves_of(side), []
             known.append(leaves)
-            sides.append((name, leaves, side.look, end))
+            sides.append((name, leaves, side.look, begin))
             for size in side.look.sizes:
-                places.append((end, end + size))
-                end += size
+                places.append((begin, begin + size))
+                begin += size
             for key, leaf in zip(leaves.header, leaves.stored, strict=True):
                 stored[key] = places[leaf]
         header = self._header(known, dict(stored), {}) if stored else b""
-        return header, _side_by_side(stored.values()), sides
+        runs: list[tuple[int, int]] = []  # the same bytes in fewer places
+        for first, end in stored.values():
+            if runs and runs[-1][1] == first:
+                first, _ = runs.pop()
+            runs.append((first, end))
+        return header, runs, sides
 
     def _leaves_of(self, side: Side, shared: SharedKeys = None) -> EncodedLeaves:
         look = side.look
@@ -235,7 +227,16 @@ class Encoder:
                 ranged.append(index)
             if key is not None:
                 keys[key] = index
-        encoded, entries = _encoded(look.facts, documents)
+        entries: list[Stored | None]
+        if all(map(is_plain, look.facts)):
+            # Nothing is validated. This saves time for a growing cache, which has new sizes in
+            # every call.
+            encoded = pack(documents)
+            pairs = zip(documents, look.facts, strict=True)
+            entries = [contiguous(one["dtype"], tuple(facts.shape)) for one, facts in pairs]
+        else:
+            encoded, decoded = checked_leaves(documents)
+            entries = [stored_as(leaf) for leaf in decoded]
         header: dict[str, Stored] = {}
         for key, index in keys.items():
             entry = entries[index]
@@ -256,22 +257,6 @@ class Encoder:
             header = build_header({name: entries[name] for name in stored})
             self._headers.keep(key, header)
         return header
-
-
-def _encoded(
-    facts: tuple[Facts, ...], documents: list[dict[str, Any]]
-) -> tuple[bytes, list[Stored | None]]:
-    """The leaf records, and how a blob would store each leaf.
-
-    If all leaves are plain, nothing is validated. This saves time for a growing cache, which has
-    new sizes in every call.
-    """
-    if all(map(is_plain, facts)):
-        names = [document["dtype"] for document in documents]
-        pairs = zip(names, facts, strict=True)
-        return pack(documents), [contiguous(name, tuple(one.shape)) for name, one in pairs]
-    encoded, decoded = checked_leaves(documents)
-    return encoded, [stored_as(leaf) for leaf in decoded]
 
 
 def _shared_keys(
@@ -325,16 +310,12 @@ def _placed(
             if first.is_before(call, file):
                 at[key] = key, first.call, first.key, piece.axis
                 stored[key] = piece.tail(begin)
-                tails[key] = _tail(entry, piece.axis, length)
+                shape, axis = entry.shape, piece.axis
+                nbytes = entry.nbytes // shape[axis] * length
+                cut = (*shape[:axis], length, *shape[axis + 1 :])
+                tails[key] = Stored(entry.dtype, cut, nbytes)
                 here[id(origin)] = first, begin, length
     return stored, tails, at
-
-
-def _tail(entry: Stored, axis: int, length: int) -> Stored:
-    """The entry of the tail of a tensor."""
-    shape = entry.shape
-    nbytes = entry.nbytes // shape[axis] * length
-    return Stored(entry.dtype, (*shape[:axis], length, *shape[axis + 1 :]), nbytes)
 
 
 def forget(call: QueuedCall) -> None:
@@ -362,37 +343,20 @@ def _tree(
             for value in scalars
         ]  # fmt: skip
     if leaves.ranged:
-        ranges = [
-            _range(leaf, pieces[leaf], look.facts[leaf].dtype, is_kept=leaf in leaves.stored)
-            for leaf in leaves.ranged
-        ]
-        tree["ranges"] = [found for found in ranges if found is not None]
+        ranges: list[dict[str, int]] = []
+        for leaf in leaves.ranged:
+            piece, dtype = pieces[leaf], look.facts[leaf].dtype
+            if type(piece) is Grown and piece.size > MAX_RANGE_BYTES:
+                continue
+            data = data_of(piece)
+            found = range_of(data, dtype) if len(data) <= MAX_RANGE_BYTES else None
+            if found is not None and (leaf in leaves.stored or not _tells(found, data, dtype)):
+                ranges.append({"leaf": leaf, "min": found[0], "max": found[1]})
+        tree["ranges"] = ranges
     return tree
 
 
-def _range(leaf: int, piece: Any, dtype: torch.dtype, *, is_kept: bool) -> dict[str, int] | None:
-    if type(piece) is Grown and piece.size > MAX_RANGE_BYTES:
-        return None
-    data = data_of(piece)
-    if len(data) > MAX_RANGE_BYTES:
-        return None
-    found = range_of(data, dtype)
-    if found is None or (not is_kept and _tells(found, data, dtype)):
-        return None
-    return {"leaf": leaf, "min": found[0], "max": found[1]}
-
-
-def _side_by_side(places: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The same bytes in fewer places: those that follow each other are one."""
-    found: list[tuple[int, int]] = []
-    for begin, end in places:
-        if found and found[-1][1] == begin:
-            begin, _ = found.pop()
-        found.append((begin, end))
-    return found
-
-
-def _tells(found: tuple[int, int], data: Any, dtype: Any) -> bool:
+def _tells(found: tuple[int, int], data: Any, dtype: torch.dtype) -> bool:
     """Whether a range tells what the elements are. The range of a few ids is these ids, and so is
     the range of one id among a thousand zeros. The range of a mask tells no more than a bool does,
     and bools are on the tape."""
@@ -401,4 +365,13 @@ def _tells(found: tuple[int, int], data: Any, dtype: Any) -> bool:
         return True
     if low >= 0 and high <= 1:
         return False
-    return high - low < FEWEST_RANGED - 1 or not has_many(data, dtype, FEWEST_RANGED)
+    if high - low < FEWEST_RANGED - 1:
+        return True
+    # Padded data has few different integers, however long it is.
+    different: set[int] = set()
+    elements: Any = torch.frombuffer(data, dtype=_SIGNED.get(dtype, dtype))
+    for chunk in elements.split(_CHUNK):
+        different.update(torch.unique(chunk).tolist())
+        if len(different) >= FEWEST_RANGED:
+            return False
+    return True

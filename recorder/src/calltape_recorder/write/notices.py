@@ -26,7 +26,6 @@ from typing import Any
 
 from calltape_recorder.bounds import (
     AGAIN_SECONDS,
-    MAX_KEPT_LINES,
     MAX_NEWS,
     MAX_TROUBLE_CHARACTERS,
     MAX_TROUBLES,
@@ -40,7 +39,7 @@ BEGINNING = "records"
 
 _log = logging.getLogger("calltape")
 
-_kept: deque[tuple[int, str]] = deque(maxlen=MAX_KEPT_LINES)
+_kept: deque[tuple[int, str]] = deque(maxlen=MAX_NEWS)
 
 
 def say(level: int, text: str) -> None:
@@ -93,7 +92,7 @@ class Notices:
 
     def complain(self, about: str, error: BaseException) -> None:
         """Logs what went wrong, once per kind of problem. Recording goes on."""
-        what = _without_text(error) if self._withholds else _one_line(error)
+        what = _in_one_line(error, with_text=not self._withholds)
         self._note(f"{about}: {what}")
         if self._is_new(about):
             say(logging.WARNING, f"{about}: {what} (said once; see Recorder.stats())")
@@ -151,22 +150,20 @@ class Notices:
 _errno_of: Any = OSError.__dict__["errno"].__get__
 
 
-def _without_text(error: BaseException) -> str:
-    """The exception's type, and what the system says of its error number."""
-    number = _errno_of(error) if issubclass(type(error), OSError) else None
-    reason = f": {os.strerror(number)}" if type(number) is int else ""
-    return f"{name_of(type(error))}{reason}"
-
-
-def _one_line(error: BaseException) -> str:
-    """The exception's type and message in one line, as torch's messages may have many."""
+def _in_one_line(error: BaseException, *, with_text: bool) -> str:
+    """The exception's type and message, as torch's messages may have many lines. Without its text,
+    what the system says of its error number."""
+    kind = name_of(type(error))
+    if not with_text:
+        number = _errno_of(error) if issubclass(type(error), OSError) else None
+        return f"{kind}: {os.strerror(number)}" if type(number) is int else kind
     try:
         text = " ".join(str(error).split())
     except BaseException as broken:  # the host's own __str__ may raise anything
         if is_interrupt(broken):
             raise
         text = "(no text)"
-    return f"{name_of(type(error))}: {text[:MAX_TROUBLE_CHARACTERS]}"
+    return f"{kind}: {text[:MAX_TROUBLE_CHARACTERS]}"
 
 
 # What the accounts of a recording say from one second to the next.
@@ -205,18 +202,6 @@ class AccountNews:
             refused: why the last call could not be written; None if it was.
             stopped: the bound that was reached, so that no further call is recorded; or None.
         """
-        self._follow(stats, refused)
-        if stopped is not None:
-            if not self._is_stopped:
-                self._notices.tell("stopped", f"recording stopped: {stopped} is reached")
-            self._is_stopped = True
-        elif stats.paused != self._is_paused:
-            says = "only counts calls" if stats.paused else "records calls again"
-            self._notices.tell(says, f"{says} of {stats.target}")
-            self._is_paused = stats.paused
-
-    def _follow(self, stats: Stats, refused: str | None) -> None:
-        """Finds out whether calls are lost, and since when no call was written."""
         lost = sum(stats.dropped.get(reason, 0) for reason in _REFUSED)
         wrote = stats.last_write_ns != self._last_write_ns
         if refused is None and lost > self._lost and not wrote:
@@ -236,3 +221,12 @@ class AccountNews:
             self._notices.forget()
             self.losing = None
         self._lost, self._last_write_ns = lost, stats.last_write_ns
+
+        if stopped is not None:
+            if not self._is_stopped:
+                self._notices.tell("stopped", f"recording stopped: {stopped} is reached")
+            self._is_stopped = True
+        elif stats.paused != self._is_paused:
+            says = "only counts calls" if stats.paused else "records calls again"
+            self._notices.tell(says, f"{says} of {stats.target}")
+            self._is_paused = stats.paused

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import time
@@ -23,7 +22,6 @@ from calltape_schema.inputs_table import Counts, InputsTable
 from calltape_schema.records import Manifest, Segment
 from calltape_schema.writer import manifest_member
 
-_FREE_LOOK_BYTES = 16 * 1024 * 1024
 _END_BYTES = 64 * 1024  # of an end without its index, until one was larger
 _LAST_END_BYTES = 8 * 1024  # of the end of a file without calls
 _LOOKS = 16  # closed files that are looked for at once
@@ -142,10 +140,9 @@ class Segments:
         self._stem = path.removesuffix(".tape")
         self._number = 0
         self.file = 0
-        self._closed = ClosedSegments(ledger, gone, notices)
+        self._closed = ClosedSegments(ledger, gone, notices, self._finish)
         self._manifest: Manifest | None = None
         self._began = time.monotonic()
-        self._free_left = 0
         self._tape: TapeFile | None = TapeFile(path, overwrite, options.file_mode)
 
     @property
@@ -230,16 +227,14 @@ class Segments:
             return
         self.file += 1
         self._closed.add(tape, *self._accounts(tape))
-        with contextlib.suppress(OSError):  # it is tried again when the disk takes the next file
-            self._closed.seal(self._finish)
+        self._closed.seal()
 
     def check(self) -> None:
         """Does what must not wait for a call: seals files, ends an old or a removed one, and
         deletes what is too old."""
         tape, most = self._tape, self._options.most_seconds_in_segment
         is_old = most is not None and time.monotonic() - self._began >= most
-        with contextlib.suppress(OSError):
-            self._closed.seal(self._finish)
+        self._closed.seal()
         if tape is not None and not tape.is_there():
             self._lose(tape)
         elif tape is not None and is_old and tape.calls:
@@ -254,11 +249,7 @@ class Segments:
         Raises:
             OSError: it cannot be written. The file stays readable without it.
         """
-        refused = None
-        try:
-            self._closed.seal(self._finish)
-        except OSError as error:
-            refused = error
+        refused = self._closed.seal()
         tape = self._tape
         if tape is None and self._manifest is not None:
             # It says what became of the calls since the last file.
@@ -307,8 +298,7 @@ class Segments:
             raise
         self._tape = tape
         self._began = time.monotonic()
-        with contextlib.suppress(OSError):
-            self._closed.seal(self._finish)
+        self._closed.seal()
         return tape
 
     def _accounts(self, tape: TapeFile) -> tuple[Coverage, tuple[Dump, ...]]:
@@ -323,7 +313,9 @@ class Segments:
     ) -> None:
         """Writes an end, with the table of counted inputs if there is room for it."""
         index = _INDEX_BYTES * tape.groups
-        others = self._needed(besides=tape, is_last=is_last)
+        others = self._needed() - self._end_bytes - index
+        if is_last:  # there is no other file
+            others -= self._new_bytes + _LAST_END_BYTES
 
         def fits(nbytes: int) -> bool:
             if self._options.max_disk_bytes is not None:  # the next end may be as long
@@ -333,22 +325,14 @@ class Segments:
 
         tape.seal(coverage, dumps, fits, continues=not is_last)
 
-    def _needed(self, *, besides: TapeFile | None = None, is_last: bool = False) -> int:
+    def _needed(self) -> int:
         """How many bytes all files need with the ends that they will get, and one more file
-        without calls, which may be needed at the end to say what became of the last calls.
-
-        Args:
-            besides: a file whose end is not counted.
-            is_last: whether there will be no other file.
-        """
+        without calls, which may be needed at the end to say what became of the last calls."""
         opened = [closed.tape for closed in self._closed.unsealed]
         if self._tape is not None:
             opened.append(self._tape)
-        ends = sum(
-            self._end_bytes + _INDEX_BYTES * tape.groups for tape in opened if tape is not besides
-        )
-        more = 0 if is_last else self._new_bytes + _LAST_END_BYTES
-        return self._tape_bytes + ends + more
+        ends = sum([self._end_bytes + _INDEX_BYTES * tape.groups for tape in opened])
+        return self._tape_bytes + ends + self._new_bytes + _LAST_END_BYTES
 
     def _make_room(self, append: Append) -> None:
         options = self._options
@@ -363,19 +347,13 @@ class Segments:
                 break
             if not self._delete_one():
                 raise Refusal("max_disk_bytes")
-        floor = self._options.min_free_bytes
-        if floor is None:
-            return
-        self._free_left -= size
-        if self._free_left < 0:
-            while True:
-                found = os.statvfs(os.path.dirname(self.first_path) or ".")
-                free = found.f_bavail * found.f_frsize - floor - size
-                if free >= 0:
-                    break
-                if -free > self._tape_bytes or not self._delete_one():
-                    raise Refusal("disk_full")
-            self._free_left = min(_FREE_LOOK_BYTES, free // 2)
+        while options.min_free_bytes is not None:
+            found = os.statvfs(os.path.dirname(self.first_path) or ".")
+            free = found.f_bavail * found.f_frsize - options.min_free_bytes - size
+            if free >= 0:
+                break
+            if -free > self._tape_bytes or not self._delete_one():
+                raise Refusal("disk_full")
 
     def _delete_one(self) -> bool:
         if not self._options.deletes:
@@ -422,9 +400,6 @@ Gone: TypeAlias = Callable[[InputsTable, str, int], None]
 """Is told that a file is gone: with the table of its calls, why, and how many of its calls were
 evidence."""
 
-Finish: TypeAlias = Callable[[TapeFile, Coverage, tuple[Dump, ...]], None]
-"""Writes the end of a file."""
-
 
 class ClosedSegments:
     """The segments of this recording that take no more calls, the oldest first. Only files that
@@ -434,15 +409,20 @@ class ClosedSegments:
         ledger: is told of the calls of files that are deleted.
         gone: is called for a file that is deleted.
         notices: is told of files that are too old.
+        finish: writes the end of a file.
 
     Attributes:
         unsealed: the files that wait for their ends.
     """
 
-    def __init__(self, ledger: Ledger, gone: Gone, notices: Notices) -> None:
+    def __init__(
+        self, ledger: Ledger, gone: Gone, notices: Notices,
+        finish: Callable[[TapeFile, Coverage, tuple[Dump, ...]], None],
+    ) -> None:  # fmt: skip
         self._ledger = ledger
         self._gone = gone
         self._notices = notices
+        self._finish = finish
         self._all: list[Closed] = []
         self._cursor = 0
         self._nbytes = 0
@@ -466,20 +446,17 @@ class ClosedSegments:
         self._nbytes += tape.size
         self.unsealed.append(closed)
 
-    def seal(self, finish: Finish) -> None:
-        """Writes the ends that the disk did not take so far, with ``finish``.
-
-        Raises:
-            OSError: it still does not. The files stay readable without them.
-        """
+    def seal(self) -> OSError | None:
+        """Writes the ends that the disk did not take so far. If it still does not take them, why:
+        the files stay readable without them, and it is tried again with the next file."""
         while self.unsealed:
             closed = self.unsealed[0]
             tape, before = closed.tape, closed.tape.size
             try:
-                finish(tape, closed.coverage, closed.dumps)
+                self._finish(tape, closed.coverage, closed.dumps)
             except Exception as error:
                 if isinstance(error, OSError) and len(self.unsealed) < MAX_UNSEALED_FILES:
-                    raise
+                    return error
                 self._notices.complain("a file of the recording stays without its end", error)
             else:
                 says = f"sealed {tape.path}: the next calls go to another file"
@@ -487,6 +464,7 @@ class ClosedSegments:
             self._nbytes += tape.size - before
             self.unsealed.pop(0)
             tape.close()
+        return None
 
     def forget_moved(self) -> None:
         """Forgets sealed files that somebody moved away: they use no space here any more, and their
@@ -494,7 +472,7 @@ class ClosedSegments:
         if self._cursor >= len(self._all):
             self._cursor = 0
         some = self._all[self._cursor : self._cursor + _LOOKS]
-        gone = [one for one in some if not self._waits(one) and not one.tape.is_there()]
+        gone = [one for one in some if one not in self.unsealed and not one.tape.is_there()]
         for closed in gone:
             self._remove(closed)
         self._cursor += len(some) - len(gone)
@@ -518,13 +496,22 @@ class ClosedSegments:
         """Deletes a file, because its room is needed; False if it is still there."""
         # The oldest of the files with the least evidence: what is only a sample goes first.
         first = min(self._all, key=lambda closed: closed.tape.evidence)
-        return self._delete(first, "deleted", self._table_of(first))
+        if first in self.unsealed:
+            return self._delete(first, "deleted", first.tape.table)
+        # The table is read from the file: in memory, tables would grow with every segment.
+        try:
+            end = first.tape.read_end()
+            table = None if end is None else end.table()
+        except TapeError:
+            table = None
+        return self._delete(first, "deleted", table or _only_counted(first.counted))
 
     def _delete(self, closed: Closed, reason: str | None, table: InputsTable) -> bool:
         if not closed.tape.remove():
             return False
         self._remove(closed)
-        self.unsealed = [other for other in self.unsealed if other is not closed]
+        if closed in self.unsealed:
+            self.unsealed.remove(closed)
         closed.tape.close()
         if reason is not None:
             self._ledger.lose(closed.coverage, reason)
@@ -534,21 +521,6 @@ class ClosedSegments:
     def _remove(self, closed: Closed) -> None:
         self._all.remove(closed)
         self._nbytes -= closed.tape.size
-
-    def _waits(self, closed: Closed) -> bool:
-        return any(other is closed for other in self.unsealed)
-
-    def _table_of(self, closed: Closed) -> InputsTable:
-        """The table that its end has, or will have. It is read from the file if that is sealed: in
-        memory, tables would grow with every segment."""
-        if self._waits(closed):
-            return closed.tape.table
-        try:
-            end = closed.tape.read_end()
-            found = None if end is None else end.table()
-        except TapeError:
-            found = None
-        return found or _only_counted(closed.counted)
 
 
 def _only_counted(calls: int) -> InputsTable:

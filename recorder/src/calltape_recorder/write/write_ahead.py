@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from calltape_recorder.bounds import MAX_AHEAD_FILES
 from calltape_recorder.snapshot.call import Call
 from calltape_recorder.threads import Count, is_interrupt
-from calltape_recorder.write.disk_file import TapeFile, next_file
+from calltape_recorder.write.disk_file import next_file
 from calltape_recorder.write.encoding import Encoder
 from calltape_recorder.write.segments import DiskBudget
 from calltape_schema.groups import planned
@@ -52,7 +52,7 @@ class WriteAhead:
         # Their changes are one step each, so no thread waits for another one.
         self._idle: list[_File] = []
         self._files: list[_File] = []
-        self._numbers = Count()
+        self.numbers = Count()  # of the files
         self._is_closed = False
 
     def write(self, call: Call) -> None:
@@ -112,19 +112,11 @@ class WriteAhead:
             return self._idle.pop()
         if len(self._files) >= MAX_AHEAD_FILES:
             raise RuntimeError(f"more than {MAX_AHEAD_FILES} calls are under way")
-        file = _File(self._new_tape, self.manifest(), self.budget)
+        file = _File(self)
         self._files.append(file)
         if self._is_closed:  # meanwhile, so it may have been overlooked
             file.remove()
         return file
-
-    def _new_tape(self) -> TapeFile:
-        # Each number is used once: with overwrite, the file of another call could be replaced.
-        tape, _ = next_file(
-            lambda _: f"{self.stem}.ahead-{next(self._numbers)}.tape",
-            0, self.overwrite, self.file_mode,
-        )  # fmt: skip
-        return tape
 
     def _close_idle(self) -> None:
         while self._idle:
@@ -135,18 +127,21 @@ class WriteAhead:
 class _File:
     """A file for one call at a time."""
 
-    def __init__(
-        self, new_tape: Callable[[], TapeFile], manifest: Manifest, budget: DiskBudget
-    ) -> None:
-        self._budget = budget
+    def __init__(self, ahead: WriteAhead) -> None:
+        manifest = ahead.manifest()
+        self._budget = ahead.budget
         self._tape_id = manifest.tape
         self._encoder = Encoder()
         self._lent = 0
         self._borrow(len(manifest_member(manifest)))
         try:
-            self.tape = new_tape()
+            # Each number is used once: with overwrite, the file of another call could be replaced.
+            self.tape, _ = next_file(
+                lambda _: f"{ahead.stem}.ahead-{next(ahead.numbers)}.tape",
+                0, ahead.overwrite, ahead.file_mode,
+            )  # fmt: skip
         except BaseException:
-            budget.give_back(self._lent)
+            self._budget.give_back(self._lent)
             raise
         try:
             self.tape.begin(manifest)
