@@ -252,6 +252,25 @@ class Raises(torch.nn.Module):
         raise OwnTextError
 
 
+class Named(str, enum.Enum):
+    X = "xyz"
+
+
+class Text(str):
+    __slots__ = ()
+
+
+@pytest.mark.parametrize("kind", [Named, Text])
+def test_names_of_keywords_may_have_a_class_of_the_host(kind: type[str], tmp_path: Path) -> None:
+    model, value, path = Returns(), torch.ones(1), tmp_path / "t.tape"
+    with record(model, path) as recorder:
+        for name in ("xyz", kind("xyz"), "xyz", kind("xyz")):
+            model(**{name: value})
+    assert recorder.stats().kept == 4
+    for call in read(path).calls:
+        assert list(call.kwargs) == ["xyz"]
+
+
 @pytest.mark.parametrize("via", ["hook", "method"])
 @pytest.mark.parametrize("values", ["all", "none"])
 def test_the_text_of_an_exception_may_have_code(

@@ -179,6 +179,9 @@ def test_dicts(tmp_path: Path) -> None:
     assert [node.kind for node in call.args[3:5]] == ["opaque"] * 2
     assert type(call.args[5].keys[0]) is int
     assert type(call.args[6].keys[0]) is bool
+    ordered.move_to_end("z")  # of which the dict that it is knows nothing
+    call = one(tmp_path, ordered, types.MappingProxyType(ordered))
+    assert [node.keys for node in call.args] == [("y", "z")] * 2
 
 
 @pytest.mark.parametrize(

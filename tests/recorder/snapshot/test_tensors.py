@@ -25,6 +25,13 @@ def through(tmp_path: Path, value: Any) -> ReadCall:
     return read(path).calls[0]
 
 
+def test_a_tensor_that_left_vmap_has_no_bytes(tmp_path: Path) -> None:
+    left: list[torch.Tensor] = []
+    torch.vmap(lambda x: left.append(x) or x)(torch.ones(3, 2))  # type: ignore[func-returns-value]
+    call = through(tmp_path, left)
+    assert call.record.inputs.facts()[0].missing.startswith("not readable")
+
+
 @pytest.mark.parametrize("dtype", ORDINARY, ids=str)
 @pytest.mark.parametrize("strided", [False, True])
 def test_every_dtype_reads_back_bit_identical(

@@ -353,7 +353,7 @@ def blind_spots(module: Any, via: str) -> Iterator[str]:
                 )
             if (
                 via == "method"
-                and torch.cuda.is_initialized()
+                and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
                 and torch.cuda.device_count() > 1
                 and any(isinstance(one, torch.nn.DataParallel) for one in _around(module))
             ):

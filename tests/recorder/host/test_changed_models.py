@@ -1,0 +1,223 @@
+"""What torch and hosts do to a model while it is recorded: hooks that are moved, methods that are
+replaced, functions that are pickled, calls that are made once more."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+import sys
+import types
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from calltape_recorder import First, FlightRecorder, TapeError, record
+from tests.recorder.host.vias import Via, both
+from tests.recorder.models import Add, Identity, Two
+from tests.recorder.reading import read
+
+
+def test_hooks_that_are_registered_anew_without_keywords_go_on(tmp_path: Path) -> None:
+    """As torch.ao does in fuse_modules(), quantize_dynamic() and convert()."""
+    model, moved = Add(), Add()
+    with record(model, tmp_path / "t.tape") as recorder:
+        for before in model._forward_pre_hooks.values():
+            moved.register_forward_pre_hook(before)
+        for after in model._forward_hooks.values():
+            moved.register_forward_hook(after)
+        assert moved(torch.ones(2), y=torch.ones(2)).tolist() == [2, 2]
+        assert moved(torch.ones(3), torch.ones(3)).tolist() == [2, 2, 2]
+    assert recorder.stats().kept == 2
+    calls = read(tmp_path / "t.tape").calls
+    assert [len(call.args) for call in calls] == [1, 2]
+    assert [call.output(0).tolist() for call in calls] == [[2, 2], [2, 2, 2]]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_fused_layer_is_called_as_without_a_recorder(tmp_path: Path) -> None:
+    from torch.ao.quantization import fuse_modules
+
+    def made() -> torch.nn.Module:
+        torch.manual_seed(0)
+        layers = torch.nn.Conv2d(3, 3, 1), torch.nn.BatchNorm2d(3), torch.nn.ReLU()
+        return torch.nn.Sequential(*layers).eval()
+
+    x, plain, model = torch.ones(1, 3, 4, 4), made(), made()
+    with record(model[0], tmp_path / "t.tape"):
+        fused = fuse_modules(model, [["0", "1", "2"]], inplace=True)
+        assert torch.equal(fused(x), fuse_modules(plain, [["0", "1", "2"]])(x))
+    assert torch.equal(fused(x), fuse_modules(plain, [["0", "1", "2"]])(x))
+
+
+class Tripled(Add):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return 3 * (x + y)
+
+
+@both
+def test_a_class_that_gets_another_method_and_an_object_another_class(
+    tmp_path: Path, via: Via, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, x = Add(), torch.ones(1)
+    with record(model, tmp_path / "t.tape", via=via) as recorder:
+        assert model(x, x).item() == 2
+        monkeypatch.setattr(Add, "forward", lambda self, x, y: x - y)
+        assert model(x, x).item() == 0
+        monkeypatch.undo()
+        assert model(x, x).item() == 2
+        model.__class__ = Tripled
+        assert model(x, x).item() == 6
+        assert recorder.stats().seen == 4
+    assert model(x, x).item() == 6
+    assert "forward" not in vars(model)
+
+
+def test_a_graph_module_is_compiled_anew(tmp_path: Path) -> None:
+    model = torch.fx.symbolic_trace(Add())
+    with record(model, tmp_path / "t.tape", via="method"):
+        (added,) = (node for node in model.graph.nodes if node.op == "call_function")
+        added.target = torch.sub
+        model.recompile()
+        assert model(torch.ones(1), torch.ones(1)).item() == 0
+
+
+@pytest.fixture
+def module() -> Iterator[Any]:
+    """A module with functions."""
+    made = types.ModuleType("calltape_made")
+    source = "import torch\ndef twice(x): return 2 * x\ndef me(self): return self + 1\n"
+    exec(source, vars(made))
+    sys.modules[made.__name__] = made
+    yield made
+    del sys.modules[made.__name__]
+
+
+def test_a_function_of_a_module_is_a_function(tmp_path: Path, module: Any) -> None:
+    plain = module.twice
+    with record(plain, tmp_path / "twice.tape"), record(module.me, tmp_path / "me.tape"):
+        twice = module.twice
+        assert twice is not plain
+        assert copy.deepcopy(twice) is twice
+        assert pickle.loads(pickle.dumps(twice)) is twice
+        twice.calls = 1
+        twice.calls += 1
+        assert type("Owner", (int,), {"run": twice})(4).run() == 8
+        assert module.me(self=1) == 2
+    assert module.twice is plain
+    assert plain.calls == 2
+
+
+@both
+def test_what_a_checkpoint_runs_once_more_is_no_failure(tmp_path: Path, via: Via) -> None:
+    """Torch ends such a call by an exception as soon as it has what the gradient needs."""
+    part = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh())
+    flight = FlightRecorder()
+    path = tmp_path / "t.tape"
+    with record(part, path, via=via, keep=First(1), flight_recorder=flight) as recorder:
+        for _ in range(3):
+            checkpoint(part, torch.ones(2, 4), use_reentrant=False).sum().backward()
+    stats = recorder.stats()
+    assert stats.kept == 1
+    assert stats.dropped == {"tracing": 3, "flight_recorder": 2}
+    assert read(path).calls[0].record.error is None
+
+
+@both
+def test_a_call_that_fx_traces_is_none_of_the_model(tmp_path: Path, via: Via) -> None:
+    model, x = Two(), torch.ones(1, 4)
+    with record(model.middle, tmp_path / "t.tape", via=via) as recorder:
+        model(x)
+        traced = torch.fx.symbolic_trace(model)
+        assert torch.equal(traced(x), model(x))
+    assert recorder.stats().dropped == {"tracing": 1}
+
+
+class Deep(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> Any:
+        return self(x)
+
+
+def test_a_call_at_the_limit_of_recursion_raises_nothing_else(tmp_path: Path) -> None:
+    model = Deep()
+
+    def raised(more: int) -> str:
+        if more:
+            return raised(more - 1)
+        with pytest.raises(RecursionError) as caught:
+            model(torch.ones(1))
+        return str(caught.value)
+
+    with record(model, tmp_path / "t.tape"), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert all("recursion depth" in raised(more) for more in range(16))
+
+
+def test_methods_of_tensors_that_the_host_replaced_do_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[str] = []
+    for name in ("clone", "narrow", "resolve_conj", "resolve_neg", "data_ptr", "to", "view"):
+        monkeypatch.setattr(torch.Tensor, name, lambda *_, name=name: ran.append(name))
+    model, x = Identity(), torch.ones(2, 3)
+    with record(model, tmp_path / "t.tape") as recorder:
+        model([x.t(), x[:1].expand(2, 3), torch.complex(x, x).conj()])
+    monkeypatch.undo()
+    assert recorder.stats().kept == 1
+    assert not ran
+    assert torch.equal(read(tmp_path / "t.tape").calls[0].input(0), x.t())
+
+
+class Property:
+    @property
+    def run(self) -> Any:
+        return print
+
+
+def test_a_property_cannot_be_replaced(tmp_path: Path) -> None:
+    with pytest.raises(TapeError, match="run of a Property is a property") as caught:
+        record(Property(), tmp_path / "t.tape", method="run")
+    assert caught.value.kind == "usage"
+
+
+@pytest.mark.parametrize("part", ["itself", "linear1", "self_attn"])
+def test_hooks_in_an_encoder_layer_are_told_of(
+    tmp_path: Path, part: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 8, batch_first=True)
+    target = layer if part == "itself" else getattr(layer, part)
+    record(target, tmp_path / "t.tape").close()
+    assert "in another way while it or a part of it has hooks" in caplog.text
+    caplog.clear()
+    record(layer, tmp_path / "m.tape", via="method").close()
+    record(torch.nn.Linear(2, 2), tmp_path / "other.tape").close()
+    assert "in another way" not in caplog.text
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+def test_what_differs_while_a_model_is_recorded(tmp_path: Path) -> None:
+    """As the page of recording says."""
+    model, x = torch.nn.Linear(2, 2), torch.ones(1, 2)
+    with record(model, tmp_path / "hook.tape"):
+        copied, file = copy.deepcopy(model), io.BytesIO()
+        torch.save(model, file)
+    for one in (copied, torch.load(io.BytesIO(file.getvalue()), weights_only=False)):
+        assert torch.equal(one(x), model(x))
+        with pytest.raises(torch.jit.frontend.NotSupportedError):
+            torch.jit.script(one)
+    allowed = [torch.nn.Linear, set]
+    with torch.serialization.safe_globals(allowed), pytest.raises(pickle.UnpicklingError):
+        torch.load(io.BytesIO(file.getvalue()), weights_only=True)
+    with record(model, tmp_path / "method.tape", via="method"):
+        shallow = copy.copy(model)
+    shallow.weight = torch.nn.Parameter(torch.zeros(2, 2))
+    assert torch.equal(shallow(x), model(x))
+    graph = torch.fx.symbolic_trace(model)
+    with record(graph, tmp_path / "graph.tape", via="method"), pytest.raises(RecursionError):
+        pickle.dumps(graph)
+    assert pickle.loads(pickle.dumps(graph))(x).shape == (1, 2)
