@@ -256,11 +256,11 @@ class Named(str, enum.Enum):
     X = "xyz"
 
 
-class Text(str):
+class Word(str):
     __slots__ = ()
 
 
-@pytest.mark.parametrize("kind", [Named, Text])
+@pytest.mark.parametrize("kind", [Named, Word])
 def test_names_of_keywords_may_have_a_class_of_the_host(kind: type[str], tmp_path: Path) -> None:
     model, value, path = Returns(), torch.ones(1), tmp_path / "t.tape"
     with record(model, path) as recorder:

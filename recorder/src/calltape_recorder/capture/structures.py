@@ -408,4 +408,5 @@ def _packed(key: Any) -> Any:
 def _readable(key: Any) -> str:
     """A key as a part of a path. A lone surrogate is escaped, because it would make the header of
     the blob invalid JSON."""
-    return str(key)[:200].encode("utf-8", "backslashreplace").decode()
+    text = repr(key) if type(key) is bytes else str(key)  # str() of bytes warns under -bb
+    return text[:200].encode("utf-8", "backslashreplace").decode()
