@@ -141,7 +141,7 @@ class _Wrapper:
         self, function: Any, listener: Listener, name: str | None,
         restored: str | tuple[Any, ...], copies: Count[int],
     ) -> None:  # fmt: skip
-        functools.update_wrapper(self, function)
+        functools.update_wrapper(self, function, updated=())  # others are read from it
         with contextlib.suppress(TypeError, ValueError):
             self.__signature__ = inspect.signature(function)
         self._name = name if type(function) is types.MethodType else None
