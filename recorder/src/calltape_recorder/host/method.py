@@ -24,6 +24,7 @@ from calltape_recorder.host.listener import (
     Attachment,
     Listener,
     breaks_graph,
+    off,
     skip_frame,
     tell,
     vanishing,
@@ -162,6 +163,7 @@ class _Wrapper:
             return deferred(listener, self._function, self._kind, args, kwargs)
         return _around(listener, self, args, kwargs)
 
+    @skip_frame
     def follow_class(self) -> None:
         """Stands for the method that the class of the object has now."""
         function = self._function
@@ -169,8 +171,12 @@ class _Wrapper:
             return
         found = getattr(type(function.__self__), self._name, None)
         if found is not function.__func__ and type(found) is FunctionType:
-            self._function = types.MethodType(found, function.__self__)
-            self._run = _compilable(self._function)
+            previous = off(None)
+            try:
+                self._function = types.MethodType(found, function.__self__)
+                self._run = _compilable(self._function)
+            finally:
+                off(previous)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
