@@ -41,7 +41,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(writer, "_LOOK_SECONDS", 0.01)
     monkeypatch.setattr(segments, "time", clock)
-    monkeypatch.setattr(clock, "time_ns", time.time_ns, raising=False)
     return clock
 
 

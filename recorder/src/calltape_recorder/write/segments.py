@@ -17,6 +17,7 @@ from calltape_recorder.write.disk_file import TapeFile, next_file
 from calltape_recorder.write.notices import Notices
 from calltape_schema import TapeError
 from calltape_schema.end import Coverage, Dump
+from calltape_schema.fields import now_ns
 from calltape_schema.groups import Append, NewCall, planned
 from calltape_schema.inputs_table import Counts, InputsTable
 from calltape_schema.records import Manifest, Segment
@@ -288,7 +289,7 @@ class Segments:
             number = cause.errno if isinstance(cause, OSError) else None
             raise OSError(number or errno.EIO, str(error)) from None
         segment = Segment(number=self._number, first_call=first)
-        changed = {"segment": segment, "created_ns": time.time_ns()}
+        changed = {"segment": segment, "created_ns": now_ns()}
         try:
             tape.begin(self._manifest.model_copy(update=changed))
         except BaseException:
