@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -300,6 +301,22 @@ def test_a_folder_that_vanished_and_came_back(
     assert recorder.stats().kept == 2
     assert read(folder / "a-00001.tape").numbers == [2, 3]
     assert read(tmp_path / "off" / "a" / "volume" / "a.tape").numbers == [0, 1]
+
+
+def test_a_folder_that_was_removed_to_make_room_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "_LOOK_SECONDS", 0.01)
+    model, folder = Identity(), tmp_path / "tapes"
+    with record(model, folder / "a.tape", min_free_bytes=1, outputs=False) as recorder:
+        call(recorder, model, 2)
+        shutil.rmtree(folder)
+        deadline = time.monotonic() + 20
+        while not recorder.stats().dropped and time.monotonic() < deadline:
+            time.sleep(0.01)
+        call(recorder, model, 2, 2)
+    assert (recorder.stats().kept, recorder.stats().dropped) == (2, {"file_removed": 2})
+    assert read(folder / "a-00001.tape").numbers == [2, 3]
 
 
 def test_sealing_while_recording(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from calltape_recorder.bounds import AHEAD_SHARE, END_SHARE, MAX_CALLS_IN_FILE, 
 from calltape_recorder.keep.ledger import Ledger
 from calltape_recorder.options import Options
 from calltape_recorder.threads import RLock
-from calltape_recorder.write.disk_file import TapeFile, next_file
+from calltape_recorder.write.disk_file import TapeFile, make_folders, next_file
 from calltape_recorder.write.notices import Notices
 from calltape_schema import TapeError
 from calltape_schema.end import Coverage, Dump
@@ -348,6 +348,9 @@ class Segments:
                 break
             if not self._delete_one():
                 raise Refusal("max_disk_bytes")
+        if options.min_free_bytes is not None and self._tape is None:
+            # Somebody may have removed the folder, and then nobody knows what is free there.
+            make_folders(os.path.dirname(self.first_path), options.file_mode)
         while options.min_free_bytes is not None:
             found = os.statvfs(os.path.dirname(self.first_path) or ".")
             free = found.f_bavail * found.f_frsize - options.min_free_bytes - size
