@@ -19,6 +19,7 @@ from calltape_recorder.keep.ledger import Stats
 from calltape_recorder.write import disk_file, writer
 from tests.recorder.models import Add, Identity
 from tests.recorder.reading import read
+from tests.recorder.write.test_chaos_disk import open_files
 
 KIB = 1024
 
@@ -198,6 +199,28 @@ def test_a_file_that_somebody_removed(tmp_path: Path, monkeypatch: pytest.Monkey
     assert (stats.seen, stats.kept, stats.dropped) == (5, 2, {"file_removed": 3})
     adds_up(stats, tmp_path)
     assert read(tmp_path / "a-00001.tape").numbers == [3, 4]
+
+
+@pytest.mark.parametrize("to_the_header", [False, True])
+def test_nothing_is_written_behind_a_hole_where_somebody_cut_the_file(
+    tmp_path: Path, *, to_the_header: bool
+) -> None:
+    model, path = Identity(), tmp_path / "a.tape"
+    with record(model, path, outputs=False) as recorder:
+        begin = path.stat().st_size
+        call(recorder, model, 1)
+        first = path.stat().st_size
+        call(recorder, model, 2, 1)
+        os.truncate(path, begin if to_the_header else first)
+        before = open_files()
+        call(recorder, model, 2, 3)
+        assert open_files() == before
+    stats = recorder.stats()
+    assert (stats.seen, stats.kept, stats.dropped) == (5, 1, {"file_removed": 3, "io": 1})
+    assert path.stat().st_size == begin if to_the_header else first
+    assert read(path).numbers == ([] if to_the_header else [0])
+    assert not read(path).damage
+    assert read(tmp_path / "a-00001.tape").numbers == [4]
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["closed", "another file has its number"])

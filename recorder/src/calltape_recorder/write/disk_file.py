@@ -213,7 +213,7 @@ class TapeFile:
     def close(self) -> None:
         """Closes the file; it may be called twice."""
         if self._file >= 0:
-            if self._is_open():
+            if self._status() is not None:
                 os.close(self._file)
             self._file = -1
             self._head = b""  # there may be thousands of closed files
@@ -230,21 +230,30 @@ class TapeFile:
             return False
         return True
 
-    def _is_open(self) -> bool:
-        """Whether the descriptor is still this file's. A host may close descriptors that it does
-        not know, and then the next file that it opens has this descriptor, or even the inode."""
+    def _status(self) -> os.stat_result | None:
+        """What the system knows of the descriptor, if it is still this file's. A host may close
+        descriptors that it does not know, and then the next file that it opens has this descriptor,
+        or even the inode."""
         try:
-            is_same = _identity(os.fstat(self._file)) == self._identity
-            return is_same and os.pread(self._file, len(self._head), 0) == self._head
+            status = os.fstat(self._file)
+            head = os.pread(self._file, len(self._head), 0)
         except OSError:
-            return False
+            return None
+        is_same = _identity(status) == self._identity and head == self._head
+        return status if is_same else None
 
     def _check(self, least: int) -> None:
         """Opens the file again if the host closed it. It must have at least so many bytes."""
         if self._file < 0:
             raise OSError(errno.EBADF, "the tape is closed")
-        if self._is_open():
-            return
+        known = self._status()
+        if known is not None:
+            if known.st_size >= least:
+                return
+            # Somebody cut it: what is written there would stand behind a hole, which nobody reads.
+            os.close(self._file)
+            self._file, self._identity = -1, _NO_FILE
+            raise FileNotFoundError(errno.ENOENT, "somebody cut the file")
         try:
             file = os.open(self.path, os.O_RDWR | os.O_NONBLOCK)
             try:

@@ -369,8 +369,8 @@ class Segments:
         return self._closed.delete_one()
 
     def _lose(self, tape: TapeFile) -> None:
-        """Counts the calls of a file that somebody removed as dropped, and says it if there are
-        any."""
+        """Counts the calls of a file that somebody removed or cut as dropped, and says it if there
+        are any."""
         self._tape = None
         self.file += 1
         table = tape.table
@@ -380,7 +380,7 @@ class Segments:
         self._gone(table, "file_removed", tape.evidence)
         if not tape.calls:
             return
-        error = FileNotFoundError(f"somebody removed {tape.path}")
+        error = FileNotFoundError(f"somebody removed or cut {tape.path}")
         self._notices.complain(
             "calls of the tape are lost, and the next calls go to another file", error
         )
