@@ -202,9 +202,10 @@ class TapeFile:
         os.ftruncate(self._file, size)
 
     def is_there(self) -> bool:
-        """Whether the path still leads to the file, as far as the disk tells."""
+        """Whether the path is still the file's, as far as the disk tells. If somebody moved it and
+        left a link, the path is the link's."""
         try:
-            return _identity(os.stat(self.path)) == self._identity
+            return _identity(os.lstat(self.path)) == self._identity
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError:  # the disk does not answer: the file may be there
@@ -220,7 +221,7 @@ class TapeFile:
         self._writer = None
 
     def remove(self) -> bool:
-        """Removes the file, if the path still leads to it; False if it is still there."""
+        """Removes the file, if the path is still its own; False if it is still there."""
         try:
             if _identity(os.lstat(self.path)) == self._identity:
                 os.unlink(self.path)

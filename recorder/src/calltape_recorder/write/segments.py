@@ -500,15 +500,16 @@ class ClosedSegments:
         """Deletes a file, because its room is needed; False if it is still there."""
         # The oldest of the files with the least evidence: what is only a sample goes first.
         first = min(self._all, key=lambda closed: closed.tape.evidence)
+        reason = "deleted" if first.tape.is_there() else None  # somebody may just have moved it
         if first in self.unsealed:
-            return self._delete(first, "deleted", first.tape.table)
+            return self._delete(first, reason, first.tape.table)
         # The table is read from the file: in memory, tables would grow with every segment.
         try:
             end = first.tape.read_end()
             table = None if end is None else end.table()
         except TapeError:
             table = None
-        return self._delete(first, "deleted", table or _only_counted(first.counted))
+        return self._delete(first, reason, table or _only_counted(first.counted))
 
     def _delete(self, closed: Closed, reason: str | None, table: InputsTable) -> bool:
         if not closed.tape.remove():
