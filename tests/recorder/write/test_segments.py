@@ -223,6 +223,27 @@ def test_nothing_is_written_behind_a_hole_where_somebody_cut_the_file(
     assert read(tmp_path / "a-00001.tape").numbers == [4]
 
 
+@pytest.mark.parametrize("ends", ["seal", "close"])
+def test_a_file_that_somebody_cut_does_not_keep_the_others_from_their_ends(
+    tmp_path: Path, ends: str
+) -> None:
+    model, path = Identity(), tmp_path / "a.tape"
+    with record(model, path, outputs=False) as recorder:
+        begin = path.stat().st_size
+        call(recorder, model, 2)
+        os.truncate(path, begin)
+        if ends == "seal":
+            assert recorder.seal()
+            call(recorder, model, 1, 2)
+            assert recorder.seal()
+    stats = recorder.stats()
+    kept = 1 if ends == "seal" else 0
+    assert (stats.kept, stats.dropped) == (kept, {"file_removed": 2})
+    assert "somebody" in (stats.last_error or "")
+    path.unlink()
+    adds_up(stats, tmp_path)
+
+
 @pytest.mark.parametrize("again", [False, True], ids=["closed", "another file has its number"])
 @pytest.mark.parametrize("removed", [False, True])
 def test_a_host_that_closes_descriptors_of_others(

@@ -211,6 +211,15 @@ class TapeFile:
         except OSError:  # the disk does not answer: the file may be there
             return True
 
+    def is_whole(self) -> bool:
+        """Whether what was written to it is there to be written on: nobody cut it, as far as the
+        disk tells."""
+        try:
+            self._check(self.size)
+        except OSError as error:
+            return not isinstance(error, FileNotFoundError)
+        return True
+
     def close(self) -> None:
         """Closes the file; it may be called twice."""
         if self._file >= 0:
@@ -249,12 +258,9 @@ class TapeFile:
             raise OSError(errno.EBADF, "the tape is closed")
         known = self._status()
         if known is not None:
-            if known.st_size >= least:
-                return
-            # Somebody cut it: what is written there would stand behind a hole, which nobody reads.
-            os.close(self._file)
-            self._file, self._identity = -1, _NO_FILE
-            raise FileNotFoundError(errno.ENOENT, "somebody cut the file")
+            if known.st_size < least:  # nobody reads what stands behind a hole
+                raise FileNotFoundError(errno.ENOENT, "somebody cut the file")
+            return
         try:
             file = os.open(self.path, os.O_RDWR | os.O_NONBLOCK)
             try:

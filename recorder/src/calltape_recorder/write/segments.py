@@ -217,7 +217,7 @@ class Segments:
             tape.commit(append)
             tape.evidence += evidence
         except OSError:
-            if not tape.is_there():
+            if not (tape.is_there() and tape.is_whole()):
                 self._lose(tape)
             raise
 
@@ -252,6 +252,9 @@ class Segments:
         """
         refused = self._closed.seal()
         tape = self._tape
+        if tape is not None and tape.calls and not tape.is_whole():
+            self._lose(tape)
+            tape = None
         if tape is None and self._manifest is not None:
             # It says what became of the calls since the last file.
             tape = self._begin_next(self._ledger.seen)
@@ -459,9 +462,14 @@ class ClosedSegments:
             try:
                 self._finish(tape, closed.coverage, closed.dumps)
             except Exception as error:
-                if isinstance(error, OSError) and len(self.unsealed) < MAX_UNSEALED_FILES:
+                is_lost = isinstance(error, FileNotFoundError)  # somebody removed or cut it
+                is_few = len(self.unsealed) < MAX_UNSEALED_FILES
+                if isinstance(error, OSError) and is_few and not is_lost:
                     return error
                 self._notices.complain("a file of the recording stays without its end", error)
+                if is_lost:
+                    self._lose(closed, "file_removed", tape.table)
+                    continue
             else:
                 says = f"sealed {tape.path}: the next calls go to another file"
                 self._notices.tell("sealed", says)
@@ -514,6 +522,11 @@ class ClosedSegments:
     def _delete(self, closed: Closed, reason: str | None, table: InputsTable) -> bool:
         if not closed.tape.remove():
             return False
+        self._lose(closed, reason, table)
+        return True
+
+    def _lose(self, closed: Closed, reason: str | None, table: InputsTable) -> None:
+        """Forgets a file, and counts its calls as dropped if there is a reason."""
         self._remove(closed)
         if closed in self.unsealed:
             self.unsealed.remove(closed)
@@ -521,7 +534,6 @@ class ClosedSegments:
         if reason is not None:
             self._ledger.lose(closed.coverage, reason)
             self._gone(table, reason, closed.tape.evidence)
-        return True
 
     def _remove(self, closed: Closed) -> None:
         self._all.remove(closed)
