@@ -5,13 +5,15 @@ from __future__ import annotations
 import gc
 import os
 import threading
+import time
 import weakref
 from pathlib import Path
 
 import pytest
 import torch
 
-from calltape_recorder import Recorder, TapeError, record
+from calltape_analyzer import open_tape
+from calltape_recorder import First, FlightRecorder, Recorder, TapeError, record
 from calltape_recorder.keep.ledger import Stats
 from tests.recorder.appearance import appearance_of
 from tests.recorder.models import Add, Identity
@@ -129,6 +131,33 @@ def test_a_tape_never_attached(tmp_path: Path) -> None:
     tape = read(tmp_path / "t.tape")
     assert (tape.manifest.target, tape.calls) == (None, [])
     assert tape.end is not None
+
+
+@pytest.mark.parametrize("early", ["from the start", "later"])
+def test_a_clock_before_1970_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, early: str
+) -> None:
+    model, x = torch.nn.Identity(), torch.ones(2)
+    now = [-1 if early == "from the start" else 1]
+    monkeypatch.setattr(time, "time_ns", lambda: now[0])
+    held = FlightRecorder(calls=3)
+    recorder = Recorder(tmp_path / "t.tape", keep=First(2), flight_recorder=held)
+    recorder.attach(model, running=True)
+    model(x)
+    recorder.flush()
+    now[0] = -1
+    for _ in range(3):
+        model(x)
+    assert recorder.dump("alarm") == 2
+    assert recorder.seal()  # the next call begins a file
+    model(x)
+    assert recorder.dump("again") == 1
+    recorder.close()
+    assert (recorder.stats().kept, recorder.stats().last_error) == (5, None)
+    with open_tape(tmp_path) as tape:
+        assert (len(tape), len(tape.paths), list(tape.damage)) == (5, 2, [])
+        assert [(dump.time_ns, dump.calls) for dump in tape.dumps] == [(0, 2), (0, 1)]
+        assert tape.coverage is not None
 
 
 def test_nothing_keeps_the_host_s_tensors_or_the_model_alive(tmp_path: Path) -> None:

@@ -135,7 +135,8 @@ QUEUED_CALL_BYTES = 1024
 FEWEST_QUEUED_CALLS = 256
 """So many of these may wait in any case."""
 STUCK_SECONDS = 30.0
-"""At the end, nobody waits longer than this for a disk that takes nothing any more."""
+"""At the end, nobody waits longer than this for a disk that takes nothing any more. The time in
+which the process was paused does not count."""
 MAX_PARTS_OF_WRITE = 512
 """Parts of one write: Linux and macOS take 1024."""
 MAX_CALLS_IN_FILE = 1_000_000

@@ -121,7 +121,8 @@ class CallHandler:
                 if kept is None:
                     kept = self._decided(pipeline, number, args, kwargs, side)
                 if kept or admission.holds:
-                    call = Call(number, time.time_ns(), get_ident())
+                    # As now_ns(), which would be one more function in the way of each call.
+                    call = Call(number, max(time.time_ns(), 0), get_ident())
                 else:
                     side.count_unkept(pipeline)
         except Traced:

@@ -40,6 +40,7 @@ from calltape_recorder.write.segments import Segments
 from calltape_recorder.write.write_ahead import WriteAhead
 from calltape_recorder.write.writer import Writer
 from calltape_schema.end import Coverage, Dump
+from calltape_schema.fields import now_ns
 from calltape_schema.inputs_table import InputsTable
 from calltape_schema.records import MINOR, VERSION, Manifest, Observed, Target
 
@@ -153,7 +154,7 @@ class Pipeline:
         self.structures = Structures(self._on_new, self._withholding)
         self._manifest = Manifest(
             format="calltape", version=VERSION, minor=MINOR, tape=self.tape_id,
-            created_ns=time.time_ns(), producer=describe_producer(), target=target,
+            created_ns=now_ns(), producer=describe_producer(), target=target,
             policy=options.policy(), observed=observed, rank=rank_now(),
         )  # fmt: skip
         self.segments.begin(self._manifest)
@@ -341,7 +342,7 @@ class Pipeline:
 
     def _fresh_manifest(self) -> Manifest:
         assert self._manifest is not None
-        return self._manifest.model_copy(update={"created_ns": time.time_ns()})
+        return self._manifest.model_copy(update={"created_ns": now_ns()})
 
     def _each_second(self) -> None:
         self.unkept.fold()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import time
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
@@ -40,6 +39,7 @@ from calltape_recorder.write.disk_file import free_path
 from calltape_recorder.write.notices import say, say_kept
 from calltape_schema import TapeError
 from calltape_schema.empty_tapes import why_empty
+from calltape_schema.fields import now_ns
 from calltape_schema.objects import name_of
 from calltape_schema.records import Observed, Target
 
@@ -128,7 +128,7 @@ class Recorder:
                 )  # fmt: skip
             check_target(module, method, via, self.path)
             target = describe_target(module, method, via, withholds=pipeline.withholds)
-            observed = Observed(since_ns=time.time_ns(), reason=_FOUND) if running else None
+            observed = Observed(since_ns=now_ns(), reason=_FOUND) if running else None
             self._begin(pipeline, target, observed)
             self._names.set_root(module)
             self._attachment = self._attached(module, pipeline)

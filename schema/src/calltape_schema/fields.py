@@ -3,6 +3,7 @@ compared with them."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sized
 from typing import Annotated, Any, TypeAlias, TypeVar
 
@@ -59,6 +60,12 @@ Int64 = Annotated[int, Field(ge=-(2**63), le=2**64 - 1)]
 Index = Annotated[int, Field(ge=0, lt=MAX_NODES)]
 Size = Annotated[int, Field(ge=0, le=MAX_ELEMENTS)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+def now_ns() -> int:
+    """The Unix time in nanoseconds, for a field of :data:`Nanoseconds`. It is 0 where the
+    clock of the machine is wrong and says a time before 1970, which no field takes."""
+    return max(time.time_ns(), 0)
 
 
 def at_most(count: int) -> BeforeValidator:

@@ -7,13 +7,13 @@ append, so that a tape always ends with a whole group.
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from calltape_schema.bounds import MAX_COUNT, MAX_INDEX_BYTES
 from calltape_schema.end import ENTRY_BYTES, Coverage, Dump, End, IndexEntry, deflated, encode_end
 from calltape_schema.errors import TapeError
+from calltape_schema.fields import now_ns
 from calltape_schema.groups import Append, NewCall, member, planned
 from calltape_schema.inputs_table import InputsTable
 from calltape_schema.records import Manifest, encode_manifest
@@ -123,7 +123,7 @@ class TapeWriter:
         level = self._level and 6
         facts: dict[str, Any] = {
             "tape": self._tape,
-            "closed_ns": time.time_ns() if closed_ns is None else closed_ns,
+            "closed_ns": now_ns() if closed_ns is None else closed_ns,
             "coverage": coverage,
             "dumps": dumps,
             "continues": continues or None,

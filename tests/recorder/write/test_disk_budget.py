@@ -12,7 +12,7 @@ import torch
 
 from calltape_recorder import Rate, TapeError, record
 from calltape_recorder.bounds import OWNER_ONLY
-from calltape_recorder.write import disk_file, segments
+from calltape_recorder.write import disk_file, segments, writer
 from calltape_recorder.write.disk_file import TapeFile
 from calltape_recorder.write.segments import DiskBudget
 from calltape_schema import writer as tape_writer
@@ -169,6 +169,26 @@ def test_what_a_deleted_file_counted_is_counted_on(tmp_path: Path) -> None:
     assert not any(table.other.seen for table in found)
 
 
+@pytest.mark.parametrize("link", [False, True])
+def test_a_file_that_was_moved_away_is_not_one_that_was_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, link: bool
+) -> None:
+    """Also where its room is needed before anybody has looked whether it is there."""
+    monkeypatch.setattr(writer, "_LOOK_SECONDS", 3600)
+    model, folder, away = Identity(), tmp_path / "tapes", tmp_path / "away.tape"
+    with record(model, folder / "a.tape", max_disk_bytes=400 * KIB, **DELETES) as recorder:
+        call(recorder, model, 2)
+        assert recorder.seal()
+        (folder / "a.tape").rename(away)
+        if link:
+            (folder / "a.tape").symlink_to(away)
+        call(recorder, model, 60, 2)
+    stats = recorder.stats()
+    assert stats.dropped["deleted"] > 20
+    there = {path.resolve() for path in (away, *tapes(folder))}
+    assert sum(len(read(path).numbers) for path in there) == stats.kept
+
+
 def test_or_at_least_their_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TapeFile, "read_end", lambda _: None)
     model = Identity()
@@ -278,7 +298,7 @@ def test_a_disk_that_does_not_tell_has_removed_nothing(
         raise OSError(error, os.strerror(error))
 
     with monkeypatch.context() as patch:
-        patch.setattr(disk_file.os, "stat", refuses)
+        patch.setattr(disk_file.os, "lstat", refuses)
         assert tape.is_there()
     (tmp_path / "folder").rename(tmp_path / "other")
     assert not tape.is_there()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -82,7 +81,7 @@ def test_evidence_that_does_not_fit_is_gathered_ever_more_seldom(
 ) -> None:
     """Else each file that is written would delete the next one that is asked for."""
     now = [100.0]
-    clock = SimpleNamespace(monotonic=lambda: now[0], time_ns=time.time_ns)
+    clock = SimpleNamespace(monotonic=lambda: now[0])
     monkeypatch.setattr(pipeline, "time", clock)
     model = Identity()
     begins: list[float] = []

@@ -41,7 +41,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(writer, "_LOOK_SECONDS", 0.01)
     monkeypatch.setattr(segments, "time", clock)
-    monkeypatch.setattr(clock, "time_ns", time.time_ns, raising=False)
     return clock
 
 
@@ -145,6 +144,29 @@ def test_files_that_were_moved_away_count_as_kept(tmp_path: Path, clock: Clock) 
     for path in tapes(folder):
         shutil.move(path, away / path.name)
     adds_up(stats, away)
+
+
+def test_a_link_that_is_left_in_the_place_of_a_moved_file_is_not_the_file(
+    tmp_path: Path, clock: Clock
+) -> None:
+    model, away = Identity(), tmp_path / "away.tape"
+    (tmp_path / "tapes").mkdir()
+    folder = tmp_path / "link"  # in the path of the folder a link is as good as any other name
+    folder.symlink_to(tmp_path / "tapes")
+    options: Any = {"segment_seconds": 3600, "max_age_seconds": 100}
+    with record(model, folder / "a.tape", **options) as recorder:
+        call(recorder, model, 2)
+        assert recorder.seal()
+        (folder / "a.tape").rename(away)
+        (folder / "a.tape").symlink_to(away)
+        clock.ahead += 101
+        until(lambda: recorder.stats().segments == 0)
+        call(recorder, model, 1, 2)
+        clock.looks()
+        assert (recorder.stats().kept, recorder.stats().dropped) == (3, {})
+    stats = recorder.stats()
+    assert (stats.kept, stats.dropped) == (3, {})
+    adds_up(stats, folder)
 
 
 def test_calls_are_dropped_until_there_is_room(tmp_path: Path, clock: Clock) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from calltape_recorder.keep.ledger import Stats
 from calltape_recorder.write import disk_file, writer
 from tests.recorder.models import Add, Identity
 from tests.recorder.reading import read
+from tests.recorder.write.test_chaos_disk import open_files
 
 KIB = 1024
 
@@ -199,6 +201,49 @@ def test_a_file_that_somebody_removed(tmp_path: Path, monkeypatch: pytest.Monkey
     assert read(tmp_path / "a-00001.tape").numbers == [3, 4]
 
 
+@pytest.mark.parametrize("to_the_header", [False, True])
+def test_nothing_is_written_behind_a_hole_where_somebody_cut_the_file(
+    tmp_path: Path, *, to_the_header: bool
+) -> None:
+    model, path = Identity(), tmp_path / "a.tape"
+    with record(model, path, outputs=False) as recorder:
+        begin = path.stat().st_size
+        call(recorder, model, 1)
+        first = path.stat().st_size
+        call(recorder, model, 2, 1)
+        os.truncate(path, begin if to_the_header else first)
+        before = open_files()
+        call(recorder, model, 2, 3)
+        assert open_files() == before
+    stats = recorder.stats()
+    assert (stats.seen, stats.kept, stats.dropped) == (5, 1, {"file_removed": 3, "io": 1})
+    assert path.stat().st_size == begin if to_the_header else first
+    assert read(path).numbers == ([] if to_the_header else [0])
+    assert not read(path).damage
+    assert read(tmp_path / "a-00001.tape").numbers == [4]
+
+
+@pytest.mark.parametrize("ends", ["seal", "close"])
+def test_a_file_that_somebody_cut_does_not_keep_the_others_from_their_ends(
+    tmp_path: Path, ends: str
+) -> None:
+    model, path = Identity(), tmp_path / "a.tape"
+    with record(model, path, outputs=False) as recorder:
+        begin = path.stat().st_size
+        call(recorder, model, 2)
+        os.truncate(path, begin)
+        if ends == "seal":
+            assert recorder.seal()
+            call(recorder, model, 1, 2)
+            assert recorder.seal()
+    stats = recorder.stats()
+    kept = 1 if ends == "seal" else 0
+    assert (stats.kept, stats.dropped) == (kept, {"file_removed": 2})
+    assert "somebody" in (stats.last_error or "")
+    path.unlink()
+    adds_up(stats, tmp_path)
+
+
 @pytest.mark.parametrize("again", [False, True], ids=["closed", "another file has its number"])
 @pytest.mark.parametrize("removed", [False, True])
 def test_a_host_that_closes_descriptors_of_others(
@@ -300,6 +345,22 @@ def test_a_folder_that_vanished_and_came_back(
     assert recorder.stats().kept == 2
     assert read(folder / "a-00001.tape").numbers == [2, 3]
     assert read(tmp_path / "off" / "a" / "volume" / "a.tape").numbers == [0, 1]
+
+
+def test_a_folder_that_was_removed_to_make_room_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "_LOOK_SECONDS", 0.01)
+    model, folder = Identity(), tmp_path / "tapes"
+    with record(model, folder / "a.tape", min_free_bytes=1, outputs=False) as recorder:
+        call(recorder, model, 2)
+        shutil.rmtree(folder)
+        deadline = time.monotonic() + 20
+        while not recorder.stats().dropped and time.monotonic() < deadline:
+            time.sleep(0.01)
+        call(recorder, model, 2, 2)
+    assert (recorder.stats().kept, recorder.stats().dropped) == (2, {"file_removed": 2})
+    assert read(folder / "a-00001.tape").numbers == [2, 3]
 
 
 def test_sealing_while_recording(tmp_path: Path) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from calltape_recorder import Novelty, record
+from calltape_recorder.bounds import STUCK_SECONDS
 from calltape_recorder.write import disk_file, writer
 from tests.recorder.accounts import adds_up
 from tests.recorder.models import Identity, Raises
@@ -47,6 +50,35 @@ def test_a_disk_that_never_answers_does_not_keep_the_process(
     assert stats.dropped == {"unfinished": 5}
     assert stats.queued_bytes == 0
     assert adds_up(recorder.stats())
+
+
+def test_a_process_that_is_paused_while_it_closes_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, disk: threading.Event
+) -> None:
+    """SIGSTOP, or docker pause: the clock runs on meanwhile, and the disk is not to blame."""
+    disk.set()
+    model, waits, wait_for = Identity(), [0], writer.wait_for
+    recorder = record(model, tmp_path / "t.tape")
+    disk.clear()
+    for _ in range(5):
+        model(torch.ones(3))
+
+    def paused(event: Any, seconds: float) -> bool:
+        waits[0] += 1
+        if waits[0] == 5:
+            disk.set()
+        return wait_for(event, seconds if disk.is_set() else 0.01)
+
+    clock = SimpleNamespace(
+        monotonic=lambda: time.monotonic() + 2 * STUCK_SECONDS * waits[0],
+        thread_time_ns=time.thread_time_ns,
+        time_ns=time.time_ns,
+    )
+    monkeypatch.setattr(writer, "time", clock)
+    monkeypatch.setattr(writer, "wait_for", paused)
+    recorder.close()
+    assert (recorder.stats().kept, recorder.stats().dropped) == (5, {})
+    assert read(tmp_path / "t.tape").end is not None
 
 
 def test_what_waits_is_bounded_also_where_it_has_no_bytes(

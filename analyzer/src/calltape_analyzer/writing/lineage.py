@@ -12,7 +12,6 @@ import hashlib
 import os
 import platform
 import secrets
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +22,7 @@ from calltape_analyzer.reading.recordings import coverage_of, recordings_of
 from calltape_analyzer.reading.segment import Segment
 from calltape_schema import __version__
 from calltape_schema.bounds import MAX_OPTIONS, MAX_SOURCES, MAX_STEPS
+from calltape_schema.fields import now_ns
 from calltape_schema.records import (
     MINOR,
     VERSION,
@@ -97,7 +97,7 @@ def new_manifest(target: Target | None = None, policy: Policy | None = None) -> 
         version=VERSION,
         minor=MINOR,
         tape=secrets.token_bytes(16),
-        created_ns=time.time_ns(),
+        created_ns=now_ns(),
         producer=Producer(calltape=__version__, python=platform.python_version()),
         target=target,
         policy=policy or Policy(),

@@ -87,10 +87,9 @@ class Stats:
             bound), ``flight_recorder`` (held for a while, and in no dump), ``max_disk_bytes``,
             ``disk_full`` (no room on the disk, or the floor of free space is reached), ``deleted``
             (with an old segment, as ``when_full="delete_oldest"`` asks for), ``expired``
-            (``max_age_seconds``),
-            ``file_removed`` (somebody removed the file), ``io`` (the disk failed), ``internal`` (a
-            fault of the recorder, or a predicate that raised), ``interrupted``, ``unfinished``
-            (under way at the end).
+            (``max_age_seconds``), ``file_removed`` (somebody removed or cut the file), ``io`` (the
+            disk failed), ``internal`` (a fault of the recorder, or a predicate that raised),
+            ``interrupted``, ``unfinished`` (under way at the end).
         outputs_lost: kept calls of which the outputs, or a part of them, are not on the tape
             although they were wanted, by reason: ``queue_full`` or ``internal``. The record of each
             says so too. Those in files that are gone by now count as well.

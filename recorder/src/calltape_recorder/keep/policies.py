@@ -29,6 +29,7 @@ from calltape_recorder.snapshot.known_calls import KnownCalls
 from calltape_recorder.threads import Count, RLock
 from calltape_schema import TapeError
 from calltape_schema.end import Dump
+from calltape_schema.fields import now_ns
 
 
 @dataclass(eq=False, slots=True)
@@ -495,12 +496,11 @@ class HeldCalls:
         """Hands all calls, and ``more`` after them, to the writer. Returns how many they are."""
         with self.lock:
             calls = [*self._calls, *more]
-            self._calls.clear()
-            self._bytes = 0
             if len(self._dumps) < MAX_DUMPS:
                 text = reason.encode("utf-8", "backslashreplace").decode()[:MAX_REASON_CHARACTERS]
-                dump = Dump(time_ns=time.time_ns(), reason=text, calls=len(calls))
-                self._dumps.append(dump)
+                self._dumps.append(Dump(time_ns=now_ns(), reason=text, calls=len(calls)))
+            self._calls.clear()
+            self._bytes = 0
         for call in calls:
             self._put(call)
         return len(calls)

@@ -202,25 +202,35 @@ class TapeFile:
         os.ftruncate(self._file, size)
 
     def is_there(self) -> bool:
-        """Whether the path still leads to the file, as far as the disk tells."""
+        """Whether the path is still the file's, as far as the disk tells. If somebody moved it and
+        left a link, the path is the link's."""
         try:
-            return _identity(os.stat(self.path)) == self._identity
+            return _identity(os.lstat(self.path)) == self._identity
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError:  # the disk does not answer: the file may be there
             return True
 
+    def is_whole(self) -> bool:
+        """Whether what was written to it is there to be written on: nobody cut it, as far as the
+        disk tells."""
+        try:
+            self._check(self.size)
+        except OSError as error:
+            return not isinstance(error, FileNotFoundError)
+        return True
+
     def close(self) -> None:
         """Closes the file; it may be called twice."""
         if self._file >= 0:
-            if self._is_open():
+            if self._status() is not None:
                 os.close(self._file)
             self._file = -1
             self._head = b""  # there may be thousands of closed files
         self._writer = None
 
     def remove(self) -> bool:
-        """Removes the file, if the path still leads to it; False if it is still there."""
+        """Removes the file, if the path is still its own; False if it is still there."""
         try:
             if _identity(os.lstat(self.path)) == self._identity:
                 os.unlink(self.path)
@@ -230,20 +240,26 @@ class TapeFile:
             return False
         return True
 
-    def _is_open(self) -> bool:
-        """Whether the descriptor is still this file's. A host may close descriptors that it does
-        not know, and then the next file that it opens has this descriptor, or even the inode."""
+    def _status(self) -> os.stat_result | None:
+        """What the system knows of the descriptor, if it is still this file's. A host may close
+        descriptors that it does not know, and then the next file that it opens has this descriptor,
+        or even the inode."""
         try:
-            is_same = _identity(os.fstat(self._file)) == self._identity
-            return is_same and os.pread(self._file, len(self._head), 0) == self._head
+            status = os.fstat(self._file)
+            head = os.pread(self._file, len(self._head), 0)
         except OSError:
-            return False
+            return None
+        is_same = _identity(status) == self._identity and head == self._head
+        return status if is_same else None
 
     def _check(self, least: int) -> None:
         """Opens the file again if the host closed it. It must have at least so many bytes."""
         if self._file < 0:
             raise OSError(errno.EBADF, "the tape is closed")
-        if self._is_open():
+        known = self._status()
+        if known is not None:
+            if known.st_size < least:  # nobody reads what stands behind a hole
+                raise FileNotFoundError(errno.ENOENT, "somebody cut the file")
             return
         try:
             file = os.open(self.path, os.O_RDWR | os.O_NONBLOCK)

@@ -13,10 +13,11 @@ from calltape_recorder.bounds import AHEAD_SHARE, END_SHARE, MAX_CALLS_IN_FILE, 
 from calltape_recorder.keep.ledger import Ledger
 from calltape_recorder.options import Options
 from calltape_recorder.threads import RLock
-from calltape_recorder.write.disk_file import TapeFile, next_file
+from calltape_recorder.write.disk_file import TapeFile, make_folders, next_file
 from calltape_recorder.write.notices import Notices
 from calltape_schema import TapeError
 from calltape_schema.end import Coverage, Dump
+from calltape_schema.fields import now_ns
 from calltape_schema.groups import Append, NewCall, planned
 from calltape_schema.inputs_table import Counts, InputsTable
 from calltape_schema.records import Manifest, Segment
@@ -216,7 +217,7 @@ class Segments:
             tape.commit(append)
             tape.evidence += evidence
         except OSError:
-            if not tape.is_there():
+            if not (tape.is_there() and tape.is_whole()):
                 self._lose(tape)
             raise
 
@@ -251,6 +252,9 @@ class Segments:
         """
         refused = self._closed.seal()
         tape = self._tape
+        if tape is not None and tape.calls and not tape.is_whole():
+            self._lose(tape)
+            tape = None
         if tape is None and self._manifest is not None:
             # It says what became of the calls since the last file.
             tape = self._begin_next(self._ledger.seen)
@@ -288,7 +292,7 @@ class Segments:
             number = cause.errno if isinstance(cause, OSError) else None
             raise OSError(number or errno.EIO, str(error)) from None
         segment = Segment(number=self._number, first_call=first)
-        changed = {"segment": segment, "created_ns": time.time_ns()}
+        changed = {"segment": segment, "created_ns": now_ns()}
         try:
             tape.begin(self._manifest.model_copy(update=changed))
         except BaseException:
@@ -347,6 +351,9 @@ class Segments:
                 break
             if not self._delete_one():
                 raise Refusal("max_disk_bytes")
+        if options.min_free_bytes is not None and self._tape is None:
+            # Somebody may have removed the folder, and then nobody knows what is free there.
+            make_folders(os.path.dirname(self.first_path), options.file_mode)
         while options.min_free_bytes is not None:
             found = os.statvfs(os.path.dirname(self.first_path) or ".")
             free = found.f_bavail * found.f_frsize - options.min_free_bytes - size
@@ -365,8 +372,8 @@ class Segments:
         return self._closed.delete_one()
 
     def _lose(self, tape: TapeFile) -> None:
-        """Counts the calls of a file that somebody removed as dropped, and says it if there are
-        any."""
+        """Counts the calls of a file that somebody removed or cut as dropped, and says it if there
+        are any."""
         self._tape = None
         self.file += 1
         table = tape.table
@@ -376,7 +383,7 @@ class Segments:
         self._gone(table, "file_removed", tape.evidence)
         if not tape.calls:
             return
-        error = FileNotFoundError(f"somebody removed {tape.path}")
+        error = FileNotFoundError(f"somebody removed or cut {tape.path}")
         self._notices.complain(
             "calls of the tape are lost, and the next calls go to another file", error
         )
@@ -455,9 +462,14 @@ class ClosedSegments:
             try:
                 self._finish(tape, closed.coverage, closed.dumps)
             except Exception as error:
-                if isinstance(error, OSError) and len(self.unsealed) < MAX_UNSEALED_FILES:
+                is_lost = isinstance(error, FileNotFoundError)  # somebody removed or cut it
+                is_few = len(self.unsealed) < MAX_UNSEALED_FILES
+                if isinstance(error, OSError) and is_few and not is_lost:
                     return error
                 self._notices.complain("a file of the recording stays without its end", error)
+                if is_lost:
+                    self._lose(closed, "file_removed", tape.table)
+                    continue
             else:
                 says = f"sealed {tape.path}: the next calls go to another file"
                 self._notices.tell("sealed", says)
@@ -496,19 +508,25 @@ class ClosedSegments:
         """Deletes a file, because its room is needed; False if it is still there."""
         # The oldest of the files with the least evidence: what is only a sample goes first.
         first = min(self._all, key=lambda closed: closed.tape.evidence)
+        reason = "deleted" if first.tape.is_there() else None  # somebody may just have moved it
         if first in self.unsealed:
-            return self._delete(first, "deleted", first.tape.table)
+            return self._delete(first, reason, first.tape.table)
         # The table is read from the file: in memory, tables would grow with every segment.
         try:
             end = first.tape.read_end()
             table = None if end is None else end.table()
         except TapeError:
             table = None
-        return self._delete(first, "deleted", table or _only_counted(first.counted))
+        return self._delete(first, reason, table or _only_counted(first.counted))
 
     def _delete(self, closed: Closed, reason: str | None, table: InputsTable) -> bool:
         if not closed.tape.remove():
             return False
+        self._lose(closed, reason, table)
+        return True
+
+    def _lose(self, closed: Closed, reason: str | None, table: InputsTable) -> None:
+        """Forgets a file, and counts its calls as dropped if there is a reason."""
         self._remove(closed)
         if closed in self.unsealed:
             self.unsealed.remove(closed)
@@ -516,7 +534,6 @@ class ClosedSegments:
         if reason is not None:
             self._ledger.lose(closed.coverage, reason)
             self._gone(table, reason, closed.tape.evidence)
-        return True
 
     def _remove(self, closed: Closed) -> None:
         self._all.remove(closed)

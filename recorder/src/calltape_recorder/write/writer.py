@@ -56,6 +56,7 @@ _WORK_SECONDS = 0.001
 _PAUSE_SECONDS = 0.00005
 
 _LOOK_SECONDS = 1.0
+_WAIT_SECONDS = 0.5
 
 
 # What does not wait for the next poll: a large call, what a flight recorder writes, a call that
@@ -274,13 +275,15 @@ class Writer:
         self.queue.wake.set()
         if self._ident == get_ident():
             return False
-        turns, since = self._turns, time.monotonic()
+        turns, waited = self._turns, 0.0
         with lent(self.waits_with):
             while not self._is_over:
-                wait_for(self._over, 0.5)
-                if self._turns != turns:
-                    turns, since = self._turns, time.monotonic()
-                elif time.monotonic() - since > STUCK_SECONDS:
+                if wait_for(self._over, _WAIT_SECONDS) or self._turns != turns:
+                    turns, waited = self._turns, 0.0
+                    continue
+                # The clock would run on while the process is paused, which is not the disk's fault.
+                waited += _WAIT_SECONDS
+                if waited > STUCK_SECONDS:
                     return False
         return True
 
