@@ -119,6 +119,9 @@ MAX_REMEMBER_SECONDS = 3600.0
 SHARE_CREDIT_NS = 1_000_000_000
 """With ``max_share``, no more is saved up than the share of so much time of calls. A burst costs no
 more than that."""
+MAX_CHARGE_NS = 100_000_000
+"""What one call takes from the share at most, besides a nanosecond for each byte that it copies: if
+it took longer, the process was stopped meanwhile, and calls would not be recorded for hours."""
 MAX_WAITING_ROWS = 512
 """Distinct structures and sizes that count calls, until they are added to the table."""
 MAX_WAITING_PARTS = 200_000

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from calltape_recorder.bounds import (
+    MAX_CHARGE_NS,
     MAX_TOLD_STRUCTURES,
     MAX_WAITING_PARTS,
     MAX_WAITING_ROWS,
@@ -182,6 +183,7 @@ class Ledger:
         self._max_calls = max_calls
         self._share = None if max_share is None else Share(max_share)
         self.in_calls_ns = self.in_thread_ns = self.writing_ns = 0
+        self._charged_ns = 0  # what the share pays of ``in_calls_ns``
         self._stopped: str | None = None
         self._paused = False
         self._is_closed = False
@@ -246,7 +248,7 @@ class Ledger:
             with self.lock:
                 if self.accepted == self._max_calls:
                     reason = "max_calls"
-                elif self._share and not self._share.affords(self.in_calls_ns + self.writing_ns):
+                elif self._share and not self._share.affords(self._charged_ns + self.writing_ns):
                     reason = "max_share"
                 else:
                     self.accepted += 1
@@ -289,6 +291,7 @@ class Ledger:
         """Counts what calls cost the host that are not recorded."""
         with self.lock:
             self.in_calls_ns += nanoseconds
+            self._charged_ns += min(nanoseconds, MAX_CHARGE_NS)
 
     def note(self, call: QueuedCall) -> None:
         """Counts what a call cost and how long it took, once. A call that is held is counted before
@@ -296,6 +299,8 @@ class Ledger:
         with self.lock:
             if call.cost_ns and call.duration_ns is not None and self._share is not None:
                 self._share.note(call.duration_ns)
+            # What no copy of these bytes takes was a pause of the process, as a debugger makes one.
+            self._charged_ns += min(call.cost_ns, MAX_CHARGE_NS + call.nbytes)
             self.in_calls_ns, call.cost_ns = self.in_calls_ns + call.cost_ns, 0
 
     def drop(self, reason: str) -> None:
