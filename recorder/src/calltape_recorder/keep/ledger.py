@@ -411,7 +411,8 @@ class UnkeptCounter:
 
     def __init__(self, known: KnownCalls, *, written_only: bool = False) -> None:
         self._known = known
-        self._may_be_told: set[bytes] | None = set() if written_only else None
+        # Hashes: a structure may have megabytes.
+        self._may_be_told: set[int] | None = set() if written_only else None
         self.lock = RLock()
         self._other = 0
         self._table = InputsTable()
@@ -437,7 +438,7 @@ class UnkeptCounter:
         """Allows to name a structure, because a call of it is on the tape."""
         told = self._may_be_told
         if told is not None and len(told) < MAX_TOLD_STRUCTURES:
-            told.add(structure.encoded)
+            told.add(hash(structure.encoded))
 
     def fold(self, *, always: bool = False) -> None:
         """Adds the counters to the table, if many were forgotten, or if ``always``."""
@@ -463,7 +464,7 @@ class UnkeptCounter:
         table.other.add(Counts(other))
         told = self._may_be_told
         if told is not None:
-            table.forget(lambda structure: structure not in told)
+            table.forget(lambda structure: hash(structure) not in told)
         return table
 
     def absorb(self, table: InputsTable) -> None:

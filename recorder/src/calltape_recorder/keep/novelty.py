@@ -74,13 +74,12 @@ class _Decider:
         self._lock = RLock()
         # Only hashes are kept: the sizes of a large cache take kilobytes, and a text has no bound.
         self._rows: set[int] = set()
-        self._groups: dict[Any, _Group] = {}
+        self._groups: dict[int, _Group] = {}
         self._patterns = 0
 
     def __call__(self, number: int, view: CallView) -> int:
-        likeness: bytes | int
         if view.structure.core is None:  # asked here, since nearly all calls come by
-            likeness, row, scalars = view.structure.encoded, view.row, view.scalars
+            likeness, row, scalars = hash(view.structure.encoded), view.row, view.scalars
         else:
             likeness = view.likeness
             row, scalars = view.evidence()
@@ -95,11 +94,12 @@ class _Decider:
                 self._rows.clear()
             self._rows.add(key)
             kinds, numbers = _split(row)
-            group = self._groups.get((likeness, kinds))
+            kind = hash((likeness, kinds))
+            group = self._groups.get(kind)
             if group is None:
                 if len(self._groups) >= MAX_NOVELTY_GROUPS:
                     return False
-                group = self._groups[likeness, kinds] = _Group(self._growth)
+                group = self._groups[kind] = _Group(self._growth)
             before = len(group.patterns)
             may_grow = self._patterns < MAX_NOVELTY_PATTERNS
             is_new = group.adds(numbers, constants, may_grow=may_grow)
