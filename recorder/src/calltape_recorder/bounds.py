@@ -107,8 +107,11 @@ MAX_NOVELTY_ROWS = 65_536
 """Calls whose sizes are known exactly; each is a row of numbers, and they answer first."""
 MAX_NOVELTY_GROUPS = 1024
 """Structures that evidence is gathered for."""
-MAX_NOVELTY_PATTERNS = 16_384
-"""Patterns of equal sizes, of all structures together."""
+MAX_NOVELTY_NUMBERS = 256 * 1024
+"""Numbers of the evidence of all structures together: some ten megabytes."""
+MAX_NOVELTY_SPAN = 16 * 1024
+"""Numbers of the relations of one pattern of equal sizes: a call takes a step for each, 2 ms in
+all, and other threads wait for it."""
 MAX_NOVELTY_CONSTANTS = 256
 """Sets of constants per structure: more never repeat, so they are no evidence."""
 REMEMBER_SECONDS = 10.0
