@@ -53,6 +53,27 @@ def test_many_threads(tmp_path: Path) -> None:
     assert values == {thread * 1000 + n for thread in range(16) for n in range(200)}
 
 
+def test_structures_that_wait_count_for_the_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of calls whose keys are the ids of requests do. A known one is free."""
+    model, x, bound = Echo(), torch.zeros(2), 2**20
+    recorder = record(model, tmp_path / "t.tape", max_queue_bytes=bound, outputs=False)
+    gate = slow_disk(monkeypatch)
+    for n in range(100):
+        model({f"request-{n}-{k}": x for k in range(1000)})
+    stats = recorder.stats()
+    assert stats.dropped == {"queue_full": 100 - stats.queued}
+    assert stats.queued < bound // (2 * 1000 * len("request-00-000"))
+    held = stats.queued_bytes
+    model({f"request-0-{k}": x for k in range(1000)})
+    assert recorder.stats().queued_bytes == held + x.nbytes  # one tensor, at all keys
+    gate.set()
+    recorder.close()
+    assert adds_up(recorder.stats())
+    assert recorder.stats().queued_bytes == 0
+
+
 def test_a_full_queue_drops_the_newest_call_without_copying(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
