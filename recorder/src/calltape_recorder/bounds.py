@@ -17,7 +17,8 @@ from calltape_schema.bounds import MAX_DEPTH, MAX_NODES
 MAX_COUNT = 2**63 - 1
 """The largest integer of a manifest."""
 MAX_PATTERNS = 1000
-"""Patterns of ``values``: each leaf of a new structure is compared with all of them."""
+"""Patterns of ``values``: each leaf of a new structure is compared with all of them, which takes
+0.02 ms; 0.4 ms if the path has the longest literal part of each of them."""
 MAX_PATTERN_CHARACTERS = 1000
 """One of these patterns: the manifest has it."""
 LEAST_DISK_BYTES = 128 * 1024
@@ -83,6 +84,8 @@ MAX_HEADERS_KNOWN = 512
 MAX_MODULE_SEARCHES = 16
 """Searches for the name of a module that is a key: in a model that gets new parts again and again,
 most are found in the end."""
+MAX_KNOWN_PATHS = 4096
+"""Paths for which it is known what is withheld."""
 MAX_DATA_KEY_PLACES = 256
 """Dicts whose keys are watched: whether they come back."""
 MAX_EARLIER_TENSORS = 4096
