@@ -17,6 +17,8 @@ from tests.recorder.models import Add, Echo
 from tests.recorder.reading import read
 from tests.recorder.write.slow_disk import slow_disk
 
+PAGE = (Path(__file__).resolve().parents[3] / "docs/production.md").read_text(encoding="utf-8")
+
 
 def test_many_threads(tmp_path: Path) -> None:
     model, path = Add(), tmp_path / "t.tape"
@@ -72,6 +74,27 @@ def test_structures_that_wait_count_for_the_bound(
     recorder.close()
     assert adds_up(recorder.stats())
     assert recorder.stats().queued_bytes == 0
+
+
+def test_idle_and_waiting_memory_are_at_most_twice_the_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Large copies lie in the pool, which keeps their memory; small ones do not."""
+    assert "2 × processes × recorders × (max_queue_bytes + FlightRecorder's bytes)" in PAGE
+    model, mib = Echo(), 2**20
+    with record(model, tmp_path / "t.tape", max_queue_bytes=8 * mib, outputs=False) as recorder:
+        pipeline: Any = recorder._handler.pipeline
+        pool = pipeline.buffers
+        for kib in (1024, 32, 1024):
+            gate = slow_disk(monkeypatch)
+            for number in range(9 * 1024 // kib):
+                model(torch.full((kib * 256,), float(number)))
+            idle = sum(buffer.size for found in pool._idle.values() for buffer in found)
+            stats = recorder.stats()
+            assert idle <= 8 * mib
+            assert stats.queued_bytes + pipeline.ledger.held <= 8 * mib
+            gate.set()
+            assert recorder.flush()
 
 
 def test_a_full_queue_drops_the_newest_call_without_copying(
