@@ -80,7 +80,7 @@ def caches(recorder: Recorder) -> dict[str, int]:
         "headers": len(encoder._headers),
         "novelty rows": len(novelty._rows),
         "novelty groups": len(novelty._groups),
-        "novelty patterns": novelty._patterns,
+        "novelty numbers": novelty._numbers,
         "known calls": len(mine.known_calls),
         "classes": len(recorder.classes),
         "array types": len(pool._array_types),

@@ -145,7 +145,7 @@ def test_a_crowd_and_policies(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 MOST = {
     "structures": 1024, "encoded leaves": 2048, "headers": 512, "novelty rows": 65_536,
-    "novelty groups": 1024, "novelty patterns": 16_384, "known calls": 8192, "classes": 0,
+    "novelty groups": 1024, "novelty numbers": 270_000, "known calls": 8192, "classes": 0,
     "array types": 4097, "structures of rows": 65_536,
     "known calls that wait": 8192, "kinds": MAX_AXES,
     "axes of kinds": MAX_AXES, "held calls": long_run.FLIGHT.calls,

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+from fnmatch import fnmatchcase
 
-from calltape_schema.privacy import is_exact, matches, matches_whole, specificity
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calltape_schema.privacy import is_exact, literal_of, matches, matches_whole, specificity
 
 
 @pytest.mark.parametrize(
@@ -31,6 +35,29 @@ def test_all_parts_of_a_bare_tensor_are_the_tensor() -> None:
     assert matches_whole("cache.*", ["cache"])
     assert matches_whole("cache.*", ["cache.keys.0"])
     assert not matches_whole("cache.*", ["caches"])
+
+
+@pytest.mark.parametrize(
+    ("pattern", "literal"),
+    [
+        ("mask", "mask"), ("cache.*", "cache"), ("*.f17.*x", ".f17."), ("a?bc", "bc"), ("*", ""),
+        ("x[ab]longer", "x"), ("[!a]b", ""), ("", ""),
+    ],
+)  # fmt: skip
+def test_a_text_that_each_match_has(pattern: str, literal: str) -> None:
+    assert literal_of(pattern) == literal
+
+
+@given(
+    pattern=st.text("ab.*?[]!", max_size=6), names=st.lists(st.text("ab.[", max_size=6), max_size=3)
+)
+def test_a_match_has_the_literal_and_is_one_of_fnmatch(pattern: str, names: list[str]) -> None:
+    of_fnmatch = any(
+        fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*") for name in names
+    )
+    assert matches(pattern, names) is of_fnmatch
+    if matches_whole(pattern, names):
+        assert any(literal_of(pattern) in name for name in names)
 
 
 def test_how_much_a_pattern_says() -> None:

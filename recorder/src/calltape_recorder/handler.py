@@ -14,7 +14,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from calltape_recorder.bounds import MAX_ERROR_CHARACTERS, MAX_UNHELD_ERROR_CHARACTERS
+from calltape_recorder.bounds import (
+    MAX_ERROR_CHARACTERS,
+    MAX_UNHELD_ERROR_CHARACTERS,
+    QUEUED_CALL_BYTES,
+)
 from calltape_recorder.capture.contexts import (
     Traced,
     dispatch_modes,
@@ -226,11 +230,14 @@ class CallHandler:
                     if alike is not None and type(result) is _Tensor and not result.__dict__:
                         pipeline.known_calls.result = alike
                 else:
-                    call.outputs = call.chunks.outputs(pipeline.structures)
+                    side = call.chunks.outputs(pipeline.structures)
+                    _pay(pipeline, call, side.structure)
+                    call.outputs = side
                     call.outputs_missing = call.chunks.missing()
                     call.chunks = None
             except QueueFull:
                 call.outputs_missing = "queue_full"
+                _release_chunks(pipeline, call)
             except BaseException as error:
                 if is_interrupt(error):
                     pipeline.drop(call, "interrupted")
@@ -351,6 +358,7 @@ def _message(error: BaseException) -> str:
 # fewer steps.
 
 _SCALAR_BYTES = 64  # the rough memory of a captured Python value, which counts for the bound, too
+_OF_STRUCTURE = 2  # a structure's rough memory, as a multiple of its bytes on the tape
 _NO_SCALARS: list[Any] = []
 _make = tuple.__new__  # makes a named tuple faster than its class does
 
@@ -446,6 +454,8 @@ def copied(pipeline: Pipeline, call: Call, side: Seen) -> Side:
         QueueFull: the bytes do not fit into the memory that the queue may use.
     """
     structure, leaves, scalars, _, known, alike = side
+    if not structure.is_paid:
+        _pay(pipeline, call, structure)
     if known is not None and not leaves and not scalars:
         return known.side_without_leaves()
     if alike is None and known is not None:
@@ -492,6 +502,19 @@ def _large(
     found = earlier.find(leaves, look)
     pieces = copy_leaves(leaves, look, pipeline.buffers, found)
     return pieces, earlier.keep(leaves, look, pieces, found)
+
+
+def _pay(pipeline: Pipeline, call: Call, structure: Structure) -> None:
+    """Reserves memory for a structure, which the call may be the first to have. Those that wait
+    share it; when this call is written, others are remembered within bounds of their own.
+
+    Raises:
+        QueueFull: there is none.
+    """
+    nbytes = _OF_STRUCTURE * len(structure.encoded) - QUEUED_CALL_BYTES
+    if nbytes > 0 and not structure.is_paid and not pipeline.ledger.reserve(call, nbytes):
+        _make_room(pipeline, call, nbytes)
+    structure.is_paid = True
 
 
 def _make_room(pipeline: Pipeline, call: Call, nbytes: int) -> None:

@@ -19,16 +19,24 @@ class AffineSpan:
 
     It is computed modulo a prime. An independent row could be taken for a dependent one only if a
     determinant of sizes is a multiple of 2^61 - 1.
+
+    Args:
+        most: of so many numbers on, the span stays as it is, and takes no time. None: it has no
+            bound. One row takes a step for each number of the span.
     """
 
-    __slots__ = ("_basis",)
+    __slots__ = ("_basis", "_most")
 
-    def __init__(self) -> None:
+    def __init__(self, most: int | None = None) -> None:
         self._basis: list[tuple[int, list[int]]] = []  # pivot, and a row that is 1 there
+        self._most = most
 
     def add(self, values: Sequence[int]) -> bool:
-        """Adds a row. Returns whether it was outside of the span."""
+        """Adds a row. Returns whether it was outside of the span; False if the span stays as it is
+        from now on."""
         row = [1, *values]
+        if self._most is not None and len(self._basis) * len(row) >= self._most:
+            return False
         for pivot, known in self._basis:
             factor = row[pivot]
             if factor:

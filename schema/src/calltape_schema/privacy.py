@@ -16,8 +16,9 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Iterator
-from fnmatch import fnmatchcase
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from fnmatch import translate
+from functools import lru_cache
 from typing import Any
 
 FEWEST_RANGED = 1024
@@ -85,8 +86,14 @@ _CLOSING = "]"
 
 def matches(pattern: str, names: Iterable[str]) -> bool:
     """Whether one of the names of a leaf is that of the pattern, or is below it."""
-    below = f"{pattern}.*"
-    return any(fnmatchcase(name, pattern) or fnmatchcase(name, below) for name in names)
+    return any(map(_matcher(pattern), names))
+
+
+@lru_cache(maxsize=4096)
+def _matcher(pattern: str) -> Callable[[str], object]:
+    """One expression for what a pattern names and all below it. A thousand patterns are asked about
+    each leaf, and the cache of fnmatch has room for 256 before Python 3.12."""
+    return re.compile(f"{translate(pattern)}|{translate(f'{pattern}.*')}").match
 
 
 def matches_whole(pattern: str, names: Iterable[str]) -> bool:
@@ -111,6 +118,13 @@ def deciding(pairs: Iterable[tuple[str, str]], names: Collection[str]) -> Iterat
 def is_exact(pattern: str) -> bool:
     """Whether a pattern has no wildcards, and so names one value."""
     return _WILDCARDS.isdisjoint(pattern)
+
+
+def literal_of(pattern: str) -> str:
+    """A text that each name has that a pattern matches, with or without what is below: a search for
+    it tells most patterns off in a hundredth of the time."""
+    known, _, _ = pattern.removesuffix(".*").partition("[")
+    return max(known.replace("?", "*").split("*"), key=len)
 
 
 def specificity(pattern: str) -> int:

@@ -15,8 +15,11 @@ import pytest
 import torch
 
 from calltape_recorder import First, Novelty, record
+from calltape_recorder.bounds import MAX_KNOWN_PATHS
+from calltape_recorder.capture import withholding
 from calltape_recorder.capture.withholding import Withholding, is_name, is_public_default
 from calltape_schema.packing import unpack
+from calltape_schema.privacy import matches_whole
 from calltape_schema.records import Parameter
 from tests.recorder.models import Echo
 from tests.recorder.reading import ReadCall, read
@@ -61,6 +64,35 @@ def signature(*kinds: str) -> list[Parameter]:
 def test_degrees(values: dict[str, str], path: str, degree: str) -> None:
     known = signature("prompt", "n", "rest VAR_POSITIONAL", "late KEYWORD_ONLY", "more VAR_KEYWORD")
     assert Withholding(tuple(values.items()), known).degree(path) == degree
+
+
+def test_few_patterns_are_matched_with_each_path_and_each_path_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A host whose structures are new in each call pays for it in each call."""
+    asked: list[str] = []
+    monkeypatch.setattr(
+        withholding, "matches_whole",
+        lambda pattern, names: asked.append(pattern) or matches_whole(pattern, names),
+    )  # fmt: skip
+    many = {f"*.f{number}.*x": "none" for number in range(999)}
+    decides = Withholding(tuple({"*": "all", **many}.items()))
+    for _ in range(3):
+        for number in range(100):
+            path = f"args.0.f{number}.0.x"
+            decides.meet(path)
+            assert decides.degree(path) == "values"
+    assert len(asked) == 2 * 100
+    assert len(decides.unmatched) == 899
+
+
+def test_what_is_remembered_of_paths_has_a_bound() -> None:
+    decides = Withholding((("*", "all"), ("args.0.x*", "none")))
+    for number in range(3 * MAX_KNOWN_PATHS):
+        assert decides.degree(f"args.0.y{number}") == "nothing"
+        assert decides.degree(f"args.0.x{number}") == "values"
+        assert len(decides._known_paths) <= MAX_KNOWN_PATHS
+    assert decides.degree("args.0.x" + 5000 * "y") == "values"
 
 
 def test_names_of_keys() -> None:

@@ -222,6 +222,22 @@ def test_streams_that_do_not_fit_the_queue(tmp_path: Path) -> None:
     assert call.record.outputs_missing == "4 of 9 chunks kept: queue_full"
 
 
+def test_the_structure_of_all_chunks_counts_for_the_bound(tmp_path: Path) -> None:
+    class Rows:
+        def rows(self) -> Iterator[Any]:
+            for n in range(10):
+                yield {f"row-{n}-{'of-a-long-name' * 2}-{k}": torch.zeros(20_000) for k in range(4)}
+
+    server, path = Rows(), tmp_path / "t.tape"
+    for room, missing in ((2**24, None), (10 * 4 * 80_000 + 2000, "queue_full")):
+        with record(server, path, method="rows", max_queue_bytes=room, overwrite=True) as recorder:
+            assert len(list(server.rows())) == 10
+            assert recorder.flush()
+            assert recorder.stats().queued_bytes == 0
+        (call,) = read(path).calls
+        assert call.record.outputs_missing == missing
+
+
 def test_streams_without_outputs(tmp_path: Path) -> None:
     server, path = Server(), tmp_path / "t.tape"
     with record(server, path, method="stream", outputs=False):

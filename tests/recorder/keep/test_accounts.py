@@ -17,6 +17,8 @@ from tests.recorder.models import Add, Echo
 from tests.recorder.reading import read
 from tests.recorder.write.slow_disk import slow_disk
 
+PAGE = (Path(__file__).resolve().parents[3] / "docs/production.md").read_text(encoding="utf-8")
+
 
 def test_many_threads(tmp_path: Path) -> None:
     model, path = Add(), tmp_path / "t.tape"
@@ -51,6 +53,48 @@ def test_many_threads(tmp_path: Path) -> None:
     assert len({call.record.thread for call in tape.calls}) == 16
     values = {call.input(0)[0].item() for call in tape.calls}
     assert values == {thread * 1000 + n for thread in range(16) for n in range(200)}
+
+
+def test_structures_that_wait_count_for_the_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of calls whose keys are the ids of requests do. A known one is free."""
+    model, x, bound = Echo(), torch.zeros(2), 2**20
+    recorder = record(model, tmp_path / "t.tape", max_queue_bytes=bound, outputs=False)
+    gate = slow_disk(monkeypatch)
+    for n in range(100):
+        model({f"request-{n}-{k}": x for k in range(1000)})
+    stats = recorder.stats()
+    assert stats.dropped == {"queue_full": 100 - stats.queued}
+    assert stats.queued < bound // (2 * 1000 * len("request-00-000"))
+    held = stats.queued_bytes
+    model({f"request-0-{k}": x for k in range(1000)})
+    assert recorder.stats().queued_bytes == held + x.nbytes  # one tensor, at all keys
+    gate.set()
+    recorder.close()
+    assert adds_up(recorder.stats())
+    assert recorder.stats().queued_bytes == 0
+
+
+def test_idle_and_waiting_memory_are_at_most_twice_the_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Large copies lie in the pool, which keeps their memory; small ones do not."""
+    assert "2 × processes × recorders × (max_queue_bytes + FlightRecorder's bytes)" in PAGE
+    model, mib = Echo(), 2**20
+    with record(model, tmp_path / "t.tape", max_queue_bytes=8 * mib, outputs=False) as recorder:
+        pipeline: Any = recorder._handler.pipeline
+        pool = pipeline.buffers
+        for kib in (1024, 32, 1024):
+            gate = slow_disk(monkeypatch)
+            for number in range(9 * 1024 // kib):
+                model(torch.full((kib * 256,), float(number)))
+            idle = sum(buffer.size for found in pool._idle.values() for buffer in found)
+            stats = recorder.stats()
+            assert idle <= 8 * mib
+            assert stats.queued_bytes + pipeline.ledger.held <= 8 * mib
+            gate.set()
+            assert recorder.flush()
 
 
 def test_a_full_queue_drops_the_newest_call_without_copying(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import sys
 import threading
+import tracemalloc
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -246,6 +248,45 @@ def test_texts_are_not_held() -> None:
     before = sys.getrefcount(text)
     assert decide(0, view)
     assert sys.getrefcount(text) == before
+
+
+# --- bounds --------------------------------------------------------------------------------------
+
+
+def of_sizes(sizes: list[int]) -> CallView:
+    row = (*[torch.float32] * len(sizes), *[(size,) for size in sizes])
+    return CallView(0, (), {}, Structure(b"s", (), {}), row, [])
+
+
+def test_evidence_of_sizes_without_a_pattern_has_a_bound_in_bytes() -> None:
+    decide, sizes = Novelty().decider(), random.Random(0)
+    tracemalloc.start()
+    try:
+        kept = [
+            decide(n, of_sizes([sizes.randrange(2, 9000) for _ in range(1000)])) for n in range(300)
+        ]
+        assert tracemalloc.get_traced_memory()[0] < 32 * 2**20
+    finally:
+        tracemalloc.stop()
+    assert kept[:80] == [EVIDENCE] * 80
+    assert not any(kept[100:])
+    assert decide(300, of_sizes([2, 2])) == EVIDENCE  # other kinds of leaves
+    assert not decide(301, of_sizes([2, 3]))  # no pattern is new any more
+
+
+def test_a_call_takes_a_bounded_number_of_steps_and_growth_stays_evidence() -> None:
+    decide, number, sizes = Novelty().decider(), itertools.count(), random.Random(0)
+
+    def call(*, at: int = 0) -> int:
+        row = [1000 * (place + 2) + sizes.randrange(999) for place in range(400)]
+        if at:
+            row[0] = at
+        return decide(next(number), of_sizes(row))
+
+    kept = [call() for _ in range(60)]
+    assert kept == [EVIDENCE] * 41 + [False] * 19  # 41 rows of 401 numbers are 16,441
+    assert call(at=1_000_000)
+    assert not call(at=1_000_001)
 
 
 # --- many threads --------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import logging
 import os
 import statistics
 import threading
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,9 @@ from calltape_recorder import (
     When,
     record,
 )
+from calltape_recorder.capture.structures import Structure
 from calltape_recorder.keep import policies
+from calltape_recorder.keep.policies import CallView
 from tests.recorder.models import Add, Echo, Identity
 from tests.recorder.reading import read
 
@@ -351,3 +354,17 @@ def test_a_rate_is_a_share_of_what_would_be_kept(tmp_path: Path) -> None:
     sampled = [number for number in numbers if number < 4000]
     assert abs(len(sampled) - 200) < 6 * (2000 * 0.1 * 0.9) ** 0.5
     assert len(numbers) - len(sampled) == 50
+
+
+@pytest.mark.parametrize("keep", [PerStructure(1), Novelty()])
+def test_what_is_remembered_of_a_structure_is_small(keep: Keep) -> None:
+    decider, large = keep.decider(), 64 * 1024
+    tracemalloc.start()
+    try:
+        for number in range(100):
+            structure = Structure(number.to_bytes(2, "big") * (large // 2), (), {})
+            row = (torch.float32,) * 1000
+            assert decider(number, CallView(number, (), {}, structure, row, []))
+        assert tracemalloc.get_traced_memory()[0] < 100 * 4096
+    finally:
+        tracemalloc.stop()

@@ -68,6 +68,26 @@ def test_what_is_saved_up_is_bounded() -> None:
     assert not share.affords(12 * MS)
 
 
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_a_pause_of_the_process_within_a_call_is_no_cost(is_recorded: bool) -> None:
+    """As a debugger or SIGSTOP makes one. The accounts have it nevertheless."""
+    ledger, call, pause = Ledger(10**9, max_share=0.05), QueuedCall(0, 0, 0), 60_000 * MS
+    call.duration_ns, call.cost_ns = 10 * MS, pause if is_recorded else MS
+    ledger.note(call)
+    if not is_recorded:
+        ledger.spend(17 * pause)  # of a call that stands for 17
+    assert ledger.in_calls_ns >= pause
+    assert sum(ledger.see() is not None for _ in range(1000)) > 500
+
+
+def test_what_a_large_copy_takes_is_a_cost() -> None:
+    ledger, call = Ledger(10**9, max_share=0.05), QueuedCall(0, 0, 0)
+    assert ledger.reserve(call, 10**9)
+    call.duration_ns, call.cost_ns = 10 * MS, 1000 * MS
+    ledger.note(call)
+    assert not any(ledger.see() is not None for _ in range(1000))
+
+
 class Clock:
     """Nanoseconds that pass with each look at them."""
 

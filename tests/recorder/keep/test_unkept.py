@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
+import tracemalloc
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -363,3 +364,14 @@ def test_a_repeat_that_is_traced_is_no_call(tmp_path: Path) -> None:
         model(x, y)
         assert value_of(repeat.known.calls) == before + 1
     assert table_of(tmp_path / "t.tape").totals().seen == 21
+
+
+def test_what_is_remembered_of_a_structure_that_may_be_told_is_small() -> None:
+    counter = UnkeptCounter(KnownCalls(), written_only=True)
+    tracemalloc.start()
+    try:
+        for number in range(100):
+            counter.may_tell(Structure(number.to_bytes(2, "big") * 32_768, (), {}))
+        assert tracemalloc.get_traced_memory()[0] < 100 * 4096
+    finally:
+        tracemalloc.stop()

@@ -43,6 +43,7 @@ class Structure:
             are none.
         check: compares leaves with the latest ones by all but their sizes; None if nobody has made
             it.
+        is_paid: whether a call that waits in the queue, or waited, has reserved memory for it.
     """
 
     encoded: bytes
@@ -52,6 +53,7 @@ class Structure:
     fates: tuple[Fate, ...] | None = None
     core: Core | None = None
     check: Callable[..., bool] | None = None
+    is_paid: bool = False
 
     @property
     def parts(self) -> int:

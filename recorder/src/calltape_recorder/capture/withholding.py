@@ -1,17 +1,18 @@
 """Decides which values of a call are withheld from the tape, by leaf path, as ``values`` says.
 
 This is decided once per structure, from paths and kinds alone, so a call of a known structure pays
-nothing for it. docs/privacy.md has a table of the consequences.
+nothing for it. Where keys never come back, each structure is new, within the host's call: so what
+was decided for a path is remembered. docs/privacy.md has a table of the consequences.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
-from calltape_recorder.bounds import MAX_NAMED_PATTERNS
+from calltape_recorder.bounds import MAX_KNOWN_PATHS, MAX_NAME_CHARACTERS, MAX_NAMED_PATTERNS
 from calltape_schema.privacy import (
     FEW_NUMBERS,
     SMALL,
@@ -19,6 +20,7 @@ from calltape_schema.privacy import (
     is_exact,
     is_name,
     is_position,
+    literal_of,
     matches_whole,
 )
 from calltape_schema.records import Parameter
@@ -48,7 +50,8 @@ class Withholding:
     def __init__(
         self, values: Sequence[tuple[str, str]], signature: Sequence[Parameter] = ()
     ) -> None:
-        self._latest_first = tuple(reversed(values))
+        self._latest_first = [(literal_of(pair[0]), pair) for pair in reversed(values)]
+        self._known_paths: dict[str, Degree] = {}
         kinds = [(p.name, p.kind) for p in signature]
         self._names = [name for name, kind in kinds if kind.startswith("POSITIONAL")]
         self._known = {name for name, kind in kinds if not kind.startswith("VAR_")}
@@ -66,24 +69,31 @@ class Withholding:
         A pattern without wildcards names one value, and withholds all of it. A pattern with
         wildcards does not withhold numbers: they are sizes and settings, which an export needs.
         """
-        found: Degree = "nothing"
-        for pattern, kept in deciding(self._latest_first, self._names_of(path)):
-            if kept == "all":
-                return found
-            if is_exact(pattern):
-                return "numbers"
-            found = "values"
-        return found
+        known = self._known_paths.get(path)
+        return self._met(path) if known is None else known
 
     def meet(self, path: str) -> None:
         """Notes that a call has something at a path: a value, a container, or None."""
-        if not self.unmatched or path in ("args", "kwargs"):
-            return
+        if path not in self._known_paths:
+            self._met(path)
+
+    def _met(self, path: str) -> Degree:
+        """Notes that a call has something at a path, and returns what is withheld there."""
         names = self._names_of(path)
+        text = "\n".join(names)
+        found = [
+            pair for literal, pair in self._latest_first
+            if literal in text and matches_whole(pair[0], names)
+        ]  # fmt: skip
         # Several threads may be here. The set is changed in place, so none brings a pattern back.
-        for pattern in tuple(self.unmatched):
-            if matches_whole(pattern, names):
-                self.unmatched.discard(pattern)
+        if path not in ("args", "kwargs"):
+            self.unmatched.difference_update([pattern for pattern, _ in found])
+        degree = _degree(deciding(found, names))
+        if len(path) <= MAX_NAME_CHARACTERS:
+            if len(self._known_paths) >= MAX_KNOWN_PATHS:
+                self._known_paths.clear()
+            self._known_paths[path] = degree
+        return degree
 
     def _names_of(self, path: str) -> list[str]:
         """A path, and the same path by the name of its parameter: ``args.0.x`` is also
@@ -102,6 +112,18 @@ class Withholding:
             if self._rest is not None:
                 return [path, f"{self._rest}.{place - len(self._names)}{dot}{below}"]
         return [path]
+
+
+def _degree(deciding: Iterable[tuple[str, str]]) -> Degree:
+    """What is withheld, by the patterns that decide and what each does."""
+    found: Degree = "nothing"
+    for pattern, kept in deciding:
+        if kept == "all":
+            return found
+        if is_exact(pattern):
+            return "numbers"
+        found = "values"
+    return found
 
 
 _MOST_IN_WORD = 32

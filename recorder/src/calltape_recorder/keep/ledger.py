@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from calltape_recorder.bounds import (
+    MAX_CHARGE_NS,
     MAX_TOLD_STRUCTURES,
     MAX_WAITING_PARTS,
     MAX_WAITING_ROWS,
@@ -181,6 +182,7 @@ class Ledger:
         self._max_calls = max_calls
         self._share = None if max_share is None else Share(max_share)
         self.in_calls_ns = self.in_thread_ns = self.writing_ns = 0
+        self._charged_ns = 0  # what the share pays of ``in_calls_ns``
         self._stopped: str | None = None
         self._paused = False
         self._is_closed = False
@@ -245,7 +247,7 @@ class Ledger:
             with self.lock:
                 if self.accepted == self._max_calls:
                     reason = "max_calls"
-                elif self._share and not self._share.affords(self.in_calls_ns + self.writing_ns):
+                elif self._share and not self._share.affords(self._charged_ns + self.writing_ns):
                     reason = "max_share"
                 else:
                     self.accepted += 1
@@ -288,6 +290,7 @@ class Ledger:
         """Counts what calls cost the host that are not recorded."""
         with self.lock:
             self.in_calls_ns += nanoseconds
+            self._charged_ns += min(nanoseconds, MAX_CHARGE_NS)
 
     def note(self, call: QueuedCall) -> None:
         """Counts what a call cost and how long it took, once. A call that is held is counted before
@@ -295,6 +298,8 @@ class Ledger:
         with self.lock:
             if call.cost_ns and call.duration_ns is not None and self._share is not None:
                 self._share.note(call.duration_ns)
+            # What no copy of these bytes takes was a pause of the process, as a debugger makes one.
+            self._charged_ns += min(call.cost_ns, MAX_CHARGE_NS + call.nbytes)
             self.in_calls_ns, call.cost_ns = self.in_calls_ns + call.cost_ns, 0
 
     def drop(self, reason: str) -> None:
@@ -405,7 +410,8 @@ class UnkeptCounter:
 
     def __init__(self, known: KnownCalls, *, written_only: bool = False) -> None:
         self._known = known
-        self._may_be_told: set[bytes] | None = set() if written_only else None
+        # Hashes: a structure may have megabytes.
+        self._may_be_told: set[int] | None = set() if written_only else None
         self.lock = RLock()
         self._other = 0
         self._table = InputsTable()
@@ -431,7 +437,7 @@ class UnkeptCounter:
         """Allows to name a structure, because a call of it is on the tape."""
         told = self._may_be_told
         if told is not None and len(told) < MAX_TOLD_STRUCTURES:
-            told.add(structure.encoded)
+            told.add(hash(structure.encoded))
 
     def fold(self, *, always: bool = False) -> None:
         """Adds the counters to the table, if many were forgotten, or if ``always``."""
@@ -457,7 +463,7 @@ class UnkeptCounter:
         table.other.add(Counts(other))
         told = self._may_be_told
         if told is not None:
-            table.forget(lambda structure: structure not in told)
+            table.forget(lambda structure: hash(structure) not in told)
         return table
 
     def absorb(self, table: InputsTable) -> None:

@@ -10,6 +10,10 @@ of all calls. At most one call more is kept than there are independent sizes.
 Two kinds of evidence are not affine: which sizes are 0 or 1 (broadcasting, empty caches), and which
 sizes are equal (a sliding window that is full). Calls are first sorted by this pattern and by their
 constants, and each pattern has a span of its own.
+
+A host may make calls whose sizes have no pattern and no relation, as lists of a thousand ragged
+tensors do. So what is held, and the time that a call waits for it, have bounds. Beyond these, less
+is evidence (:class:`Novelty` says what).
 """
 
 from __future__ import annotations
@@ -21,8 +25,9 @@ from typing import Any
 from calltape_recorder.bounds import (
     MAX_NOVELTY_CONSTANTS,
     MAX_NOVELTY_GROUPS,
-    MAX_NOVELTY_PATTERNS,
+    MAX_NOVELTY_NUMBERS,
     MAX_NOVELTY_ROWS,
+    MAX_NOVELTY_SPAN,
 )
 from calltape_recorder.keep.policies import EVIDENCE, CallView, Decider, Keep
 from calltape_recorder.threads import RLock
@@ -47,6 +52,12 @@ class Novelty(Keep):
     call is lost (the queue was full, the disk failed, its file was deleted), evidence is gathered
     anew; the more seldom, the more often files with evidence are deleted for want of room. Files
     without any are deleted first.
+
+    The evidence of all calls has at most 262,144 numbers. When it has these, neither a new pattern
+    of equal sizes nor a broken sum or multiple is evidence any more. The relations of one pattern
+    have at most 16,384 numbers, as 127 sizes without any relation have: beyond that, no broken sum
+    or multiple of this pattern is evidence. Growth always is. New structures, dtypes and constants
+    are, up to bounds of their own.
 
     Args:
         growth: more than 1.
@@ -74,13 +85,12 @@ class _Decider:
         self._lock = RLock()
         # Only hashes are kept: the sizes of a large cache take kilobytes, and a text has no bound.
         self._rows: set[int] = set()
-        self._groups: dict[Any, _Group] = {}
-        self._patterns = 0
+        self._groups: dict[int, _Group] = {}
+        self._numbers = 0  # of all groups
 
     def __call__(self, number: int, view: CallView) -> int:
-        likeness: bytes | int
         if view.structure.core is None:  # asked here, since nearly all calls come by
-            likeness, row, scalars = view.structure.encoded, view.row, view.scalars
+            likeness, row, scalars = hash(view.structure.encoded), view.row, view.scalars
         else:
             likeness = view.likeness
             row, scalars = view.evidence()
@@ -95,22 +105,23 @@ class _Decider:
                 self._rows.clear()
             self._rows.add(key)
             kinds, numbers = _split(row)
-            group = self._groups.get((likeness, kinds))
+            kind = hash((likeness, kinds))
+            group = self._groups.get(kind)
             if group is None:
                 if len(self._groups) >= MAX_NOVELTY_GROUPS:
                     return False
-                group = self._groups[likeness, kinds] = _Group(self._growth)
-            before = len(group.patterns)
-            may_grow = self._patterns < MAX_NOVELTY_PATTERNS
+                group = self._groups[kind] = _Group(self._growth)
+            before = group.numbers
+            may_grow = self._numbers < MAX_NOVELTY_NUMBERS
             is_new = group.adds(numbers, constants, may_grow=may_grow)
-            self._patterns += len(group.patterns) - before
+            self._numbers += group.numbers - before
             return EVIDENCE if is_new else False
 
     def start_over(self) -> None:
         """Forgets all evidence, as if nothing was kept so far."""
         with self._lock:
             self._groups.clear()
-            self._patterns = 0
+            self._numbers = 0
             self._rows.clear()
 
 
@@ -143,17 +154,25 @@ def _split(row: Sequence[Any]) -> tuple[tuple[Any, ...], list[int]]:
     return tuple(kinds), numbers
 
 
+_NUMBERS_OF_PATTERN = 16  # the rough memory of a pattern without its numbers
+
+
 class _Group:
-    """Calls of one structure with the same dtypes and ranks."""
+    """Calls of one structure with the same dtypes and ranks.
+
+    Attributes:
+        numbers: how many numbers its evidence has.
+    """
 
     def __init__(self, growth: float) -> None:
         self._growth = growth
         self._constants: set[int] = set()  # hashes
-        self.patterns: dict[int, _Pattern] = {}
+        self._patterns: dict[int, _Pattern] = {}
+        self.numbers = 0
 
     def adds(self, numbers: list[int], constants: int, *, may_grow: bool) -> bool:
         """Whether this call adds evidence. If it does, it counts as kept. ``constants`` is a hash.
-        A new pattern is evidence only if ``may_grow`` is true."""
+        What takes more numbers is evidence only if ``may_grow`` is true."""
         is_new = constants not in self._constants and len(self._constants) < MAX_NOVELTY_CONSTANTS
         if is_new:
             self._constants.add(constants)
@@ -163,12 +182,16 @@ class _Group:
         # Calls with other constants belong to another program, and are no evidence for this one.
         own = constants if constants in self._constants else None
         key = hash((which, tuple([v if v in (0, 1) else None for v in values]), own))
-        pattern = self.patterns.get(key)
+        pattern = self._patterns.get(key)
         if pattern is None:
             if may_grow:
-                self.patterns[key] = _Pattern(values, self._growth)
+                self._patterns[key] = _Pattern(values, self._growth)
+                self.numbers += _NUMBERS_OF_PATTERN + 3 * len(values)
             return may_grow or is_new
-        return pattern.adds(values) or is_new
+        if may_grow and pattern.widens(values):
+            self.numbers += len(values)
+            is_new = True
+        return pattern.grows(values) or is_new
 
 
 class _Pattern:
@@ -178,11 +201,13 @@ class _Pattern:
         self._growth = growth
         self._low = list(values)
         self._high = list(values)
-        self._span = AffineSpan()
-        self._span.add(values)
+        self._span = AffineSpan(MAX_NOVELTY_SPAN)
+        self.widens = self._span.add
+        self.widens(values)
 
-    def adds(self, values: list[int]) -> bool:
-        is_new = self._span.add(values)
+    def grows(self, values: list[int]) -> bool:
+        """Whether a number is far beyond its bounds. If so, it is the new bound."""
+        is_new = False
         for i, value in enumerate(values):
             # With the signs changed, a lower bound is an upper one.
             if self._is_beyond(-value, -self._low[i]):

@@ -52,10 +52,11 @@ class CallView:
     scalars: list[Any]
 
     @property
-    def likeness(self) -> bytes | int:
-        """Equal for calls of one structure. The keys of dicts that are data are no part of it."""
+    def likeness(self) -> int:
+        """A hash, equal for calls of one structure: policies remember thousands, and a structure
+        may have megabytes. The keys of dicts that are data are no part of it."""
         core = self.structure.core
-        return self.structure.encoded if core is None else core.likeness
+        return hash(self.structure.encoded) if core is None else core.likeness
 
     def evidence(self) -> tuple[Row, list[Any]]:
         """The row and the scalars, without those in dicts at keys that are data."""
@@ -314,7 +315,7 @@ class _Pair:
 class _StructureLimit:
     def __init__(self, calls: int) -> None:
         self._calls = calls
-        self._seen: dict[bytes | int, Count[int]] = {}
+        self._seen: dict[int, Count[int]] = {}
 
     def __call__(self, number: int, view: CallView) -> int:
         key = view.likeness
