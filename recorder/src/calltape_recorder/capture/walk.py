@@ -353,7 +353,7 @@ def _parts(kind: str) -> Visitor:
     return visitor
 
 
-def _items(held: dict[Any, Any]) -> list[tuple[Any, Any]]:
+def _items(held: Any) -> list[tuple[Any, Any]]:
     """What a dict has, in its order."""
     items = list(dict.items(held))
     if issubclass(type(held), OrderedDict):  # its order is not that of the dict that it is
