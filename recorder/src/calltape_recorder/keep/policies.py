@@ -269,7 +269,7 @@ class FlightRecorder:
 
     Args:
         calls: at most so many calls are held.
-        bytes: at most so many bytes of their tensors are held.
+        bytes: at most so many bytes of their tensors, texts and large new structures are held.
 
     Raises:
         TapeError: ``usage`` for anything but positive ints.
