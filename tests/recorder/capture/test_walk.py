@@ -182,6 +182,8 @@ def test_dicts(tmp_path: Path) -> None:
     ordered.move_to_end("z")  # of which the dict that it is knows nothing
     call = one(tmp_path, ordered, types.MappingProxyType(ordered))
     assert [node.keys for node in call.args] == [("y", "z")] * 2
+    dict.__delitem__(ordered, "y")  # then its own order leads to nothing
+    assert one(tmp_path, ordered).args[0].keys == ("z",)
 
 
 @pytest.mark.parametrize(

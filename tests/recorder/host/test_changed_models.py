@@ -3,6 +3,7 @@ replaced, functions that are pickled, calls that are made once more."""
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import io
 import pickle
@@ -106,7 +107,12 @@ def test_a_function_of_a_module_is_a_function(tmp_path: Path, module: Any) -> No
         assert copy.deepcopy(twice) is twice
         assert pickle.loads(pickle.dumps(twice)) is twice
         twice.calls = 1
-        twice.calls += 1
+        plain.calls += 1
+        assert (twice.calls, hasattr(twice, "other")) == (2, False)
+        twice.other = 1
+        del twice.other
+        assert not hasattr(twice, "other")
+        assert not hasattr(plain, "other")
         assert type("Owner", (int,), {"run": twice})(4).run() == 8
         assert module.me(self=1) == 2
     assert module.twice is plain
@@ -185,18 +191,75 @@ def test_a_property_cannot_be_replaced(tmp_path: Path) -> None:
     assert caught.value.kind == "usage"
 
 
-@pytest.mark.parametrize("part", ["itself", "linear1", "self_attn"])
-def test_hooks_in_an_encoder_layer_are_told_of(
-    tmp_path: Path, part: str, caplog: pytest.LogCaptureFixture
+def test_hooks_of_an_encoder_layer_are_told_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     layer = torch.nn.TransformerEncoderLayer(8, 2, 8, batch_first=True)
-    target = layer if part == "itself" else getattr(layer, part)
-    record(target, tmp_path / "t.tape").close()
-    assert "in another way while it or a part of it has hooks" in caplog.text
+    record(layer, tmp_path / "hook.tape").close()
+    assert "in another way while it has hooks" in caplog.text
     caplog.clear()
-    record(layer, tmp_path / "m.tape", via="method").close()
-    record(torch.nn.Linear(2, 2), tmp_path / "other.tape").close()
+    record(layer, tmp_path / "method.tape", via="method").close()
     assert "in another way" not in caplog.text
+
+
+class Delegates:
+    """As adapters do: what it does not have, another object has."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+class Counted:
+    """A descriptor of the host."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def __get__(self, instance: Any, owner: Any) -> Any:
+        self.asked += 1
+        if instance is None:
+            raise TypeError("only of an object")
+        return lambda x: x + self.asked
+
+
+class Inner:
+    counted = Counted()
+
+    def run(self, x: int) -> int:
+        return x
+
+    async def later(self, x: int) -> int:
+        return x
+
+
+def test_what_the_class_has_is_followed_only_where_it_is_what_runs(tmp_path: Path) -> None:
+    inner = Inner()
+    inner.run = types.MethodType(lambda self, x: 100 * x, inner)  # type: ignore[method-assign]
+    outer = Delegates(inner)
+    with record(outer, tmp_path / "outer.tape", method="run"):
+        assert outer.run(1) == 100
+    with record(inner, tmp_path / "counted.tape", method="counted"):
+        asked = Inner.__dict__["counted"].asked
+        assert inner.counted(1) == inner.counted(1) == 1 + asked
+        assert Inner.__dict__["counted"].asked == asked
+
+
+def test_a_coroutine_and_what_is_no_function(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def other(self: Inner, x: int) -> int:
+        return -x
+
+    inner = Inner()
+    with record(inner, tmp_path / "later.tape", method="later"):
+        monkeypatch.setattr(Inner, "later", other)
+        assert asyncio.run(inner.later(1)) == -1
+    with record(inner, tmp_path / "run.tape", method="run"):
+        monkeypatch.setattr(Inner, "run", staticmethod(lambda x: "static"))
+        assert inner.run(1) == 1  # it goes on with what it was
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")

@@ -12,6 +12,7 @@ come again many times in a row stand once, and ``("again", how many tokens, how 
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import functools
 import itertools
@@ -135,7 +136,7 @@ def capture_inputs(
 
     Raises:
         Traced: one is a tracer of torch.fx.
-        ValueError: there are more arguments than a tape can hold.
+        ValueError: there are more arguments than a tape can hold, or two have one name.
     """
     context, names = context_now(), tuple(kwargs)
     leaves = [*args, *kwargs.values()]
@@ -145,6 +146,8 @@ def capture_inputs(
         if type(name) is not str:
             # A text of the host's own class may have methods of its own.
             names = tuple([str.__getitem__(name, slice(None)) + "" for name in names])
+            if len(set(names)) < len(names):
+                raise ValueError("two keywords of one name")
             break
     for value in leaves:
         if type(value) is not _Tensor:
@@ -356,9 +359,14 @@ def _parts(kind: str) -> Visitor:
 def _items(held: Any) -> list[tuple[Any, Any]]:
     """What a dict has, in its order."""
     items = list(dict.items(held))
-    if issubclass(type(held), OrderedDict):  # its order is not that of the dict that it is
-        places = {id(key): place for place, key in enumerate(OrderedDict.__iter__(held))}
-        items.sort(key=lambda item: places.get(id(item[0]), len(places)))
+    # The order of an OrderedDict is not that of the dict that it is. To ask for it takes the hashes
+    # of keys, which are no code of the host where all are texts or ints.
+    if issubclass(type(held), OrderedDict) and all(
+        type(key) is str or type(key) is int for key, _ in items
+    ):
+        with contextlib.suppress(RuntimeError, KeyError):  # another thread changes it
+            places = {id(key): place for place, key in enumerate(OrderedDict.__iter__(held))}
+            items.sort(key=lambda item: places.get(id(item[0]), len(places)))
     return items
 
 

@@ -31,7 +31,7 @@ from calltape_recorder.host.listener import (
 )
 from calltape_recorder.host.streams import KINDS, ONE_REFERENCE, Kind, carried_on, deferred, kind_of
 from calltape_recorder.threads import Count
-from calltape_schema.objects import dict_of
+from calltape_schema.objects import class_attribute, dict_of, mro_of, namespace_of
 
 # Finds out whether a callable may call another one, from what it holds.
 #
@@ -125,15 +125,18 @@ class _Wrapper:
     """Stands for a callable, with the same signature, name and attributes. It records as long as it
     has a listener.
 
-    A copy or pickle of it is the method that was there before. It has the attributes of a function,
-    so ``inspect`` recognizes a coroutine or generator function that it stands for. What is set on
-    it is set on that function, too, and on a class it is a method.
+    A copy or pickle of it is the method that was there before; of a function of a module, what the
+    module has by that name. It has the attributes of a function, so ``inspect`` recognizes a
+    coroutine or generator function that it stands for. What is set on it is set on that function,
+    and on a class it is a method.
 
     Args:
         function: the callable.
         listener: is told of calls.
-        name: of the method, if the class has it: then its class may get another one, or the object
-            another class. None if the callable is the object's own.
+        name: of the method, if the class has it. Then it stands for what the class has at a call:
+            the class may get another one, or the object another class. Graphs that were compiled
+            before have the old one, as they do without a recorder. None if the callable is the
+            object's own.
         restored: what a copy or pickle is made of.
         copies: counts these.
     """
@@ -142,10 +145,12 @@ class _Wrapper:
         self, function: Any, listener: Listener, name: str | None,
         restored: str | tuple[Any, ...], copies: Count[int],
     ) -> None:  # fmt: skip
-        functools.update_wrapper(self, function, updated=())  # others are read from it
+        functools.update_wrapper(self, function)
         with contextlib.suppress(TypeError, ValueError):
             self.__signature__ = inspect.signature(function)
-        self._name = name if type(function) is types.MethodType else None
+        self._name = name
+        self._class: type | None = None
+        self._namespaces: list[Mapping[str, Any]] = []
         self._listener: Listener | None = listener
         self._vanishes = vanishing(listener, counts=True)
         self._kind: Kind | None = kind_of(function)
@@ -153,6 +158,7 @@ class _Wrapper:
         self._restored = restored
         self._copies = copies
         self._function = function
+        self._made = id(self)  # another wrapper may have had all this before
 
     @skip_frame
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
@@ -160,31 +166,37 @@ class _Wrapper:
         if listener is None or (is_dynamo_compiling() and self._vanishes()):
             return self._function(*args, **kwargs)
         if self._kind is not None:
+            self.follow_class()
             return deferred(listener, self._function, self._kind, args, kwargs)
         return _around(listener, self, args, kwargs)
 
     @skip_frame
     def follow_class(self) -> None:
-        """Stands for the method that the class of the object has now."""
-        function = self._function
+        """Stands for the method that the class of the object has now. No code of the host runs."""
         if self._name is None:
             return
-        found = getattr(type(function.__self__), self._name, None)
+        function = self._function
+        cls = type(function.__self__)
+        if cls is not self._class:
+            self._namespaces = [namespace_of(base) for base in mro_of(cls)]
+            self._class = cls
+        for names in self._namespaces:
+            if self._name in names:
+                found = names[self._name]
+                break
+        else:
+            return
         if found is not function.__func__ and type(found) is FunctionType:
             previous = off(None)
             try:
-                self._function = types.MethodType(found, function.__self__)
-                self._run = _compilable(self._function)
+                function = types.MethodType(found, function.__self__)
+                self._function, self._kind = function, kind_of(function)
+                self._run = _compilable(function)
             finally:
                 off(previous)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if "_function" in self.__dict__ and name not in _OWN:
-            setattr(self._function, name, value)
-        object.__setattr__(self, name, value)
 
     def __getattr__(self, name: str) -> Any:
         # A bound method has __self__, __func__ and __code__, for example.
@@ -192,12 +204,24 @@ class _Wrapper:
             raise AttributeError(name)
         return getattr(self._function, name)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _OWN or self.__dict__.get("_made") != id(self):
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self._function, name, value)
+            self.__dict__.pop(name, None)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(self._function, name)
+        self.__dict__.pop(name, None)
+
     def __reduce_ex__(self, protocol: Any) -> Any:
-        next(self._copies)
+        if type(self._restored) is not str:
+            next(self._copies)
         return self._restored
 
 
-_OWN = frozenset({"_function", "_listener", "_run"})
+_OWN = frozenset({"_class", "_function", "_kind", "_listener", "_namespaces", "_run"})
 """What is set on a wrapper after it was made, besides what the host sets."""
 
 
@@ -218,7 +242,12 @@ class ReplacedMethod(Attachment):
             # Where a module has a function by its name, a pickle has that name only.
             if isinstance(target, types.ModuleType) and own.__module__ == target.__name__:
                 restored = method
-        name = method if own is None else None
+        is_of_class = (
+            type(function) is types.MethodType
+            and function.__self__ is target
+            and class_attribute(type(target), method) is function.__func__
+        )
+        name = method if own is None and is_of_class else None
         wrapper = _Wrapper(function, listener, name, restored, self.copies)
         wrapper.__dict__["_calltape_own"] = own
         object.__setattr__(target, method, wrapper)

@@ -314,13 +314,6 @@ _RUN_HOOKS = {"__call__", "_call_impl", "_wrapped_call_impl"}
 _BEFORE = "the calls in that graph are not seen. Attach before it is compiled"
 
 
-_EncoderLayer = torch.nn.TransformerEncoderLayer
-_IN_ENCODER_LAYERS = (
-    _EncoderLayer, torch.nn.MultiheadAttention, torch.nn.Linear, torch.nn.LayerNorm,
-    torch.nn.Dropout,
-)  # fmt: skip
-
-
 def blind_spots(module: Any, via: str) -> Iterator[str]:
     """Warnings about a module that a recorder was attached to, ``via`` a hook or its method."""
     try:
@@ -341,15 +334,11 @@ def blind_spots(module: Any, via: str) -> Iterator[str]:
                     " the one of torch that runs hooks: its calls are not seen. If it calls"
                     ' forward(), pass via="method"; or record the modules within it'
                 )
-            if (
-                via == "hook"
-                and isinstance(module, _IN_ENCODER_LAYERS)
-                and any(isinstance(one, _EncoderLayer) for one in _around(module))
-            ):
+            if via == "hook" and isinstance(module, torch.nn.TransformerEncoderLayer):
                 yield (
-                    "torch calculates a TransformerEncoderLayer in another way while it or a part"
-                    " of it has hooks: results may differ in the last digits. To leave that as it"
-                    ' is, record the layer with via="method"'
+                    "torch calculates a TransformerEncoderLayer in another way while it has hooks:"
+                    " results may differ in the last digits. To leave that as it is, pass"
+                    ' via="method"'
                 )
             if (
                 via == "method"
