@@ -257,6 +257,10 @@ def test_a_coroutine_and_what_is_no_function(
     with record(inner, tmp_path / "later.tape", method="later"):
         monkeypatch.setattr(Inner, "later", other)
         assert asyncio.run(inner.later(1)) == -1
+        monkeypatch.setattr(Inner, "later", lambda self, x: 2 * x)
+        assert inner.later(1) == 2  # type: ignore[comparison-overlap]
+        monkeypatch.setattr(Inner, "later", other)
+        assert asyncio.run(inner.later(1)) == -1
     with record(inner, tmp_path / "run.tape", method="run"):
         monkeypatch.setattr(Inner, "run", staticmethod(lambda x: "static"))
         assert inner.run(1) == 1  # it goes on with what it was

@@ -167,7 +167,9 @@ class _Wrapper:
             return self._function(*args, **kwargs)
         if self._kind is not None:
             self.follow_class()
-            return deferred(listener, self._function, self._kind, args, kwargs)
+        kind = self._kind
+        if kind is not None:
+            return deferred(listener, self._function, kind, args, kwargs)
         return _around(listener, self, args, kwargs)
 
     @skip_frame
