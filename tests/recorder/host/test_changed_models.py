@@ -149,6 +149,9 @@ class Deep(torch.nn.Module):
         return self(x)
 
 
+@pytest.mark.skipif(
+    sys.version_info < (3, 11), reason="the call of a hook itself is too deep there"
+)
 def test_a_call_at_the_limit_of_recursion_raises_nothing_else(tmp_path: Path) -> None:
     model = Deep()
 
