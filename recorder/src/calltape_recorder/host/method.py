@@ -177,25 +177,25 @@ class _Wrapper:
         """Stands for the method that the class of the object has now. No code of the host runs."""
         if self._name is None:
             return
-        function = self._function
-        cls = type(function.__self__)
-        if cls is not self._class:
-            self._namespaces = [namespace_of(base) for base in mro_of(cls)]
-            self._class = cls
-        for names in self._namespaces:
-            if self._name in names:
-                found = names[self._name]
-                break
-        else:
-            return
-        if found is not function.__func__ and type(found) is FunctionType:
-            previous = off(None)
-            try:
+        previous = off(None)
+        try:
+            function = self._function
+            cls = type(function.__self__)
+            if cls is not self._class:
+                self._namespaces = [namespace_of(base) for base in mro_of(cls)]
+                self._class = cls
+            for names in self._namespaces:
+                if self._name in names:
+                    found = names[self._name]
+                    break
+            else:
+                return
+            if found is not function.__func__ and type(found) is FunctionType:
                 function = types.MethodType(found, function.__self__)
                 self._function, self._kind = function, kind_of(function)
                 self._run = _compilable(function)
-            finally:
-                off(previous)
+        finally:
+            off(previous)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
