@@ -30,6 +30,8 @@ KIB = 1024
         ("the median of the last 15 recorded ones", ledger._DURATIONS, 15),
         ("at most the share of one second is saved up", bounds.SHARE_CREDIT_NS, 10**9),
         ("takes at most 0.1 s from the share", bounds.MAX_CHARGE_NS, 10**8),
+        ("remembers at most 262,144 numbers", bounds.MAX_NOVELTY_NUMBERS, 262_144),
+        ("and 65,536 calls (as hashes)", bounds.MAX_NOVELTY_ROWS, 65_536),
         ("It is at least 128 KiB", bounds.LEAST_DISK_BYTES, 128 * KIB),
         ("of which 64 KiB stay free for the end of a file", segments._END_BYTES, 64 * KIB),
         ("token for token from 8 KiB per tensor on", earlier_copies.FEWEST_BYTES, 8 * KIB),
