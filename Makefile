@@ -5,13 +5,15 @@ PYTHON ?= python3
 ARGS ?=
 # for make fuzz
 SECONDS ?= 600
+# for make test-often
+RUNS ?= 20
 # two processes, each file as a whole in one of them; one that dies is a failure, and is not made again: its test would end the next one too
 TWO := -n 2 --dist loadfile --max-worker-restart 0
 BIN := .venv/bin
 STAMP := .venv/.complete
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-cuda test-versions check lint bench fixtures conformance dist docs screenshots viewer fuzz clean
+.PHONY: help setup demo test test-all test-often test-cuda test-versions check lint bench fixtures conformance dist docs screenshots viewer fuzz clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
@@ -36,6 +38,9 @@ test: $(STAMP)  ## the fast tests: some minutes on two cores
 test-all: $(STAMP)  ## all three tiers: fast, integration, chaos; properties with more examples
 	$(BIN)/python -m pytest $(TWO) -m "not chaos" --hypothesis-profile=thorough $(ARGS)
 	$(BIN)/python -m pytest -m chaos $(ARGS)
+
+test-often: $(STAMP)  ## the fast tests RUNS=20 times in random order, every other time beside a busy process
+	$(BIN)/python -m tests.often --runs $(RUNS) $(ARGS)
 
 test-cuda: $(STAMP)  ## what needs a CUDA device: recording from it, replay, export
 	$(BIN)/python -m pytest -m cuda $(ARGS)
