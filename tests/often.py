@@ -5,7 +5,7 @@ busy.
 and the JUnit report of each run stay in ``build/often``, with ``failed.txt``, which lists the tests
 that failed and the seed to repeat their order with.
 
-What is not an option of this command goes to pytest: ``make test-often RUNS=4 ARGS="tests/schema"``.
+What is not an option of this command goes to pytest: ``make test-often RUNS=4 ARGS=tests/schema``.
 """
 
 from __future__ import annotations
