@@ -14,8 +14,15 @@ def _is_bad(tape: Any) -> bool:
     return any(call.inputs.args[0].shape[-1] > 40 for call in tape)
 
 
-def is_slow(tape: Any) -> bool:
-    time.sleep(0.05)
+def is_bad(tape: Any) -> bool:
+    return _is_bad(tape)
+
+
+def is_held(tape: Any) -> bool:
+    """Waits once five tries are in the log, as long as the test holds it."""
+    held, log = Path(os.environ["HELD"]), Path(os.environ["LOG"])
+    while held.exists() and log.exists() and len(log.read_text().splitlines()) > 5:
+        time.sleep(0.01)
     return _is_bad(tape)
 
 
@@ -69,10 +76,15 @@ def goes_away(tape: Any) -> bool:
     return is_bad
 
 
+def _says_that_it_lives() -> None:
+    """On a pipe, which has an end once all processes that have it open are gone."""
+    os.write(os.open(os.environ["LIVES"], os.O_WRONLY), b"!")
+
+
 def kills_the_judge(tape: Any) -> None:
+    _says_that_it_lives()
     os.kill(os.getppid(), signal.SIGKILL)
-    time.sleep(2)
-    Path(os.environ["OUTLIVED"]).touch()
+    time.sleep(1000)
 
 
 def writes(tape: Any) -> bool:
@@ -87,8 +99,8 @@ def removes(tape: Any) -> bool:
 
 def starts_others(tape: Any) -> bool:
     """What it starts ends with it."""
+    _says_that_it_lives()
     if os.fork() == 0:
-        time.sleep(2)
-        Path(os.environ["OUTLIVED"]).touch()
+        time.sleep(1000)
         os._exit(0)
     return _is_bad(tape)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -74,23 +76,40 @@ def test_a_check_that_changes_the_tape(whole: Path, tmp_path: Path, name: str) -
     assert not (tmp_path / "o.tape").exists()
 
 
+@pytest.fixture
+def all_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], bool]]:
+    """Whether each process that said that it lives has ended; it waits a minute for it."""
+    path = tmp_path / "lives"
+    os.mkfifo(path)
+    monkeypatch.setenv("LIVES", str(path))
+    pipe = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+
+    def all_end() -> bool:
+        said = b""
+        while select.select([pipe], [], [], 60)[0]:
+            more = os.read(pipe, 100)
+            if not more:
+                return bool(said)
+            said += more
+        return False
+
+    yield all_end
+    os.close(pipe)
+
+
 def test_a_check_that_kills_the_judge_ends_with_it(
-    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole: Path, tmp_path: Path, all_end: Callable[[], bool]
 ) -> None:
-    monkeypatch.setenv("OUTLIVED", str(tmp_path / "outlived"))
     with pytest.raises(UsageError, match="was ended several times"):
         minimised(whole, tmp_path / "o.tape", "kills_the_judge")
-    time.sleep(3)
-    assert not (tmp_path / "outlived").exists()
+    assert all_end()
 
 
 def test_what_a_check_starts_ends_with_it(
-    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole: Path, tmp_path: Path, all_end: Callable[[], bool]
 ) -> None:
-    monkeypatch.setenv("OUTLIVED", str(tmp_path / "outlived"))
     assert minimised(whole, tmp_path / "o.tape", "starts_others").calls == 1
-    time.sleep(3)
-    assert not (tmp_path / "outlived").exists()
+    assert all_end()
 
 
 def test_an_import_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +125,7 @@ def test_tapes_that_lack_something(whole: Path, tmp_path: Path) -> None:
         source = tmp_path / name
         source.write_bytes(gzip.compress(content) if cut is None else cut)
         out = tmp_path / f"{name}.small.tape"
-        assert minimised(source, out, "is_slow").calls == 1
+        assert minimised(source, out, "is_bad").calls == 1
         with open_tape(out) as tape:
             assert tape.sealed
             assert tape.calls[0].number == 2
@@ -124,7 +143,7 @@ def test_tapes_that_lack_something(whole: Path, tmp_path: Path) -> None:
 def test_tapes_without_calls(tmp_path: Path) -> None:
     empty = write_tape(tmp_path / "empty.tape", [], torch.nn.Identity())
     with pytest.raises(UsageError, match=r"no calls.*calltape info"):
-        minimised(empty, tmp_path / "o.tape", "is_slow")
+        minimised(empty, tmp_path / "o.tape", "is_bad")
 
 
 def test_damaged_calls_are_counted(whole: Path, tmp_path: Path) -> None:
@@ -135,14 +154,14 @@ def test_damaged_calls_are_counted(whole: Path, tmp_path: Path) -> None:
     content[at] ^= 1
     damaged = tmp_path / "damaged.tape"
     damaged.write_bytes(content)
-    report = minimised(damaged, tmp_path / "o.tape", "is_slow")
+    report = minimised(damaged, tmp_path / "o.tape", "is_bad")
     assert report.notes[0] == "1 call could not be read: left out"
     assert report.calls == 1
     with (
         open_tape(damaged).only(calls="0..1") as tape,
         pytest.raises(InferenceError, match=r"nothing fails .* but 1 call could not be read"),
     ):
-        minimise_tape(tape, tmp_path / "other.tape", fails=f"{HOSTILE}:is_slow")
+        minimise_tape(tape, tmp_path / "other.tape", fails=f"{HOSTILE}:is_bad")
 
 
 @pytest.mark.parametrize("kind", ["file", "link", "directory", "pipe"])
@@ -158,7 +177,7 @@ def test_a_file_that_is_no_log_is_left_alone(whole: Path, tmp_path: Path, kind: 
     else:
         os.mkfifo(log)
     with pytest.raises(TapeError, match="no log of calltape minimise"):
-        minimised(whole, tmp_path / "o.tape", "is_slow")
+        minimised(whole, tmp_path / "o.tape", "is_bad")
     assert precious.read_text() == "precious"
     if kind == "file":
         assert log.read_text() == "precious"
@@ -166,36 +185,42 @@ def test_a_file_that_is_no_log_is_left_alone(whole: Path, tmp_path: Path, kind: 
 
 def test_results_that_cannot_be_written_are_refused_at_once(whole: Path, tmp_path: Path) -> None:
     with pytest.raises(TapeError, match="it is a directory"):
-        minimised(whole, tmp_path, "is_slow", overwrite=True)
+        minimised(whole, tmp_path, "is_bad", overwrite=True)
     with pytest.raises(TapeError, match="no such directory"):
-        minimised(whole, tmp_path / "no" / "o.tape", "is_slow")
+        minimised(whole, tmp_path / "no" / "o.tape", "is_bad")
     link = tmp_path / "link.tape"
     link.symlink_to(whole)
     content = whole.read_bytes()
     with pytest.raises(UsageError, match="in place"):
-        minimised(whole, link, "is_slow", overwrite=True)
+        minimised(whole, link, "is_bad", overwrite=True)
     assert whole.read_bytes() == content
 
 
-def test_a_run_that_is_killed_goes_on_with_the_same_result(whole: Path, tmp_path: Path) -> None:
+def test_a_run_that_is_killed_goes_on_with_the_same_result(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The result is the same, byte by byte, as that of a run that nobody killed."""
-    out, other = tmp_path / "o.tape", tmp_path / "other.tape"
-    command = [sys.executable, "-m", "calltape_analyzer", "minimise", str(whole)]
-    command += ["-o", str(out), "--fails", f"{HOSTILE}:is_slow"]
+    out, other, held = tmp_path / "o.tape", tmp_path / "other.tape", tmp_path / "held"
     log = tmp_path / "o.tape.tried.jsonl"
+    monkeypatch.setenv("HELD", str(held))
+    monkeypatch.setenv("LOG", str(log))
+    held.touch()
+    command = [sys.executable, "-m", "calltape_analyzer", "minimise", str(whole)]
+    command += ["-o", str(out), "--fails", f"{HOSTILE}:is_held"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         while process.poll() is None and (
             not log.exists() or len(log.read_text().splitlines()) < 6
         ):
             time.sleep(0.01)
         process.send_signal(signal.SIGKILL)
+    held.unlink()
     assert process.returncode == -signal.SIGKILL
     assert not out.exists()
     tried = len(log.read_text().splitlines()) - 1
     log.write_text(log.read_text() + '{"tape": "torn')
-    report = minimised(whole, out, "is_slow")
+    report = minimised(whole, out, "is_held")
     assert report.answered >= tried - 1
-    minimised(whole, other, "is_slow")
+    minimised(whole, other, "is_held")
     assert out.read_bytes() == other.read_bytes()
     last = json.loads((tmp_path / "other.tape.tried.jsonl").read_text().splitlines()[-1])
     assert {"calls", "failing_calls", "end"} <= last.keys()
@@ -211,6 +236,6 @@ def test_a_check_that_cannot_be_imported(whole: Path, tmp_path: Path) -> None:
 def test_nothing_fails_is_no_result(whole: Path, tmp_path: Path) -> None:
     with open_tape(whole) as tape, pytest.raises(InferenceError, match="nothing fails"):
         minimise_tape(
-            tape.only(calls="0..1"), tmp_path / "o.tape", fails=f"{HOSTILE}:is_slow", redact=True
+            tape.only(calls="0..1"), tmp_path / "o.tape", fails=f"{HOSTILE}:is_bad", redact=True
         )
     assert not (tmp_path / "o.tape").exists()
