@@ -37,7 +37,13 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "_AFTER_SECONDS", -1.0)
 
 
-def test_a_loop_that_is_soon_over_shows_nothing(terminal: Terminal) -> None:
+@pytest.fixture
+def late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any loop is soon over."""
+    monkeypatch.setattr(progress, "_AFTER_SECONDS", 600.0)
+
+
+def test_a_loop_that_is_soon_over_shows_nothing(terminal: Terminal, late: None) -> None:
     with shown_progress():
         assert list(steps(range(1000), "calls", 1000)) == list(range(1000))
     assert terminal.getvalue() == ""
@@ -55,7 +61,7 @@ def test_a_long_loop_shows_what_is_done_the_rate_and_the_rest(
     assert "left" in shown
 
 
-def test_work_elsewhere_that_is_soon_over_shows_nothing(terminal: Terminal) -> None:
+def test_work_elsewhere_that_is_soon_over_shows_nothing(terminal: Terminal, late: None) -> None:
     with later_bar("files", 3) as advance:
         advance(3, 3)
     assert terminal.getvalue() == ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import signal
@@ -80,11 +81,12 @@ def test_error_is_told_and_the_fork_lives(question: str, words: str) -> None:
 
 
 def test_nothing_is_left_at_the_end() -> None:
+    gc.collect()  # what earlier tests left open does not end meanwhile
     before = set(os.listdir("/proc/self/fd"))
     with apart(answered, "cpu") as runs:
         pid = runs.ask(1, 60)[1]
     assert not Path(f"/proc/{pid}").exists()
-    assert len(os.listdir("/proc/self/fd")) == len(before)
+    assert set(os.listdir("/proc/self/fd")) <= before
 
 
 def test_generators_of_the_host_stay_as_they_were() -> None:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from calltape_analyzer import export
-from calltape_analyzer.exporting import probing
+from calltape_analyzer.exporting import probing, verifier
 from tests.analyzer.exported import call, made, taped
 from tests.analyzer.exporting.test_arguments import Model, t
 from tests.analyzer.exporting.test_probing import CACHED, Cached
@@ -52,13 +52,17 @@ def test_a_program_between_multiples_is_sought_half_way_only(
     assert len(programs) == count
 
 
+@pytest.mark.usefixtures("runs_here")
 def test_probes_end_when_they_took_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+
     class Slow(Model):
         def forward(self, x):
             if not torch.compiler.is_exporting():
-                time.sleep(0.4)
+                now[0] += 0.5
             return x * 2
 
+    monkeypatch.setattr(verifier, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     monkeypatch.setattr(probing.Probing, "patience", lambda self, seconds: 0.4)
     module = Slow()
     programs = export(taped(tmp_path, module, [call(t(n, 3)) for n in (2, 3, 5)]), module)

@@ -88,7 +88,7 @@ class Slow(torch.nn.Module):
     def forward(self, x: Any, wait: bool = False) -> Any:
         if wait:
             self.begun.set()
-            self.go.wait(10)
+            assert self.go.wait(250)
         return x
 
 
@@ -97,7 +97,7 @@ def test_a_call_that_ended_in_the_next_file(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "a.tape", segment_bytes=20_000).attach(model)
     other = threading.Thread(target=model, args=(torch.zeros(7, 7), True))
     other.start()
-    model.begun.wait(10)
+    assert model.begun.wait(60)
     while len(list(tmp_path.glob("*.tape"))) < 2:
         for _ in range(50):
             model(torch.zeros(2, 3))

@@ -46,7 +46,7 @@ class Cancels(torch.nn.Module):
 
 
 def _until(condition: Any) -> bool:
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while not condition() and time.monotonic() < end:
         time.sleep(0.02)
     return bool(condition())

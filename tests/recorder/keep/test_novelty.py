@@ -303,7 +303,7 @@ def test_a_predicate_that_waits_holds_up_no_other_call(tmp_path: Path, around: A
     def wants(args: Any, kwargs: Any) -> bool:
         if threading.current_thread() is waiting:
             inside.set()
-            assert is_over.wait(20)
+            assert is_over.wait(60)
         return True
 
     def other() -> None:
@@ -313,7 +313,7 @@ def test_a_predicate_that_waits_holds_up_no_other_call(tmp_path: Path, around: A
     with record(model, tmp_path / "t.tape", keep=around(When(wants))) as recorder:
         waiting = threading.Thread(target=model, args=(x,))
         waiting.start()
-        assert inside.wait(20)
+        assert inside.wait(60)
         second = threading.Thread(target=other)
         second.start()
         waiting.join()
