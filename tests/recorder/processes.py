@@ -26,7 +26,7 @@ def child(body: str, *args: str, code: int | None = 0) -> str:
         "model, one = Add(), torch.ones(2)\n"
     ) + textwrap.dedent(body)
     done = subprocess.run(
-        [sys.executable, "-c", source, *args], capture_output=True, text=True, cwd=ROOT, timeout=120
+        [sys.executable, "-c", source, *args], capture_output=True, text=True, cwd=ROOT, timeout=250
     )
     assert code is None or done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr or code != 0, done.stderr

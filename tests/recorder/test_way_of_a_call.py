@@ -17,14 +17,15 @@ def test_a_call_passes_few_functions(tmp_path: Path) -> None:
     """Those of recorder and schema that run for a call, besides comprehensions and lambdas."""
     found = child(
         """
-        passed, is_on = {}, []
+        own, is_on = threading.get_ident(), []
+        called, wrote = {}, {}  # by the thread of the call, and by that of the writer
 
         def note(frame, event, argument):
             code = frame.f_code
             if is_on and event == "call" and "calltape_" in code.co_filename:
                 if not code.co_name.startswith("<"):
-                    name = code.co_qualname
-                    passed[code.co_filename, name] = None
+                    passed = called if threading.get_ident() == own else wrote
+                    passed[code.co_filename, code.co_qualname] = None
 
         class Model(torch.nn.Module):
             def forward(self, x, y):
@@ -39,10 +40,12 @@ def test_a_call_passes_few_functions(tmp_path: Path) -> None:
                 recorder.flush()
             is_on.append(True)
             model(torch.ones(4, 8), y="hello")
-            time.sleep(0.5)
+            while not any("write_at" in name for _, name in list(wrote)):
+                time.sleep(0.01)
+            time.sleep(0.3)  # what comes after it counts against the bound
             is_on.clear()
             assert recorder.flush() and recorder.stats().kept == 6
-        for file, name in passed:
+        for file, name in {**called, **wrote}:
             print(file.partition("calltape_")[2], name)
         """,
         str(tmp_path / "a.tape"),

@@ -74,7 +74,7 @@ def ended(command: list[str], **options: Any) -> tuple[int, str, str]:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
     done = subprocess.run(
-        command, capture_output=True, text=True, preexec_fn=usual, timeout=120, check=False,
+        command, capture_output=True, text=True, preexec_fn=usual, timeout=250, check=False,
         **options,
     )  # fmt: skip
     return done.returncode, done.stdout, done.stderr

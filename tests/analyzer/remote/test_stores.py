@@ -65,7 +65,7 @@ def test_in_a_process_of_its_own_too(bucket: Bucket, many_calls: Path) -> None:
     url = bucket.put("many.tape", many_calls)
     command = [sys.executable, "-m", "calltape_analyzer", "variants", url]
     environment = {**os.environ, **bucket.environment}
-    ran = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+    ran = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=250)
     assert ran.returncode == 0, ran.stderr
     assert len(bucket.traffic) <= MOST_REQUESTS
     assert ran.stdout == run("variants", str(many_calls))[1]

@@ -119,7 +119,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Any:
             assert time.monotonic() < deadline, (folder / "log").read_text()
             time.sleep(0.1)
         with Client(scheduler_file=str(where)) as client:
-            client.wait_for_workers(3, timeout=120)
+            client.wait_for_workers(3, timeout=250)
             yield client, workers
     finally:
         for process in started:

@@ -215,7 +215,7 @@ def test_a_process_that_is_killed_leaves_what_was_there(tmp_path: Path, when: st
     out = tmp_path / "out.tape"
     out.write_text("before")
     done = subprocess.run(
-        [sys.executable, "-c", KILLED, str(source), str(out), when], check=False, timeout=120
+        [sys.executable, "-c", KILLED, str(source), str(out), when], check=False, timeout=250
     )
     if when == "never":
         assert done.returncode == 0

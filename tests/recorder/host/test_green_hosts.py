@@ -32,7 +32,7 @@ def test_a_host_of_greenlets(library: str, when: str, host: str, tmp_path: Path)
         pytest.skip(f"{library} is not installed")
     done = subprocess.run(
         [sys.executable, "-m", "tests.recorder.host.green_hosts", library, when, host, tmp_path],
-        capture_output=True, text=True, cwd=ROOT, timeout=120,
+        capture_output=True, text=True, cwd=ROOT, timeout=250,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == HOSTS[host], done.stderr

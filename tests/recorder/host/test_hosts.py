@@ -52,7 +52,7 @@ def loaded(model: torch.nn.Module, start: str) -> list[torch.Tensor]:
     torch.set_num_threads(1)  # what runs in OpenMP threads before a fork hangs after it
     loader = DataLoader(
         Embedded(model), batch_size=3, num_workers=1, collate_fn=Collate(model),
-        multiprocessing_context=start, timeout=120,
+        multiprocessing_context=start, timeout=250,
     )  # fmt: skip
     return list(loader)
 

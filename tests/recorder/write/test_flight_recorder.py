@@ -159,7 +159,7 @@ def test_a_process_that_dies_of_an_exception(tmp_path: Path) -> None:
     path = tmp_path / "t.tape"
     done = subprocess.run(
         [sys.executable, "-c", DYING, str(path)], cwd=ROOT, capture_output=True, text=True,
-        timeout=120, check=False,
+        timeout=250, check=False,
     )  # fmt: skip
     assert done.returncode == 1
     assert done.stderr.count("RuntimeError: the server dies") == 1
@@ -239,7 +239,7 @@ for n in range(5):
 def test_a_segmentation_fault_leaves_the_call_that_caused_it(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", CRASHING, str(tmp_path / "t.tape")], cwd=ROOT, check=False,
-        capture_output=True, timeout=120,
+        capture_output=True, timeout=250,
     )  # fmt: skip
     assert done.returncode == -signal.SIGSEGV
     ahead = read(tmp_path / "t.ahead-0.tape")
