@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -165,15 +164,14 @@ def test_the_end_of_a_process_is_an_answer(
 
 
 def test_a_try_that_hangs_is_an_answer(whole: Path, tmp_path: Path) -> None:
-    began = time.monotonic()
-    part = open_tape(whole).only(calls="20..23")
+    part = open_tape(whole).only(calls="22..23")
     with part:
         report = minimise_tape(
-            part, tmp_path / "small.tape", fails=f"{CHECKED}:hangs_on_small", step_seconds=1.0,
-            max_seconds=25,
-        )  # fmt: skip
+            part, tmp_path / "small.tape", fails=f"{CHECKED}:hangs_on_small", step_seconds=1.5
+        )
     assert report.calls == 1
-    assert time.monotonic() - began < 60
+    ends = [json.loads(line).get("end") for line in Path(report.log).read_text().splitlines()]
+    assert 0 < ends.count("time") < 20
 
 
 def test_a_try_that_takes_all_memory_is_an_answer(whole: Path, tmp_path: Path) -> None:
