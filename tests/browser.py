@@ -40,7 +40,7 @@ class Browser:
 
     def __init__(self, driver: Any) -> None:
         self.driver = driver
-        self.patience = 20.0  # seconds
+        self.patience = 60.0  # seconds
 
     def size(self, width: int, height: int = 850, *, dark: bool = False) -> None:
         metrics = {

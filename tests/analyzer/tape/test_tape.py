@@ -161,7 +161,7 @@ def test_handles_are_closed(tape_file: Path, tmp_path: Path) -> None:
         open_tape(tape_file).close()
         with pytest.raises(TapeError):
             open_tape(bad)
-    assert len(os.listdir("/proc/self/fd")) == len(before)
+    assert len(os.listdir("/proc/self/fd")) <= len(before)  # what others left may end
 
 
 # Several tapes.

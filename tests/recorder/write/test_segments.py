@@ -215,7 +215,7 @@ def test_nothing_is_written_behind_a_hole_where_somebody_cut_the_file(
         os.truncate(path, begin if to_the_header else first)
         before = open_files()
         call(recorder, model, 2, 3)
-        assert open_files() == before
+        assert open_files() <= before
     stats = recorder.stats()
     assert (stats.seen, stats.kept, stats.dropped) == (5, 1, {"file_removed": 3, "io": 1})
     assert path.stat().st_size == begin if to_the_header else first
