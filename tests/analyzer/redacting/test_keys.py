@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calltape_analyzer import RedactionError, Variant, open_tape, redact
@@ -297,7 +297,7 @@ KEYS = st.lists(
 SIZES = st.lists(st.integers(1, 9), min_size=6, max_size=6)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15)
 @given(KEYS, st.lists(SIZES, min_size=1, max_size=5), st.booleans())
 def test_any_keys_of_tensors(
     tmp_path_factory: pytest.TempPathFactory, keys: list[Any], sizes: list[list[int]], named: bool

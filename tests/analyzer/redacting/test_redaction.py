@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
 from calltape_analyzer import RedactionError, TapeError, UsageError, open_tape, redact, replay
 from calltape_analyzer.redacting import keyed_redaction
@@ -61,7 +61,7 @@ def test_golden_tapes_in_every_way(way: str, tmp_path: Path) -> None:
             redact(tape, tmp_path / source.name, **options)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15)
 @given(CALLS)
 def test_random_tapes(tmp_path_factory: pytest.TempPathFactory, given_calls: Any) -> None:
     folder = tmp_path_factory.mktemp("random")
@@ -73,7 +73,6 @@ def test_random_tapes(tmp_path_factory: pytest.TempPathFactory, given_calls: Any
     assert_same(source, result)
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(CALLS)
 def test_random_tapes_without_texts(
     tmp_path_factory: pytest.TempPathFactory, given_calls: Any
