@@ -128,6 +128,10 @@ class BoxList(list):  # type: ignore[type-arg]
     """Registered with torch's pytree as something of its own."""
 
 
+class FormerBoxList(list):  # type: ignore[type-arg]
+    """Its registration is taken back."""
+
+
 class Unknown:
     def __init__(self) -> None:
         self.x = zeros(2)

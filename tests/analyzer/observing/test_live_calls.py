@@ -24,6 +24,7 @@ from tests.analyzer.observing.classes import (
     BoxList,
     Color,
     DictCache,
+    FormerBoxList,
     Level,
     MyBytes,
     MyComplex,
@@ -212,9 +213,27 @@ def test_a_live_call_sorts_as_it_was_recorded(tmp_path: Path, name: str) -> None
     assert_live_is_recorded(tmp_path, CALLS[name], Optional())
 
 
-@pytest.mark.parametrize("name", ["registered class", "registered list", "dataclass"])
+@pytest.mark.parametrize("name", ["registered class", "dataclass"])
 def test_without_its_registration_too(tmp_path: Path, name: str) -> None:
     assert_live_is_recorded(tmp_path, CALLS[name], Optional())
+
+
+def test_a_list_whose_registration_is_taken_back(tmp_path: Path) -> None:
+    """No other test has its class: once the recorder met it as a list, it stays one."""
+
+    def call() -> Given:
+        return given(FormerBoxList([zeros(2), 1]))
+
+    pytree.register_pytree_node(
+        FormerBoxList,
+        lambda one: (list(one), len(one)),
+        lambda parts, _: FormerBoxList(parts),
+    )
+    try:
+        assert_live_is_recorded(tmp_path / "before", call, Optional())
+    finally:
+        pytree._deregister_pytree_node(FormerBoxList)
+    assert_live_is_recorded(tmp_path / "after", call, Optional())
 
 
 class PositionalOnly(torch.nn.Module):
