@@ -10,10 +10,12 @@ RUNS ?= 20
 # two processes, each file as a whole in one of them; one that dies is a failure, and is not made again: its test would end the next one too
 TWO := -n 2 --dist loadfile --max-worker-restart 0
 BIN := .venv/bin
+# Containers often set it, and every process would compile torch's thousands of files again: 2 s each
+unexport PYTHONDONTWRITEBYTECODE
 STAMP := .venv/.complete
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-often test-cuda test-versions check lint bench fixtures conformance dist docs screenshots viewer fuzz clean
+.PHONY: help setup demo test test-integration test-all test-often test-cuda test-versions check check-all lint bench fixtures conformance dist docs screenshots viewer fuzz clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
@@ -32,10 +34,16 @@ $(STAMP): pyproject.toml schema/pyproject.toml recorder/pyproject.toml analyzer/
 demo: $(STAMP)  ## record, analyze and export a small Llama, in three processes
 	$(BIN)/python examples/demo.py
 
-test: $(STAMP)  ## the fast tests: some minutes on two cores
+test: $(STAMP)  ## the fast tests: up to four minutes on two cores
 	$(BIN)/python -m pytest $(TWO) $(ARGS)
 
-test-all: $(STAMP)  ## all three tiers: fast, integration, chaos; properties with more examples
+test-integration: $(STAMP)  ## the integration and chaos tests that CI runs; properties with more examples
+	$(BIN)/python -m pytest $(TWO) -m "hypothesis and not integration and not slow" --hypothesis-profile=ci $(ARGS)
+	$(BIN)/python -m pytest $(TWO) -m "integration and not chaos and not slow" $(ARGS)
+	@# one process: they count memory, threads and files of the machine
+	$(BIN)/python -m pytest -m "chaos and not slow" $(ARGS)
+
+test-all: $(STAMP)  ## every test, the slow ones too; properties with new examples each time
 	$(BIN)/python -m pytest $(TWO) -m "not chaos" --hypothesis-profile=thorough $(ARGS)
 	$(BIN)/python -m pytest -m chaos $(ARGS)
 
@@ -55,7 +63,9 @@ lint: $(STAMP)  ## formatting, rules, types, layers
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
-check: lint docs test-all  ## everything that CI checks
+check: lint docs test dist test-integration  ## what CI checks
+
+check-all: lint docs dist test-all  ## what CI checks, and the slow tests that rarely fail
 
 bench: $(STAMP)  ## the table of docs/costs.md
 	$(BIN)/python -m benchmarks

@@ -192,6 +192,7 @@ def test_a_tape_into_which_something_else_came_is_redacted(tape_path: Path, tmp_
         assert SECRET.encode() not in readable(copied.read_bytes())
 
 
+@pytest.mark.integration
 def test_a_tape_that_may_not_show_its_failure_any_more(
     tape_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

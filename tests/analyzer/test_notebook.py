@@ -81,6 +81,7 @@ def test_an_explanation_keeps_its_indentation(tape: Tape) -> None:
     assert f"<div>&nbsp;&nbsp;&nbsp;&nbsp;{third.strip()[:20]}" in shown
 
 
+@pytest.mark.integration
 def test_a_report_page_and_recordings(runs: Path, tape: Tape) -> None:
     page = tape.report()
     assert f"<td>{page.title}</td>" in html(page).replace("<wbr>", "")

@@ -62,6 +62,7 @@ print([finding.kind for finding in steps.outcome.findings])
 """
 
 
+@pytest.mark.integration
 def test_what_is_slow_or_large_is_found() -> None:
     """In a process of its own, as the fuzzer's are: this one frees what other tests left."""
     ran = subprocess.run(

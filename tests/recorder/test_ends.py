@@ -109,6 +109,7 @@ def test_the_options_hold_in_a_fork(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == [f"t-p{pid}.tape", "t.tape"]
 
 
+@pytest.mark.integration
 def test_fork_while_every_lock_of_the_recorder_is_busy(tmp_path: Path) -> None:
     model, path, x = Add(), tmp_path / "t.tape", torch.ones(3)
     stop = threading.Event()

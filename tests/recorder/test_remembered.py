@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 
 from calltape_recorder import record
@@ -37,6 +38,7 @@ def test_one_that_is_too_large_is_not_remembered_and_displaces_nothing() -> None
     assert (known.get(1), known.get(2), len(known)) == ("y", None, 1)
 
 
+@pytest.mark.integration
 def test_structures_that_never_come_again_are_forgotten(tmp_path: Path) -> None:
     """300 calls of 3,000 tensors took 400 MB, whatever the bound of the queue was."""
     model, x = Echo(), torch.zeros(1)

@@ -12,6 +12,7 @@ from tests.recorder.processes import child
 MOST_FUNCTIONS, MOST_FILES = 84, 23  # lower them if they can be lower; decision 0081 has them
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="no qualified names of code before 3.11")
 def test_a_call_passes_few_functions(tmp_path: Path) -> None:
     """Those of recorder and schema that run for a call, besides comprehensions and lambdas."""

@@ -50,6 +50,7 @@ def ask(*words: str) -> tuple[int, str]:
 SCAN = ("variants", "--scan")
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("words", [("info", "--scan"), ("ls",), SCAN], ids=lambda words: words[0])
 def test_more_time_than_the_budget(
     tape: Path, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
@@ -109,6 +110,7 @@ def test_a_budget_is_by_the_size_of_the_files(tmp_path: Path) -> None:
     assert not budget._current
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("verb", ["redact", "bundle"])
 def test_a_redaction_may_take_longer_than_reading(
     tape: Path, verb: str, monkeypatch: pytest.MonkeyPatch

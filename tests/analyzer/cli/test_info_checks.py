@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 import torch
 
 from tests.analyzer.cli.commands import run
@@ -53,6 +54,7 @@ def test_without_tensors_the_end_answers_and_a_scan_finds_the_damage(tmp_path: P
     assert checksums(str(path), "--scan") == "checked"
 
 
+@pytest.mark.integration
 def test_tensors_are_compared_with_their_checksums(tmp_path: Path) -> None:
     path = tape(tmp_path / "a.tape", "all")
     assert checksums(str(path)) == "checked"
@@ -63,6 +65,7 @@ def test_tensors_are_compared_with_their_checksums(tmp_path: Path) -> None:
     assert "00000004" in err
 
 
+@pytest.mark.integration
 def test_files_with_tensors_and_files_without(tmp_path: Path) -> None:
     tape(tmp_path / "a.tape", "all", 1)
     tape(tmp_path / "b.tape", "none", 2)

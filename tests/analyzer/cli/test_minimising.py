@@ -23,6 +23,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return recorded(tmp_path_factory.mktemp("tapes") / "whole.tape", calls=4, bad=2)
 
 
+@pytest.mark.integration
 def test_the_smallest_tape(whole: Path, tmp_path: Path) -> None:
     out = tmp_path / "small.tape"
     ran = run("minimise", whole, "-o", out, "--fails", f"{CHECKED}:raises")
@@ -37,6 +38,7 @@ def test_the_smallest_tape(whole: Path, tmp_path: Path) -> None:
     assert json.loads(forced.out)["steps"] == 1
 
 
+@pytest.mark.integration
 def test_nothing_fails(whole: Path, tmp_path: Path) -> None:
     ran = run("minimise", whole, "-o", tmp_path / "small.tape", "--fails", f"{CHECKED}:never")
     assert ran.code == 1
@@ -56,6 +58,7 @@ def test_a_wrong_command_line(whole: Path, tmp_path: Path, words: tuple[str, ...
     assert run("minimise", whole, "-o", tmp_path / "small.tape", *words).code == 2
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("name", "words"),
     [

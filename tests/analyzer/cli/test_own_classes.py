@@ -167,6 +167,7 @@ def test_the_smallest_tape_with_an_object(tape: Path, options: tuple[str, ...]) 
     assert run(*shown.removeprefix("see it fail: calltape ").split()).code == 1
 
 
+@pytest.mark.integration
 def test_python_of_a_variant_wants_all_classes_at_once(tape: Path) -> None:
     def ran(*options: str) -> subprocess.CompletedProcess[str]:
         source = run("variants", tape, "--variant", "1", "--python", *options).out

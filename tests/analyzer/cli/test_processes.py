@@ -124,6 +124,7 @@ def test_a_signal_while_the_command_itself_is_imported(tape_file: Path, module: 
     assert ended(command) == (130, "", "")
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("nth", range(1, 8))
 def test_a_signal_while_handlers_are_set(tape_file: Path, nth: int) -> None:
     """At once after the n-th is set, or put back at the end."""

@@ -59,6 +59,7 @@ def width(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> in
     return int(request.param)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("command", EVERY)
 def test_lines_fit_the_terminal(
     command: str, width: int, hostile: Path, wide: Path, monkeypatch: pytest.MonkeyPatch

@@ -368,6 +368,7 @@ RESULTS = ("dict", "keys", "dataclass", "dataclass of None", "tuple", "sizes", "
            "list", "input", "input and more", "constant", "enum", "view", "int")  # fmt: skip
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("kind", RESULTS)
 def test_result_comes_out_of_a_program(kind: str, tmp_path: Path) -> None:
     calls = [call(t(n, 3)) for n in (4, 6)]

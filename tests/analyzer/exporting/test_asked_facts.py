@@ -99,6 +99,7 @@ ASKED: dict[str, tuple[Callable[[Any], Any], Callable[[], torch.Tensor], str]] =
 ON_THE_TAPE = ("is_conj", "is_neg", "requires_grad", "Parameter")
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", ASKED)
 @pytest.mark.parametrize("recorded", ["with it", "without"])
 def test_what_a_program_does_not_get_is_the_reason(

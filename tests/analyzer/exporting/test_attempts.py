@@ -67,6 +67,7 @@ class Stepped(Model):
         return self.linear(x) * (1 if x.shape[0] < 5 else 3)
 
 
+@pytest.mark.integration
 def test_a_single_size_is_covered_on_the_way_to_larger_ones(tmp_path: Path) -> None:
     module = Stepped()
     module.most = 100
@@ -146,6 +147,7 @@ class Periodic(Model):
 SIZES = (1, 2, 3, 4, 5, 6, 8, 11, 13)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("cls", [Remembers, Rounded, Listed, Untraced, Cached])
 def test_value_that_a_trace_made_constant_is_never_returned_for_another_size(
     cls: type[Model], tmp_path: Path
@@ -329,6 +331,7 @@ def test_constants_are_kept_by_saved_programs(tmp_path: Path) -> None:
 # --- recurrence ----------------------------------------------------------------------------------
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("cls", [torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN])
 @pytest.mark.parametrize("layers", [1, 2])
 def test_recurrent_layer_takes_any_length(cls: Any, layers: int, tmp_path: Path) -> None:

@@ -61,6 +61,7 @@ def test_with_time_all_is_tried_and_told(tmp_path: Path, monkeypatch: pytest.Mon
     assert all(line.startswith("0 s: ") for line in clock.lines)
 
 
+@pytest.mark.integration
 def test_programs_before_the_end_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     first, second = exported(tmp_path, clock, monkeypatch)

@@ -214,6 +214,7 @@ SEEN = {
 OUT_OF_SIGHT = (InAGlobal, InAClass, InAClosure, InAGenerator, InSlots)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(("cls", "name"), SEEN.items())
 def test_state_that_no_program_keeps_is_refused_by_its_name(
     cls: type[Any], name: str, tmp_path: Path

@@ -36,6 +36,7 @@ def error_of(folder: Path, model: Model, calls: list[Any]) -> str:
     return str(caught.value)
 
 
+@pytest.mark.integration
 def test_the_line_of_the_model_and_a_way_out(tmp_path: Path) -> None:
     calls = [call(-torch.ones(4, 3)), call(torch.ones(5, 3))]
     programs = export(taped(tmp_path, Branching(), calls), Branching(), to="onnx")

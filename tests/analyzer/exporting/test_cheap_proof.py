@@ -37,6 +37,7 @@ def test_sizes_stay_multiples_of_what_all_were_multiples_of(tmp_path: Path) -> N
     assert attempt.agreed == attempt.probed > 0
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(("unit", "count"), [(4, 1), (8, 2)])
 def test_a_program_between_multiples_is_sought_half_way_only(
     unit: int, count: int, tmp_path: Path

@@ -109,6 +109,7 @@ def detached(value: Any) -> Any:
     return tree_map(torch.Tensor.detach, value)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("model", [Layers, Inner])
 @pytest.mark.parametrize("entered", [bfloat16, float16])
 def test_a_program_does_what_the_model_does_under_autocast(
@@ -184,6 +185,7 @@ def test_casts_are_not_made_twice(tmp_path: Path) -> None:
     assert got.dtype is torch.float32
 
 
+@pytest.mark.integration
 def test_replay_puts_each_call_into_its_context(tmp_path: Path) -> None:
     module = Layers()
     tape = taped(tmp_path, module, [bfloat16, no_grad, float16, inference])
@@ -202,6 +204,7 @@ def test_no_mode_separates_calls_of_a_model_that_does_not_mind(tmp_path: Path) -
         assert_as_model(programs, module, entered)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("model", "on", "off"),
     [

@@ -69,6 +69,7 @@ def test_nothing_is_found_although_every_recorded_call_found_something(
     assert any("made empty" in note for note in programs[program].notes)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("model", [Answering(), AnsweringLater()], ids=lambda m: type(m).__name__)
 def test_a_program_that_needs_results_says_where_they_are_asked_about(
     tmp_path: Path, model: Model

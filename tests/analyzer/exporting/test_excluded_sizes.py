@@ -101,6 +101,7 @@ CASES: list[Any] = [
 ]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(("model", "recorded", "taken", "refused"), CASES)
 def test_size_that_explains_what_is_wrong_is_excluded(
     tmp_path: Path,

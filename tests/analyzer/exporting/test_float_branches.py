@@ -99,6 +99,7 @@ def _questions() -> list[Any]:
     return [pytest.param(n, marks=() if n in _FEW else integration) for n in QUESTIONS]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("to", _RUNTIMES)
 @pytest.mark.parametrize("question", _questions())
 def test_the_side_that_was_never_recorded_is_refused(
@@ -118,6 +119,7 @@ def test_the_side_that_was_never_recorded_is_refused(
         assert "test_float_branches.py" in str(caught.value)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("to", _RUNTIMES)
 @pytest.mark.parametrize("question", ["above", "float of a tensor", "int of a tensor", "count"])
 def test_each_side_has_a_program(tmp_path: Path, question: str, to: str) -> None:

@@ -35,6 +35,7 @@ def given(size: int) -> tuple[torch.Tensor, ...]:
     return torch.rand(size, 8), torch.rand(size, 4), torch.rand(size, 4)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("as_name", [True, False])
 def test_a_function_is_recorded_exported_and_replayed(
     tmp_path: Path, kernels: Any, as_name: bool

@@ -157,6 +157,7 @@ def test_the_order_and_the_state_of_a_loop_count(model: nn.Module, counts: list[
     assert found.harmful
 
 
+@pytest.mark.integration
 def test_another_question_in_a_turn_is_not_assumed(tmp_path: Path) -> None:
     """No program says of values below 0 what it says of others."""
     calls = [call(t(n, 3).abs(), torch.arange(n) % 2) for n in (4, 6, 5)]

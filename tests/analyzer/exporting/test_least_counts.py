@@ -51,6 +51,7 @@ class Padded(Model):
         return vision.ops.roi_align(maps, [found], 2, spatial_scale=scale).flatten(1)
 
 
+@pytest.mark.integration
 def test_floats_of_sizes_are_open(tmp_path: Path) -> None:
     model, boxes = Padded(), torch.tensor([[1.0, 2, 9, 11], [4, 4, 8, 3], [0, 3, 12, 14]])
     calls = [call(t(1, 1, n, n + 7), boxes) for n in (40, 52, 71)]

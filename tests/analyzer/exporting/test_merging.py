@@ -135,6 +135,7 @@ class Asking(Attending):
         return super().forward(x + 1 if is_first else x, cache)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("least", [0.0, 1e9])
 def test_merge_in_vain_says_what_it_cost(
     least: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -153,6 +154,7 @@ def test_merge_in_vain_says_what_it_cost(
     assert loaded.notes == programs.notes
 
 
+@pytest.mark.integration
 def test_hint_is_not_given_where_it_would_be_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,6 +175,7 @@ class WidensMany(Attending):
         return made
 
 
+@pytest.mark.integration
 def test_what_one_program_for_both_refuses_is_said(tmp_path: Path) -> None:
     programs = made(tmp_path, WidensMany(), STEPS, classes=[ToyCache])
     assert len(programs) == 1

@@ -19,6 +19,7 @@ class Square(Model):
         return x * 2 if x.shape[0] == x.shape[1] else x * 3
 
 
+@pytest.mark.integration
 def test_a_program_for_the_missing_size_beats_a_copy_of_another(tmp_path: Path) -> None:
     sizes = [(2, 3), (3, 5), (4, 7), (4, 4)]
     programs = made(tmp_path, Square(), [call(t(*s)) for s in sizes], [call(t(9, 2))])
@@ -49,6 +50,7 @@ class Windowed(Model):
         return x * 2 if x.shape[1] < 6 else x[:, -6:]
 
 
+@pytest.mark.integration
 def test_a_size_between_two_ranges_gets_a_program(tmp_path: Path) -> None:
     calls = [call(t(b, n)) for b, n in ((2, 3), (3, 5), (2, 4))]
     unseen = [call(t(b, n)) for b, n in ((4, 6), (7, 6), (5, 9), (3, 15))]
@@ -71,6 +73,7 @@ class LastOfInts(Last):
         return self.linear(x[:, index])
 
 
+@pytest.mark.integration
 def test_a_symbol_is_an_int_to_the_model(tmp_path: Path) -> None:
     calls = [call(t(2, n, 3), keep=k) for n, k in ((5, 1), (7, 2), (4, 1), (6, 3))]
     programs = made(tmp_path, LastOfInts(), calls, [call(t(2, 9, 3), keep=2)])

@@ -110,6 +110,7 @@ class Sized(Model):
         return x.flatten(1)[:, :size]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("how", ["len", "int", "sqrt", "isinstance"])
 def test_a_size_stays_open_where_the_model_reads_it(tmp_path: Path, how: str) -> None:
     calls = [call(t(2, n, 5 + n), how=how) for n in (6, 9, 12)]
@@ -312,6 +313,7 @@ def test_the_names_of_a_model_are_as_before() -> None:
     assert math.sqrt is sqrt
 
 
+@pytest.mark.integration
 def test_a_failed_trace_prints_no_graph(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     class Never(Model):
         def forward(self, x):

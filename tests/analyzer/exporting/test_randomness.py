@@ -176,6 +176,7 @@ def states() -> tuple[Any, ...]:
     return torch.get_rng_state().tolist(), random.getstate(), str(numpy.random.get_state())
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "model",
     [Sampler, Uniform, Coin, Chosen, Filled, Normal, Shuffled, Attention, Dropped],

@@ -48,6 +48,7 @@ def calls(*sizes: int) -> list[Call]:
     return [call(t(size, 4)) for size in sizes]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("kind", Returns.KINDS)
 def test_numbers_come_out_of_a_program(tmp_path: Path, kind: str) -> None:
     made(tmp_path, Returns(kind), calls(2, 5), calls(3, 7))
@@ -67,6 +68,7 @@ def test_they_come_out_of_an_onnx_model(tmp_path: Path) -> None:
     made(tmp_path, Returns("int and float"), calls(2, 5), calls(3, 7), to="onnx")
 
 
+@pytest.mark.integration
 def test_a_bool_of_sizes_comes_out_of_a_program_each(tmp_path: Path) -> None:
     made(tmp_path, Long(), calls(2, 5), calls(3, 4, 7))
 

@@ -34,6 +34,7 @@ def test_a_set_of_sizes_leaves_them_open(tmp_path: Path) -> None:
     assert_as_module(programs, Square(), [call(t(5, 7))])
 
 
+@pytest.mark.integration
 def test_a_set_of_lengths_is_a_condition_of_the_values(tmp_path: Path) -> None:
     full = [call(t(2, n), t(2, n).abs() + 1 > 0) for n in (4, 6, 9)]
     programs = made(tmp_path, AsLong(), full)

@@ -47,6 +47,7 @@ def test_a_text_that_makes_no_difference_is_no_reason_for_another_program(tmp_pa
     torch.testing.assert_close(programs(x, prompt="never seen"), torch.tanh(x))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(("options", "sizes"), [({}, 1), ({"values": "none"}, 14)])
 def test_a_float_that_matters_makes_a_program_per_value_and_never_a_wrong_result(
     tmp_path: Path, options: dict[str, Any], sizes: int
@@ -67,6 +68,7 @@ def test_a_float_that_matters_makes_a_program_per_value_and_never_a_wrong_result
         programs(x, scale=0.5)
 
 
+@pytest.mark.integration
 def test_no_private_text_is_said(tmp_path: Path) -> None:
     module = Heard()
     programs = export(taped(tmp_path, module, calls_with("prompt", PROMPTS)), module)

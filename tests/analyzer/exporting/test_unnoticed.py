@@ -31,6 +31,7 @@ class LookingAtTensors(Masking):
         return isinstance(x, FakeTensor)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("model", [Masking(), LookingAtTensors()], ids=lambda m: type(m).__name__)
 def test_a_model_that_is_not_told_of_the_trace(tmp_path: Path, model: Model) -> None:
     calls = [call(t(n), torch.ones(n, dtype=torch.bool)) for n in (4, 6, 9)]

@@ -56,6 +56,7 @@ def notes(programs: Programs) -> list[str]:
     return [note for p in programs.values() for note in p.notes if "size of 0" in note]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("to", ["torch", "onnx"])
 @pytest.mark.parametrize(
     ("model", "seen"),
@@ -74,6 +75,7 @@ def test_zero_is_taken_where_model_and_program_agree(
         assert check(asked, programs).ok
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("to", ["torch", "onnx"])
 @pytest.mark.parametrize(
     ("model", "why"),

@@ -42,6 +42,7 @@ def repeated(path: Path, *, many: int, refers: bool) -> Path:
     return path
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("refers", [False, True])
 def test_many_leaves_with_the_bytes_of_one(tmp_path: Path, *, refers: bool) -> None:
     path = repeated(tmp_path / "a.tape", many=MANY, refers=refers)
@@ -61,6 +62,7 @@ def test_many_leaves_with_the_bytes_of_one(tmp_path: Path, *, refers: bool) -> N
             tape[1].tensor("inputs", 0)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("refers", [False, True])
 def test_some_leaves_with_the_bytes_of_one(tmp_path: Path, *, refers: bool) -> None:
     path = repeated(tmp_path / "a.tape", many=20, refers=refers)

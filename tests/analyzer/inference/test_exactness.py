@@ -42,6 +42,7 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> Tape:
     return open_tape(write_tape(tmp_path_factory.mktemp("a") / "a.tape", calls, sealed=False))
 
 
+@pytest.mark.integration
 def test_every_call_is_counted_and_within_the_ranges(crowded: Tape) -> None:
     (variant,) = crowded.variants()
     found = variant.findings
@@ -191,6 +192,7 @@ def traffic(draw: st.DrawFn) -> list[Given]:
     return draw(st.lists(st.tuples(st.tuples(first), named), min_size=1, max_size=7))
 
 
+@pytest.mark.integration
 @with_values(traffic())
 def test_shapes_and_variants_say_the_same_of_each_dimension(
     tmp_path_factory: pytest.TempPathFactory, calls: list[Given]

@@ -70,6 +70,7 @@ def leftovers(module: torch.nn.Module) -> list[str]:
     return found
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("cls", [Storing, Collecting, StoringAndRaising])
 def test_nothing_of_a_trace_stays_in_the_model(cls: type[Storing], tmp_path: Path) -> None:
     module = cls()
@@ -83,6 +84,7 @@ def test_nothing_of_a_trace_stays_in_the_model(cls: type[Storing], tmp_path: Pat
     assert_same(module.linear(x) * 2, module(x))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("training", [False, True])
 def test_model_is_left_as_it_was(training: bool, tmp_path: Path) -> None:
     class Deep(torch.nn.Module):

@@ -55,6 +55,7 @@ def assert_same_state(one: dict[str, Any], other: dict[str, Any]) -> None:
             assert value == other[name], name
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("returned", [False, True])
 def test_the_model_is_left_as_it_was(returned: bool, tmp_path: Path) -> None:
     model = Counting(returned).train()
@@ -85,6 +86,7 @@ def test_a_state_is_said(tmp_path: Path) -> None:
     assert [p.notes for p in loaded.values()] == [p.notes for p in programs.values()]
 
 
+@pytest.mark.integration
 def test_what_depends_on_state_is_not_reproduced_for_that_reason(tmp_path: Path) -> None:
     model = Counting(True).train()
     tape = taped(tmp_path, model, CALLS)

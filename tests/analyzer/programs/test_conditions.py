@@ -128,6 +128,7 @@ def agrees(program: Program, live: LiveCall) -> bool:
 sizes = st.integers(0, 14)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("cls", MODELS)
 @given(m=sizes, n=sizes)
 @example(m=1, n=1)

@@ -100,6 +100,7 @@ def test_long_and_broken_texts_of_attempts_are_saved_cut(tmp_path: Path) -> None
     assert len(found.untried[-1]) == 10_000
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("field", "value"),
     [

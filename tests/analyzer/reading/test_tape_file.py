@@ -272,6 +272,7 @@ def test_a_small_write_ahead_file_needs_no_temporary_folder(
     assert caught.value.kind == "io"
 
 
+@pytest.mark.integration
 def test_what_memory_is_granted_is_no_bound_of_a_write_ahead_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

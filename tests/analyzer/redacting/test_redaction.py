@@ -52,6 +52,7 @@ def test_golden_tapes(source: Path, tmp_path: Path) -> None:
     assert [one for one in leaked(source, result, least=6) if one not in data] == []
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("way", ["keep", "shapes_only"])
 def test_golden_tapes_in_every_way(way: str, tmp_path: Path) -> None:
     """Also of dtypes that torch cannot compute with."""

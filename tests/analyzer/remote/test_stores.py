@@ -49,6 +49,7 @@ def many_calls(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.integration
 def test_shapes_of_a_sealed_tape_take_few_requests(bucket: Bucket, many_calls: Path) -> None:
     url = bucket.put("runs/many.tape", many_calls)
     code, out, err = run("variants", url)
@@ -71,6 +72,7 @@ def test_in_a_process_of_its_own_too(bucket: Bucket, many_calls: Path) -> None:
     assert ran.stdout == run("variants", str(many_calls))[1]
 
 
+@pytest.mark.integration
 def test_many_sealed_tapes_take_two_requests_each(bucket: Bucket, tmp_path: Path) -> None:
     tapes = (
         write_tape(tmp_path / "x.tape", CALLS[:20], tape_id=bytes([n]) * 16) for n in range(60)
@@ -90,6 +92,7 @@ COMMANDS = [
 ]  # fmt: skip
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_every_command_says_the_same(bucket: Bucket, path: Path, command: tuple[str, ...]) -> None:
     url = bucket.put("a.tape", path)
@@ -112,6 +115,7 @@ def test_a_remote_tape_is_an_input_of_others(bucket: Bucket, path: Path, tmp_pat
     assert run("diff", bucket.put("b.tape", path), str(path))[0] == 0
 
 
+@pytest.mark.integration
 def test_directories_and_patterns(bucket: Bucket, path: Path, tmp_path: Path) -> None:
     for n in range(4):
         own = write_tape(tmp_path / "x.tape", CALLS[:2], tape_id=bytes([n]) * 16)
@@ -149,6 +153,7 @@ def test_a_new_file_is_seen(bucket: Bucket, path: Path) -> None:
     assert len(files_of(f"{bucket.url}/d/*")) == 2
 
 
+@pytest.mark.integration
 def test_a_list_of_too_many_names_is_refused(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,6 +166,7 @@ def test_a_list_of_too_many_names_is_refused(
         assert caught.value.kind == "limit"
 
 
+@pytest.mark.integration
 def test_an_object_that_changes_is_the_same_error(
     bucket: Bucket, path: Path, tmp_path: Path
 ) -> None:

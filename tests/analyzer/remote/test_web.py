@@ -205,6 +205,7 @@ LIES: dict[str, tuple[Any, str]] = {
 }
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("lie", LIES)
 def test_a_server_that_lies_is_refused(
     site: Site, data: bytes, lie: str, monkeypatch: pytest.MonkeyPatch
@@ -216,6 +217,7 @@ def test_a_server_that_lies_is_refused(
     assert len(site.traffic) < 15
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("status", [302, 308])
 @pytest.mark.parametrize("given", ["headers", "client_kwargs", "cookies", "user"])
 def test_no_header_and_no_password_goes_to_another_host(
@@ -447,6 +449,7 @@ def test_one_of_many_that_cannot_be_read_is_damage(site: Site, data: bytes, tmp_
         assert tape.paths == tuple(url for url in urls if url != urls[7])
 
 
+@pytest.mark.integration
 def test_after_a_fork_the_child_reads_for_itself(site: Site, data: bytes) -> None:
     site.files["/a.tape"] = data
     with open_tape(f"{site.address}/a.tape", scan=True) as tape:

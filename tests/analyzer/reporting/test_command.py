@@ -9,6 +9,7 @@ import pytest
 from tests.analyzer.cli.commands import run
 
 
+@pytest.mark.integration
 def test_a_tape_and_a_directory_of_two_models(runs: Path, tmp_path: Path) -> None:
     out = tmp_path / "page.html"
     ran = run("view", runs / "llm.tape", "-o", out)

@@ -146,6 +146,7 @@ def test_a_step_without_calls_has_a_dash(tmp_path: Path) -> None:
     assert html.count('<td class="number">–</td>') == 2
 
 
+@pytest.mark.integration
 def test_a_large_page_is_bounded(tmp_path: Path) -> None:
     """As much of everything as can be on a page: variants, symbols, sizes, errors."""
     calls = []

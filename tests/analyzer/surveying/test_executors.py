@@ -173,6 +173,7 @@ def test_dask_with_a_worker_that_is_killed_in_the_middle(tmp_path: Path, cluster
     assert found.target().to_bytes() == expected
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="nobody counts threads here")
 @pytest.mark.parametrize(
     ("before", "expected"),

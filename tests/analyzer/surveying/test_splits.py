@@ -34,6 +34,7 @@ def split(made: list[Recorded], folder: Path, rng: random.Random) -> list[Path]:
     ]  # fmt: skip
 
 
+@pytest.mark.integration
 @given(calls(), st.integers(0, 2**16))
 def test_any_split_in_any_order_on_any_executor(
     tmp_path_factory: pytest.TempPathFactory, made: list[Recorded], seed: int

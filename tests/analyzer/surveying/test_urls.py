@@ -73,6 +73,7 @@ def test_a_survey_behind_a_url(tmp_path: Path, memory: Any) -> None:
     assert "no such file" in run("info", "memory://survey/none.tape").err
 
 
+@pytest.mark.integration
 def test_sixty_tapes_take_few_requests(tmp_path: Path) -> None:
     paths = [tape_of_three(tmp_path / f"{n:02}.tape", tape_id=bytes([n]) * 16) for n in range(60)]
     with served() as site:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -137,6 +138,7 @@ def ranges(tape: Tape) -> Any:
     return found
 
 
+@pytest.mark.integration
 @settings(suppress_health_check=list(HealthCheck))
 @given(traffic())
 def test_a_small_tape_says_what_a_full_one_says(tmp_path: Path, calls: list[Any]) -> None:

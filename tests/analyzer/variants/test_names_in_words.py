@@ -56,6 +56,7 @@ def test_a_variant_that_is_not_there(tape: Tape) -> None:
     assert "There are: a present, no b; no a, b present; no a, no b." in str(refused.value)
 
 
+@pytest.mark.integration
 def test_replay_and_export(tape: Tape) -> None:
     counts = "(a present, no b: 2; no a, b present: 2; no a, no b: 2)"
     programs = export(tape, Model().eval(), merge="never")

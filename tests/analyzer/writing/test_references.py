@@ -156,6 +156,7 @@ def test_references_that_no_leaf_names_lead_nowhere(tmp_path: Path) -> None:
         assert torch.equal(made.find(2).inputs.args[0], x)
 
 
+@pytest.mark.integration
 def test_a_large_call_that_cannot_be_read_takes_no_other_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

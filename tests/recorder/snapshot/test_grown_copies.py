@@ -197,6 +197,7 @@ def test_threads(tmp_path: Path) -> None:
             assert torch.equal(call.outputs, seen[name, step])
 
 
+@pytest.mark.integration
 @given(st.integers(0, 2**32))
 def test_any_growth(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
     chance, model, seen = random.Random(seed), Decoder(), []

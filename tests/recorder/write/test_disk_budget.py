@@ -90,6 +90,7 @@ def test_counters_that_fail_cost_only_themselves(
     assert "could not be counted" in caplog.text
 
 
+@pytest.mark.integration
 def test_an_end_that_has_no_room_counts_its_calls_all_the_same(tmp_path: Path) -> None:
     model = Identity()
     options = DELETES | {"max_disk_bytes": 400 * KIB}
@@ -225,6 +226,7 @@ def test_a_file_that_cannot_be_deleted_still_counts(
     adds_up(recorder.stats(), tmp_path)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("when_full", ["stop", "delete_oldest"])
 def test_the_end_is_within_the_bound(tmp_path: Path, when_full: Any) -> None:
     model, bound = Identity(), 300 * KIB

@@ -51,6 +51,7 @@ class Giving(nn.Module):
         return None
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("model", [Taking(), Giving()], ids=["returns", "returns nothing"])
 @pytest.mark.parametrize("options", [{}, {"values": "none"}, {"outputs": False}], ids=str)
 def test_thousands_of_calls_that_wait_are_few_objects(
