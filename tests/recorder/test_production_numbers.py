@@ -42,7 +42,7 @@ KIB = 1024
         ("up to 32 in a process", bounds.MAX_INSTANCES, 32),
         ("is looked for a few times a second", calltape_startup._POLL, 0.2),
         ("wait, for 10 s at most", calltape_startup._IMPORT, 10),
-        ("looks at about once a second", writer._LOOK_SECONDS, 1),
+        ("looks at about once a second", writer.LOOK_SECONDS, 1),
         ("once a minute at most", bounds.AGAIN_SECONDS, 60),
     ],
 )

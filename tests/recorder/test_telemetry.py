@@ -65,7 +65,7 @@ def test_accounts_are_collected(tmp_path: Path, caplog: pytest.LogCaptureFixture
         assert found["calltape.queue.bytes"] == {(names[0],): 0, (names[1],): 0}
         written = found["calltape.tape.bytes"]
         assert written == {
-            (names[0],): first.stats().written_bytes, (names[1],): second.stats().written_bytes,
+            (names[0],): first.stats().disk_bytes, (names[1],): second.stats().written_bytes,
         }  # fmt: skip
         assert written[(names[0],)] > written[(names[1],)] > 0
         observing.stop()

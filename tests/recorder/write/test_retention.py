@@ -39,7 +39,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(writer, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(writer, "LOOK_SECONDS", 0.01)
     monkeypatch.setattr(segments, "time", clock)
     return clock
 
@@ -138,7 +138,7 @@ def test_files_that_were_moved_away_count_as_kept(tmp_path: Path, clock: Clock) 
         clock.ahead += 200
         clock.looks()
         assert (recorder.stats().kept, recorder.stats().dropped) == (30, {})
-        assert recorder.stats().written_bytes < 15 * KIB
+        assert recorder.stats().disk_bytes < 15 * KIB
     stats = recorder.stats()
     assert (stats.kept, stats.dropped) == (30, {})
     for path in tapes(folder):

@@ -16,7 +16,7 @@ from typing import Any
 
 from calltape_recorder.bounds import MAX_PARTS_OF_WRITE, OWNER_ONLY
 from calltape_schema import TapeError
-from calltape_schema.end import Coverage, Dump, End, decode_end
+from calltape_schema.end import Coverage, Dump, End, FileNumbers, decode_end
 from calltape_schema.groups import Append
 from calltape_schema.inputs_table import InputsTable
 from calltape_schema.records import Manifest
@@ -63,6 +63,7 @@ class TapeFile:
         path: of the file.
         size: of the file, in bytes.
         calls: how many calls it has.
+        counts_bytes: how many of its bytes are counts of an unsealed tape.
         evidence: how many of its calls were like none before.
 
     Raises:
@@ -71,7 +72,7 @@ class TapeFile:
 
     def __init__(self, path: str, overwrite: bool, mode: int = OWNER_ONLY) -> None:
         self.path = path
-        self.size = self.calls = self.evidence = 0
+        self.size = self.calls = self.counts_bytes = self.evidence = 0
         self._end_start: int | None = None  # where its end begins, once it is sealed
         self._writer: TapeWriter | None = None  # until it is closed
         self._head = b""  # what the file begins with, once it is written
@@ -127,9 +128,26 @@ class TapeFile:
         writer.commit(append)
         self.size, self.calls = writer.end, writer.calls
 
+    def count(
+        self, coverage: Coverage, next_call: int, deleted: FileNumbers,
+        fits: Callable[[int], bool],
+    ) -> bool:  # fmt: skip
+        """Writes what was counted so far, see
+        :meth:`~calltape_schema.writer.TapeWriter.count`.
+
+        Raises:
+            OSError: it is not written.
+        """
+        writer = self._open
+        before = writer.end
+        is_written = writer.count(coverage, next_call, deleted or None, fits)
+        self.size = writer.end
+        self.counts_bytes += self.size - before
+        return is_written
+
     def seal(
         self, coverage: Coverage, dumps: tuple[Dump, ...], fits: Callable[[int], bool],
-        *, continues: bool,
+        *, continues: bool, deleted: FileNumbers,
     ) -> None:  # fmt: skip
         """Writes the end. Then the tape is complete.
 
@@ -138,7 +156,7 @@ class TapeFile:
         """
         writer = self._open
         begin = writer.end
-        writer.seal(coverage, dumps=dumps, continues=continues, fits=fits)
+        writer.seal(coverage, dumps=dumps, continues=continues, deleted=deleted, fits=fits)
         self.size, self._end_start = writer.end, begin
 
     def rewind(self) -> None:
