@@ -58,6 +58,7 @@ const end = record({
   coverage,
   dumps: withDefault(array(record({ time_ns: count, reason: text(), calls: count }), MAX_REASONS), []),
   continues: optional(bool),
+  next_call: optional(count),
   deleted: optional(fileNumbers),
   elsewhere: optional(bool),
   first_call: optional(count),

@@ -198,6 +198,7 @@ class End(Record):
     coverage: Coverage
     dumps: Annotated[Many[Dump], Field(max_length=1000)] = ()
     continues: bool | None = None
+    next_call: Count | None = None
     deleted: _FileNumbers | None = None
     elsewhere: bool | None = None
     first_call: Count | None = None

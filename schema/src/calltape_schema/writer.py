@@ -158,8 +158,8 @@ class TapeWriter:
 
     def seal(
         self, coverage: Coverage, *, dumps: tuple[Dump, ...] = (), closed_ns: int | None = None,
-        continues: bool = False, deleted: FileNumbers | None = None,
-        elsewhere: Mapping[str, int] | None = None,
+        continues: bool = False, next_call: int | None = None,
+        deleted: FileNumbers | None = None, elsewhere: Mapping[str, int] | None = None,
         fits: Callable[[int], bool] = lambda size: True,
     ) -> None:  # fmt: skip
         """Writes the end. Then the tape is complete.
@@ -169,6 +169,7 @@ class TapeWriter:
             dumps: of a flight recorder.
             closed_ns: Unix time in nanoseconds; by default it is now.
             continues: whether the recording goes on in another file.
+            next_call: how many calls of the recording were seen by then, if it continues.
             deleted: the numbers of the files that the recorder deleted so far.
             elsewhere: facts of the kept calls, if these are on other tapes (fields of
                 :class:`End`).
@@ -187,6 +188,7 @@ class TapeWriter:
             "coverage": coverage,
             "dumps": dumps,
             "continues": continues or None,
+            "next_call": next_call if continues else None,
             "deleted": deleted or None,
             "raised": self._raised,
             "tensor_bytes": self.tensor_bytes,

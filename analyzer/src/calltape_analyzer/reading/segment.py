@@ -340,8 +340,10 @@ class Segment:
 
     @property
     def next_call(self) -> int:
-        """How many calls of its recording were seen at least, as far as it is not sealed."""
-        return 0 if self._counts is None else self._counts.next_call
+        """How many calls of its recording were seen by then, if that goes on; 0 if it does not
+        say."""
+        found = self._counts if self.end is None else self.end
+        return (found and found.next_call) or 0
 
     @property
     def deleted(self) -> FileNumbers:

@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from calltape_recorder.bounds import MAX_PARTS_OF_WRITE, OWNER_ONLY
 from calltape_schema import TapeError
@@ -47,6 +47,22 @@ _NO_FILE = (-1, -1)
 
 # It is looked up in this module, so that tests can make the disk fail.
 pwritev = os.pwritev
+
+
+class Accounts(NamedTuple):
+    """What the end of a file says of the calls that it accounts for.
+
+    Attributes:
+        coverage: what became of them.
+        dumps: of a flight recorder.
+        next_call: how many calls of the recording were seen, those too that are still under way.
+        closed_ns: until when, Unix time in nanoseconds.
+    """
+
+    coverage: Coverage
+    dumps: tuple[Dump, ...]
+    next_call: int
+    closed_ns: int
 
 
 class TapeFile:
@@ -128,10 +144,7 @@ class TapeFile:
         writer.commit(append)
         self.size, self.calls = writer.end, writer.calls
 
-    def count(
-        self, coverage: Coverage, next_call: int, deleted: FileNumbers,
-        fits: Callable[[int], bool],
-    ) -> bool:  # fmt: skip
+    def count(self, accounts: Accounts, deleted: FileNumbers, fits: Callable[[int], bool]) -> bool:
         """Writes what was counted so far, see
         :meth:`~calltape_schema.writer.TapeWriter.count`.
 
@@ -140,14 +153,16 @@ class TapeFile:
         """
         writer = self._open
         before = writer.end
-        is_written = writer.count(coverage, next_call, deleted or None, fits)
+        until = {"at_least": True, "counted_ns": accounts.closed_ns}
+        coverage = accounts.coverage.model_copy(update=until)
+        is_written = writer.count(coverage, accounts.next_call, deleted or None, fits)
         self.size = writer.end
         self.counts_bytes += self.size - before
         return is_written
 
     def seal(
-        self, coverage: Coverage, dumps: tuple[Dump, ...], fits: Callable[[int], bool],
-        *, continues: bool, deleted: FileNumbers,
+        self, accounts: Accounts, fits: Callable[[int], bool], *, continues: bool,
+        deleted: FileNumbers,
     ) -> None:  # fmt: skip
         """Writes the end. Then the tape is complete.
 
@@ -156,7 +171,10 @@ class TapeFile:
         """
         writer = self._open
         begin = writer.end
-        writer.seal(coverage, dumps=dumps, continues=continues, deleted=deleted, fits=fits)
+        writer.seal(
+            accounts.coverage, dumps=accounts.dumps, closed_ns=accounts.closed_ns,
+            continues=continues, next_call=accounts.next_call, deleted=deleted, fits=fits,
+        )  # fmt: skip
         self.size, self._end_start = writer.end, begin
 
     def rewind(self) -> None:

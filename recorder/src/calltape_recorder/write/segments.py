@@ -21,7 +21,7 @@ from calltape_recorder.bounds import (
 from calltape_recorder.keep.ledger import Ledger
 from calltape_recorder.options import Options
 from calltape_recorder.threads import RLock
-from calltape_recorder.write.disk_file import TapeFile, make_folders, next_file
+from calltape_recorder.write.disk_file import Accounts, TapeFile, make_folders, next_file
 from calltape_recorder.write.notices import Notices
 from calltape_schema import TapeError
 from calltape_schema.end import Coverage, Dump, FileNumbers, joined_runs
@@ -252,9 +252,9 @@ class Segments:
         if tape is None:
             return
         self.file += 1
-        coverage, dumps = self._accounts(tape)
-        self._told = Coverage(), self._ledger.seen
-        self._closed.add(tape, self._number, coverage, dumps)
+        accounts = self._accounts(tape)
+        self._told = Coverage(), accounts.next_call
+        self._closed.add(tape, self._number, accounts)
         if self._closed.seal() is None:
             self._counted = time.monotonic()
 
@@ -291,7 +291,7 @@ class Segments:
             tape = self._begin_next(self._ledger.seen)
         if tape is not None:
             try:
-                self._finish(tape, *self._accounts(tape), is_last=True)
+                self._finish(tape, self._accounts(tape), is_last=True)
             finally:
                 tape.close()
         if refused is not None:
@@ -340,16 +340,17 @@ class Segments:
     def _count(self) -> None:
         """Writes what was counted since the last file, if that is not on the disk yet. Other calls
         may not come for weeks, and the process may be killed."""
-        told = self._ledger.coverage(), self._ledger.seen
-        if told == self._told:
+        counted_ns, seen = now_ns(), self._ledger.seen
+        coverage = self._ledger.coverage()
+        if (coverage, seen) == self._told:
             self._counted = time.monotonic()
             return
         try:
-            self._write_counts(*told, self._closed.deleted)
+            self._write_counts(Accounts(coverage, (), seen, counted_ns), self._closed.deleted)
         except OSError as error:  # it is tried again with the next look
             self._notices.complain("what was counted cannot be written", error)
 
-    def _write_counts(self, coverage: Coverage, seen: int, deleted: FileNumbers) -> None:
+    def _write_counts(self, accounts: Accounts, deleted: FileNumbers) -> None:
         """Writes counts to the current file; if there is none, the next one begins.
 
         Raises:
@@ -364,32 +365,33 @@ class Segments:
             is_reserved = tape.counts_bytes + nbytes <= COUNTS_BYTES
             return is_reserved or self.budget.claim(self._needed() + nbytes)
 
-        now = {"at_least": True, "counted_ns": now_ns()}
-        if tape.count(coverage.model_copy(update=now), seen, deleted, fits):
+        if tape.count(accounts, deleted, fits):
             self.written_bytes += tape.size - before
-            self._told, self._counted = (coverage, seen), time.monotonic()
+            self._told = accounts.coverage, accounts.next_call
+            self._counted = time.monotonic()
 
     def _announce(self, closed: Closed, reason: str) -> None:
         """Writes, before a file is deleted, that its calls are counted in the current one: a
         process that is killed before or after it is gone counts them once."""
-        coverage = self._ledger.coverage(closed.coverage, reason)
+        counted_ns, seen = now_ns(), self._ledger.seen
+        coverage = self._ledger.coverage(closed.accounts.coverage, reason)
         deleted = joined_runs([*self._closed.deleted, (closed.number, closed.number)])
         try:
-            self._write_counts(coverage, self._ledger.seen, deleted)
+            self._write_counts(Accounts(coverage, (), seen, counted_ns), deleted)
         except OSError as error:  # the disk may have room again once the file is gone
             self._notices.complain("what was counted cannot be written", error)
         self._told = None  # the file may still be there
 
-    def _accounts(self, tape: TapeFile) -> tuple[Coverage, tuple[Dump, ...]]:
+    def _accounts(self, tape: TapeFile) -> Accounts:
         """What became of the calls since the last file, and the dumps. Adds the counted inputs of
         calls that are not on the tape to the table of this file."""
+        # In this order: each call that ended before this moment was seen.
+        closed_ns, seen = now_ns(), self._ledger.seen
         coverage, table, dumps = self._drain()
         tape.table.merge(table)
-        return coverage, dumps
+        return Accounts(coverage, dumps, seen, closed_ns)
 
-    def _finish(
-        self, tape: TapeFile, coverage: Coverage, dumps: tuple[Dump, ...], *, is_last: bool = False
-    ) -> None:
+    def _finish(self, tape: TapeFile, accounts: Accounts, *, is_last: bool = False) -> None:
         """Writes an end, with the table of counted inputs if there is room for it."""
         index, before = _INDEX_BYTES * tape.groups, tape.size
         others = self._needed() - self._end_bytes - index
@@ -402,7 +404,7 @@ class Segments:
                 self._end_bytes = max(self._end_bytes, min(nbytes - index, most))
             return self.budget.claim(others + nbytes)
 
-        tape.seal(coverage, dumps, fits, continues=not is_last, deleted=self._closed.deleted)
+        tape.seal(accounts, fits, continues=not is_last, deleted=self._closed.deleted)
         self.written_bytes += tape.size - before
 
     def _needed(self) -> int:
@@ -471,13 +473,12 @@ class Segments:
 
 class Closed(NamedTuple):
     """A segment that takes no more calls since ``ended`` (a time of :func:`time.monotonic`); its
-    table has ``counted`` calls. ``number`` is that of the file, and ``coverage`` and ``dumps`` are
-    those of its end."""
+    table has ``counted`` calls. ``number`` is that of the file, and ``accounts`` are those of its
+    end."""
 
     tape: TapeFile
     number: int
-    coverage: Coverage
-    dumps: tuple[Dump, ...]
+    accounts: Accounts
     counted: int
     ended: float
 
@@ -505,7 +506,7 @@ class ClosedSegments:
 
     def __init__(
         self, ledger: Ledger, gone: Gone, notices: Notices,
-        finish: Callable[[TapeFile, Coverage, tuple[Dump, ...]], None],
+        finish: Callable[[TapeFile, Accounts], None],
         announce: Callable[[Closed, str], None],
     ) -> None:  # fmt: skip
         self._ledger = ledger
@@ -530,10 +531,10 @@ class ClosedSegments:
         """How many there are."""
         return len(self._all)
 
-    def add(self, tape: TapeFile, number: int, coverage: Coverage, dumps: tuple[Dump, ...]) -> None:
+    def add(self, tape: TapeFile, number: int, accounts: Accounts) -> None:
         """Adds a segment that has no end yet."""
         counted = tape.table.totals().seen
-        closed = Closed(tape, number, coverage, dumps, counted, time.monotonic())
+        closed = Closed(tape, number, accounts, counted, time.monotonic())
         self._all.append(closed)
         self._nbytes += tape.size
         self.unsealed.append(closed)
@@ -545,7 +546,7 @@ class ClosedSegments:
             closed = self.unsealed[0]
             tape, before = closed.tape, closed.tape.size
             try:
-                self._finish(tape, closed.coverage, closed.dumps)
+                self._finish(tape, closed.accounts)
             except Exception as error:
                 is_lost = isinstance(error, FileNotFoundError)  # somebody removed or cut it
                 is_few = len(self.unsealed) < MAX_UNSEALED_FILES
@@ -584,7 +585,7 @@ class ClosedSegments:
             # Their sizes are as old as the calls: only the number of the calls is counted on.
             if self._delete(closed, "expired" if is_there else None, _only_counted(closed.counted)):
                 files += is_there
-                calls += closed.coverage.kept * is_there
+                calls += closed.accounts.coverage.kept * is_there
         if files:
             says = f"deleted what ended {seconds:g} s ago: files {files}, calls {calls}"
             self._notices.tell("expired", says)
@@ -621,7 +622,7 @@ class ClosedSegments:
             self.unsealed.remove(closed)
         closed.tape.close()
         if reason is not None:
-            self._ledger.lose(closed.coverage, reason)
+            self._ledger.lose(closed.accounts.coverage, reason)
             self._gone(table, reason, closed.tape.evidence)
 
     def _remove(self, closed: Closed) -> None:
