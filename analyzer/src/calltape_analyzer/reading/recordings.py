@@ -102,9 +102,9 @@ def _coverage(parts: Sequence[CountedFile]) -> Coverage:
     # Other files count the calls of a file that was about to be deleted.
     left = [_coverage_of_place(alike) for alike in places if _is_in(alike[0].part, deleted)]
     own = [_coverage_of_place(alike) for alike in places if not _is_in(alike[0].part, deleted)]
-    if goes_on(parts) and own and not own[-1].at_least:
-        closed = [file.closed_ns for file in places[-1]]
-        own[-1] = own[-1].model_copy(update={"at_least": True, "counted_ns": _earliest(closed)})
+    if own and (goes_on(parts) or own[-1].at_least) and own[-1].counted_ns is None:
+        until = _last_told(places)
+        own[-1] = own[-1].model_copy(update={"at_least": True, "counted_ns": until})
     found = _summed(own)
     ahead = sum(len(part) for part in parts if part.is_ahead)
     kept = found.kept + ahead + sum(one.kept for one in left)
@@ -124,6 +124,20 @@ def _coverage(parts: Sequence[CountedFile]) -> Coverage:
         seen = max(known, end, *(part.next_call for part in parts))
         dropped[UNSEALED] = seen - known
     return _coverage_from(seen, kept, +dropped, at_least, until)
+
+
+def _last_told(places: Sequence[Sequence[CountedFile]]) -> int | None:
+    """Until when a recording that goes on is counted, if the last of its files has no call and no
+    counts: until the file before it was closed, or from the beginning on; None if nobody knows."""
+    for alike in reversed(places):
+        if all(file.closed_ns is not None for file in alike):
+            return (
+                _earliest([f.closed_ns for f in alike]) if all(f.continues for f in alike) else None
+            )
+        if alike[0].coverage.counted_ns is not None:
+            return alike[0].coverage.counted_ns
+    first = places[0][0]
+    return first.manifest.created_ns if first.part == 0 else None
 
 
 def _take_back(dropped: Counter[str], calls: int) -> None:
