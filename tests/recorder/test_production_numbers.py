@@ -44,6 +44,8 @@ KIB = 1024
         ("wait, for 10 s at most", calltape_startup._IMPORT, 10),
         ("looks at about once a second", writer.LOOK_SECONDS, 1),
         ("once a minute at most", bounds.AGAIN_SECONDS, 60),
+        ("at least once a minute, whether or not", bounds.COUNT_SECONDS, 60),
+        ("takes no more than 2 KiB for it", bounds.COUNTS_BYTES, 2 * KIB),
     ],
 )
 def test_a_number(says: str, found: Any, told: Any) -> None:
