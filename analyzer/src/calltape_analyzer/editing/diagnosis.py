@@ -51,7 +51,8 @@ class Symptom(PlainData):
     """One thing that is wrong or unwise about a tape. ``str()`` of it is text for people.
 
     Attributes:
-        kind: what it is, for programs: ``damage``, ``duplicates``, ``unsealed``, ``missing_files``,
+        kind: what it is, for programs: ``damage``, ``duplicates``, ``unsealed``, ``continues``,
+            ``missing_files``,
             ``lost``, ``open_end``, ``under_way``, ``empty``, ``all_raised``, ``one_size``,
             ``one_call``, ``batch_one``, ``layouts``, ``outputs_missing``, ``values_missing``,
             ``unknown_classes``, ``classes_not_stored``, ``values_not_stored``,
@@ -262,7 +263,7 @@ def _of_files(tape: Tape) -> Iterator[Symptom]:
         )
     elif tape.continues:
         yield _warning(
-            "unsealed",
+            "continues",
             f"each file is sealed, but {GOES_ON}",
             "close the recorder, or open its later files too",
         )

@@ -36,6 +36,7 @@ UNSEALED = "unknown (the tape is not sealed)"
 LEFT_OUT = "not extracted"
 """The reason of calls that are left out of a new tape because they were not wanted."""
 
+_ELSEWHERE = "unknown (not in these files)"
 _MAX_MISSING = 1000
 _REASONS_OF_DELETED = "deleted", "expired"
 
@@ -122,7 +123,7 @@ def _coverage(parts: Sequence[CountedFile]) -> Coverage:
         # A number that is missing in one file may be in another file.
         known = seen - dropped.pop(UNSEALED, 0)
         seen = max(known, end, *(part.next_call for part in parts))
-        dropped[UNSEALED] = seen - known
+        dropped[_ELSEWHERE if goes_on(parts) else UNSEALED] += seen - known
     return _coverage_from(seen, kept, +dropped, at_least, until)
 
 
@@ -171,7 +172,7 @@ def _coverage_of_place(alike: Sequence[CountedFile]) -> Coverage:
     seen = max(fullest.seen, kept)
     if kept + sum(fullest.dropped.values()) == seen:
         return _coverage_from(seen, kept, fullest.dropped, at_least, fullest.counted_ns)
-    rest = {"unknown (not in these files)": seen - kept} if seen > kept else {}
+    rest = {_ELSEWHERE: seen - kept} if seen > kept else {}
     return _coverage_from(seen, kept, rest, at_least, fullest.counted_ns)
 
 
