@@ -222,6 +222,11 @@ async function tableForm(end) {
   return made;
 }
 
+function coverageForm({ seen, kept, dropped }) {
+  const counts = Object.fromEntries(dropped.map(([reason, calls]) => [reason, String(calls)]));
+  return { seen: String(seen), kept: String(kept), dropped: counts };
+}
+
 /** What is on a tape, or how it is refused. */
 async function documentOf(source) {
   let tape;
@@ -237,12 +242,15 @@ async function documentOf(source) {
   if (manifest.history !== undefined) made.history = manifest.history.map(stepForm);
   made.sealed = tape.isSealed;
   if (tape.isSealed) {
-    const { seen, kept, dropped } = tape.end.coverage;
-    const counts = Object.fromEntries(dropped.map(([reason, calls]) => [reason, String(calls)]));
-    made.coverage = { seen: String(seen), kept: String(kept), dropped: counts };
+    made.coverage = coverageForm(tape.end.coverage);
     if (tape.end.elsewhere) made.elsewhere = true;
     made.table = await tableForm(tape.end);
+  } else if (tape.interim !== null) {
+    const { next_call, coverage } = tape.interim;
+    made.counts = { next_call: String(next_call), ...coverageForm(coverage), counted_ns: String(coverage.counted_ns) };
   }
+  const { deleted } = tape.end ?? tape.interim ?? {};
+  if (deleted !== undefined) made.deleted = deleted.map((run) => run.map(String));
   const kinds = new Set(Array.from(tape.damage.values(), (error) => error.kind));
   made.calls = [];
   for (const position of tape.columns.order()) {

@@ -99,7 +99,7 @@ def test_no_call_waits_for_a_log_handler_that_is_told_news(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The background thread says them."""
-    monkeypatch.setattr(writer, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(writer, "LOOK_SECONDS", 0.01)
     caplog.set_level(logging.INFO, "calltape")
     waits, goes_on, told = threading.Event(), threading.Event(), list[str]()
 

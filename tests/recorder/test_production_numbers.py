@@ -42,8 +42,10 @@ KIB = 1024
         ("up to 32 in a process", bounds.MAX_INSTANCES, 32),
         ("is looked for a few times a second", calltape_startup._POLL, 0.2),
         ("wait, for 10 s at most", calltape_startup._IMPORT, 10),
-        ("looks at about once a second", writer._LOOK_SECONDS, 1),
+        ("looks at about once a second", writer.LOOK_SECONDS, 1),
         ("once a minute at most", bounds.AGAIN_SECONDS, 60),
+        ("at least once a minute, whether or not", bounds.COUNT_SECONDS, 60),
+        ("takes no more than 2 KiB for it", bounds.COUNTS_BYTES, 2 * KIB),
     ],
 )
 def test_a_number(says: str, found: Any, told: Any) -> None:

@@ -30,7 +30,7 @@ def test_flush_means_in_the_file(tmp_path: Path) -> None:
             tape = read(path)
             assert len(tape.calls) == n == recorder.stats().kept
             assert tape.end is None
-            assert recorder.stats().written_bytes == path.stat().st_size
+            assert recorder.stats().disk_bytes == path.stat().st_size
 
 
 def test_flush_times_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import sys
 import weakref
 from pathlib import Path
@@ -40,6 +41,12 @@ class Metrics:
             for metric in found
         }
 
+    def counters(self) -> set[str]:
+        """The names of the metrics of which a backend takes that they never fall."""
+        data = self._reader.get_metrics_data()
+        found = data.resource_metrics[0].scope_metrics[0].metrics
+        return {one.name for one in found if getattr(one.data, "is_monotonic", False)}
+
 
 def test_accounts_are_collected(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     collected, model, x = Metrics(), Add(), torch.ones(3)
@@ -72,6 +79,39 @@ def test_accounts_are_collected(tmp_path: Path, caplog: pytest.LogCaptureFixture
         observing.stop()
     # OpenTelemetry says nothing, as it would of two instruments with one name.
     assert {record.name for record in caplog.records} == {"calltape"}
+
+
+def test_counters_only_grow_although_files_are_deleted(tmp_path: Path) -> None:
+    collected, model = Metrics(), Add()
+    options: Any = {"segment_bytes": 20 * 1024, "max_disk_bytes": 200 * 1024}
+    seen: dict[str, list[dict[Any, Any]]] = {}
+    with (
+        record(model, tmp_path / "t.tape", when_full="delete_oldest", **options) as recorder,
+        observe(recorder, collected.meter),
+    ):
+        for _ in range(40):
+            model(torch.ones(1000), torch.ones(1000))
+            recorder.flush()
+            for name, values in collected.collect().items():
+                seen.setdefault(name, []).append(values)
+        stats, counters = recorder.stats(), collected.counters()
+        assert stats.dropped["deleted"]
+        size = sum(path.stat().st_size for path in tmp_path.glob("*.tape"))
+        assert seen["calltape.tape.size"][-1] == {("t.tape",): size}
+    assert counters == {
+        "calltape.calls.seen", "calltape.calls.written", "calltape.calls.dropped",
+        "calltape.tape.bytes", "calltape.time",
+    }  # fmt: skip
+    for name in counters:
+        for before, after in itertools.pairwise(seen[name]):
+            assert all(value <= after[key] for key, value in before.items()), name
+    for name in ("calltape.calls.kept", "calltape.tape.size"):
+        values = [found["t.tape",] for found in seen[name]]
+        assert any(after < before for before, after in itertools.pairwise(values)), name
+    kept, dropped = seen["calltape.calls.kept"][-1], seen["calltape.calls.dropped"][-1]
+    assert kept["t.tape",] + sum(dropped.values()) == 40
+    assert seen["calltape.calls.written"][-1] == {("t.tape",): 40}
+    assert seen["calltape.tape.bytes"][-1]["t.tape",] > 40 * 12_000
 
 
 def test_what_is_stopped_is_not_reported(tmp_path: Path) -> None:

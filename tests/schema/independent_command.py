@@ -12,7 +12,7 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1] / "fixtures")]
 
 from elements import elements  # noqa: E402
-from independent_reader import read_tape, unpack  # noqa: E402
+from independent_reader import last_counts, read_tape, unpack  # noqa: E402
 from plain_form import history_form, table_form, target_form, text, tree_form  # noqa: E402
 
 
@@ -24,17 +24,26 @@ def document(data: bytes) -> dict:
     if "history" in manifest:
         made["history"] = history_form(manifest["history"])
     made["sealed"] = end is not None
+    counts = last_counts(data, manifest["tape"]) if end is None else None
+    if counts is not None:
+        counted_ns = str(counts["coverage"]["counted_ns"])
+        made["counts"] = {"next_call": str(counts["next_call"]), "counted_ns": counted_ns}
+        made["counts"] |= coverage_form(counts["coverage"])
+    if "deleted" in (end or counts or {}):
+        made["deleted"] = [list(map(str, run)) for run in (end or counts)["deleted"]]
     if end is not None:
-        counted = end["coverage"]
-        dropped = {reason: str(count) for reason, count in counted["dropped"].items()}
-        made["coverage"] = {"seen": str(counted["seen"]), "kept": str(counted["kept"])}
-        made["coverage"]["dropped"] = dropped
+        made["coverage"] = coverage_form(end["coverage"])
         made |= {"elsewhere": True} if end.get("elsewhere") else {}
         table = end["table"]
         made |= {} if table is None else {"table": table_form(table, unpack)}
     made["calls"] = [call_form(calls[number]) for number in sorted(calls)]
     made["leaves_out"] = ["damage"]
     return made
+
+
+def coverage_form(counted: dict) -> dict:
+    dropped = {reason: str(count) for reason, count in counted["dropped"].items()}
+    return {"seen": str(counted["seen"]), "kept": str(counted["kept"]), "dropped": dropped}
 
 
 def call_form(call: dict) -> dict:

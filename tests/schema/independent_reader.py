@@ -108,3 +108,14 @@ def read_tape(data):
                         found[key] = grown(earlier, own, *axis) if axis else earlier
                 calls[record["call"]] = record
     return manifest, calls, end
+
+
+def last_counts(data, tape):
+    """The interim counts of an unsealed tape of this id that count; None if there are none."""
+    found = []
+    for name, _, content in members(data):
+        if name == "counts.msgpack" and (counts := envelope(content)) and counts["tape"] == tape:
+            coverage = counts["coverage"]
+            if coverage["seen"] == coverage["kept"] + sum(coverage["dropped"].values()):
+                found.append(counts)
+    return max(found, key=lambda counts: counts["number"], default=None)

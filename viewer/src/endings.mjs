@@ -1,8 +1,9 @@
-// The end of a sealed tape: what became of all calls, and where their groups are (FORMAT.md, section 8).
+// The end of a sealed tape: what became of all calls, and where their groups are; and what was counted before there
+// is one (FORMAT.md, section 8).
 
 import { openEnvelope, plainInt, unpack } from "./documents.mjs";
 import { TapeError, invalid } from "./errors.mjs";
-import { array, bool, bytes, count, optional, pairs, record, tapeId, text, withDefault } from "./fields.mjs";
+import { array, bool, bytes, count, optional, pairs, record, tapeId, text, tuple, withDefault } from "./fields.mjs";
 import { BLOCK, END, Member, parseHeader } from "./framing.mjs";
 import { inflated } from "./inflation.mjs";
 import { MAX_COUNT, MAX_INDEX_BYTES, MAX_MEMBER_BYTES, MAX_REASONS } from "./limits.mjs";
@@ -11,17 +12,54 @@ import { exactly } from "./windows.mjs";
 
 const deflated = record({ size: count, data: bytes() });
 
+const coverage = record({
+  seen: withDefault(count, 0),
+  kept: withDefault(count, 0),
+  dropped: withDefault(pairs(count, MAX_REASONS), []),
+  at_least: optional(bool),
+  counted_ns: optional(count),
+});
+
+/** Numbers of files as runs that ascend, with gaps between them. */
+function fileNumbers(value) {
+  const runs = array(tuple(count, count), MAX_REASONS)(value);
+  runs.forEach(([first, last], at) => {
+    const before = at === 0 ? -2n : BigInt(runs[at - 1][1]);
+    if (BigInt(first) < before + 2n || first > last) throw invalid("the runs of file numbers do not ascend");
+  });
+  return runs;
+}
+
+const counts = record({
+  tape: tapeId,
+  number: count,
+  next_call: count,
+  coverage,
+  deleted: optional(fileNumbers),
+});
+
+/** How many calls a coverage accounts for. */
+export const accounted = ({ kept, dropped }) => dropped.reduce((sum, [, calls]) => sum + BigInt(calls), BigInt(kept));
+
+/** What the recorder had counted, of a tape without an end; null if it cannot be read: it was being written. */
+export function countsFrom(content) {
+  try {
+    const found = counts(unpack(openEnvelope(content)));
+    return BigInt(found.coverage.seen) === accounted(found.coverage) ? found : null;
+  } catch (error) {
+    if (error instanceof TapeError) return null;
+    throw error;
+  }
+}
+
 const end = record({
   tape: tapeId,
   closed_ns: count,
-  coverage: record({
-    seen: withDefault(count, 0),
-    kept: withDefault(count, 0),
-    dropped: withDefault(pairs(count, MAX_REASONS), []),
-    at_least: optional(bool),
-  }),
+  coverage,
   dumps: withDefault(array(record({ time_ns: count, reason: text(), calls: count }), MAX_REASONS), []),
   continues: optional(bool),
+  next_call: optional(count),
+  deleted: optional(fileNumbers),
   elsewhere: optional(bool),
   first_call: optional(count),
   last_call: optional(count),

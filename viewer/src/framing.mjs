@@ -3,6 +3,7 @@
 export const BLOCK = 512;
 export const MANIFEST = "tape.msgpack";
 export const END = "end.msgpack";
+export const COUNTS = "counts.msgpack";
 
 const SPACE = 32;
 const BLOB = /^blobs\/([0-9]{8}|[1-9][0-9]{8,18})\.safetensors$/;

@@ -1,5 +1,6 @@
 // What a tape says of itself as a whole, as pairs of a name and a text.
 
+import { accounted } from "./endings.mjs";
 import { bytesText, grouped, timeText } from "./numbers.mjs";
 import { hexText, plainText, scalarText } from "./texts.mjs";
 
@@ -51,14 +52,38 @@ function stepFacts(step, at) {
   return [`history ${at + 1}`, text.filter((part) => part).join("; ").slice(0, 4000)];
 }
 
-function endFacts(end) {
-  if (end === null) return [];
-  const { seen, kept, dropped, at_least } = end.coverage;
+function coverageFacts({ seen, kept, dropped, at_least, counted_ns }) {
   return [
     ["calls seen", `${at_least ? "at least " : ""}${grouped(seen)}`], ["calls kept", grouped(kept)],
     ...dropped.map(([reason, calls]) => [`dropped: ${reason}`, grouped(calls)]),
-    ["closed", `${timeText(end.closed_ns)} UTC`],
-    ...(end.continues ? [["continues", "the recording goes on in another file"]] : []),
+    ...(counted_ns === undefined ? [] : [["counted until", `${timeText(counted_ns)} UTC`]]),
+  ];
+}
+
+function deletedFacts(deleted) {
+  if (deleted === undefined || deleted.length === 0) return [];
+  const runs = deleted.slice(0, 50).map(([first, last]) => (first === last ? `${first}` : `${first} to ${last}`));
+  return [["files deleted by the recorder", runs.join(", ")]];
+}
+
+/** What the recorder had counted when it wrote that last, and what is there now. */
+function countsFacts(counts, kept) {
+  if (counts === null) return [];
+  const { dropped, counted_ns } = counts.coverage;
+  const known = accounted({ kept, dropped });
+  const seen = known > BigInt(counts.coverage.seen) ? known : BigInt(counts.coverage.seen);
+  return [...coverageFacts({ seen, kept, dropped, at_least: true, counted_ns }), ...deletedFacts(counts.deleted)];
+}
+
+function endFacts(end) {
+  if (end === null) return [];
+  // If the recording goes on, more calls were seen than the files so far account for.
+  const { coverage, continues, closed_ns } = end;
+  return [
+    ...coverageFacts(continues ? { ...coverage, at_least: true, counted_ns: coverage.counted_ns ?? closed_ns } : coverage),
+    ["closed", `${timeText(closed_ns)} UTC`],
+    ...(continues ? [["continues", "the recording goes on in another file"]] : []),
+    ...deletedFacts(end.deleted),
     ...(end.elsewhere ? [["elsewhere", "the calls are on other tapes, and none is here"]] : []),
     ...end.dumps.slice(0, 50).map((dump) => [`dump of ${timeText(dump.time_ns)}`, `${dump.reason}: ${grouped(dump.calls)} calls`]),
     ["calls that raised", grouped(end.raised)], ["bytes of tensors", bytesText(end.tensor_bytes)],
@@ -81,6 +106,7 @@ export function tapeFacts(tape) {
     ...(observed === undefined ? [] : [["calls seen since", `${timeText(observed.since_ns)} UTC, ${observed.reason}`]]),
     ...(rank === undefined ? [] : [["rank", `${rank.number} of ${rank.of}`]]),
     ...endFacts(end),
+    ...countsFacts(tape.interim, tape.columns.length),
     ...policyFacts(manifest.policy),
     ...(history ?? []).map(stepFacts),
   ].map(([name, value]) => [plainText(name), plainText(value)]);

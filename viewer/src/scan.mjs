@@ -3,9 +3,9 @@
 
 import { Columns } from "./columns.mjs";
 import { DistinctInputs } from "./distinct_inputs.mjs";
-import { indexOf } from "./endings.mjs";
+import { accounted, countsFrom, indexOf } from "./endings.mjs";
 import { TapeError, damaged, overLimit } from "./errors.mjs";
-import { BLOCK, END, isBlob, isGroup } from "./framing.mjs";
+import { BLOCK, COUNTS, END, isBlob, isGroup } from "./framing.mjs";
 import { groupOf } from "./groups.mjs";
 import { isTableOf, tableOf } from "./inputs_table.mjs";
 import { MAX_MEMBER_BYTES } from "./limits.mjs";
@@ -48,6 +48,7 @@ export class Scan {
     this.broken = new Map(); // calls whose record cannot be read, by number: the hash of their inputs, and the error
     this.numbers = new Set(); // of all calls, the broken ones too
     this.raised = 0; // how many of them raised, by the tables of their groups
+    this.interim = null; // what the recorder had counted last, of a tape without an end
     this.unfinished = 0; // bytes at the end of calls that were being written
     this.blobs = null; // the offset of blobs whose group comes next
     this.held = null; // the last damage of the walk, until it is known whether a member follows
@@ -80,6 +81,7 @@ export class Scan {
     this.release();
     if (isBlob(member.name)) this.blobs ??= member.offset;
     else if (isGroup(member.name)) return this.located(member, () => this.addGroup(member));
+    else if (member.name === COUNTS && this.end === null) return this.addCounts(member);
     else if (member.name === END && this.end === null) {
       return this.located(member, () => Promise.reject(damaged("the end of the tape cannot be read, or is not last")));
     }
@@ -110,6 +112,14 @@ export class Scan {
     for (let at = 0; at < group.length; at++) this.raised += group.raised(at) ? 1 : 0;
     const wrong = await group.open().then(() => null, (error) => error);
     numbers.forEach((_, at) => this.addCall(group, at, member, wrong));
+  }
+
+  /** Notes counts if they are the last ones. */
+  async addCounts(member) {
+    if (member.size > MAX_MEMBER_BYTES) return;
+    const found = countsFrom(await this.window.at(member.start, member.size));
+    if (found === null || !areEqual(found.tape, this.tape)) return;
+    if (this.interim === null || found.number > this.interim.number) this.interim = found;
   }
 
   /** Compares the numbers of a group with the index. */
@@ -153,8 +163,8 @@ export class Scan {
 
   async endSealed() {
     this.release();
-    const { seen, kept, dropped } = this.end.coverage;
-    const told = dropped.reduce((sum, [, calls]) => sum + BigInt(calls), BigInt(kept));
+    const { seen } = this.end.coverage;
+    const told = accounted(this.end.coverage);
     if (BigInt(seen) !== told) {
       this.onDamage(damaged(`the end says that ${seen} calls were seen, but accounts for ${told}`).at({ member: END }));
     }

@@ -59,6 +59,7 @@ export class Tape {
     this.distinct = null; // the distinct inputs of a scan
     this.broken = new Map(); // calls whose record cannot be read, by number
     this.isScanned = false;
+    this.interim = null; // what the recorder had counted, of a tape without an end
     this.unfinished = 0;
     this.window = new Window(source);
     this.groups = new Remembered(MOST_GROUPS, (offset) => this.readGroup(offset));
@@ -127,6 +128,7 @@ export class Tape {
     this.columns = scan.columns;
     this.distinct = scan.distinct;
     this.broken = scan.broken;
+    this.interim = scan.interim;
     this.unfinished = scan.unfinished;
     this.isScanned = true;
     // Without calls, the table is all there is.

@@ -15,6 +15,7 @@ from calltape_analyzer.opening import opened_recordings
 from calltape_analyzer.plain_data import PlainData, Text, Texts
 from calltape_analyzer.reading.damage import Damage
 from calltape_analyzer.reading.files import Paths
+from calltape_analyzer.reading.recordings import goes_on
 from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.reading.targets import target_name
 from calltape_analyzer.text import counted
@@ -33,6 +34,7 @@ class Recording(PlainData):
         host_named: whether the tape says it.
         paths: its files, in the order of its calls, without copies.
         unsealed: those of them that no recorder closed.
+        continues: whether it goes on after the last of its files, although that is sealed.
         calls: how many are on the tape.
         bytes: size of the files.
         first_ns: when the first call began, Unix time in nanoseconds; None without calls.
@@ -47,6 +49,7 @@ class Recording(PlainData):
     host_named: bool
     paths: Texts
     unsealed: Texts
+    continues: bool
     calls: int
     bytes: int
     first_ns: int | None
@@ -55,8 +58,8 @@ class Recording(PlainData):
 
     @property
     def sealed(self) -> bool:
-        """Whether each file ends as a closed recorder leaves it."""
-        return not self.unsealed
+        """Whether it ends as a closed recorder leaves it."""
+        return not self.unsealed and not self.continues
 
 
 class Recordings(PlainData):
@@ -133,6 +136,7 @@ def _recording(parts: Sequence[Segment]) -> Recording:
         host_named=host is not None,
         paths=tuple(part.path for part in parts),
         unsealed=tuple(part.path for part in parts if part.end is None),
+        continues=goes_on(parts),
         calls=sum(map(len, parts)),
         bytes=sum(part.size for part in parts),
         first_ns=min(times, default=None),

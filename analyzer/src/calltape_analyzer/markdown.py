@@ -19,7 +19,7 @@ from importlib import metadata
 from calltape_analyzer.observing.public_paths import LEFT_OUT, is_name, is_public, public_path
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.tape import Tape
-from calltape_analyzer.text import alike, counted, printable
+from calltape_analyzer.text import GOES_ON, alike, counted, printable, time_text
 from calltape_analyzer.variant import Variant
 from calltape_analyzer.variants.variant_findings import TensorFinding, VariantFindings
 from calltape_schema import __version__
@@ -106,11 +106,16 @@ def _facts(tape: Tape, whole: int, raised: int) -> Iterator[tuple[str, str]]:
     lost, unwanted = sum(coverage.lost.values()), sum(coverage.unwanted.values())
     seen = f"at least {coverage.seen}" if coverage.at_least else coverage.seen
     yield "coverage", f"{coverage.kept} of {seen} kept, {unwanted} not wanted, {lost} lost"
+    if coverage.counted_ns is not None:
+        yield "counted until", time_text(coverage.counted_ns)
     values = "kept" if tape.manifest.policy.values == "all" else "shapes only"
     values = "by path" if tape.manifest.policy.leaf_values else values
     values = f"{values}, a part of the calls redacted" if tape.redacted == "part" else values
     yield "values", "redacted" if tape.redacted == "all" else values
-    yield "sealed", "yes" if tape.sealed else "no"
+    yield (
+        "sealed",
+        "no" if not tape.sealed else f"each file; {GOES_ON}" if tape.continues else "yes",
+    )
     yield "bytes", f"{tape.nbytes:,} in {counted(len(tape.paths), 'file')}"
     steps = tape.manifest.history or ()
     if steps:

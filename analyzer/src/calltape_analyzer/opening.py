@@ -6,6 +6,8 @@ of tapes would take minutes in which nothing happens.
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -24,7 +26,7 @@ from calltape_analyzer.reading.files import Paths, files_of
 from calltape_analyzer.reading.ranks import without_other_ranks
 from calltape_analyzer.reading.repeated_calls import without_repeats
 from calltape_analyzer.reading.segment import Segment
-from calltape_analyzer.reading.tape_file import holds_no_call
+from calltape_analyzer.reading.tape_file import holds_no_call, may_be_begun
 from calltape_analyzer.reading.targets import chosen_target, common_target, target_name
 from calltape_analyzer.reading.urls import is_url
 from calltape_analyzer.tape import Tape
@@ -34,6 +36,7 @@ from calltape_schema.records import Source
 __all__ = ["open_tape", "opened_recordings"]
 
 _AT_A_TIME = 16
+_WAITS = (0.001, 0.01, 0.05)  # seconds, for a recorder to write the first bytes of a file
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -151,9 +154,38 @@ class _Files:
         Raises:
             TapeError: none can be read, or the process may open no more files.
         """
+        path = path if isinstance(path, str | os.PathLike) else list(path)
         names = files_of(path, self._damage.add)
         self.segments = self._read(self._open_one, names, sum(map(is_url, names)))
+        for wait in _WAITS if self.segments else ():
+            local = [error for error in self._errors if not is_url(error.path or "")]
+            gone = {error.path for error in local if error.kind == "not_found"}
+            begun = {error.path for error in local if may_be_begun(error.path)}
+            if not gone | begun:
+                break
+            if begun:
+                time.sleep(wait)
+            # A recorder deletes files while it writes others, which say so.
+            names = files_of(path)
+            again = begun | (gone - {*names})
+            if not again:
+                break
+            self._errors = [error for error in self._errors if error.path not in again]
+            self._open_again(names)
         self._expect_some()
+
+    def _open_again(self, names: Sequence[str]) -> None:
+        """Opens the files that are new, and those that are not sealed, which may have grown."""
+        done: list[Segment] = []
+        listed = {*names}
+        for segment in self.segments:
+            if segment.reader.end is None and segment.location in listed:
+                segment.close()
+            else:
+                done.append(segment)
+        there = {segment.location for segment in done} | {error.path for error in self._errors}
+        new = [name for name in names if name not in there]
+        self.segments = done + self._read(self._open_one, new, sum(map(is_url, new)))
 
     def _open_one(self, name: str) -> Segment:
         found = Segment(name, self._damage)

@@ -15,6 +15,10 @@ from typing import Any, TypeVar
 
 __all__ = ["printable", "printable_lines", "some_of"]
 
+GOES_ON = (
+    "the recording goes on: its recorder still runs or was killed, or later files are not here"
+)
+
 _NUMBER = re.compile(r"(?<=\.)\d+")
 _MAX_NAMES = 256  # the columns of one tensor come one after the other
 

@@ -150,6 +150,13 @@ MAX_PARTS_OF_WRITE = 512
 """Parts of one write: Linux and macOS take 1024."""
 MAX_CALLS_IN_FILE = 1_000_000
 """The index of a file may have as many groups."""
+LOOK_SECONDS = 1.0
+"""The writer looks so often at what must not wait for a call."""
+COUNT_SECONDS = 60.0
+"""What was counted is on the disk at the latest after this time, or after ``segment_seconds`` if
+that is less: it is what a process that is killed does not tell."""
+COUNTS_BYTES = 4 * 512
+"""What was counted takes so much of a file, in two places, nearly always."""
 MAX_UNSEALED_FILES = 16
 """Open files that wait for their ends: each is a descriptor of the host."""
 END_SHARE = 8

@@ -299,7 +299,8 @@ class Options(BaseModel):
     """Go on in another file (``<name>-00001.tape`` and so on) when a file has this size."""
 
     segment_seconds: float | None = _option(None, _TIME, **_ABOVE_0)
-    """Go on in another file when a file has this age."""
+    """Go on in another file when a file has this age, from its first call on. What was counted is
+    written so often too, and at least once a minute."""
 
     file_mode: int = _option(
         OWNER_ONLY,

@@ -299,7 +299,9 @@ class Pipeline:
         """The accounts at this moment."""
         segments = self.segments
         return replace(
-            self.ledger.snapshot(segments.written_bytes, segments.count, state),
+            self.ledger.snapshot(
+                segments.written_bytes, segments.disk_bytes, segments.count, state
+            ),
             target=self._target, losing=self._news.losing,
             path=segments.path, last_write_ns=self.writer.last_write_ns,
             last_error=self.notices.last_error, last_error_ns=self.notices.last_error_ns,

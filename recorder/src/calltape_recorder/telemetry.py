@@ -2,15 +2,22 @@
 
 It needs OpenTelemetry: ``pip install calltape-recorder[otel]``.
 
-=========================  =======  ============================================
-``calltape.calls.seen``    counter  calls of the recorded method
-``calltape.calls.kept``    counter  calls that are whole on the tape
-``calltape.calls.dropped`` counter  calls that are not, by ``reason``
-``calltape.queue.bytes``   gauge    memory of calls that are not written yet
-``calltape.tape.bytes``    counter  bytes written to the tape
-``calltape.time``          counter  nanoseconds that recording took, by ``where``: ``calls``
-                                    (the host's) or ``thread`` (the recorder's own)
-=========================  =======  ============================================
+==========================  =============  ============================================
+``calltape.calls.seen``     counter        calls of the recorded method
+``calltape.calls.written``  counter        calls that were written whole to a file
+``calltape.calls.kept``     UpDownCounter  calls that are on the tape now: fewer when a file
+                                           is deleted
+``calltape.calls.dropped``  counter        calls that are not, by ``reason``
+``calltape.queue.bytes``    gauge          memory of calls that are not written yet
+``calltape.tape.bytes``     counter        bytes written to the tape
+``calltape.tape.size``      gauge          bytes that its files have on the disk now
+``calltape.time``           counter        nanoseconds that recording took, by ``where``:
+                                           ``calls`` (the application's) or ``thread`` (the
+                                           recorder's own)
+==========================  =============  ============================================
+
+Counters only grow, so that a backend can take rates of them; what may fall is a gauge, or an
+UpDownCounter if the values of several processes add up.
 
 All metrics have the attribute ``calltape.tape``, the name of the tape's file.
 """
@@ -88,33 +95,47 @@ def observe(recorder: Recorder, meter: Meter | None = None) -> Observing:
     observed = _of_meter.setdefault(reported, mine)
     observed.append(observing)
     if observed is mine:
-        for name, (unit, says, values) in _METRICS.items():
-            make: Callable[..., object] = reported.create_observable_counter
-            if name == "queue.bytes":
-                make = reported.create_observable_gauge
-            make(f"calltape.{name}", [_reader(observed, values)], unit, says)
+        make: dict[str, Callable[..., object]] = {
+            "counter": reported.create_observable_counter,
+            "up_down_counter": reported.create_observable_up_down_counter,
+            "gauge": reported.create_observable_gauge,
+        }
+        for name, (kind, unit, says, values) in _METRICS.items():
+            make[kind](f"calltape.{name}", [_reader(observed, values)], unit, says)
     return observing
 
 
-_METRICS: dict[str, tuple[str, str, _Values]] = {
-    "calls.seen": ("{call}", "calls of the recorded method", lambda stats: [(stats.seen, {})]),
-    "calls.kept": ("{call}", "calls on the tape", lambda stats: [(stats.kept, {})]),
+_METRICS: dict[str, tuple[str, str, str, _Values]] = {
+    "calls.seen": (
+        "counter", "{call}", "calls of the recorded method", lambda stats: [(stats.seen, {})],
+    ),
+    "calls.written": (
+        "counter", "{call}", "calls written to the tape", lambda stats: [(stats.written, {})],
+    ),
+    "calls.kept": (
+        "up_down_counter", "{call}", "calls on the tape", lambda stats: [(stats.kept, {})],
+    ),
     "calls.dropped": (
-        "{call}", "calls not on the tape",
+        "counter", "{call}", "calls not on the tape",
         lambda stats: [(calls, {"reason": reason}) for reason, calls in stats.dropped.items()],
     ),
     "queue.bytes": (
-        "By", "memory of calls to be written", lambda stats: [(stats.queued_bytes, {})],
+        "gauge", "By", "memory of calls to be written", lambda stats: [(stats.queued_bytes, {})],
     ),
-    "tape.bytes": ("By", "bytes written to the tape", lambda stats: [(stats.written_bytes, {})]),
+    "tape.bytes": (
+        "counter", "By", "bytes written to the tape", lambda stats: [(stats.written_bytes, {})],
+    ),
+    "tape.size": (
+        "gauge", "By", "bytes of the tape on disk", lambda stats: [(stats.disk_bytes, {})],
+    ),
     "time": (
-        "ns", "what recording took",
+        "counter", "ns", "what recording took",
         lambda stats: [
             (stats.in_calls_ns, {"where": "calls"}), (stats.in_thread_ns, {"where": "thread"}),
         ],
     ),
 }  # fmt: skip
-"""By name: unit, description and values. All but ``queue.bytes`` only grow."""
+"""By name: kind of instrument, unit, description and values."""
 
 
 _of_meter: weakref.WeakKeyDictionary[Meter, list[Observing]] = weakref.WeakKeyDictionary()

@@ -97,6 +97,9 @@ MAX_INDEX_BYTES = 32 * 1024 * 1024
 recorder begins the next file."""
 MAX_TABLE_BYTES = 64 * 1024 * 1024
 """The table of counted inputs, inflated: as any document."""
+MAX_DELETED_RUNS = 1000
+"""Runs of numbers of files that a recorder deleted. There is a gap between two runs where a file is
+left, so there are fewer runs than files."""
 TAIL_BYTES = 64 * 1024
 """What a reader fetches first from the end of a tape: the whole end of nearly all tapes."""
 

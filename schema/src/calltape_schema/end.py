@@ -1,5 +1,5 @@
 """The end of a sealed tape: what became of all calls, where their groups are, and the table of
-counted inputs.
+counted inputs; and the counts that a recorder writes before there is an end.
 
 The content is a msgpack array ``[crc32, payload, locator]``: an envelope, and the place of the end
 itself, so that a reader that begins at the end of the file finds its beginning.
@@ -10,13 +10,20 @@ from __future__ import annotations
 import struct
 import zlib
 from bisect import bisect_left
+from collections.abc import Iterable
 from operator import le, lt
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, TypeAlias
 
-from pydantic import Field, TypeAdapter, model_validator
+from pydantic import AfterValidator, Field, TypeAdapter, model_validator
 from typing_extensions import Self
 
-from calltape_schema.bounds import MAX_COUNT, MAX_INDEX_BYTES, MAX_MEMBER_BYTES, MAX_TABLE_BYTES
+from calltape_schema.bounds import (
+    MAX_COUNT,
+    MAX_DELETED_RUNS,
+    MAX_INDEX_BYTES,
+    MAX_MEMBER_BYTES,
+    MAX_TABLE_BYTES,
+)
 from calltape_schema.errors import TapeError
 from calltape_schema.fields import (
     Count,
@@ -55,13 +62,17 @@ class Coverage(Record):
 
     Attributes:
         at_least: whether there may have been more calls than ``seen``, because a file that this
-            was counted from has no end, is not there, or is no tape. None for False.
+            was counted from has no end, is not there, or is no tape; or because the recording goes
+            on. None for False.
+        counted_ns: until when calls are counted if there may have been more (Unix time in
+            nanoseconds); None if nobody knows.
     """
 
     seen: Count = 0
     kept: Count = 0
     dropped: Annotated[dict[Short, Count], at_most(1000)] = Field(default_factory=dict)
     at_least: bool | None = None
+    counted_ns: Nanoseconds | None = None
 
     @property
     def unwanted(self) -> dict[str, int]:
@@ -72,6 +83,33 @@ class Coverage(Record):
     def lost(self) -> dict[str, int]:
         """The part of ``dropped`` that should be on the tape, or may have been."""
         return {reason: calls for reason, calls in self.dropped.items() if reason not in UNWANTED}
+
+
+FileNumbers: TypeAlias = tuple[tuple[int, int], ...]
+"""Numbers of files as runs: the first and the last number of each, ascending, with gaps between."""
+
+
+def joined_runs(runs: Iterable[tuple[int, int]]) -> FileNumbers:
+    """Runs in any order, which may overlap, as they stand on a tape; of too many the last ones."""
+    found: list[tuple[int, int]] = []
+    for first, last in sorted(runs):
+        if found and first <= found[-1][1] + 1:
+            found[-1] = found[-1][0], max(found[-1][1], last)
+        else:
+            found.append((first, last))
+    return tuple(found[-MAX_DELETED_RUNS:])
+
+
+def _ascend(runs: FileNumbers) -> FileNumbers:
+    bounds = [bound for first, last in runs for bound in (first, last + 1)]
+    if not all(map(lt, bounds, bounds[1:])):
+        raise ValueError("the runs of file numbers do not ascend")
+    return runs
+
+
+_FileNumbers = Annotated[
+    Many[tuple[Count, Count]], Field(max_length=MAX_DELETED_RUNS), AfterValidator(_ascend)
+]
 
 
 class Dump(Record):
@@ -160,6 +198,8 @@ class End(Record):
     coverage: Coverage
     dumps: Annotated[Many[Dump], Field(max_length=1000)] = ()
     continues: bool | None = None
+    next_call: Count | None = None
+    deleted: _FileNumbers | None = None
     elsewhere: bool | None = None
     first_call: Count | None = None
     last_call: Count | None = None
@@ -209,7 +249,44 @@ class End(Record):
         return table
 
 
+class InterimCounts(Record):
+    """What a recorder has counted so far, on a tape without an end (FORMAT.md §8).
+
+    Attributes:
+        tape: the manifest's ``tape``.
+        number: counts the counts that were written to the file; the highest one is the last one.
+        next_call: how many calls of the recording were seen, those too that are still under way:
+            the next call gets this number.
+        coverage: of the calls that this file accounts for, until ``coverage.counted_ns``.
+        deleted: as in :class:`End`.
+    """
+
+    tape: TapeId
+    number: Count
+    next_call: Count
+    coverage: Coverage
+    deleted: _FileNumbers | None = None
+
+
 _ends: TypeAdapter[End] = TypeAdapter(End)
+_counts: TypeAdapter[InterimCounts] = TypeAdapter(InterimCounts)
+
+
+def encode_counts(counts: InterimCounts) -> bytes:
+    """The content of a member ``counts.msgpack``."""
+    return seal_envelope(pack(counts.model_dump(exclude_none=True)))
+
+
+def decode_counts(content: bytes) -> InterimCounts:
+    """Counts that were written while the recorder ran.
+
+    Raises:
+        TapeError: ``damaged``, ``invalid`` or ``limit``.
+    """
+    found = validated(_counts, unpack(open_envelope(content)), "counts")
+    if found.coverage.seen != found.coverage.kept + sum(found.coverage.dropped.values()):
+        raise TapeError("damaged", "counts that do not add up")
+    return found
 
 
 def encode_end(end: End, offset: int) -> bytes:

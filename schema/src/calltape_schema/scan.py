@@ -12,7 +12,14 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 
-from calltape_schema.end import End, Index, IndexEntry, decode_end
+from calltape_schema.end import (
+    End,
+    Index,
+    IndexEntry,
+    InterimCounts,
+    decode_counts,
+    decode_end,
+)
 from calltape_schema.errors import Kind, LostCallsError, TapeError
 from calltape_schema.groups import (
     CALL_BYTES,
@@ -26,7 +33,14 @@ from calltape_schema.groups import (
 from calltape_schema.inputs_table import InputsTable, Row
 from calltape_schema.packing import u64s
 from calltape_schema.storage import Source, Window
-from calltape_schema.tar import END_MEMBER, Member, TornError, is_group, members
+from calltape_schema.tar import (
+    COUNTS_MEMBER,
+    END_MEMBER,
+    Member,
+    TornError,
+    is_group,
+    members,
+)
 
 _MAX_DAMAGE = 1000
 _BLOCK = 1024
@@ -48,6 +62,8 @@ class Scan:
             fill the memory.
         more_damage: how much more there was.
         table: the counted inputs, if the end has them and the calls do not contradict them.
+        counts: the last ones that the recorder wrote, of a tape without an end; None if there are
+            none.
         ascends: whether the calls are in the order of their numbers, as nearly always.
 
     Args:
@@ -69,6 +85,7 @@ class Scan:
         self.damage: list[TapeError] = []
         self.more_damage = 0
         self.table: InputsTable | None = None
+        self.counts: InterimCounts | None = None
         self._tape = tape
         self._end = end
         self._index: Index | None = None
@@ -140,7 +157,11 @@ class Scan:
                     self._blob_bytes += found.size
                     if self._blob is None:
                         self._blob = found.offset
-                elif found.name == END_MEMBER and self._end is None:
+                elif self._end is not None:
+                    continue
+                elif found.name == COUNTS_MEMBER:
+                    self._add_counts(found)
+                elif found.name == END_MEMBER:
                     raise self._no_end(found)
             except TapeError as error:
                 if error.kind in ("closed", "io"):
@@ -150,6 +171,19 @@ class Scan:
             self._end_sealed(self._end)
         elif self._blob is not None:
             self.unfinished = source.size - self._blob
+
+    def _add_counts(self, found: Member) -> None:
+        """Notes counts if they are the last ones. What cannot be read was being written when the
+        process, or the machine, stopped: the ones before it stand in another place."""
+        try:
+            counts = decode_counts(member_content(self._read, found))
+        except TapeError as error:
+            if error.kind in ("closed", "io"):
+                raise
+            return
+        known = -1 if self.counts is None else self.counts.number
+        if counts.tape == self._tape and counts.number > known:
+            self.counts = counts
 
     def _no_end(self, found: Member) -> TapeError:
         """Why an end does not seal the tape."""

@@ -34,7 +34,7 @@ class Source(Protocol):
 
 
 class Sink(Protocol):
-    """Takes the bytes of a tape, front to back."""
+    """Takes the bytes of a tape: front to back, but for the counts of one without an end."""
 
     def write_at(self, offset: int, parts: Sequence[Any]) -> None:
         """Writes all of these bytes there, in as few system calls as possible.
@@ -77,7 +77,8 @@ class BytesSink:
         self.data = bytearray()
 
     def write_at(self, offset: int, parts: Sequence[Any]) -> None:
-        self.data[offset:] = b"".join(parts)
+        data = b"".join(parts)
+        self.data[offset : offset + len(data)] = data
 
     def cut(self, size: int) -> None:
         del self.data[size:]

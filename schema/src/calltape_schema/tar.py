@@ -22,6 +22,7 @@ ZEROS_AT_END = bytes(2 * BLOCK)
 
 MANIFEST = "tape.msgpack"
 END_MEMBER = "end.msgpack"
+COUNTS_MEMBER = "counts.msgpack"
 
 _MAX_OCTAL_SIZE = 8**11 - 1
 

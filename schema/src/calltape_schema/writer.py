@@ -1,30 +1,49 @@
 """Writes a tape: the manifest, groups of calls, and the end.
 
 Each append is one write, front to back. What failed half-way is cut off, now or before the next
-append, so that a tape always ends with a whole group.
+append, so that a tape always ends with a whole group. The counts of a tape without an end are the
+only bytes that are written again, in two places in turn, so that one of them is always whole.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from calltape_schema.bounds import MAX_COUNT, MAX_INDEX_BYTES
-from calltape_schema.end import ENTRY_BYTES, Coverage, Dump, End, IndexEntry, deflated, encode_end
+from calltape_schema.end import (
+    ENTRY_BYTES,
+    Coverage,
+    Dump,
+    End,
+    FileNumbers,
+    IndexEntry,
+    InterimCounts,
+    deflated,
+    encode_counts,
+    encode_end,
+)
 from calltape_schema.errors import TapeError
 from calltape_schema.fields import now_ns
 from calltape_schema.groups import Append, NewCall, member, planned
 from calltape_schema.inputs_table import InputsTable
 from calltape_schema.records import Manifest, encode_manifest
 from calltape_schema.storage import Sink
-from calltape_schema.tar import END_MEMBER, MANIFEST, ZEROS_AT_END
+from calltape_schema.tar import COUNTS_MEMBER, END_MEMBER, MANIFEST, ZEROS_AT_END
 
 
 def manifest_member(manifest: Manifest) -> bytes:
     """The first member of a tape."""
     content = encode_manifest(manifest)
     return b"".join(member(MANIFEST, [content], len(content)))
+
+
+class _Place(NamedTuple):
+    """Where counts were written, and how many bytes their member takes."""
+
+    offset: int
+    size: int
 
 
 class TapeWriter:
@@ -58,6 +77,8 @@ class TapeWriter:
 
     def _forget(self) -> None:
         self._index = bytearray()
+        self._counts: list[_Place] = []  # the last one that was written is the last one here
+        self._counted = 0
         self._first_call = self._first_ns = MAX_COUNT
         self._last_call = self._last_ns = 0
         self._raised = self.calls = self.tensor_bytes = 0
@@ -98,9 +119,47 @@ class TapeWriter:
         """Plans and commits."""
         self.commit(self.plan(calls))
 
+    def count(
+        self, coverage: Coverage, next_call: int, deleted: FileNumbers | None = None,
+        fits: Callable[[int], bool] = lambda size: True,
+    ) -> bool:  # fmt: skip
+        """Writes what was counted so far, which stands until the tape is sealed: over what was said
+        before that, so that the tape does not grow however often it is called.
+
+        Args:
+            coverage, next_call, deleted: see :class:`InterimCounts`.
+            fits: tells whether there is room for so many bytes, if the tape has to grow.
+
+        Returns:
+            Whether it is written: there was room.
+
+        Raises:
+            OSError: it is not written. What was said before still stands.
+        """
+        counts = InterimCounts(
+            tape=self._tape, number=self._counted, next_call=next_call,
+            coverage=coverage, deleted=deleted,
+        )  # fmt: skip
+        content = encode_counts(counts)
+        data = b"".join(member(COUNTS_MEMBER, [content], len(content)))
+        # Never over the last ones: a process that is killed within the write leaves those.
+        place = next((one for one in self._counts[:-1] if one.size == len(data)), None)
+        if place is None:
+            if not fits(len(data)):
+                return False
+            place = _Place(self.end, len(data))
+            self._write([data], len(data))
+        else:
+            self._sink.write_at(place.offset, [data])
+            self._counts.remove(place)
+        self._counts.append(place)
+        self._counted += 1
+        return True
+
     def seal(
         self, coverage: Coverage, *, dumps: tuple[Dump, ...] = (), closed_ns: int | None = None,
-        continues: bool = False, elsewhere: Mapping[str, int] | None = None,
+        continues: bool = False, next_call: int | None = None,
+        deleted: FileNumbers | None = None, elsewhere: Mapping[str, int] | None = None,
         fits: Callable[[int], bool] = lambda size: True,
     ) -> None:  # fmt: skip
         """Writes the end. Then the tape is complete.
@@ -110,6 +169,8 @@ class TapeWriter:
             dumps: of a flight recorder.
             closed_ns: Unix time in nanoseconds; by default it is now.
             continues: whether the recording goes on in another file.
+            next_call: how many calls of the recording were seen by then, if it continues.
+            deleted: the numbers of the files that the recorder deleted so far.
             elsewhere: facts of the kept calls, if these are on other tapes (fields of
                 :class:`End`).
             fits: tells whether there is room for so many bytes. If not, the table of inputs, which
@@ -127,6 +188,8 @@ class TapeWriter:
             "coverage": coverage,
             "dumps": dumps,
             "continues": continues or None,
+            "next_call": next_call if continues else None,
+            "deleted": deleted or None,
             "raised": self._raised,
             "tensor_bytes": self.tensor_bytes,
             "index": deflated(bytes(self._index), level),

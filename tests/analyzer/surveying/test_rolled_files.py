@@ -60,7 +60,8 @@ def test_files_that_were_deleted_left_their_counters(tmp_path: Path, every: int)
     files = recorded(tmp_path / "tapes", 3000, every, **options)
     out = written(tmp_path / "s.tape", *files)
     with open_tape(files) as opened, open_tape(out) as found:
-        assert opened.missing_files
+        assert opened.deleted_files
+        assert not opened.missing_files
         assert found.coverage == opened.coverage
         assert found.counters == opened.counters
         assert found.counters.calls == 3000

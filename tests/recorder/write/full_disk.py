@@ -64,7 +64,7 @@ def until(recorder: Recorder, losing: str | None) -> None:
 
 
 def main(folder: Path, kind: str) -> None:
-    writer._LOOK_SECONDS = 0.05
+    writer.LOOK_SECONDS = 0.05
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(folder)]
     subprocess.run(mount, check=True)

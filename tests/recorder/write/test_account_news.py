@@ -20,7 +20,7 @@ from tests.recorder.models import Add
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """A recorder that looks all the time, and a log that has all it says."""
-    monkeypatch.setattr(writer, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(writer, "LOOK_SECONDS", 0.01)
     caplog.set_level("INFO", "calltape")
 
 

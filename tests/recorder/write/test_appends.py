@@ -27,7 +27,7 @@ def test_each_call_is_in_the_file_when_it_was_flushed(tmp_path: Path) -> None:
             model(torch.empty(number))
             assert recorder.flush()
             assert read(path).numbers == list(range(number + 1))
-            assert recorder.stats().written_bytes == path.stat().st_size
+            assert recorder.stats().disk_bytes == path.stat().st_size
 
 
 @pytest.mark.parametrize("batch", [1, 3, 32, 1000])

@@ -178,7 +178,7 @@ def check_run(folder: Path, stats: Stats, reason: str, *, back: bool, is_last: b
     check_accounts(stats, tapes)
     assert set(stats.dropped) <= {reason, "deleted"}
     if not is_last and all(tape.end is not None for tape in tapes):
-        assert sizes_in(folder) == stats.written_bytes  # nothing lies behind the end
+        assert sizes_in(folder) == stats.disk_bytes  # nothing lies behind the end
     if back:
         check_ends(stats, tapes)
         assert not any(tape.damage for tape in tapes)

@@ -38,4 +38,4 @@ def test_the_sum_is_that_of_the_files(
     assert asked
     assert all(asked)
     files = [path for path in tmp_path.iterdir() if path.is_file()]
-    assert recorder.stats().written_bytes == sum(path.stat().st_size for path in files)
+    assert recorder.stats().disk_bytes == sum(path.stat().st_size for path in files)

@@ -175,7 +175,7 @@ def test_a_file_that_was_moved_away_is_not_one_that_was_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, link: bool
 ) -> None:
     """Also where its room is needed before anybody has looked whether it is there."""
-    monkeypatch.setattr(writer, "_LOOK_SECONDS", 3600)
+    monkeypatch.setattr(writer, "LOOK_SECONDS", 3600)
     model, folder, away = Identity(), tmp_path / "tapes", tmp_path / "away.tape"
     with record(model, folder / "a.tape", max_disk_bytes=400 * KIB, **DELETES) as recorder:
         call(recorder, model, 2)
@@ -217,7 +217,7 @@ def test_a_file_that_cannot_be_deleted_still_counts(
             patch.setattr(disk_file.os, "unlink", refuses)
             call(recorder, model, 60)
             stats = recorder.stats()
-            assert stats.written_bytes == size_on_disk(tmp_path) <= bound
+            assert stats.disk_bytes == size_on_disk(tmp_path) <= bound
             assert stats.kept + stats.dropped["max_disk_bytes"] == 60
             assert "deleted" not in stats.dropped
         call(recorder, model, 1)
@@ -253,7 +253,7 @@ def test_calls_under_way_are_within_the_bound(
 
     class Model(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            assert size_on_disk(tmp_path) == recorder.stats().written_bytes <= bound
+            assert size_on_disk(tmp_path) == recorder.stats().disk_bytes <= bound
             ahead.append(sum(len(read(p).numbers) for p in tmp_path.glob("*.ahead-*")))
             return x
 

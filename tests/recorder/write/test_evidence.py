@@ -46,7 +46,7 @@ def test_samples_are_deleted_first(tmp_path: Path, keep: Keep) -> None:
     model = Identity()
     with record(model, tmp_path / "a.tape", keep=keep, **DELETES) as recorder:
         serve(recorder, model, 900)
-        assert recorder.stats().written_bytes <= BOUND
+        assert recorder.stats().disk_bytes <= BOUND
     assert set(range(KINDS)) <= ranks(tmp_path)
 
 

@@ -78,7 +78,7 @@ def test_a_file_after_the_other_by_size(tmp_path: Path) -> None:
     with record(model, tmp_path / "a.tape", segment_bytes=100 * KIB, outputs=False) as recorder:
         call(recorder, model, 25)
         assert recorder.stats().segments == len(tapes(tmp_path)) > 2
-        assert recorder.stats().written_bytes == size_on_disk(tmp_path)
+        assert recorder.stats().disk_bytes == size_on_disk(tmp_path)
     names = [path.name for path in tapes(tmp_path)]
     assert names == ["a-00001.tape", "a-00002.tape", "a-00003.tape", "a.tape"]
     assert all(path.stat().st_size < 120 * KIB for path in tapes(tmp_path))
@@ -120,7 +120,7 @@ def test_an_unsealed_segment_counts_from_its_first_call(tmp_path: Path) -> None:
 
 
 def test_by_age(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(writer, "LOOK_SECONDS", 0.01)
     model = Add()
     with record(model, tmp_path / "a.tape", segment_seconds=0.05) as recorder:
         x = torch.ones(2)
@@ -187,7 +187,7 @@ def test_the_floor_of_free_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_file_that_somebody_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(writer, "LOOK_SECONDS", 0.01)
     model = Identity()
     with record(model, tmp_path / "a.tape", outputs=False) as recorder:
         call(recorder, model, 3)
@@ -284,7 +284,7 @@ def test_a_host_that_closes_descriptors_of_others(
 def test_a_host_that_goes_to_another_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(writer, "LOOK_SECONDS", 0.01)
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
     model = Identity()
@@ -333,7 +333,7 @@ def test_a_path_that_leads_elsewhere_before_anything_is_written(tmp_path: Path) 
 def test_a_folder_that_vanished_and_came_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(writer, "LOOK_SECONDS", 0.01)
     model = Identity()
     folder = tmp_path / "on" / "a" / "volume"
     with record(model, folder / "a.tape", outputs=False) as recorder:
@@ -351,7 +351,7 @@ def test_a_folder_that_vanished_and_came_back(
 def test_a_folder_that_was_removed_to_make_room_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(writer, "LOOK_SECONDS", 0.01)
     model, folder = Identity(), tmp_path / "tapes"
     with record(model, folder / "a.tape", min_free_bytes=1, outputs=False) as recorder:
         call(recorder, model, 2)
@@ -426,7 +426,7 @@ def test_a_directory_as_the_path(tmp_path: Path) -> None:
 
 
 def test_a_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(writer, "LOOK_SECONDS", 0.01)
     model, x = Add(), torch.ones(2)
     now = [0.0]
     monkeypatch.setattr(pipeline, "time", SimpleNamespace(monotonic=lambda: now[0]))

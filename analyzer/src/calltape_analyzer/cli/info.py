@@ -19,6 +19,7 @@ from calltape_analyzer.cli.output import (
 )
 from calltape_analyzer.cli.recordings import (
     changed_text,
+    coverage_as_json,
     coverage_text,
     dumps_text,
     files_as_json,
@@ -41,7 +42,7 @@ from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.reading.targets import TargetsError, outside_words
 from calltape_analyzer.redacting.private_data import PrivateData, private_data
 from calltape_analyzer.tape import Tape
-from calltape_analyzer.text import counted, some_of, time_text
+from calltape_analyzer.text import GOES_ON, counted, some_of, time_text
 from calltape_schema.empty_tapes import why_empty
 from calltape_schema.errors import TapeError
 from calltape_schema.records import CallRecord, Manifest, Source
@@ -177,6 +178,7 @@ def _facts(tape: Tape, quick: bool, kept: Counter[CountedKind]) -> dict[str, Any
         "paths": list(tape.paths),
         "format": f"{tape.manifest.version}.{tape.manifest.minor}",
         "sealed": tape.sealed,
+        "continues": tape.continues,
         "unsealed": [part.path for part in tape.segments if part.end is None],
         "unfinished_bytes": tape.unfinished,
         "files": files_as_json(tape),
@@ -192,10 +194,9 @@ def _facts(tape: Tape, quick: bool, kept: Counter[CountedKind]) -> dict[str, Any
         "bytes": tape.nbytes,
         "tensor_bytes": sum(part.tensor_bytes for part in tape.segments),
         "empty": _why_empty(tape),
-        "coverage": tape.coverage.model_dump(exclude={"at_least"}),
+        **coverage_as_json(tape.coverage),
         "unwanted": sum(tape.coverage.unwanted.values()),
         "lost": sum(tape.coverage.lost.values()),
-        "coverage_is_lower_bound": bool(tape.coverage.at_least),
         "seen_since": [
             {"tape": tape_id.hex(), "time": time_text(observed.since_ns), "reason": observed.reason}
             for tape_id, observed in tape.observed.items()
@@ -350,7 +351,7 @@ def _hosts(tape: Tape) -> list[str]:
 
 def _sealed(tape: Tape) -> str:
     if tape.sealed:
-        return "yes"
+        return f"each file; {GOES_ON}" if tape.continues else "yes"
     rest = f", {size(tape.unfinished)} of unfinished calls at the end" if tape.unfinished else ""
     names = short_paths(tape.paths)
     found = [

@@ -4,7 +4,7 @@ is below a directory."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
@@ -33,12 +33,13 @@ from calltape_analyzer.reading.damage import Damage
 from calltape_analyzer.reading.files import files_of
 from calltape_analyzer.reading.segment import UNDER_WAY_WORDS
 from calltape_analyzer.tape import Tape
-from calltape_analyzer.text import alike, counted, listed, some_of
+from calltape_analyzer.text import alike, counted, listed, some_of, time_text
 from calltape_schema.end import Coverage
 from calltape_schema.records import Manifest, Policy, redacted_of_steps
 
 __all__ = [
     "changed_text",
+    "coverage_as_json",
     "coverage_text",
     "dumps_text",
     "files_as_json",
@@ -109,7 +110,8 @@ def files_text(tape: Tape) -> str | None:
         recordings.setdefault(manifest.tape, set()).add(own)
     ahead = len(tape.under_way)
     missing = tape.missing_files
-    if len(tape.paths) == 1 and not missing and not ahead:
+    deleted = tape.deleted_files
+    if len(tape.paths) == 1 and not missing and not ahead and not deleted:
         return None
     parts = [f"{counted(len(tape.paths), 'file')} of {counted(len(recordings), 'recording')}"]
     if len(recordings) == 1:
@@ -118,7 +120,11 @@ def files_text(tape: Tape) -> str | None:
         parts[0] += f", segment{'s' * (len(there) != 1)} {_ranges(tuple(there))}"
     for tape_id, numbers in missing.items():
         of = f" of recording {tape_id.hex()[:8]}" if len(recordings) > 1 else ""
-        parts.append(f"missing{of}: {_ranges(numbers)} (deleted, or not opened)")
+        parts.append(f"missing{of}: {_ranges(numbers)} (removed, or not opened)")
+    for tape_id, runs in deleted.items():
+        of = f" of recording {tape_id.hex()[:8]}" if len(recordings) > 1 else ""
+        files = counted(sum(last - first + 1 for first, last in runs), "file")
+        parts.append(f"{files}{of} deleted by the recorder: {_runs(runs)}")
     if ahead:
         parts.append(f"{counted(ahead, 'call')} {UNDER_WAY_WORDS}, or still is")
     return "; ".join(parts)
@@ -137,6 +143,7 @@ def files_as_json(tape: Tape) -> dict[str, Any]:
             for path, manifest in zip(tape.paths, tape.manifests, strict=True)
         ],
         "missing": {tape_id.hex(): list(found) for tape_id, found in tape.missing_files.items()},
+        "deleted": {tape_id.hex(): list(runs) for tape_id, runs in tape.deleted_files.items()},
         "under_way": [
             {"call": call.number, "address": call.address, "path": call.path}
             for call in tape.under_way
@@ -152,25 +159,41 @@ def _ranges(numbers: tuple[int, ...]) -> str:
             spans[-1][1] = number
         else:
             spans.append([number, number])
-    shown = [str(a) if a == b else f"{a} to {b}" for a, b in spans]
+    return _runs(spans)
+
+
+def _runs(runs: Iterable[Sequence[int]]) -> str:
+    shown = [str(a) if a == b else f"{a} to {b}" for a, b in runs]
     return listed(shown, _MAX_PLACES)
 
 
 def coverage_text(coverage: Coverage, *, since: str | None = None) -> str:
     """Calls seen, kept, not wanted and lost, by reason, the most frequent first. A tape that is not
-    sealed knows of no call after the last one that it has; nor does one that was made of it.
+    sealed knows of no call after it was last counted; nor does one that was made of it.
 
     Args:
         since: when calls were first seen, and why not before.
     """
     seen = f"at least {coverage.seen}" if coverage.at_least else coverage.seen
     from_then = f" since {since}," if since is not None else ""
-    parts = [f"{coverage.kept} of {seen} calls seen{from_then} were kept"]
+    counted_ns = coverage.counted_ns
+    until = "" if counted_ns is None else f" (counted until {time_text(counted_ns)})"
+    parts = [f"{coverage.kept} of {seen} calls seen{from_then} were kept{until}"]
     for how, calls in (("not wanted", coverage.unwanted), ("lost", coverage.lost)):
         for reason, count in sorted(calls.items(), key=lambda pair: -pair[1]):
             is_unknown = reason.startswith("unknown")
             parts.append(f"{count} {reason}" if is_unknown else f"{count} {how}: {reason}")
     return "; ".join(parts)
+
+
+def coverage_as_json(coverage: Coverage) -> dict[str, Any]:
+    """The same as plain data, and until when calls are counted if there may be more."""
+    until = coverage.counted_ns
+    return {
+        "coverage": coverage.model_dump(exclude={"at_least", "counted_ns"}),
+        "coverage_is_lower_bound": bool(coverage.at_least),
+        "counted_until": None if until is None else time_text(until),
+    }
 
 
 def since_text(tape: Tape, time: Mapping[int, str | None]) -> str | None:
@@ -312,6 +335,7 @@ def _row(target: str, parts: Sequence[Recording]) -> tuple[str, ...]:
     first = min((one.first_ns for one in parts if one.first_ns is not None), default=None)
     last = max((one.last_ns for one in parts if one.last_ns is not None), default=None)
     unsealed = [path for one in parts for path in one.unsealed]
+    unsealed += [f"{one.paths[-1]} is not the last" for one in parts if one.continues]
     return (
         target,
         str(len(parts)),

@@ -25,7 +25,7 @@ from calltape_analyzer.cli.output import (
     line,
     print_json,
 )
-from calltape_analyzer.cli.recordings import coverage_text, size
+from calltape_analyzer.cli.recordings import coverage_as_json, coverage_text, size
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.progress import later_bar
 from calltape_analyzer.reading.files import files_of
@@ -148,8 +148,7 @@ def _facts(one: TargetSurvey) -> dict[str, Any]:
         "inputs": sum(1 for row in one.table.rows.values() if row.kept),
         "raised": totals.raised,
         "counted": totals.seen,
-        "coverage": one.coverage.model_dump(exclude={"at_least"}),
-        "coverage_is_lower_bound": bool(one.coverage.at_least),
+        **coverage_as_json(one.coverage),
         "bytes": one.nbytes,
         "damage": len(one.damage),
     }

@@ -23,7 +23,15 @@ from calltape_analyzer.pytree.placeholder import UNKNOWN_CLASS
 from calltape_analyzer.reading.call import advice_on_outputs
 from calltape_analyzer.reading.damage import RepeatedCallsError, is_damage
 from calltape_analyzer.tape import Tape, check_tape
-from calltape_analyzer.text import alike, counted, listed, printable, some_of, variant_names
+from calltape_analyzer.text import (
+    GOES_ON,
+    alike,
+    counted,
+    listed,
+    printable,
+    some_of,
+    variant_names,
+)
 from calltape_analyzer.variants.facts import VariantFacts
 from calltape_analyzer.writing.coverage import DAMAGED
 from calltape_schema.errors import TapeError
@@ -43,7 +51,8 @@ class Symptom(PlainData):
     """One thing that is wrong or unwise about a tape. ``str()`` of it is text for people.
 
     Attributes:
-        kind: what it is, for programs: ``damage``, ``duplicates``, ``unsealed``, ``missing_files``,
+        kind: what it is, for programs: ``damage``, ``duplicates``, ``unsealed``, ``continues``,
+            ``missing_files``,
             ``lost``, ``open_end``, ``under_way``, ``empty``, ``all_raised``, ``one_size``,
             ``one_call``, ``batch_one``, ``layouts``, ``outputs_missing``, ``values_missing``,
             ``unknown_classes``, ``classes_not_stored``, ``values_not_stored``,
@@ -251,6 +260,12 @@ def _of_files(tape: Tape) -> Iterator[Symptom]:
             f"{counted(len(unsealed), 'file')} not sealed{rest}: its process still records, was "
             "killed, or the file was cut off",
             "close the recorder, or seal what is there with `calltape recover`",
+        )
+    elif tape.continues:
+        yield _warning(
+            "continues",
+            f"each file is sealed, but {GOES_ON}",
+            "close the recorder, or open its later files too",
         )
     for recording, numbers_ in tape.missing_files.items():
         shown = some_of([str(number) for number in numbers_], _MAX_NAMED)

@@ -242,9 +242,13 @@ def _seal(writer: NewTape, tape: Tape, how: Rewriting, left_out: int) -> None:
     """Writes the accounts of the new tape."""
     is_whole = not left_out and how.keeps_counters
     unkept = how.revision.unkept(unkept_of(tape.whole.segments)) if is_whole else None
+    coverage = coverage_for(tape.segments, writer.calls, left_out)
+    if coverage.counted_ns is not None:
+        until = how.revision.moment(coverage.counted_ns)
+        coverage = coverage.model_copy(update={"counted_ns": until})
     try:
         writer.seal(
-            coverage_for(tape.segments, writer.calls, left_out),
+            coverage,
             unkept=unkept,
             dumps=[how.revision.dump(dump) for dump in tape.dumps[-_MAX_DUMPS:]],
             closed_ns=how.revision.moment(closing_time(tape.segments)),

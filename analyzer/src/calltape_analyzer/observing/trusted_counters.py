@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from calltape_analyzer.observing.traffic_counters import CountedTables, TrafficCounters
 from calltape_analyzer.reading.damage import Damage
-from calltape_analyzer.reading.recordings import LEFT_OUT, places_of, recordings_of
+from calltape_analyzer.reading.recordings import LEFT_OUT, goes_on, places_of, recordings_of
 from calltape_analyzer.reading.segment import Segment
 from calltape_schema.errors import TapeError
 from calltape_schema.inputs_table import InputsTable
@@ -23,7 +23,8 @@ __all__ = ["trusted_counters"]
 def trusted_counters(segments: Sequence[Segment], damage: Damage) -> TrafficCounters:
     """The counters of all files that have some. Two files that are the same part of a recording
     count the same calls: that is damage, and only the first is used. If a file of a survey had no
-    end, or only a part of the calls, the calls of the survey are at least so many."""
+    end, or only a part of the calls, the calls of the survey are at least so many; and so are those
+    of a recording that goes on."""
     counted, missing = CountedTables(), set[str]()
     for parts in recordings_of(segments):
         for alike in places_of(parts):
@@ -42,6 +43,8 @@ def trusted_counters(segments: Sequence[Segment], damage: Damage) -> TrafficCoun
                 else:
                     first = segment
                     _count(segment, counted, damage)
+        if goes_on(parts):
+            missing.add(parts[-1].path)  # the files after it count more
     return counted.counters(missing)
 
 

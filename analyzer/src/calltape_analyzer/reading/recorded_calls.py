@@ -17,12 +17,18 @@ from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.reading.calls import Calls
 from calltape_analyzer.reading.damage import Damage, is_damage
-from calltape_analyzer.reading.recordings import coverage_of, missing_numbers
+from calltape_analyzer.reading.recordings import (
+    coverage_of,
+    deleted_files,
+    goes_on,
+    missing_numbers,
+    recordings_of,
+)
 from calltape_analyzer.reading.segment import UNDER_WAY_WORDS, Segment
 from calltape_analyzer.reading.selection import call_at
 from calltape_analyzer.reading.targets import common_target, target_name
 from calltape_analyzer.text import counted, some_of
-from calltape_schema.end import Coverage, Dump
+from calltape_schema.end import Coverage, Dump, FileNumbers
 from calltape_schema.errors import TapeError
 from calltape_schema.records import (
     Manifest,
@@ -85,7 +91,7 @@ class RecordedCalls(Shown):
             ("files", f"{len(self.paths):,}: {some_of(self.paths, 2)}"),
             ("calls", f"{len(self):,} of {at_least}{coverage.seen:,} that were seen"),
             ("bytes", self.nbytes),
-            ("sealed", "yes" if self.sealed else "no"),
+            ("sealed", "yes" if self.sealed and not self.continues else "no"),
             ("damage", f"{damage:,} places" if damage else "none found"),
         ]
         return Sketch(type(self).__name__, facts)
@@ -183,6 +189,12 @@ class RecordedCalls(Shown):
         return all(segment.end is not None for segment in self._segments)
 
     @property
+    def continues(self) -> bool:
+        """Whether a recording goes on after the last of its files here, although that is sealed:
+        its recorder still runs or was killed, or later files were not opened."""
+        return any(map(goes_on, recordings_of(self._segments)))
+
+    @property
     def unfinished(self) -> int:
         """Bytes at the end of unsealed files that belong to a call which was being written."""
         return sum(segment.unfinished for segment in self._segments)
@@ -190,9 +202,10 @@ class RecordedCalls(Shown):
     @property
     def coverage(self) -> Coverage:
         """How much of the traffic is on the tape: calls seen, kept, and dropped by reason, those
-        that were not to be kept (``unwanted``) among them. For an unsealed file as far as the
-        numbers of its calls tell: at least so many were seen (``at_least``). What came
-        before a recorder was attached, none saw (:attr:`observed`)."""
+        that were not to be kept (``unwanted``) among them. If the recorder still runs or was
+        killed, at least so many were seen (``at_least``), until a time (``counted_ns``): as far as
+        it had written what it counted, and as the numbers of the calls tell. What came before a
+        recorder was attached, none saw (:attr:`observed`)."""
         return coverage_of(self._segments)
 
     @property
@@ -215,9 +228,16 @@ class RecordedCalls(Shown):
 
     @property
     def missing_files(self) -> dict[bytes, tuple[int, ...]]:
-        """Per recording (by its id) that lacks any, the numbers of its files that are not here:
-        deleted when the disk was full, or not opened."""
+        """Per recording (by its id) that lacks any, the numbers of its files that are not here,
+        without those that the recorder deleted: somebody removed them, or they were not opened."""
         return missing_numbers(self._segments)
+
+    @property
+    def deleted_files(self) -> dict[bytes, FileNumbers]:
+        """Per recording (by its id), the numbers of the files that the recorder deleted, because
+        the disk was full or they were old, as runs: the first and the last number of each. Their
+        calls are counted in :attr:`coverage`."""
+        return deleted_files(self._segments)
 
     @property
     def redacted(self) -> Redacted | None:

@@ -21,7 +21,7 @@ from calltape_analyzer.reading.files import opened_file
 from calltape_analyzer.reading.recordings import coverage_without_end, sound_coverage
 from calltape_analyzer.reading.tape_file import is_ahead
 from calltape_schema.blob import joined
-from calltape_schema.end import Coverage, End
+from calltape_schema.end import Coverage, End, FileNumbers, InterimCounts
 from calltape_schema.errors import TapeError
 from calltape_schema.groups import CALL_BYTES
 from calltape_schema.inputs_table import InputsTable, widen
@@ -303,16 +303,53 @@ class Segment:
 
     @property
     def coverage(self) -> Coverage:
-        """How many calls were seen, kept and dropped: by the end, or without one by the numbers of
-        the calls that were found."""
+        """How many calls were seen, kept and dropped: by the end, or without one by what the
+        recorder counted so far, and by the numbers of the calls that were found."""
         if self.end is not None:
             return sound_coverage(self.end.coverage)
         if self.is_ahead:
             return Coverage(seen=len(self), kept=len(self), at_least=True)
         segment = self.manifest.segment
+        first_call = 0 if segment is None else segment.first_call
         return coverage_without_end(
-            self._scan.numbers, 0 if segment is None else segment.first_call
+            self._scan.numbers, first_call, self._counts, self._last_began_ns
         )
+
+    @property
+    def _counts(self) -> InterimCounts | None:
+        """What its recorder counted so far; None if it is sealed, or if nothing was."""
+        return self._scan.counts if self.end is None else None
+
+    @cached_property
+    def _last_began_ns(self) -> int | None:
+        """When the call of the highest number began; None if nobody knows."""
+        order = self._scan.order
+        with contextlib.suppress(TapeError):  # a look at the call tells
+            return self.reader.record_at(order[-1]).time_ns if order else None
+        return None
+
+    @property
+    def continues(self) -> bool:
+        """Whether the recording goes on in another file, as its end says."""
+        return self.end is not None and bool(self.end.continues)
+
+    @property
+    def closed_ns(self) -> int | None:
+        """When it was sealed, Unix time in nanoseconds; None if it is not."""
+        return None if self.end is None else self.end.closed_ns
+
+    @property
+    def next_call(self) -> int:
+        """How many calls of its recording were seen by then, if that goes on; 0 if it does not
+        say."""
+        found = self._counts if self.end is None else self.end
+        return (found and found.next_call) or 0
+
+    @property
+    def deleted(self) -> FileNumbers:
+        """The numbers of the files of its recording that the recorder had deleted."""
+        found = self._counts if self.end is None else self.end
+        return (found and found.deleted) or ()
 
     @property
     def is_ahead(self) -> bool:

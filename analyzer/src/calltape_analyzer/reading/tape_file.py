@@ -15,6 +15,7 @@ import os
 import re
 import stat
 import threading
+import time
 import weakref
 from abc import ABC, abstractmethod
 from collections import OrderedDict
@@ -39,6 +40,7 @@ __all__ = [
     "holds_no_call",
     "is_ahead",
     "local_file",
+    "may_be_begun",
 ]
 
 T = TypeVar("T")
@@ -48,6 +50,7 @@ _STEP = 128 * 1024
 _HOLE = 16 * 1024 * 1024
 _TIMES_PACKED = 8
 _TRIES = 5
+_LATELY_SECONDS = 2.0
 _MAX_HELD = 8 * 1024 * 1024
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK  # a pipe does not wait
 _ALL, _POLYNOMIAL = 0xFFFFFFFF, 0xEDB88320
@@ -74,6 +77,16 @@ def holds_no_call(path: str | None) -> bool:
         return os.stat(path).st_size == 0
     except OSError:
         return True
+
+
+def may_be_begun(path: str | None) -> bool:
+    """Whether a recorder may be writing its first bytes just now: it changed lately."""
+    if path is None or is_url(path) or is_ahead(path):
+        return False
+    try:
+        return abs(time.time() - os.stat(path).st_mtime) < _LATELY_SECONDS
+    except OSError:
+        return False
 
 
 class _File(Protocol):

@@ -29,7 +29,7 @@ from calltape_analyzer.reporting.recorded_times import (
     raised_by_inputs,
 )
 from calltape_analyzer.reporting.variant_parts import variant_part, variants_table
-from calltape_analyzer.text import counted, some_of, time_text
+from calltape_analyzer.text import GOES_ON, counted, some_of, time_text
 from calltape_analyzer.variant import Variant, calls_left_out
 from calltape_schema import __version__
 from calltape_schema.end import Coverage as Counts
@@ -56,6 +56,8 @@ class ReportedTape(CallSource, Protocol):
     def coverage(self) -> Counts: ...
     @property
     def sealed(self) -> bool: ...
+    @property
+    def continues(self) -> bool: ...
     @property
     def nbytes(self) -> int: ...
     @property
@@ -135,7 +137,8 @@ def _facts(tape: ReportedTape, variants: Sequence[Variant]) -> Iterator[tuple[st
     yield "bytes", f"{tape.nbytes:,}"
     if tape.selected:
         yield "part of the tape", cut(str(tape.selected), 400)
-    yield "sealed", "yes" if tape.sealed else "no: still recording, killed, or cut off"
+    sealed = f"each file; {GOES_ON}" if tape.continues else "yes"
+    yield "sealed", sealed if tape.sealed else "no: still recording, killed, or cut off"
     manifests = [segment.manifest for segment in tape.segments[:1]]
     for manifest in manifests:
         if manifest.target is not None:
@@ -172,6 +175,8 @@ def _coverage(tape: ReportedTape) -> tuple[str, Table]:
     counters = tape.counters
     are = "was seen is" if found.seen == 1 else "were seen are"
     said = f"{found.kept:,} of {at_least}{calls_text(found.seen)} that {are} on the tape."
+    if found.counted_ns is not None:
+        said += f" They are counted until {time_text(found.counted_ns)}."
     if counters.calls:
         kinds = counted(len(counters.groups), "kind")
         said += f" The recorder counted the sizes of {calls_text(counters.calls)}, in {kinds}."

@@ -18,7 +18,7 @@ from calltape_analyzer.reading.damage import Damage, is_damage
 from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.reading.urls import without_secrets
 from calltape_analyzer.writing.coverage import DAMAGED
-from calltape_schema.end import Coverage
+from calltape_schema.end import Coverage, FileNumbers
 from calltape_schema.errors import TapeError
 from calltape_schema.inputs_table import InputsTable, inputs_hash
 from calltape_schema.records import Manifest, Source
@@ -41,6 +41,8 @@ class FileSurvey:
         sealed, elsewhere: whether it has an end, and whether it is a survey.
         is_ahead: whether its only call was under way.
         coverage: of its calls.
+        continues, closed_ns, next_call, deleted: as those of a
+            :class:`~calltape_analyzer.reading.segment.Segment`.
         extent: the lowest and the highest number of a call; None without calls, and of a survey.
         numbers: of its calls, if it has no end.
         span_ns: when the first call began and the last one ended.
@@ -60,6 +62,10 @@ class FileSurvey:
     elsewhere: bool
     is_ahead: bool
     coverage: Coverage
+    continues: bool
+    closed_ns: int | None
+    next_call: int
+    deleted: FileNumbers
     extent: tuple[int, int] | None
     numbers: array[int]
     span_ns: tuple[int, int] | None
@@ -129,6 +135,10 @@ def _read(path: str, scan: bool) -> FileSurvey:
             elsewhere=segment.elsewhere,
             is_ahead=segment.is_ahead,
             coverage=_with_kept(segment.coverage, totals.kept),
+            continues=segment.continues,
+            closed_ns=segment.closed_ns,
+            next_call=segment.next_call,
+            deleted=segment.deleted,
             extent=segment.extent,
             numbers=array("Q", segment.numbers if end is None else ()),
             span_ns=segment.span_ns,

@@ -46,7 +46,7 @@ def coverage_for(segments: Sequence[CountedFile], kept: int, unwanted: int) -> C
     dropped[_UNSEALED] += dropped.pop(UNSEALED, 0)
     dropped[LEFT_OUT] += unwanted
     dropped[DAMAGED] += max(before.kept - kept - unwanted, 0)
-    return _coverage(kept, +dropped, before.at_least)
+    return _coverage(kept, +dropped, before.at_least, before.counted_ns)
 
 
 def coverage_of_numbers(
@@ -66,13 +66,15 @@ def coverage_of_numbers(
     return _coverage(kept, {missing: end - kept} if end > kept else {}, at_least)
 
 
-def _coverage(kept: int, dropped: Mapping[str, int], at_least: bool | None) -> Coverage:
+def _coverage(
+    kept: int, dropped: Mapping[str, int], at_least: bool | None, counted_ns: int | None = None
+) -> Coverage:
     """What an end can say."""
     folded = _folded(dropped)
     seen = kept + sum(folded.values())
     if seen > MAX_COUNT:
         raise TapeError("limit", f"the tapes claim to have seen {seen} calls")
-    return Coverage(seen=seen, kept=kept, dropped=folded, at_least=at_least)
+    return Coverage(seen=seen, kept=kept, dropped=folded, at_least=at_least, counted_ns=counted_ns)
 
 
 def calls_in(segments: Iterable[Segment]) -> int:

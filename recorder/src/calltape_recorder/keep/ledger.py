@@ -81,7 +81,8 @@ class Stats:
 
     Attributes:
         seen: calls of the recorded method so far.
-        kept: calls that are whole in a file; each of them survives the death of the process.
+        kept: calls that are whole in a file; each of them survives the death of the process. They
+            become fewer when a file is deleted or removed.
         dropped: calls that are not on the tape, by reason: ``policy`` (not to be kept),
             ``paused``, ``max_calls``, ``max_seconds``, ``max_share``, ``tracing`` (not a call of
             the model but of something that traces it), ``queue_full`` (no memory left within the
@@ -96,7 +97,10 @@ class Stats:
             says so too. Those in files that are gone by now count as well.
         queued: calls under way in the model, waiting to be written, or held in memory.
         queued_bytes: host memory that the queued calls hold, in bytes.
-        written_bytes: length of the files on disk so far, in bytes.
+        written: calls that were written whole to a file, those too whose file is gone by now.
+        written_bytes: bytes that were written to tape files, those too that are gone by now.
+            ``written_bytes / written`` is what a call takes.
+        disk_bytes: length of the files on disk at this moment, with those of calls under way.
         segments: files on disk that this recorder wrote and did not delete.
         paused: whether :meth:`Recorder.pause` was called.
         state: ``open`` (nothing attached), ``recording``, ``closed``, or ``forked`` (this process
@@ -138,6 +142,8 @@ class Stats:
     copies: int = 0
     in_calls_ns: int = 0
     in_thread_ns: int = 0
+    written: int = 0
+    disk_bytes: int = 0
 
     @property
     def unwanted(self) -> dict[str, int]:
@@ -191,7 +197,7 @@ class Ledger:
         self._skipped: dict[str, Count[int]] = {reason: Count() for reason in _UNLOCKED}
         self._told: dict[str, int] = dict.fromkeys(_UNLOCKED, 0)  # counted in earlier segments
         self.accepted = 0
-        self.kept = 0
+        self.kept = self.written = 0
         self.bytes = 0
         self.held = 0  # bytes of copies that later calls may share
         self._dropped: dict[str, int] = {}
@@ -326,6 +332,7 @@ class Ledger:
                     self._count(reason)
                     continue
                 self.kept += 1
+                self.written += 1
                 self._account[""] += 1
                 if call.outputs_missing is None:
                     continue
@@ -338,23 +345,36 @@ class Ledger:
         """Counts the kept calls of a file that is gone as dropped, in the current segment. The
         current segment also takes over what that file said of other calls."""
         with self.lock:
-            self._account.update(coverage.dropped)
+            _take_over(self._account, coverage, reason)
             if coverage.kept:
                 self.kept -= coverage.kept
                 self._dropped[reason] = self._dropped.get(reason, 0) + coverage.kept
-                self._account[reason] += coverage.kept
+
+    def coverage(self, gone: Coverage | None = None, reason: str = "") -> Coverage:
+        """What became of the calls since :meth:`drain_coverage`.
+
+        Args:
+            gone, reason: the coverage of a file that is about to go, as for :meth:`lose`.
+        """
+        with self.lock:
+            account, _ = self._counted()
+        if gone is not None:
+            _take_over(account, gone, reason)
+        return _coverage_of(account)
 
     def drain_coverage(self) -> Coverage:
         """What became of the calls since this was asked last."""
         with self.lock:
-            account, self._account = self._account, Counter()
-            for reason, counter in self._skipped.items():
-                skipped = value_of(counter)
-                account[reason] += skipped - self._told[reason]
-                self._told[reason] = skipped
-        kept = account.pop("", 0)
-        dropped = {reason: calls for reason, calls in account.items() if calls}
-        return Coverage(seen=kept + sum(dropped.values()), kept=kept, dropped=dropped)
+            account, self._told = self._counted()
+            self._account = Counter()
+        return _coverage_of(account)
+
+    def _counted(self) -> tuple[Counter[str], dict[str, int]]:
+        """The account of the current segment, and the counters that are in it."""
+        skipped = {reason: value_of(counter) for reason, counter in self._skipped.items()}
+        account = self._account.copy()
+        account.update({reason: calls - self._told[reason] for reason, calls in skipped.items()})
+        return account, skipped
 
     def close(self, reason: str) -> None:
         """Counts calls that are neither kept nor dropped as dropped; no call is counted later."""
@@ -367,7 +387,7 @@ class Ledger:
                 self._count(reason, rest)
             self.bytes = 0
 
-    def snapshot(self, written_bytes: int, segments: int, state: State) -> Stats:
+    def snapshot(self, written_bytes: int, disk_bytes: int, segments: int, state: State) -> Stats:
         """All accounts at one moment."""
         with self.lock:
             dropped = self._all_dropped()
@@ -377,6 +397,7 @@ class Ledger:
                 seen, self.kept, dropped, dict(self._outputs_lost), queued, self.bytes,
                 written_bytes, segments, self._paused, state,
                 in_calls_ns=self.in_calls_ns, in_thread_ns=self.in_thread_ns,
+                written=self.written, disk_bytes=disk_bytes,
             )  # fmt: skip
 
     def _all_dropped(self) -> dict[str, int]:
@@ -389,6 +410,19 @@ class Ledger:
     def _count(self, reason: str, calls: int = 1) -> None:
         self._dropped[reason] = self._dropped.get(reason, 0) + calls
         self._account[reason] += calls
+
+
+def _take_over(account: Counter[str], coverage: Coverage, reason: str) -> None:
+    """Adds the calls of a file that is gone: its kept ones were dropped for this reason."""
+    account.update(coverage.dropped)
+    if coverage.kept:
+        account[reason] += coverage.kept
+
+
+def _coverage_of(account: Counter[str]) -> Coverage:
+    kept = account.pop("", 0)
+    dropped = {reason: calls for reason, calls in account.items() if calls}
+    return Coverage(seen=kept + sum(dropped.values()), kept=kept, dropped=dropped)
 
 
 def _nothing() -> None:

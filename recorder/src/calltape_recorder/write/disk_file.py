@@ -12,11 +12,11 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from calltape_recorder.bounds import MAX_PARTS_OF_WRITE, OWNER_ONLY
 from calltape_schema import TapeError
-from calltape_schema.end import Coverage, Dump, End, decode_end
+from calltape_schema.end import Coverage, Dump, End, FileNumbers, decode_end
 from calltape_schema.groups import Append
 from calltape_schema.inputs_table import InputsTable
 from calltape_schema.records import Manifest
@@ -49,6 +49,22 @@ _NO_FILE = (-1, -1)
 pwritev = os.pwritev
 
 
+class Accounts(NamedTuple):
+    """What the end of a file says of the calls that it accounts for.
+
+    Attributes:
+        coverage: what became of them.
+        dumps: of a flight recorder.
+        next_call: how many calls of the recording were seen, those too that are still under way.
+        closed_ns: until when, Unix time in nanoseconds.
+    """
+
+    coverage: Coverage
+    dumps: tuple[Dump, ...]
+    next_call: int
+    closed_ns: int
+
+
 class TapeFile:
     """A new tape file: what is written to it, and what becomes of it on the disk. Only one thread
     at a time may use it. Its :class:`~calltape_schema.writer.TapeWriter` writes to it as a
@@ -63,6 +79,7 @@ class TapeFile:
         path: of the file.
         size: of the file, in bytes.
         calls: how many calls it has.
+        counts_bytes: how many of its bytes are counts of an unsealed tape.
         evidence: how many of its calls were like none before.
 
     Raises:
@@ -71,7 +88,7 @@ class TapeFile:
 
     def __init__(self, path: str, overwrite: bool, mode: int = OWNER_ONLY) -> None:
         self.path = path
-        self.size = self.calls = self.evidence = 0
+        self.size = self.calls = self.counts_bytes = self.evidence = 0
         self._end_start: int | None = None  # where its end begins, once it is sealed
         self._writer: TapeWriter | None = None  # until it is closed
         self._head = b""  # what the file begins with, once it is written
@@ -127,9 +144,25 @@ class TapeFile:
         writer.commit(append)
         self.size, self.calls = writer.end, writer.calls
 
+    def count(self, accounts: Accounts, deleted: FileNumbers, fits: Callable[[int], bool]) -> bool:
+        """Writes what was counted so far, see
+        :meth:`~calltape_schema.writer.TapeWriter.count`.
+
+        Raises:
+            OSError: it is not written.
+        """
+        writer = self._open
+        before = writer.end
+        until = {"at_least": True, "counted_ns": accounts.closed_ns}
+        coverage = accounts.coverage.model_copy(update=until)
+        is_written = writer.count(coverage, accounts.next_call, deleted or None, fits)
+        self.size = writer.end
+        self.counts_bytes += self.size - before
+        return is_written
+
     def seal(
-        self, coverage: Coverage, dumps: tuple[Dump, ...], fits: Callable[[int], bool],
-        *, continues: bool,
+        self, accounts: Accounts, fits: Callable[[int], bool], *, continues: bool,
+        deleted: FileNumbers,
     ) -> None:  # fmt: skip
         """Writes the end. Then the tape is complete.
 
@@ -138,7 +171,10 @@ class TapeFile:
         """
         writer = self._open
         begin = writer.end
-        writer.seal(coverage, dumps=dumps, continues=continues, fits=fits)
+        writer.seal(
+            accounts.coverage, dumps=accounts.dumps, closed_ns=accounts.closed_ns,
+            continues=continues, next_call=accounts.next_call, deleted=deleted, fits=fits,
+        )  # fmt: skip
         self.size, self._end_start = writer.end, begin
 
     def rewind(self) -> None:

@@ -9,14 +9,22 @@ from collections.abc import Callable, Sequence
 from itertools import takewhile
 from typing import NamedTuple, TypeAlias
 
-from calltape_recorder.bounds import AHEAD_SHARE, END_SHARE, MAX_CALLS_IN_FILE, MAX_UNSEALED_FILES
+from calltape_recorder.bounds import (
+    AHEAD_SHARE,
+    COUNT_SECONDS,
+    COUNTS_BYTES,
+    END_SHARE,
+    LOOK_SECONDS,
+    MAX_CALLS_IN_FILE,
+    MAX_UNSEALED_FILES,
+)
 from calltape_recorder.keep.ledger import Ledger
 from calltape_recorder.options import Options
 from calltape_recorder.threads import RLock
-from calltape_recorder.write.disk_file import TapeFile, make_folders, next_file
+from calltape_recorder.write.disk_file import Accounts, TapeFile, make_folders, next_file
 from calltape_recorder.write.notices import Notices
 from calltape_schema import TapeError
-from calltape_schema.end import Coverage, Dump
+from calltape_schema.end import Coverage, Dump, FileNumbers, joined_runs
 from calltape_schema.fields import now_ns
 from calltape_schema.groups import Append, NewCall, planned
 from calltape_schema.inputs_table import Counts, InputsTable
@@ -112,6 +120,7 @@ class Segments:
         budget: who has how much of ``max_disk_bytes``.
         bytes_of_file: how many bytes a file should have; None if there is no bound. What is
             appended at once is in one file, so it should not be more.
+        written_bytes: how many bytes were written to tapes, those too that are gone by now.
         file: counts the files that were begun. A call may refer to bytes of the current file alone.
 
     Raises:
@@ -136,14 +145,20 @@ class Segments:
         self._notices = notices
         self.budget = DiskBudget(options.max_disk_bytes)
         self.bytes_of_file = options.most_in_segment
-        self._new_bytes = 0  # of a file without calls
+        self.written_bytes = 0
+        self._new_bytes = 0  # of a file without calls, with its counts
         self._end_bytes = _END_BYTES
         self._stem = path.removesuffix(".tape")
         self._number = 0
         self.file = 0
-        self._closed = ClosedSegments(ledger, gone, notices, self._finish)
+        self._closed = ClosedSegments(ledger, gone, notices, self._finish, self._announce)
         self._manifest: Manifest | None = None
-        self._began = time.monotonic()
+        self._began = self._counted = time.monotonic()
+        # What the files say of the calls since the last one; None if nobody knows.
+        self._told: tuple[Coverage, int] | None = (Coverage(), 0)
+        self._first: int | None = None  # of the calls that are appended just now
+        seconds = options.most_seconds_in_segment
+        self._count_seconds = COUNT_SECONDS if seconds is None else min(seconds, COUNT_SECONDS)
         self._tape: TapeFile | None = TapeFile(path, overwrite, options.file_mode)
 
     @property
@@ -153,7 +168,7 @@ class Segments:
         return self.first_path if tape is None else tape.path
 
     @property
-    def written_bytes(self) -> int:
+    def disk_bytes(self) -> int:
         """How many bytes all files have, with the files of calls under way."""
         return self._tape_bytes + self.budget.lent
 
@@ -174,13 +189,15 @@ class Segments:
             OSError: the manifest cannot be written.
         """
         self._manifest = manifest
-        self._began = time.monotonic()
+        self._began = self._counted = time.monotonic()
         if self._options.is_rolling:
             manifest = manifest.model_copy(update={"segment": Segment()})
         assert self._tape is not None
         self._tape.begin(manifest)
+        self.written_bytes += self._tape.size
         segment = Segment(number=2**31, first_call=2**62)  # the longest that there can be
-        self._new_bytes = len(manifest_member(manifest.model_copy(update={"segment": segment})))
+        longest = manifest.model_copy(update={"segment": segment})
+        self._new_bytes = len(manifest_member(longest)) + COUNTS_BYTES
         self.budget.claim(self._needed())
 
     def append(self, calls: Sequence[NewCall], evidence: int = 0, file: int = 0) -> None:
@@ -209,10 +226,15 @@ class Segments:
             is_large = most is not None and tape.size + append.size > most
             if is_large or tape.calls + len(append.calls) > MAX_CALLS_IN_FILE:
                 self.roll()
-        self._make_room(append)
+        self._first = first = min([call.number for call in calls])
+        try:
+            self._make_room(append)
+        finally:
+            self._first = None
         if file != self.file and any("at" in call.record for call in calls):
             raise OtherFile
-        tape = self._tape or self._begin_next(min(call.number for call in calls))
+        tape = self._tape or self._begin_next(first)
+        before, is_first = tape.size, not tape.calls
         try:
             tape.commit(append)
             tape.evidence += evidence
@@ -220,6 +242,9 @@ class Segments:
             if not (tape.is_there() and tape.is_whole()):
                 self._lose(tape)
             raise
+        self.written_bytes += tape.size - before
+        if is_first:  # before it, the file has counts at most
+            self._began = time.monotonic()
 
     def roll(self) -> None:
         """Seals the current file; the next one begins with the next call."""
@@ -227,12 +252,15 @@ class Segments:
         if tape is None:
             return
         self.file += 1
-        self._closed.add(tape, *self._accounts(tape))
-        self._closed.seal()
+        accounts = self._accounts(tape)
+        self._told = Coverage(), accounts.next_call
+        self._closed.add(tape, self._number, accounts)
+        if self._closed.seal() is None:
+            self._counted = time.monotonic()
 
     def check(self) -> None:
-        """Does what must not wait for a call: seals files, ends an old or a removed one, and
-        deletes what is too old."""
+        """Does what must not wait for a call: seals files, ends an old or a removed one, deletes
+        what is too old, and writes what was counted."""
         tape, most = self._tape, self._options.most_seconds_in_segment
         is_old = most is not None and time.monotonic() - self._began >= most
         self._closed.seal()
@@ -243,6 +271,9 @@ class Segments:
         self._closed.forget_moved()
         if self._options.max_age_seconds is not None:
             self._closed.expire(self._options.max_age_seconds)
+        # At the next look it would be too late.
+        if time.monotonic() - self._counted > self._count_seconds - LOOK_SECONDS:
+            self._count()
 
     def seal(self) -> None:
         """Writes the last end.
@@ -260,7 +291,7 @@ class Segments:
             tape = self._begin_next(self._ledger.seen)
         if tape is not None:
             try:
-                self._finish(tape, *self._accounts(tape), is_last=True)
+                self._finish(tape, self._accounts(tape), is_last=True)
             finally:
                 tape.close()
         if refused is not None:
@@ -301,22 +332,68 @@ class Segments:
             self._number = before
             raise
         self._tape = tape
+        self.written_bytes += tape.size
         self._began = time.monotonic()
         self._closed.seal()
         return tape
 
-    def _accounts(self, tape: TapeFile) -> tuple[Coverage, tuple[Dump, ...]]:
+    def _count(self) -> None:
+        """Writes what was counted since the last file, if that is not on the disk yet. Other calls
+        may not come for weeks, and the process may be killed."""
+        counted_ns, seen = now_ns(), self._ledger.seen
+        coverage = self._ledger.coverage()
+        if (coverage, seen) == self._told:
+            self._counted = time.monotonic()
+            return
+        try:
+            self._write_counts(Accounts(coverage, (), seen, counted_ns), self._closed.deleted)
+        except OSError as error:  # it is tried again with the next look
+            self._notices.complain("what was counted cannot be written", error)
+
+    def _write_counts(self, accounts: Accounts, deleted: FileNumbers) -> None:
+        """Writes counts to the current file; if there is none, the next one begins.
+
+        Raises:
+            OSError: they are not written.
+        """
+        tape = self._tape or self._begin_next(
+            self._ledger.seen if self._first is None else self._first
+        )
+        before = tape.size
+
+        def fits(nbytes: int) -> bool:
+            is_reserved = tape.counts_bytes + nbytes <= COUNTS_BYTES
+            return is_reserved or self.budget.claim(self._needed() + nbytes)
+
+        if tape.count(accounts, deleted, fits):
+            self.written_bytes += tape.size - before
+            self._told = accounts.coverage, accounts.next_call
+            self._counted = time.monotonic()
+
+    def _announce(self, closed: Closed, reason: str) -> None:
+        """Writes, before a file is deleted, that its calls are counted in the current one: a
+        process that is killed before or after it is gone counts them once."""
+        counted_ns, seen = now_ns(), self._ledger.seen
+        coverage = self._ledger.coverage(closed.accounts.coverage, reason)
+        deleted = joined_runs([*self._closed.deleted, (closed.number, closed.number)])
+        try:
+            self._write_counts(Accounts(coverage, (), seen, counted_ns), deleted)
+        except OSError as error:  # the disk may have room again once the file is gone
+            self._notices.complain("what was counted cannot be written", error)
+        self._told = None  # the file may still be there
+
+    def _accounts(self, tape: TapeFile) -> Accounts:
         """What became of the calls since the last file, and the dumps. Adds the counted inputs of
         calls that are not on the tape to the table of this file."""
+        # In this order: each call that ended before this moment was seen.
+        closed_ns, seen = now_ns(), self._ledger.seen
         coverage, table, dumps = self._drain()
         tape.table.merge(table)
-        return coverage, dumps
+        return Accounts(coverage, dumps, seen, closed_ns)
 
-    def _finish(
-        self, tape: TapeFile, coverage: Coverage, dumps: tuple[Dump, ...], *, is_last: bool = False
-    ) -> None:
+    def _finish(self, tape: TapeFile, accounts: Accounts, *, is_last: bool = False) -> None:
         """Writes an end, with the table of counted inputs if there is room for it."""
-        index = _INDEX_BYTES * tape.groups
+        index, before = _INDEX_BYTES * tape.groups, tape.size
         others = self._needed() - self._end_bytes - index
         if is_last:  # there is no other file
             others -= self._new_bytes + _LAST_END_BYTES
@@ -327,7 +404,8 @@ class Segments:
                 self._end_bytes = max(self._end_bytes, min(nbytes - index, most))
             return self.budget.claim(others + nbytes)
 
-        tape.seal(coverage, dumps, fits, continues=not is_last)
+        tape.seal(accounts, fits, continues=not is_last, deleted=self._closed.deleted)
+        self.written_bytes += tape.size - before
 
     def _needed(self) -> int:
         """How many bytes all files need with the ends that they will get, and one more file
@@ -336,7 +414,8 @@ class Segments:
         if self._tape is not None:
             opened.append(self._tape)
         ends = sum([self._end_bytes + _INDEX_BYTES * tape.groups for tape in opened])
-        return self._tape_bytes + ends + self._new_bytes + _LAST_END_BYTES
+        counts = 0 if self._tape is None else max(COUNTS_BYTES - self._tape.counts_bytes, 0)
+        return self._tape_bytes + counts + ends + self._new_bytes + _LAST_END_BYTES
 
     def _make_room(self, append: Append) -> None:
         options = self._options
@@ -374,7 +453,7 @@ class Segments:
     def _lose(self, tape: TapeFile) -> None:
         """Counts the calls of a file that somebody removed or cut as dropped, and says it if there
         are any."""
-        self._tape = None
+        self._tape = self._told = None
         self.file += 1
         table = tape.table
         tape.close()
@@ -394,11 +473,12 @@ class Segments:
 
 class Closed(NamedTuple):
     """A segment that takes no more calls since ``ended`` (a time of :func:`time.monotonic`); its
-    table has ``counted`` calls. ``coverage`` and ``dumps`` are those of its end."""
+    table has ``counted`` calls. ``number`` is that of the file, and ``accounts`` are those of its
+    end."""
 
     tape: TapeFile
-    coverage: Coverage
-    dumps: tuple[Dump, ...]
+    number: int
+    accounts: Accounts
     counted: int
     ended: float
 
@@ -417,19 +497,24 @@ class ClosedSegments:
         gone: is called for a file that is deleted.
         notices: is told of files that are too old.
         finish: writes the end of a file.
+        announce: is called before a file is deleted, with the reason.
 
     Attributes:
+        deleted: the numbers of the files that were deleted.
         unsealed: the files that wait for their ends.
     """
 
     def __init__(
         self, ledger: Ledger, gone: Gone, notices: Notices,
-        finish: Callable[[TapeFile, Coverage, tuple[Dump, ...]], None],
+        finish: Callable[[TapeFile, Accounts], None],
+        announce: Callable[[Closed, str], None],
     ) -> None:  # fmt: skip
         self._ledger = ledger
         self._gone = gone
         self._notices = notices
         self._finish = finish
+        self._announce = announce
+        self.deleted: FileNumbers = ()
         self._all: list[Closed] = []
         self._cursor = 0
         self._nbytes = 0
@@ -446,9 +531,10 @@ class ClosedSegments:
         """How many there are."""
         return len(self._all)
 
-    def add(self, tape: TapeFile, coverage: Coverage, dumps: tuple[Dump, ...]) -> None:
+    def add(self, tape: TapeFile, number: int, accounts: Accounts) -> None:
         """Adds a segment that has no end yet."""
-        closed = Closed(tape, coverage, dumps, tape.table.totals().seen, time.monotonic())
+        counted = tape.table.totals().seen
+        closed = Closed(tape, number, accounts, counted, time.monotonic())
         self._all.append(closed)
         self._nbytes += tape.size
         self.unsealed.append(closed)
@@ -460,7 +546,7 @@ class ClosedSegments:
             closed = self.unsealed[0]
             tape, before = closed.tape, closed.tape.size
             try:
-                self._finish(tape, closed.coverage, closed.dumps)
+                self._finish(tape, closed.accounts)
             except Exception as error:
                 is_lost = isinstance(error, FileNotFoundError)  # somebody removed or cut it
                 is_few = len(self.unsealed) < MAX_UNSEALED_FILES
@@ -499,7 +585,7 @@ class ClosedSegments:
             # Their sizes are as old as the calls: only the number of the calls is counted on.
             if self._delete(closed, "expired" if is_there else None, _only_counted(closed.counted)):
                 files += is_there
-                calls += closed.coverage.kept * is_there
+                calls += closed.accounts.coverage.kept * is_there
         if files:
             says = f"deleted what ended {seconds:g} s ago: files {files}, calls {calls}"
             self._notices.tell("expired", says)
@@ -520,8 +606,12 @@ class ClosedSegments:
         return self._delete(first, reason, table or _only_counted(first.counted))
 
     def _delete(self, closed: Closed, reason: str | None, table: InputsTable) -> bool:
+        if reason is not None:
+            self._announce(closed, reason)
         if not closed.tape.remove():
             return False
+        if reason is not None:
+            self.deleted = joined_runs([*self.deleted, (closed.number, closed.number)])
         self._lose(closed, reason, table)
         return True
 
@@ -532,7 +622,7 @@ class ClosedSegments:
             self.unsealed.remove(closed)
         closed.tape.close()
         if reason is not None:
-            self._ledger.lose(closed.coverage, reason)
+            self._ledger.lose(closed.accounts.coverage, reason)
             self._gone(table, reason, closed.tape.evidence)
 
     def _remove(self, closed: Closed) -> None:

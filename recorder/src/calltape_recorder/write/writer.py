@@ -17,7 +17,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from calltape_recorder.bounds import FEWEST_QUEUED_CALLS, QUEUED_CALL_BYTES, STUCK_SECONDS
+from calltape_recorder.bounds import (
+    FEWEST_QUEUED_CALLS,
+    LOOK_SECONDS,
+    QUEUED_CALL_BYTES,
+    STUCK_SECONDS,
+)
 from calltape_recorder.keep.ledger import Ledger
 from calltape_recorder.snapshot.buffers import Buffers
 from calltape_recorder.snapshot.call import Call, QueuedCall, Side
@@ -55,7 +60,6 @@ _IDLE_POLLS = 10
 _WORK_SECONDS = 0.001
 _PAUSE_SECONDS = 0.00005
 
-_LOOK_SECONDS = 1.0
 _WAIT_SECONDS = 0.5
 
 
@@ -300,7 +304,7 @@ class Writer:
             self._turns += 1
             self._ledger.in_thread_ns = time.thread_time_ns()
             now = time.monotonic()
-            if now - self._looked >= _LOOK_SECONDS:  # whether calls come or not
+            if now - self._looked >= LOOK_SECONDS:  # whether calls come or not
                 self._looked = now
                 try:
                     self._each_second()
@@ -324,7 +328,8 @@ class Writer:
                 self.queue.wake.clear()
                 self.queue.is_asleep = empty >= _IDLE_POLLS
                 if not (self.queue.look() or self._stopping):
-                    self.queue.wake.wait(_LOOK_SECONDS if empty >= _IDLE_POLLS else _POLL_SECONDS)
+                    left = max(LOOK_SECONDS - (now - self._looked), 0.0)
+                    self.queue.wake.wait(left if empty >= _IDLE_POLLS else _POLL_SECONDS)
                 self.queue.is_asleep = False
 
     def _write_batch(self) -> None:
