@@ -18,6 +18,9 @@ from calltape_analyzer.editing.withholding import Withholding, WithholdingPlan
 from calltape_analyzer.errors import RedactionError
 from calltape_analyzer.observing.switches import looks_like_name
 from calltape_analyzer.opening import open_tape
+from calltape_analyzer.pytree.referenced import ReferencedOnly
+from calltape_analyzer.reading.call import Call
+from calltape_analyzer.redacting.allowed_facts import AllowedFacts, check_file
 from calltape_analyzer.redacting.answers import Answers, Comparison, apart, difference
 from calltape_analyzer.redacting.byte_search import found_in
 from calltape_analyzer.redacting.call_redaction import CallRedaction, ElementRanges
@@ -34,8 +37,9 @@ from calltape_analyzer.variant import Variant
 from calltape_analyzer.writing.coverage import counts_stay
 from calltape_analyzer.writing.lineage import numbering_of
 from calltape_schema.errors import TapeError
-from calltape_schema.inputs_table import InputsTable
+from calltape_schema.inputs_table import InputsTable, Kind
 from calltape_schema.privacy import FEWEST_RANGED
+from calltape_schema.records import CallRecord
 from calltape_schema.tree import Structure
 
 __all__ = ["Asked", "DifferentAnswerError", "KeyedRedaction"]
@@ -128,6 +132,11 @@ class KeyedRedaction:
         Raises:
             RedactionError: they differ.
         """
+        allowed = AllowedFacts(
+            self._treatments, self._tape.signature, self._asked.numbers,
+            any_key=self._asked.words.has_more_keys,
+        )  # fmt: skip
+        check_file(path, allowed)
         self._search(path)
         if not has_calls:
             return [*self._notes(())]
@@ -188,7 +197,8 @@ class KeyedRedaction:
         """What the new tape is compared with: the old one; or a copy without what was to be
         withheld; or a copy that counts no more than a copy can, has other numbers of calls, or
         lacks the variants that were not chosen, which are evidence of the old one."""
-        withheld = self._calls if self._replaced.has_withheld else None
+        is_less = self._replaced.has_withheld or self._calls.has_unreferenced
+        withheld = self._calls if is_less else None
         is_same = self._tape.whole is self._tape and counts_stay(self._tape.segments)
         if withheld is None and is_same and not numbering_of(self._tape.segments).changes:
             yield self._tape
@@ -265,11 +275,26 @@ class KeyedRedaction:
 
 
 class _Without(Withholding):
-    """Takes out what the plans of a redaction withhold, and nothing else of scalars."""
+    """Takes out what the plans of a redaction withhold and what no node refers to, and nothing else
+    of scalars."""
 
     def __init__(self, tape: Tape, redaction: CallRedaction) -> None:
         super().__init__((), tape.signature)
         self._redaction = redaction
+        self._referenced = ReferencedOnly()
+
+    def apply(self, call: Call) -> tuple[CallRecord, dict[str, Any]]:
+        record, values = super().apply(call)
+        changes: dict[str, Any] = {"inputs": self._referenced.tree(record.inputs)}
+        if record.outputs is not None:
+            changes["outputs"] = self._referenced.tree(record.outputs)
+        return record.model_copy(update=changes), values
+
+    def counted(self, kind: Kind) -> Kind | None:
+        try:
+            return self._referenced.kind(self.kind(kind))
+        except TapeError:
+            return None
 
     def new_plan(self, structure: bytes, spec: Structure, path: str) -> WithholdingPlan:
         gone = self._redaction.withheld_paths(structure, spec, path)
@@ -281,7 +306,7 @@ class _Counters(Revision):
         self._without = without
 
     def unkept(self, table: InputsTable) -> InputsTable:
-        return table.changed(self._without.kind)
+        return table.changed(self._without.counted)
 
 
 def _write_reference(tape: Tape, redaction: CallRedaction | None, path: str) -> None:

@@ -17,8 +17,8 @@ from calltape_analyzer.pytree.placed_nodes import is_private_key, placed_nodes
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.damage import is_damage
 from calltape_analyzer.redacting.long_numbers import is_long
-from calltape_analyzer.redacting.tape_facts import plain_platform
 from calltape_analyzer.redacting.tape_words import varying_keys
+from calltape_analyzer.redacting.vocabulary import plain_platform
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import alike, counted, printable, some_of
 from calltape_schema.errors import TapeError
