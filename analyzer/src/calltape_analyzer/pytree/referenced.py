@@ -65,14 +65,9 @@ def unreferenced(record: CallRecord) -> tuple[int, int]:
 
 
 class ReferencedOnly:
-    """Takes out of trees what their nodes do not refer to.
-
-    Attributes:
-        has_dropped: whether any tree had something else.
-    """
+    """Takes out of trees what their nodes do not refer to."""
 
     def __init__(self) -> None:
-        self.has_dropped = False
         self._known: dict[bytes, _Referenced] = {}
 
     def tree(self, tree: Tree) -> Tree:
@@ -132,7 +127,6 @@ class ReferencedOnly:
             if len(self._known) >= _MAX_KNOWN:
                 del self._known[next(iter(self._known))]
             found = self._known[structure] = _referenced(spec_of())
-        self.has_dropped |= found.structure is not None
         return found
 
 

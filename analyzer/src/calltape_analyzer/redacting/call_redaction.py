@@ -49,6 +49,7 @@ class CallRedaction:
         removed: gets what is taken out.
 
     Attributes:
+        has_unreferenced: whether any call had tensors or scalars that no node refers to.
         withheld: how many tensors had values that the new tape does not have.
         ranged: how many elements had the integer tensors at a place that share a range, if the
             range may tell what one of them was.
@@ -63,6 +64,7 @@ class CallRedaction:
         self._removed = removed
         self._plans: dict[Hashable, TreePlan] = {}
         self._referenced = ReferencedOnly()
+        self.has_unreferenced = False
         self.withheld = 0
         self.ranged: Counter[tuple[str, tuple[int, int]]] = Counter()
 
@@ -88,11 +90,6 @@ class CallRedaction:
                 self._removed.add(record.error.message)
             changes["error"] = ModelError(type=record.error.type, message=message)
         return record.model_copy(update=changes), dict(kept.values())
-
-    @property
-    def has_unreferenced(self) -> bool:
-        """Whether any call had tensors or scalars that no node refers to."""
-        return self._referenced.has_dropped
 
     def moment(self, time_ns: int) -> int:
         """A time on the new tape."""
@@ -155,6 +152,7 @@ class CallRedaction:
                 del self._plans[next(iter(self._plans))]
             plan = self._plans[key] = TreePlan(spec, side, self._fates)
             self._removed.structure(plan.root)
+            self.has_unreferenced |= not plan.is_whole
         return plan
 
     def _tree(self, call: Call, side: Side, tree: Tree, kept: dict[str, tuple[str, Any]]) -> Tree:

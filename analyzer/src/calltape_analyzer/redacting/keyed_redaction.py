@@ -18,8 +18,6 @@ from calltape_analyzer.editing.withholding import Withholding, WithholdingPlan
 from calltape_analyzer.errors import RedactionError
 from calltape_analyzer.observing.switches import looks_like_name
 from calltape_analyzer.opening import open_tape
-from calltape_analyzer.pytree.referenced import ReferencedOnly
-from calltape_analyzer.reading.call import Call
 from calltape_analyzer.redacting.allowed_facts import AllowedFacts, check_file
 from calltape_analyzer.redacting.answers import Answers, Comparison, apart, difference
 from calltape_analyzer.redacting.byte_search import found_in
@@ -39,7 +37,6 @@ from calltape_analyzer.writing.lineage import numbering_of
 from calltape_schema.errors import TapeError
 from calltape_schema.inputs_table import InputsTable, Kind
 from calltape_schema.privacy import FEWEST_RANGED
-from calltape_schema.records import CallRecord
 from calltape_schema.tree import Structure
 
 __all__ = ["Asked", "DifferentAnswerError", "KeyedRedaction"]
@@ -144,7 +141,7 @@ class KeyedRedaction:
         ranges = not any(one.way == "shapes_only" for one in self._treatments)
         comparison = Comparison(
             self._pseudonyms, self._replaced.numbers, self._treatments.keeps_place,
-            ranges=ranges and not self._replaced.has_withheld,
+            ranges=ranges and not self._has_less,
         )  # fmt: skip
         known = self._tape.class_index.by_name
         with open_tape(path, classes=known) as new, self._reference(path) as old:
@@ -160,6 +157,11 @@ class KeyedRedaction:
                     advice=self._advice(),
                 )
             return [*self._notes(said.variants)]
+
+    @property
+    def _has_less(self) -> bool:
+        """Whether the new tape lacks values that the analysis may read."""
+        return self._replaced.has_withheld or self._calls.has_unreferenced
 
     def _advice(self) -> str:
         """What to do if an answer is another one. Patterns, because paths may have keys in them."""
@@ -197,8 +199,7 @@ class KeyedRedaction:
         """What the new tape is compared with: the old one; or a copy without what was to be
         withheld; or a copy that counts no more than a copy can, has other numbers of calls, or
         lacks the variants that were not chosen, which are evidence of the old one."""
-        is_less = self._replaced.has_withheld or self._calls.has_unreferenced
-        withheld = self._calls if is_less else None
+        withheld = self._calls if self._has_less else None
         is_same = self._tape.whole is self._tape and counts_stay(self._tape.segments)
         if withheld is None and is_same and not numbering_of(self._tape.segments).changes:
             yield self._tape
@@ -281,18 +282,10 @@ class _Without(Withholding):
     def __init__(self, tape: Tape, redaction: CallRedaction) -> None:
         super().__init__((), tape.signature)
         self._redaction = redaction
-        self._referenced = ReferencedOnly()
-
-    def apply(self, call: Call) -> tuple[CallRecord, dict[str, Any]]:
-        record, values = super().apply(call)
-        changes: dict[str, Any] = {"inputs": self._referenced.tree(record.inputs)}
-        if record.outputs is not None:
-            changes["outputs"] = self._referenced.tree(record.outputs)
-        return record.model_copy(update=changes), values
 
     def counted(self, kind: Kind) -> Kind | None:
         try:
-            return self._referenced.kind(self.kind(kind))
+            return self.kind(kind)
         except TapeError:
             return None
 

@@ -94,6 +94,7 @@ class TreePlan:
         root: of the new structure.
         structure: the same, encoded.
         scalars: the fate and the kind of each scalar that is a value.
+        is_whole: whether the nodes refer to all tensors and scalars.
         lengths: the scalars that are the lengths of texts that are not on the tape.
         tensors: the fate of each tensor.
 
@@ -115,6 +116,8 @@ class TreePlan:
                 self._scalar(placed.node, placed)
             elif isinstance(placed.node, OpaqueNode) and placed.node.length is not None:
                 self.lengths.add(placed.node.length)
+        sizes = len(self.tensors), len(self.scalars.keys() | self.lengths)
+        self.is_whole = sizes == (spec.leaves, spec.scalars)
         self.root = self._made(spec.root)
         made = self.root.model_dump(exclude_none=True)
         if side:  # a reader skips the context of outputs, so it may be anything
