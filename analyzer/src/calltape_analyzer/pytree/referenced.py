@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from calltape_schema.errors import TapeError
 from calltape_schema.inputs_table import Kind
-from calltape_schema.records import CallRecord, Tree
+from calltape_schema.records import Tree
 from calltape_schema.tree import (
     CustomNode,
     Node,
@@ -48,20 +48,15 @@ class _Referenced(NamedTuple):
     structure: bytes | None
 
 
-def unreferenced(record: CallRecord) -> tuple[int, int]:
-    """How many tensors and how many scalars of a call no node refers to.
+def unreferenced(tree: Tree) -> tuple[int, int]:
+    """How many tensors and how many scalars of a tree no node refers to.
 
     Raises:
-        TapeError: the call is damaged.
+        TapeError: the tree is damaged.
     """
-    tensors = scalars = 0
-    for tree in (record.inputs, record.outputs):
-        if tree is not None:
-            spec = tree.spec()
-            leaves, values = _positions(spec)
-            tensors += spec.leaves - len(leaves)
-            scalars += spec.scalars - len(values)
-    return tensors, scalars
+    spec = tree.spec()
+    leaves, scalars = _positions(spec)
+    return spec.leaves - len(leaves), spec.scalars - len(scalars)
 
 
 class ReferencedOnly:

@@ -74,6 +74,7 @@ nested deeper than # levels|within # objects|more than # values in one (call|obj
 a key of # (characters|bytes|bits) \\(at most #\\)|a key of type @|more than # keys of one hash
 its storage was freed|it has no memory|a CUDA graph is being captured
 per-channel quantization has no encoding
+calltape minimise changed the arguments, or left the outcome out
 (not readable: @|layout ~)(, symbolic shape)?(, shape unknown)?|dtype ~
 it returned (a|an) (async generator|generator|coroutine), which had not run
 raised after # chunks|closed by its consumer after # chunks
