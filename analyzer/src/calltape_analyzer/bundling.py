@@ -24,8 +24,7 @@ from calltape_analyzer.errors import UsageError
 from calltape_analyzer.markdown import tape_summary, versions_here, versions_of
 from calltape_analyzer.opening import open_tape
 from calltape_analyzer.plain_data import PlainData, Texts
-from calltape_analyzer.redacting.redaction import redact
-from calltape_analyzer.redacting.tape_facts import copy_redacted
+from calltape_analyzer.redacting.redaction import copy_redacted, redact
 from calltape_analyzer.scripting import script
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import counted, printable, some_of
@@ -143,7 +142,7 @@ def _write_tape(tape: Tape, path: Path, options: dict[str, Any]) -> list[str]:
     """
     was_redacted = tape.redacted == "all"
     if was_redacted and not options:
-        copied = copy_redacted(tape, path)
+        copied = copy_redacted(tape, os.fspath(path))
         return [
             "the tape is redacted already: its calls go in as they are",
             *_kept_then(tape),

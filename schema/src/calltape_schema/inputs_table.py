@@ -406,8 +406,11 @@ class InputsTable:
                 found.other.add(Counts(part.seen - part.kept))
         return found
 
-    def changed(self, change: Callable[[Kind], Kind]) -> InputsTable:
+    def changed(self, change: Callable[[Kind], Kind | None]) -> InputsTable:
         """The calls with their kinds changed, and without rows. This table is not used any more.
+
+        Args:
+            change: gives None for a kind whose calls are to be counted as ``other``.
 
         Raises:
             TapeError: a row breaks the format.
@@ -415,7 +418,11 @@ class InputsTable:
         found = InputsTable()
         found.other.add(self.other)
         for kind in (*self.kinds.values(), *(row.kind() for row in self.rows.values())):
-            found.add_kind(change(kind))
+            made = change(kind)
+            if made is None:
+                found.other.add(kind)
+            else:
+                found.add_kind(made)
         return found
 
     def coarsen(self) -> bool:

@@ -14,6 +14,7 @@ from calltape_analyzer.plain_data import plain
 from calltape_analyzer.pytree.node_paths import nodes_with_paths
 from calltape_analyzer.text import printable
 from calltape_schema.privacy import is_name
+from calltape_schema.records import Tree
 from calltape_schema.tree import DictNode, FieldsNode, OpaqueNode, ScalarNode, walk
 from tests.analyzer.redacting.leaks import texts
 
@@ -76,8 +77,8 @@ def replaced_numbers(source: Tape, result: Tape) -> set[str]:
         before, after = one.record.inputs, other.record.inputs
         roots = before.spec().root, after.spec().root
         numbers = [
-            (path, new_path, repr(before.scalars[node.scalar]) != repr(after.scalars[node.scalar]))
-            for (path, node), (new_path, _) in zip(*map(nodes_with_paths, roots), strict=True)
+            (path, new_path, not _has(after, now, before.scalars[node.scalar]))
+            for (path, node), (new_path, now) in zip(*map(nodes_with_paths, roots), strict=True)
             if isinstance(node, ScalarNode) and node.kind not in ("str", "bytes")
         ]
         changed = {_list_of(path) for path, _, is_other in numbers if is_other}
@@ -86,6 +87,11 @@ def replaced_numbers(source: Tape, result: Tape) -> set[str]:
                 both = path, new_path  # keys may be others
                 found.update(list(names_of_path(one, source.signature))[-1] for one in both)
     return found
+
+
+def _has(tree: Tree, node: Any, value: Any) -> bool:
+    """Whether a node of a new tape has this value."""
+    return isinstance(node, ScalarNode) and repr(tree.scalars[node.scalar]) == repr(value)
 
 
 def _list_of(path: str) -> str:

@@ -208,7 +208,7 @@ def test_the_proof_finds_another_answer(
     faults: dict[str, tuple[Any, str, Any]] = {
         "texts": (Pseudonyms, "text", lambda _, value: "x" * len(value)),
         "ranges": (ElementRanges, "of", lambda *_: (0, 9)),
-        "names": (keyed_redaction, "ordered_keys", lambda _: {"a key": "z (0)"}),
+        "names": (keyed_redaction, "ordered_keys", lambda _: {"a key": "z(0)"}),
     }
     with open_tape(source) as tape:
         redact(tape, tmp_path / "b.tape")

@@ -18,6 +18,7 @@ from calltape_analyzer.cli.tapes import Part, opened
 from calltape_analyzer.cli.terminal import cells_of, shortened, terminal_width
 from calltape_analyzer.observing.contexts import Context
 from calltape_analyzer.pytree.caches import is_cache_name
+from calltape_analyzer.pytree.referenced import unreferenced
 from calltape_analyzer.pytree.rendering import render, render_inputs, render_node, render_outputs
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.files import short_paths
@@ -251,9 +252,12 @@ def show(
 
 def _tree_document(tree: Tree) -> dict[str, Any]:
     """A tree as it stands in the spec, its leaves and scalars in place."""
+    tensors, scalars = unreferenced(tree)
+    rest = {"unreferenced": {"tensors": tensors, "scalars": scalars}} if tensors or scalars else {}
     return {
         "root": _node_document(tree.spec().root, tree),
         "ranges": [given.model_dump() for given in tree.ranges],
+        **rest,
     }
 
 
@@ -286,6 +290,7 @@ def _print_call(tape: Tape, call: Call) -> None:
     for part in children_of(record.inputs.spec().root):
         for name, child in _named_children(part):
             _print_node(name, child, inputs, 1)
+    _print_unreferenced("inputs", record.inputs)
     if record.error is not None:
         _print_error(record.error)
     elif record.outputs is None:
@@ -294,6 +299,16 @@ def _print_call(tape: Tape, call: Call) -> None:
         _print_node("outputs", record.outputs.spec().root, _Shown(record.outputs), 0)
         if record.outputs_missing:
             line("outputs are not complete:", record.outputs_missing)
+    if record.outputs is not None:
+        _print_unreferenced("outputs", record.outputs)
+
+
+def _print_unreferenced(side: str, tree: Tree) -> None:
+    """Says how much a tree has that no line above shows."""
+    tensors, scalars = unreferenced(tree)
+    if tensors or scalars:
+        told = f"{counted(scalars, 'scalar')} and {counted(tensors, 'tensor')}"
+        line("warning:", f"nothing refers to {told} of the {side}, and nothing shows them")
 
 
 def _print_error(error: ModelError) -> None:

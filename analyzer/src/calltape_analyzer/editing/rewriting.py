@@ -32,7 +32,7 @@ from calltape_analyzer.writing.coverage import (
 from calltape_analyzer.writing.lineage import Numbering, derived, numbering_of
 from calltape_analyzer.writing.new_tape import NewTape
 from calltape_schema.bounds import MAX_GROUP_CALLS
-from calltape_schema.end import Dump
+from calltape_schema.end import Coverage, Dump
 from calltape_schema.errors import LostCallsError, TapeError
 from calltape_schema.inputs_table import InputsTable
 from calltape_schema.records import CallRecord, Manifest
@@ -99,6 +99,10 @@ class Revision:
     def unkept(self, table: InputsTable) -> InputsTable:
         """The counted inputs of calls that are on no tape."""
         return table
+
+    def coverage(self, coverage: Coverage) -> Coverage:
+        """What became of the calls."""
+        return coverage
 
     def dump(self, dump: Dump) -> Dump:
         """A dump of a flight recorder."""
@@ -174,7 +178,7 @@ def rewrite(
     saved += _saved_elsewhere(tape, lost)
     return EditReport(
         path=os.fspath(path),
-        tape=numbering.tape.hex(),
+        tape=manifest.tape.hex(),
         calls=count,
         left_out=left_out,
         lost=tuple(_losses(tape, lost, saved)),
@@ -248,7 +252,7 @@ def _seal(writer: NewTape, tape: Tape, how: Rewriting, left_out: int) -> None:
         coverage = coverage.model_copy(update={"counted_ns": until})
     try:
         writer.seal(
-            coverage,
+            how.revision.coverage(coverage),
             unkept=unkept,
             dumps=[how.revision.dump(dump) for dump in tape.dumps[-_MAX_DUMPS:]],
             closed_ns=how.revision.moment(closing_time(tape.segments)),

@@ -14,6 +14,7 @@ from typing import Any
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.pytree.placed_nodes import PlacedNode, placed_nodes
+from calltape_analyzer.pytree.referenced import ReferencedOnly
 from calltape_analyzer.reading.call import Call, Side
 from calltape_schema.blob import INTEGER_FORMATS
 from calltape_schema.bounds import MAX_NODES
@@ -60,6 +61,7 @@ class Withholding:
         self._signature = signature
         self._unmet = set(self._patterns)
         self._known: dict[Hashable, WithholdingPlan] = {}
+        self._referenced = ReferencedOnly()
 
     @property
     def unmet(self) -> list[str]:
@@ -82,10 +84,12 @@ class Withholding:
             if tree is None:
                 continue
             plan = self._plan(tree.structure, tree.spec(), "" if side == "inputs" else side)
-            made = changes[side] = plan.applied(tree, partial(_has_many, call, side))
-            for place, leaf in enumerate(made.facts()):
-                if leaf.key is not None and leaf.key not in values:
+            made = plan.applied(tree, partial(_has_many, call, side))
+            kept = {leaf.key for leaf in made.facts()} - values.keys()
+            for place, leaf in enumerate(tree.facts()):
+                if leaf.key is not None and leaf.key in kept:
                     values[leaf.key] = call.stored(side, place)
+            changes[side] = self._referenced.tree(made)
         return record.model_copy(update=changes), values
 
     def kind(self, kind: Kind) -> Kind:
@@ -95,7 +99,7 @@ class Withholding:
             TapeError: the structure is none.
         """
         spec = decode_structure(kind.structure)
-        return self._plan(kind.structure, spec, "").counted(kind)
+        return self._referenced.kind(self._plan(kind.structure, spec, "").counted(kind))
 
     def _plan(self, structure: bytes, spec: Structure, path: str) -> WithholdingPlan:
         key = (structure, path)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterator
+from collections.abc import Container, Hashable, Iterator
+from functools import cached_property
 from typing import Any
 
 from calltape_analyzer.editing.withholding import leaf_document, without_value
@@ -17,11 +18,14 @@ from calltape_analyzer.observing.evidence import counters_of_evidence
 from calltape_analyzer.observing.groups import Group
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.pytree.node_paths import nodes_with_paths
+from calltape_analyzer.pytree.referenced import ReferencedOnly
 from calltape_analyzer.reading.call import Call, Side
 from calltape_analyzer.redacting.leak_search import RemovedValues, number_forms
 from calltape_analyzer.redacting.tree_plan import Fates, TreePlan
+from calltape_analyzer.redacting.vocabulary import is_torch_name, told_reason
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.variants.counters_by_variant import counted_calls
+from calltape_schema.blob import INTEGER_FORMATS
 from calltape_schema.errors import TapeError
 from calltape_schema.inputs_table import InputsTable, Kind
 from calltape_schema.privacy import is_setting, without_text
@@ -45,6 +49,7 @@ class CallRedaction:
         removed: gets what is taken out.
 
     Attributes:
+        has_unreferenced: whether any call had tensors or scalars that no node refers to.
         withheld: how many tensors had values that the new tape does not have.
         ranged: how many elements had the integer tensors at a place that share a range, if the
             range may tell what one of them was.
@@ -58,6 +63,8 @@ class CallRedaction:
         self._shift = shift
         self._removed = removed
         self._plans: dict[Hashable, TreePlan] = {}
+        self._referenced = ReferencedOnly()
+        self.has_unreferenced = False
         self.withheld = 0
         self.ranged: Counter[tuple[str, tuple[int, int]]] = Counter()
 
@@ -73,6 +80,7 @@ class CallRedaction:
             "inputs": self._tree(call, "inputs", record.inputs, kept),
             "time_ns": self.moment(record.time_ns),
             "thread": self._fates.pseudonyms.thread(record.thread),
+            "outputs_missing": record.outputs_missing and told_reason(record.outputs_missing),
         }
         if record.outputs is not None:
             changes["outputs"] = self._tree(call, "outputs", record.outputs, kept)
@@ -127,9 +135,14 @@ class CallRedaction:
             if isinstance(node, ScalarNode) and plan.scalars[node.scalar][0] == "withheld"
         }
 
-    def _kind(self, kind: Kind) -> Kind:
-        plan = self._plan(kind.structure, decode_structure(kind.structure), "")
-        return kind.without_ints(plan.structure, plan.hides)
+    def _kind(self, kind: Kind) -> Kind | None:
+        if not all(map(is_torch_name, kind.dtypes)):
+            return None
+        try:
+            plan = self._plan(kind.structure, decode_structure(kind.structure), "")
+            return self._referenced.kind(kind.without_ints(plan.structure, plan.hides))
+        except TapeError:
+            return None
 
     def _plan(self, structure: bytes, spec: Structure, side: str) -> TreePlan:
         key = structure, side
@@ -139,6 +152,7 @@ class CallRedaction:
                 del self._plans[next(iter(self._plans))]
             plan = self._plans[key] = TreePlan(spec, side, self._fates)
             self._removed.structure(plan.root)
+            self.has_unreferenced |= not plan.is_whole
         return plan
 
     def _tree(self, call: Call, side: Side, tree: Tree, kept: dict[str, tuple[str, Any]]) -> Tree:
@@ -150,12 +164,13 @@ class CallRedaction:
             self._leaf(call, side, place, leaf, plan, kept)
             for place, leaf in enumerate(tree.facts())
         ]
-        return Tree.model_construct(
+        made = Tree.model_construct(
             structure=plan.structure,
-            leaves=encode_leaves(documents),
+            leaves=encode_leaves(_with_plain_storages(documents, plan.tensors)),
             scalars=tuple(plan.scalar(place, value) for place, value in enumerate(tree.scalars)),
             ranges=self._ranges_of(tree, plan) if side == "inputs" else (),
         )
+        return self._referenced.tree(made)
 
     def _leaf(
         self, call: Call, side: Side, place: int, leaf: Leaf, plan: TreePlan,
@@ -167,7 +182,7 @@ class CallRedaction:
             kept: gets the bytes, if they stay, with a key of their own, by that which they had.
         """
         if leaf.key is None:
-            return without_value(leaf)
+            return {**leaf_document(leaf), "missing": told_reason(leaf.missing or "")}
         fate = plan.tensors.get(place)
         if fate is None or fate.elements != "kept":
             self._removed.rows(call, side, place, leaf)
@@ -179,20 +194,37 @@ class CallRedaction:
         return {**leaf_document(leaf), "key": kept[leaf.key][0]}
 
     def _ranges_of(self, tree: Tree, plan: TreePlan) -> tuple[Range, ...]:
-        made: list[Range] = []
+        made: dict[int, Range] = {}
+        facts = tree.facts()
         for one in tree.ranges:
-            fate = plan.tensors.get(one.leaf)
-            if fate is None or fate.range == "withheld":
+            fate, is_whole = plan.tensors.get(one.leaf), facts[one.leaf].dtype in INTEGER_FORMATS
+            if fate is None or fate.range == "withheld" or one.leaf in made or not is_whole:
                 continue
             if fate.range == "kept":
-                made.append(one)
+                made[one.leaf] = one
                 continue
             span = self._ranges.of(tree, one.leaf)
             if span is not None:
-                made.append(Range(leaf=one.leaf, min=span[0], max=span[1]))
+                made[one.leaf] = Range(leaf=one.leaf, min=span[0], max=span[1])
                 if not all(map(is_setting, span)):
-                    self.ranged[fate.name, span] += math.prod(tree.facts()[one.leaf].shape)
-        return tuple(made)
+                    self.ranged[fate.name, span] += math.prod(facts[one.leaf].shape)
+        return tuple(made.values())
+
+
+def _with_plain_storages(
+    leaves: list[dict[str, Any]], referenced: Container[int]
+) -> list[dict[str, Any]]:
+    """Facts of leaves in which the number of a memory says which of the referenced leaves share
+    it, and nothing else."""
+    shared = Counter(leaf.get("storage") for at, leaf in enumerate(leaves) if at in referenced)
+    numbers: dict[int, int] = {}
+    for leaf in leaves:
+        storage = leaf.pop("storage", None)
+        if storage is None or shared[storage] < 2:
+            leaf.pop("offset", None)
+        else:
+            leaf["storage"] = numbers.setdefault(storage, len(numbers))
+    return leaves
 
 
 class ElementRanges:
@@ -203,12 +235,16 @@ class ElementRanges:
     """
 
     def __init__(self, tape: Tape) -> None:
+        self._tape = tape
         self._sorter = CallSorter.of(tape)
-        try:
-            self._groups = tape._soundly(lambda: self._groups_of(tape))
-        except (InferenceError, TapeError):  # the analysis says nothing of it either
-            self._groups = []
         self._known: dict[Hashable, dict[int, tuple[int, int]]] = {}
+
+    @cached_property
+    def _groups(self) -> list[Group]:
+        try:
+            return self._tape._soundly(lambda: self._groups_of(self._tape))
+        except (InferenceError, TapeError):  # the analysis says nothing of it either
+            return []
 
     def _groups_of(self, tape: Tape) -> list[Group]:
         """The groups of the calls, divided by the texts that divide variants."""
@@ -224,13 +260,14 @@ class ElementRanges:
         Raises:
             TapeError: the tree breaks the format.
         """
+        groups = self._groups  # they settle the sorter
         placed = self._sorter.sorted(tree)
         key = tree.structure, placed.key
         found = self._known.get(key)
         if found is None:
             if len(self._known) >= _MAX_TREES:
                 self._known.clear()
-            group = next((one for one in self._groups if one.key.takes(placed.key)), None)
+            group = next((one for one in groups if one.key.takes(placed.key)), None)
             numbers = [path.number for path in placed.layout.tensors]
             found = self._known[key] = {} if group is None else _by_leaf(group, numbers)
         return found.get(leaf)

@@ -18,6 +18,7 @@ from calltape_analyzer.editing.withholding import Withholding, WithholdingPlan
 from calltape_analyzer.errors import RedactionError
 from calltape_analyzer.observing.switches import looks_like_name
 from calltape_analyzer.opening import open_tape
+from calltape_analyzer.redacting.allowed_facts import AllowedFacts, check_file
 from calltape_analyzer.redacting.answers import Answers, Comparison, apart, difference
 from calltape_analyzer.redacting.byte_search import found_in
 from calltape_analyzer.redacting.call_redaction import CallRedaction, ElementRanges
@@ -34,7 +35,7 @@ from calltape_analyzer.variant import Variant
 from calltape_analyzer.writing.coverage import counts_stay
 from calltape_analyzer.writing.lineage import numbering_of
 from calltape_schema.errors import TapeError
-from calltape_schema.inputs_table import InputsTable
+from calltape_schema.inputs_table import InputsTable, Kind
 from calltape_schema.privacy import FEWEST_RANGED
 from calltape_schema.tree import Structure
 
@@ -128,6 +129,11 @@ class KeyedRedaction:
         Raises:
             RedactionError: they differ.
         """
+        allowed = AllowedFacts(
+            self._treatments, self._tape.signature, self._asked.numbers,
+            any_key=self._asked.words.has_more_keys,
+        )  # fmt: skip
+        check_file(path, allowed)
         self._search(path)
         if not has_calls:
             return [*self._notes(())]
@@ -135,7 +141,7 @@ class KeyedRedaction:
         ranges = not any(one.way == "shapes_only" for one in self._treatments)
         comparison = Comparison(
             self._pseudonyms, self._replaced.numbers, self._treatments.keeps_place,
-            ranges=ranges and not self._replaced.has_withheld,
+            ranges=ranges and not self._has_less,
         )  # fmt: skip
         known = self._tape.class_index.by_name
         with open_tape(path, classes=known) as new, self._reference(path) as old:
@@ -151,6 +157,11 @@ class KeyedRedaction:
                     advice=self._advice(),
                 )
             return [*self._notes(said.variants)]
+
+    @property
+    def _has_less(self) -> bool:
+        """Whether the new tape lacks values that the analysis may read."""
+        return self._replaced.has_withheld or self._calls.has_unreferenced
 
     def _advice(self) -> str:
         """What to do if an answer is another one. Patterns, because paths may have keys in them."""
@@ -188,7 +199,7 @@ class KeyedRedaction:
         """What the new tape is compared with: the old one; or a copy without what was to be
         withheld; or a copy that counts no more than a copy can, has other numbers of calls, or
         lacks the variants that were not chosen, which are evidence of the old one."""
-        withheld = self._calls if self._replaced.has_withheld else None
+        withheld = self._calls if self._has_less else None
         is_same = self._tape.whole is self._tape and counts_stay(self._tape.segments)
         if withheld is None and is_same and not numbering_of(self._tape.segments).changes:
             yield self._tape
@@ -265,11 +276,18 @@ class KeyedRedaction:
 
 
 class _Without(Withholding):
-    """Takes out what the plans of a redaction withhold, and nothing else of scalars."""
+    """Takes out what the plans of a redaction withhold and what no node refers to, and nothing else
+    of scalars."""
 
     def __init__(self, tape: Tape, redaction: CallRedaction) -> None:
         super().__init__((), tape.signature)
         self._redaction = redaction
+
+    def counted(self, kind: Kind) -> Kind | None:
+        try:
+            return self.kind(kind)
+        except TapeError:
+            return None
 
     def new_plan(self, structure: bytes, spec: Structure, path: str) -> WithholdingPlan:
         gone = self._redaction.withheld_paths(structure, spec, path)
@@ -281,7 +299,7 @@ class _Counters(Revision):
         self._without = without
 
     def unkept(self, table: InputsTable) -> InputsTable:
-        return table.changed(self._without.kind)
+        return table.changed(self._without.counted)
 
 
 def _write_reference(tape: Tape, redaction: CallRedaction | None, path: str) -> None:

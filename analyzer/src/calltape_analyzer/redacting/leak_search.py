@@ -85,11 +85,10 @@ class RemovedValues:
         if tree is None:
             return
         for place, value in enumerate(tree.scalars):
-            fate, kind = plan.scalars.get(place, ("kept", ""))
-            if fate == "kept" or plan.keeps(place, value):
-                continue
-            for form in (value,) if kind in ("str", "bytes") else number_forms(value):
-                self.add(form)
+            if not plan.keeps(place, value):
+                is_text = isinstance(value, str | bytes)
+                for form in (value,) if is_text else number_forms(value):
+                    self.add(form)
 
     def rows(self, call: Call, side: Side, place: int, leaf: Leaf) -> None:
         """Notes the rows of a tensor of integers whose values were left out.

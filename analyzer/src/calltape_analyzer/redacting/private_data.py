@@ -14,11 +14,12 @@ from calltape_analyzer.notebook import Sketch
 from calltape_analyzer.plain_data import PlainData, Text
 from calltape_analyzer.pytree.node_paths import names_of_children
 from calltape_analyzer.pytree.placed_nodes import is_private_key, placed_nodes
+from calltape_analyzer.pytree.referenced import unreferenced
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.damage import is_damage
 from calltape_analyzer.redacting.long_numbers import is_long
-from calltape_analyzer.redacting.tape_facts import plain_platform
 from calltape_analyzer.redacting.tape_words import varying_keys
+from calltape_analyzer.redacting.vocabulary import plain_platform
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import alike, counted, printable, some_of
 from calltape_schema.errors import TapeError
@@ -65,6 +66,10 @@ _KINDS: dict[str, tuple[str, str]] = {
         "they stay, because nothing tells a name of a person from another word; if they are such "
         "names, record no dict of them",
     ),
+    "unreferenced": (
+        "values that nothing refers to, and that no recorder writes",
+        f"{_ALL_OUT}; `calltape show` counts them",
+    ),
     "enum_value": ("the value of an enum", _OUT),
     "exception": (
         "the message of an exception", "`calltape redact` keeps its class and its length"
@@ -98,8 +103,8 @@ class PrivateFinding(PlainData):
 
     Attributes:
         kind: ``text``, ``token_ids``, ``image``, ``audio``, ``values``, ``long_list``, ``number``,
-            ``key``, ``varying_keys``, ``enum_value``, ``exception``, ``thread``, ``time``,
-            ``host``, ``platform``, ``files``, ``module``, ``policy`` or ``dump``.
+            ``key``, ``varying_keys``, ``unreferenced``, ``enum_value``, ``exception``, ``thread``,
+            ``time``, ``host``, ``platform``, ``files``, ``module``, ``policy`` or ``dump``.
         place: where it stands in a call (``prompt``, ``outputs.text``), with a star for each key
             that looks like data (``users.*``); None for what is said of a call or of the tape.
         calls: how many calls have it; None for what is said of the tape.
@@ -285,6 +290,9 @@ def _of_call(
                     known.clear()
                 known[key] = list(_of_tree(tree, root, tape.signature.positional))
             for path, kind in known[key]:
+                if not path:
+                    yield kind, None
+                    continue
                 place = list(names_of_path(path, tape.signature))[-1]
                 yield kind, _starred(place, data_keys)
     if record.error is not None and not is_without_text(record.error.message):
@@ -307,6 +315,8 @@ def _starred(place: str, data_keys: Mapping[str, frozenset[str]]) -> str:
 
 
 def _of_tree(tree: Tree, root: str, named: int) -> Iterator[tuple[str, str]]:
+    if any(unreferenced(tree)):
+        yield "", "unreferenced"
     facts, masks = tree.facts(), _masks_of(tree)
     for placed in placed_nodes(tree.spec().root, root, named):
         path, node = placed.pattern, placed.node

@@ -92,8 +92,10 @@ class Pseudonyms:
         return _remembered(self._integers, value, lambda: self._new_integer(value))
 
     def number(self, value: float) -> float:
-        """A float between 0 and 1; 0, NaN and the infinities stay."""
-        if not value or not math.isfinite(value) or (float, value) in self._numbers:
+        """A float between 0 and 1; 0, the infinities and NaN stay, without their sign and bits."""
+        if not value or math.isnan(value):
+            return math.nan if value else 0.0
+        if math.isinf(value) or (float, value) in self._numbers:
             return value
         (bits,) = struct.unpack(">Q", self._digest(b"float", struct.pack(">d", value))[:8])
         return (int(bits >> 11) + 1) / 2**53

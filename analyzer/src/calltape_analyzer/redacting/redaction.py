@@ -10,24 +10,29 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from calltape_analyzer.editing.rewriting import EditReport
+from calltape_analyzer.editing.rewriting import EditReport, Rewriting, rewrite
 from calltape_analyzer.errors import RedactionError
-from calltape_analyzer.redacting.call_redaction import ElementRanges
+from calltape_analyzer.redacting.allowed_facts import AllowedFacts, check_file
+from calltape_analyzer.redacting.call_redaction import CallRedaction, ElementRanges
 from calltape_analyzer.redacting.keyed_redaction import (
     Asked,
     DifferentAnswerError,
     KeyedRedaction,
 )
+from calltape_analyzer.redacting.leak_search import RemovedValues
 from calltape_analyzer.redacting.long_numbers import long_numbers
+from calltape_analyzer.redacting.pseudonyms import Pseudonyms
+from calltape_analyzer.redacting.tape_facts import BEGIN_NS, TapeFacts
 from calltape_analyzer.redacting.tape_words import TapeWords
 from calltape_analyzer.redacting.treatment import Treatments, Way
+from calltape_analyzer.redacting.tree_plan import Fates, Replaced
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import pattern_of, some_of
 from calltape_analyzer.writing.output_file import compressor_of, copy_tape, refuse_inputs, settle
 from calltape_analyzer.writing.temporary import TemporaryFolder
 from calltape_schema.errors import TapeError
 
-__all__ = ["redact"]
+__all__ = ["copy_redacted", "redact"]
 
 _MAX_KEYS = 6
 """By chance, a number may become the size of a tensor. Under another key it does not."""
@@ -103,6 +108,30 @@ def redact(
         else:
             copy_tape(new, target, overwrite=overwrite)
     return report.model_copy(update={"path": os.fspath(path), "notes": tuple(notes)})
+
+
+def copy_redacted(tape: Tape, path: str) -> EditReport:
+    """Writes a tape that says that it was redacted, with all that its calls refer to. What a tape
+    says of itself need not be true, so the new one is made in the same way as by :func:`redact`,
+    and checked.
+
+    Raises:
+        RedactionError: the result has something that it may not have; no file is left then.
+        TapeError: ``exists``, ``io``, ``limit``.
+    """
+    treatments = Treatments({"keep": ["*"]}, tape.signature)
+    fates = Fates(treatments, Pseudonyms(), tape.signature, Replaced(), {})
+    first = min(one.created_ns for one in tape.manifests)
+    calls = CallRedaction(fates, ElementRanges(tape), BEGIN_NS - first, RemovedValues())
+    revision = TapeFacts(calls, keeps_words=True)
+    how = Rewriting("filter", tape.selected, change=calls, revision=revision, thorough=True)
+    report = rewrite(tape, path, tape.calls, len(tape.calls), how)
+    try:
+        check_file(path, AllowedFacts(treatments, tape.signature))
+    except BaseException:
+        os.unlink(path)
+        raise
+    return report
 
 
 def _refuse_needed(asked: Asked) -> None:

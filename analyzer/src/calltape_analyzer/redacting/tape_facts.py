@@ -1,29 +1,50 @@
 """What a tape says besides its calls, without what is private.
 
-In comes a manifest. Out goes one without the name of the host, without names of files, and with
-times that are relative to each other only.
+In comes a manifest. Out goes one that is made of the listed facts of it, and of no others: without
+the name of the host, without names of files, and with times that are relative to each other only.
 """
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
+from collections import Counter
+from typing import Any, TypeVar
 
-from calltape_analyzer.editing.rewriting import EditReport, Revision, Rewriting, rewrite
+from calltape_analyzer.editing.rewriting import Revision
 from calltape_analyzer.redacting.call_redaction import CallRedaction
-from calltape_analyzer.tape import Tape
-from calltape_schema.end import Dump
+from calltape_analyzer.redacting.vocabulary import (
+    OTHER_REASONS,
+    VERBS,
+    are_patterns,
+    is_code_name,
+    is_default,
+    is_drop_reason,
+    plain_id,
+    plain_platform,
+    plain_version,
+    told_reason,
+)
+from calltape_schema.end import Coverage, Dump
+from calltape_schema.fields import Record
 from calltape_schema.inputs_table import InputsTable
 from calltape_schema.privacy import without_text
-from calltape_schema.records import Manifest, Policy, Producer, Source, Step
+from calltape_schema.records import (
+    MINOR,
+    VERSION,
+    Manifest,
+    Parameter,
+    Policy,
+    Producer,
+    Source,
+    Step,
+    Target,
+)
 
-__all__ = ["BEGIN_NS", "TapeFacts", "copy_redacted", "plain_platform"]
+__all__ = ["BEGIN_NS", "TapeFacts"]
+
+R = TypeVar("R", bound=Record)
 
 BEGIN_NS = 946_684_800 * 10**9
 """When the first file of a redacted tape began, as it says: 2000-01-01, which is nobody's date."""
-
-_SYSTEMS = ("Linux", "Windows", "macOS", "Darwin", "FreeBSD")
-_MACHINES = re.compile(r"x86_64|AMD64|aarch64|arm64|ppc64le|s390x|riscv64|i686")
 
 
 class TapeFacts(Revision):
@@ -31,88 +52,104 @@ class TapeFacts(Revision):
 
     Args:
         calls: changes the calls of the same tape.
+        keeps_words: whether the patterns stay that earlier redactions were asked for.
     """
 
-    def __init__(self, calls: CallRedaction) -> None:
+    def __init__(self, calls: CallRedaction, *, keeps_words: bool = False) -> None:
         self._calls = calls
+        self._keeps_words = keeps_words
 
     def manifest(self, manifest: Manifest) -> Manifest:
         observed = manifest.observed
         if observed is not None:
-            since = self.moment(observed.since_ns)
-            observed = observed.model_copy(update={"since_ns": since})
-        history = tuple(manifest.history or ())
-        return manifest.model_copy(
-            update={
-                "created_ns": self.moment(manifest.created_ns),
-                "producer": _producer(manifest.producer),
-                "policy": _policy(manifest.policy),
-                "observed": observed,
-                "history": (*map(_foreign_step, history[:-1]), *map(_own_step, history[-1:])),
-            }
+            since, reason = self.moment(observed.since_ns), told_reason(observed.reason)
+            observed = _only(observed, since_ns=since, reason=reason)
+        *earlier, own = manifest.history or ()
+        policy = manifest.policy
+        return Manifest(
+            format="calltape",
+            version=VERSION,
+            minor=MINOR,
+            tape=plain_id(manifest.tape),
+            created_ns=self.moment(manifest.created_ns),
+            producer=_producer(manifest.producer),
+            target=manifest.target and _target(manifest.target),
+            # The name of a predicate and patterns of paths are the host's words.
+            policy=_only(policy, *(Policy.model_fields.keys() - {"keep", "leaf_values"})),
+            segment=manifest.segment and _only(manifest.segment, "number", "first_call"),
+            observed=observed,
+            rank=manifest.rank and _only(manifest.rank, "number", "of"),
+            history=(*map(self._earlier_step, earlier), _step(own, own.options)),
         )
 
     def unkept(self, table: InputsTable) -> InputsTable:
         return self._calls.unkept(table)
 
+    def coverage(self, coverage: Coverage) -> Coverage:
+        dropped = Counter[str]()
+        for reason, calls in coverage.dropped.items():
+            dropped[reason if is_drop_reason(reason) else OTHER_REASONS] += calls
+        return coverage.model_copy(update={"dropped": dict(dropped)})
+
     def dump(self, dump: Dump) -> Dump:
-        when = self.moment(dump.time_ns)
-        return dump.model_copy(update={"time_ns": when, "reason": without_text(dump.reason)})
+        when, reason = self.moment(dump.time_ns), without_text(dump.reason)
+        return _only(dump, "calls", time_ns=when, reason=reason)
 
     def moment(self, time_ns: int) -> int:
         return self._calls.moment(time_ns)
 
-
-def plain_platform(text: str) -> str:
-    """The system and the machine's architecture; not the build of the kernel."""
-    system = next((name for name in _SYSTEMS if text.startswith(name)), "")
-    machine = _MACHINES.search(text)
-    return "-".join(filter(None, (system, machine and machine[0]))) or "unknown"
-
-
-def copy_redacted(tape: Tape, path: Path) -> EditReport:
-    """Writes the calls of a tape that was redacted as a whole, without the names of files that were
-    given after that.
-
-    Raises:
-        TapeError: ``exists``, ``io``, ``limit``.
-    """
-    how = Rewriting("filter", tape.selected, revision=_WithoutFiles())
-    calls = tape.calls
-    return rewrite(tape, path, calls, len(calls), how)
-
-
-class _WithoutFiles(Revision):
-    def manifest(self, manifest: Manifest) -> Manifest:
-        # The words of those who redacted stay, and no others.
-        history = (
-            _own_step(step) if step.verb == "redact" else _foreign_step(step)
-            for step in manifest.history or ()
+    def _earlier_step(self, step: Step) -> Step:
+        """A step without the words of who made it, but for the patterns of a redaction."""
+        keeps = self._keeps_words and step.verb == "redact"
+        options = tuple(
+            (name, value if keeps and are_patterns(value) else without_text(value))
+            for name, value in step.options
+            if is_code_name(name)
         )
-        return manifest.model_copy(update={"history": tuple(history)})
+        return _step(step, options)
+
+
+def _only(record: R, *names: str, **changes: Any) -> R:
+    """A record with some fields of another one, and with these changes."""
+    return type(record)(**{name: getattr(record, name) for name in names}, **changes)
 
 
 def _producer(producer: Producer) -> Producer:
+    names = ("calltape", "torch", "python", "transformers")
+    given = {name: getattr(producer, name) for name in names}
+    versions = {name: plain_version(text) for name, text in given.items() if text is not None}
     platform = None if producer.platform is None else plain_platform(producer.platform)
-    return producer.model_copy(update={"host": None, "platform": platform})
+    return Producer(**versions, platform=platform)
 
 
-def _policy(policy: Policy) -> Policy:
-    # The name of a predicate and patterns of paths are the host's words.
-    return policy.model_copy(update={"keep": None, "leaf_values": ()})
+def _target(target: Target) -> Target:
+    signature, outside = target.signature, target.outside
+    return _only(
+        target, "type", "method", "via", "module",
+        signature=None if signature is None else tuple(map(_parameter, signature)),
+        outside=None if outside is None else tuple(filter(is_code_name, outside)),
+    )  # fmt: skip
 
 
-def _foreign_step(step: Step) -> Step:
-    """A step without names of files, and without the words of who made it."""
-    options = tuple((name, without_text(value)) for name, value in step.options)
-    return _own_step(step).model_copy(update={"options": options})
+def _parameter(parameter: Parameter) -> Parameter:
+    """A parameter. Its default is code: a number, a bool, or one word; the recorder writes no other
+    text."""
+    if is_default(parameter.default):
+        return parameter
+    return parameter.model_copy(update={"default": None, "default_missing": True})
 
 
-def _own_step(step: Step) -> Step:
-    """A step without names of files. Its options are the words of who redacts."""
-    return step.model_copy(update={"sources": tuple(map(_source, step.sources))})
+def _step(step: Step, options: tuple[tuple[str, str], ...]) -> Step:
+    """A step without names of files."""
+    verb = step.verb if step.verb in VERBS else without_text(step.verb)
+    tool = step.tool if is_code_name(step.tool) else without_text(step.tool)
+    return Step(
+        verb=verb, tool=tool, version=plain_version(step.version), tape=plain_id(step.tape),
+        options=options, sources=tuple(map(_source, step.sources)),
+    )  # fmt: skip
 
 
 def _source(source: Source) -> Source:
     files = source.other_files + len(source.files)
-    return source.model_copy(update={"files": (), "other_files": files, "host": None})
+    names = ("calls", "left_out", "first", "redacted", "parts")
+    return _only(source, *names, tape=plain_id(source.tape), other_files=files)

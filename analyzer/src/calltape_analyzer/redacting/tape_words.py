@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from calltape_analyzer.editing.withholding import names_of_path
 from calltape_analyzer.pytree.node_paths import names_of_children
 from calltape_analyzer.pytree.placed_nodes import is_private_key, placed_nodes
+from calltape_analyzer.redacting.vocabulary import is_field
 from calltape_analyzer.tape import Tape
 from calltape_schema.errors import TapeError
 from calltape_schema.privacy import SMALL, is_name
@@ -74,6 +75,11 @@ class TapeWords:
         for kind in tape.counters.groups:
             self._counted(kind.structure)
 
+    @property
+    def has_more_keys(self) -> bool:
+        """Whether there may be more keys than are known here."""
+        return len(self.keys) >= _MAX_WORDS
+
     def _tree(self, tree: Tree) -> None:
         short = (one for one in tree.scalars if isinstance(one, str) and 0 < len(one) < _SHORT)
         _note(self.texts, short)
@@ -95,7 +101,7 @@ class TapeWords:
             if isinstance(node, DictNode):
                 _note(self.keys, (part for key in node.keys for part in _parts_of(key)))
             if isinstance(node, FieldsNode):
-                _note(self.keys, (name for name in node.fields if not name.isidentifier()))
+                _note(self.keys, (name for name in node.fields if not is_field(name)))
             if isinstance(node, DictNode | FieldsNode):
                 names: Any = names_of_children(node)
                 _note(self.names, (str(name) for name in names))

@@ -6,6 +6,7 @@ it, and a fate for each scalar and each tensor. This is found once per structure
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
@@ -15,6 +16,8 @@ from calltape_analyzer.pytree.node_paths import names_of_children
 from calltape_analyzer.pytree.placed_nodes import PlacedNode, placed_nodes
 from calltape_analyzer.redacting.pseudonyms import Pseudonyms
 from calltape_analyzer.redacting.treatment import FATES, Fact, Fate, Treatments
+from calltape_analyzer.redacting.vocabulary import is_field, told_reason
+from calltape_schema.bounds import MAX_DOCUMENT_BYTES
 from calltape_schema.packing import pack
 from calltape_schema.privacy import is_name
 from calltape_schema.tree import (
@@ -23,6 +26,7 @@ from calltape_schema.tree import (
     EnumNode,
     FieldsNode,
     Node,
+    OpaqueNode,
     ScalarNode,
     SequenceNode,
     Structure,
@@ -89,14 +93,19 @@ class TreePlan:
     Attributes:
         root: of the new structure.
         structure: the same, encoded.
-        scalars: the fate and the kind of each scalar.
+        scalars: the fate and the kind of each scalar that is a value.
+        is_whole: whether the nodes refer to all tensors and scalars.
+        lengths: the scalars that are the lengths of texts that are not on the tape.
         tensors: the fate of each tensor.
+
+    A scalar or a tensor that no node refers to has no fate: nothing of it is on the new tape.
     """
 
     def __init__(self, spec: Structure, side: str, fates: Fates) -> None:
         self._fates = fates
         self._side = side
         self.scalars: dict[int, tuple[Fate, str]] = {}
+        self.lengths: set[int] = set()
         self.tensors: dict[int, TensorFate] = {}
         for placed in placed_nodes(spec.root, side, fates.signature.positional):
             if isinstance(placed.node, TensorNode):
@@ -105,17 +114,26 @@ class TreePlan:
                 self.scalars.setdefault(placed.node.scalar, ("kept", placed.node.kind))
             elif isinstance(placed.node, ScalarNode):
                 self._scalar(placed.node, placed)
+            elif isinstance(placed.node, OpaqueNode) and placed.node.length is not None:
+                self.lengths.add(placed.node.length)
+        sizes = len(self.tensors), len(self.scalars.keys() | self.lengths)
+        self.is_whole = sizes == (spec.leaves, spec.scalars)
         self.root = self._made(spec.root)
         made = self.root.model_dump(exclude_none=True)
+        if side:  # a reader skips the context of outputs, so it may be anything
+            spec = spec.model_copy(update={"context": None})
         document = document_like(spec, made, spec.leaves, spec.scalars)
         self.structure = encode_structure(document)
 
     def scalar(self, place: int, value: Any) -> Any:
         """A scalar as the new tape has it."""
         found = self.scalars.get(place)
-        if found is None or found[0] == "kept":  # or the length of a text that is not on the tape
-            return value
+        if found is None:
+            is_length = place in self.lengths and 0 <= value <= MAX_DOCUMENT_BYTES
+            return value if is_length else 0
         fate, kind = found
+        if fate == "kept":
+            return _plain(value)
         if fate == "withheld":
             return left_of(kind, value)
         pseudonyms = self._fates.pseudonyms
@@ -128,8 +146,11 @@ class TreePlan:
         return pack([self.scalar(place, value)]) == pack([value])
 
     def hides(self, place: int) -> bool:
-        """Whether traffic counters must not have the values of an int."""
-        return self.scalars.get(place, ("kept", ""))[0] != "kept"
+        """Whether traffic counters must not have the values of a scalar. They have those of ints
+        only."""
+        if place in self.scalars:
+            return self.scalars[place] != ("kept", "int")
+        return place not in self.lengths
 
     def _tensor(self, leaf: int, path: str) -> None:
         name = list(names_of_path(path, self._fates.signature))[-1]
@@ -165,6 +186,8 @@ class TreePlan:
         if isinstance(node, ScalarNode):
             node = node.model_copy(update={"beside": self._names(node.beside)})
             return opaque(node) if self.scalars[node.scalar][0] == "withheld" else node
+        if isinstance(node, OpaqueNode):
+            return node.model_copy(update={"reason": told_reason(node.reason)})
         if isinstance(node, EnumNode):
             keeps = self._fates.treatments.fate(at, "enum value") == "kept"
             return node if keeps else node.model_copy(update={"value": None})
@@ -184,7 +207,7 @@ class TreePlan:
             changes["keys"] = tuple(self._key(key, at) for key in node.keys)
         if isinstance(node, FieldsNode):
             changes["fields"] = tuple(
-                field if field.isidentifier() else self._key(field, at) for field in node.fields
+                field if is_field(field) else self._key(field, at) for field in node.fields
             )
         if isinstance(node, TensorNode | SequenceNode | DictNode | FieldsNode):
             changes["beside"] = self._names(node.beside)
@@ -193,8 +216,7 @@ class TreePlan:
     def _names(self, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
         if names is None:
             return None
-        text = self._fates.pseudonyms.text
-        return tuple(n if n.isidentifier() or is_name(n) else text(n) for n in names)
+        return tuple(n if is_field(n) or is_name(n) else f"?{i}" for i, n in enumerate(names))
 
     def _key(self, key: Any, at: str) -> Any:
         """A key of a dict. One that looks like a name from code stays, and so does one at a path
@@ -232,3 +254,11 @@ class TreePlan:
             float: pseudonyms.number,
         }
         return ways[type(key)](key)
+
+
+def _plain(value: Any) -> Any:
+    """A scalar whose NaNs are the one that Python makes: the bits of another one are shown nowhere,
+    and may be data."""
+    if isinstance(value, tuple):
+        return tuple(map(_plain, value))
+    return math.nan if isinstance(value, float) and math.isnan(value) else value

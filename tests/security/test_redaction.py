@@ -1,0 +1,848 @@
+"""Nothing is on a redacted tape that is not on the list of what may stay.
+
+Each attack puts a secret at one place of a tape, by hand: most of these places no recorder uses,
+and neither ``info`` nor ``show`` shows what stands there. The promise is that of docs/privacy.md:
+whatever the format has room for, ``redact`` and ``bundle`` write no byte of it that is not listed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import struct
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from calltape_analyzer import bundle, open_tape, private_data, redact
+from calltape_analyzer.errors import RedactionError
+from calltape_analyzer.pytree.referenced import ReferencedOnly
+from calltape_analyzer.redacting import call_redaction, tape_facts, tree_plan
+from calltape_analyzer.redacting.allowed_facts import NotAllowedError
+from calltape_analyzer.redacting.call_redaction import CallRedaction
+from calltape_analyzer.redacting.tree_plan import TensorFate, TreePlan
+from calltape_analyzer.writing import new_tape
+from calltape_schema import groups
+from calltape_schema.blob import Stored
+from calltape_schema.packing import pack
+from calltape_schema.records import Policy
+from calltape_schema.tar import member_header
+from calltape_schema.writer import TapeWriter
+from tests.analyzer.cli.commands import run
+from tests.security.forging import Forged
+from tests.unpacked import readable
+
+TEXT = "4111-1111-1111-1111 alice@example.com"
+NUMBER = 4_111_111_111_111_111
+RAW = b"\x93secret\xff bytes of alice\x01"
+FLOAT = struct.unpack(">d", struct.pack(">Q", 0x7FF8 << 48 | NUMBER))[0]  # in the bits of a NaN
+ID = b"4111111111111111"
+
+TRACES = (
+    TEXT.encode(), b"4111-1111", b"alice", pack(NUMBER), str(NUMBER).encode(), ID, RAW,
+    NUMBER.to_bytes(8, "little"), NUMBER.to_bytes(8, "big"), NUMBER.to_bytes(7, "big"),
+    struct.pack(">d", NUMBER), struct.pack("<d", NUMBER), struct.pack(">d", FLOAT),
+)  # fmt: skip
+
+Attack = Callable[[Forged], None]
+
+ATTACKS: dict[str, Attack] = {}
+REJECTED: set[str] = set()
+"""Where a name from code has not the form of one, or the analysis would say something else without
+what is taken out, ``redact`` writes nothing. ``bundle`` of a tape that says that it was redacted
+may."""
+
+
+def attack(name: str, *, is_rejected: bool = False) -> Callable[[Attack], Attack]:
+    def note(function: Attack) -> Attack:
+        assert name not in ATTACKS
+        ATTACKS[name] = function
+        if is_rejected:
+            REJECTED.add(name)
+        return function
+
+    return note
+
+
+def _field(*names: str, value: Any = TEXT, is_rejected: bool = False) -> None:
+    """Puts a value at a place of the documents, by the path there."""
+
+    def put(tape: Forged) -> None:
+        at: Any = getattr(tape, names[0])
+        for name in names[1:-1]:
+            at = at[int(name)] if isinstance(at, list) else at.setdefault(name, {})
+        at[int(names[-1]) if isinstance(at, list) else names[-1]] = value
+
+    attack(f"{'.'.join(names)}: {type(value).__name__}", is_rejected=is_rejected)(put)
+
+
+# --- the manifest ----------------------------------------------------------------------------
+
+for where in (
+    "unknown", "producer.unknown", "producer.torch", "producer.python", "producer.platform",
+    "producer.transformers", "producer.calltape", "producer.host", "target.unknown",
+    "policy.unknown", "policy.keep",
+):  # fmt: skip
+    _field("manifest", *where.split("."))
+for where in ("method", "module"):
+    _field("manifest", "target", where, is_rejected=True)
+_field("manifest", "target", "type", value="alice@example.com:M", is_rejected=True)
+_field("manifest", "target", "outside", value=[TEXT])
+_field("manifest", "target", "signature", "0", "unknown")
+_field("manifest", "target", "signature", "0", "name", is_rejected=True)
+_field("manifest", "unknown deep", value={"a": [{"b": TEXT, "c": NUMBER}]})
+_field("manifest", "minor", value=NUMBER)
+_field("manifest", "policy", "leaf_values", value=[[TEXT, "none"]])
+_field("manifest", "segment", value={"unknown": TEXT})
+_field("manifest", "rank", value={"number": 0, "of": 2, "unknown": TEXT})
+_field("manifest", "observed", value={"since_ns": 5, "reason": TEXT, "unknown": NUMBER})
+
+
+@attack("manifest: the default of a parameter")
+def _(tape: Forged) -> None:
+    default = {"has_default": True, "default": TEXT}
+    tape.manifest["target"]["signature"][2] |= default
+
+
+@attack("manifest: bytes as the default of a parameter", is_rejected=True)
+def _(tape: Forged) -> None:
+    tape.manifest["target"]["signature"][2] |= {"has_default": True, "default": RAW}
+
+
+def _step(**changes: Any) -> dict[str, Any]:
+    tape = bytes(range(16))
+    return {"verb": "filter", "tool": "calltape", "version": "0.1.0", "tape": tape} | changes
+
+
+for what, step in {
+    "verb": _step(verb=TEXT),
+    "tool": _step(tool=TEXT),
+    "version": _step(version=TEXT),
+    "the id": _step(tape=ID),
+    "an option": _step(options=[["calls", TEXT]]),
+    "the name of an option": _step(options=[[TEXT, "x"]]),
+    "words of a forged redaction": _step(verb="redact", options=[["keep", f'["{TEXT}"]']]),
+    "an unknown field": _step(unknown=TEXT),
+    "a file of a source": _step(sources=[{"tape": bytes(range(16)), "files": [TEXT]}]),
+    "the host of a source": _step(sources=[{"tape": bytes(range(16)), "host": TEXT}]),
+    "the id of a source": _step(sources=[{"tape": ID}]),
+    "an unknown field of a source": _step(sources=[{"tape": bytes(range(16)), "unknown": TEXT}]),
+}.items():
+    _field("manifest", "history", value=[step])
+    ATTACKS[f"history: {what}"] = ATTACKS.pop("manifest.history: list")
+
+
+@attack("further elements of envelopes and groups")
+def _(tape: Forged) -> None:
+    tape.more = [TEXT, NUMBER, RAW]
+
+
+# --- the file --------------------------------------------------------------------------------
+
+
+@attack("the padding of members")
+def _(tape: Forged) -> None:
+    tape.fill = b"4111-1111-1111-1111 "
+
+
+for what, change in {
+    "the name of the owner": {265: b"alice"},
+    "the name of a link": {157: b"alice"},
+    "the time": {136: b"04111111111\0"},
+    "the prefix": {345: b"4111-1111-1111-1111"},
+    "the end of a header": {500: b"4111-1111"},
+}.items():
+    ATTACKS[f"tar: {what}"] = lambda tape, change=change: tape.tar.update(change)  # type: ignore[misc]
+
+
+@attack("an unknown member")
+def _(tape: Forged) -> None:
+    tape.members.append(("notes/alice.txt", TEXT.encode()))
+
+
+@attack("a blob of no call")
+def _(tape: Forged) -> None:
+    tape.members.append(("blobs/00000009.safetensors", TEXT.encode()))
+
+
+@attack("a pax header")
+def _(tape: Forged) -> None:
+    header = bytearray(member_header("pax", 512))
+    header[156:157] = b"x"
+    header[148:156] = b"%06o\0 " % (sum(header) - sum(header[148:156]) + 8 * 0x20)
+    pax = bytes(header) + TEXT.encode().ljust(512, b"\0")
+    tape.members.append(("notes.bin", pax))
+
+
+# --- records ---------------------------------------------------------------------------------
+
+_field("record", "unknown")
+_field("record", "unknown deep", value={"a": [{"b": TEXT}] * 3, "c": NUMBER})
+_field("record", "thread", value=NUMBER)
+_field("record", "outputs_missing")
+_field("record", "error", value={"type": "builtins:ValueError", "message": TEXT})
+_field("record", "error unknown", value={"type": "builtins:ValueError", "message": "", "x": TEXT})
+
+
+@attack("the class of an exception", is_rejected=True)
+def _(tape: Forged) -> None:
+    tape.record["error"] = {"type": "alice@example.com:E", "message": "x"}
+    tape.has_outputs = False
+
+
+@attack("a shared part of a group that no record uses")
+def _(tape: Forged) -> None:
+    tape.shared.append(TEXT.encode())
+
+
+# --- trees -----------------------------------------------------------------------------------
+
+SIDES = ("inputs", "outputs")
+_UNUSED: dict[str, Any] = {
+    "text": TEXT, "int": NUMBER, "bytes": RAW, "float": float(NUMBER), "NaN": FLOAT,
+    "complex": [float(NUMBER), FLOAT],
+}  # fmt: skip
+
+
+def _unused_scalar(side: str, value: Any, *, is_first: bool) -> Attack:
+    def put(tape: Forged) -> None:
+        tree = getattr(tape, side)
+        tree["structure"]["scalars"] += 1
+        if is_first:
+            tree["scalars"].insert(0, value)
+            for node in tree["structure"]["root"]["children"][1]["children"]:
+                node["scalar"] += 1
+        else:
+            tree["scalars"].append(value)
+
+    return put
+
+
+for side in SIDES:
+    for kind, value in _UNUSED.items():
+        for is_first in (False, True):
+            where = "before" if is_first else "behind"
+            made = _unused_scalar(side, value, is_first=is_first)
+            attack(f"{side}: a scalar that no node uses, {where} others: {kind}")(made)
+
+
+def _nodes(tape: Forged, side: str) -> list[Any]:
+    """The nodes that are arguments by name."""
+    found: list[Any] = getattr(tape, side)["structure"]["root"]["children"][1]["children"]
+    return found
+
+
+def _add(tape: Forged, side: str, node: dict[str, Any], key: Any = "more") -> None:
+    _nodes(tape, side).append(node)
+    getattr(tape, side)["structure"]["root"]["children"][1]["keys"].append(key)
+
+
+def _each_side(name: str, *, is_rejected: bool = False) -> Callable[[Callable[..., None]], None]:
+    def note(function: Callable[[Forged, str], None]) -> None:
+        for side in SIDES:
+            attack(f"{side}: {name}", is_rejected=is_rejected)(
+                lambda tape, side=side: function(tape, side)  # type: ignore[misc]
+            )
+
+    return note
+
+
+@_each_side("an unknown field of a tree")
+def _(tape: Forged, side: str) -> None:
+    getattr(tape, side)["unknown"] = [TEXT, NUMBER]
+
+
+@_each_side("an unknown field of a structure")
+def _(tape: Forged, side: str) -> None:
+    getattr(tape, side)["structure"]["unknown"] = TEXT
+
+
+@_each_side("an unknown field of a node")
+def _(tape: Forged, side: str) -> None:
+    _nodes(tape, side)[0]["unknown"] = {"a": [TEXT, {"b": NUMBER}]}
+
+
+@_each_side("the text of an argument")
+def _(tape: Forged, side: str) -> None:
+    getattr(tape, side)["scalars"][1] = TEXT
+
+
+@_each_side("the number of an argument")
+def _(tape: Forged, side: str) -> None:
+    getattr(tape, side)["scalars"][0] = NUMBER
+
+
+@_each_side("the bits of a NaN")
+def _(tape: Forged, side: str) -> None:
+    tree = getattr(tape, side)
+    _nodes(tape, side)[0]["kind"] = "float"
+    tree["scalars"][0] = FLOAT
+
+
+@_each_side("why a value is missing")
+def _(tape: Forged, side: str) -> None:
+    _add(tape, side, {"kind": "opaque", "type": "app:X", "reason": TEXT})
+
+
+@_each_side("the length of a text")
+def _(tape: Forged, side: str) -> None:
+    tree = getattr(tape, side)
+    node = {"kind": "opaque", "type": "builtins:str", "reason": "policy", "of": "str"}
+    _add(tape, side, {**node, "length": tree["structure"]["scalars"]})
+    tree["structure"]["scalars"] += 1
+    tree["scalars"].append(NUMBER)
+
+
+@_each_side("the value of an enum")
+def _(tape: Forged, side: str) -> None:
+    _add(tape, side, {"kind": "enum", "type": "app:E", "name": "A", "value": TEXT})
+
+
+@_each_side("the name of a member of an enum", is_rejected=True)
+def _(tape: Forged, side: str) -> None:
+    _add(tape, side, {"kind": "enum", "type": "app:E", "name": TEXT})
+
+
+@_each_side("the name of a constant", is_rejected=True)
+def _(tape: Forged, side: str) -> None:
+    _add(tape, side, {"kind": "device", "name": TEXT})
+
+
+@_each_side("the name of a class", is_rejected=True)
+def _(tape: Forged, side: str) -> None:
+    _add(tape, side, {"kind": "class", "type": f"app:C{NUMBER}"})
+
+
+@_each_side("a key")
+def _(tape: Forged, side: str) -> None:
+    keys = [TEXT, NUMBER, RAW, FLOAT, [TEXT, NUMBER]]
+    children = [{"kind": "none"} for _ in keys]
+    _add(tape, side, {"kind": "dict", "keys": keys, "children": children})
+
+
+@_each_side("a field")
+def _(tape: Forged, side: str) -> None:
+    children = [{"kind": "none"}] * 2
+    fields = [TEXT, f"a{NUMBER}"]
+    _add(tape, side, {"kind": "object", "type": "app:X", "fields": fields, "children": children})
+
+
+@_each_side("attributes beside a value")
+def _(tape: Forged, side: str) -> None:
+    _nodes(tape, side)[0]["beside"] = [TEXT, f"a{NUMBER}"]
+
+
+@_each_side("the context of a structure")
+def _(tape: Forged, side: str) -> None:
+    getattr(tape, side)["structure"]["context"] = {"grad": False, "unknown": TEXT}
+
+
+@attack("outputs: the default dtype, which a reader skips")
+def _(tape: Forged) -> None:
+    tape.outputs["structure"]["context"] = {"default_dtype": f"a{NUMBER}"}
+
+
+# --- tensors ---------------------------------------------------------------------------------
+
+
+@_each_side("the elements of a tensor")
+def _(tape: Forged, side: str) -> None:
+    name = "x" if side == "inputs" else "outputs"
+    tape.blob[name] = ("I64", [3], struct.pack("<3q", NUMBER, 1, 2))
+
+
+@_each_side("an unknown field of a leaf")
+def _(tape: Forged, side: str) -> None:
+    getattr(tape, side)["leaves"][0]["unknown"] = {"a": TEXT, "b": [NUMBER]}
+
+
+def _unused_leaf(**facts: Any) -> Callable[[Forged, str], None]:
+    def put(tape: Forged, side: str) -> None:
+        tree = getattr(tape, side)
+        tree["structure"]["leaves"] += 1
+        tree["leaves"].append({"dtype": "int64", "shape": [3], **facts})
+
+    return put
+
+
+_each_side("the shape of a leaf that no node uses")(_unused_leaf(shape=[NUMBER], missing="policy"))
+_each_side("the dtype of a leaf that no node uses")(_unused_leaf(dtype=TEXT, missing="policy"))
+_each_side("why a leaf that no node uses is missing")(_unused_leaf(missing=TEXT))
+
+
+@_each_side("the elements of a leaf that no node uses")
+def _(tape: Forged, side: str) -> None:
+    _unused_leaf(key="alice")(tape, side)
+    tape.blob["alice"] = ("I64", [3], struct.pack("<3q", NUMBER, 1, 2))
+
+
+@_each_side("the range of a leaf that no node uses")
+def _(tape: Forged, side: str) -> None:
+    _unused_leaf(missing="policy")(tape, side)
+    getattr(tape, side)["ranges"] = [{"leaf": 1, "min": 0, "max": NUMBER}]
+
+
+@_each_side("further ranges of a tensor")
+def _(tape: Forged, side: str) -> None:
+    good = {"leaf": 0, "min": 1, "max": 3}
+    other = {"leaf": 0, "min": 2, "max": 2, "unknown": [TEXT, NUMBER]}
+    getattr(tape, side)["ranges"] = [good, other]
+
+
+@_each_side("where a leaf is in a memory that it shares with none")
+def _(tape: Forged, side: str) -> None:
+    getattr(tape, side)["leaves"][0] |= {"storage": 3, "offset": NUMBER}
+
+
+@_each_side("why a tensor is missing")
+def _(tape: Forged, side: str) -> None:
+    leaf = getattr(tape, side)["leaves"][0]
+    tape.blob.pop(leaf.pop("key"))
+    leaf["missing"] = TEXT
+
+
+@_each_side("the name of a device", is_rejected=True)
+def _(tape: Forged, side: str) -> None:
+    getattr(tape, side)["leaves"][0]["device"] = TEXT
+
+
+@attack("a tensor of a blob that no leaf refers to")
+def _(tape: Forged) -> None:
+    tape.blob["alice@example.com"] = ("U8", [len(RAW)], RAW)
+
+
+@attack("the metadata of a blob")
+def _(tape: Forged) -> None:
+    tape.header["__metadata__"] = {"note": TEXT, "number": str(NUMBER)}
+
+
+@attack("an unknown field of an entry of a blob")
+def _(tape: Forged) -> None:
+    tape.header["x"] = {"unknown": [TEXT, NUMBER]}
+
+
+@attack("the key of a leaf")
+def _(tape: Forged) -> None:
+    tape.inputs["leaves"][0]["key"] = TEXT
+    tape.blob[TEXT] = tape.blob.pop("x")
+
+
+# --- the end ---------------------------------------------------------------------------------
+
+_field("end", "unknown")
+_field("end", "dumps", value=[{"time_ns": 5, "reason": TEXT, "calls": 1, "unknown": NUMBER}])
+_field("coverage", "unknown")
+_field("deflated", "unknown")
+
+
+@attack("end: a reason of dropped calls")
+def _(tape: Forged) -> None:
+    tape.coverage = {"seen": 3, "kept": 1, "dropped": {TEXT: 1, "policy": 1}}
+
+
+def _in_table(change: Callable[[dict[str, Any], Forged], None]) -> Attack:
+    """Another table of inputs, in which one more call was seen."""
+
+    def put(tape: Forged) -> None:
+        tape.coverage = {"seen": 2, "kept": 1, "dropped": {"policy": 1}}
+
+        def changed(table: dict[str, Any]) -> dict[str, Any]:
+            made = copy.deepcopy(table)
+            change(made, tape)
+            return made
+
+        tape.table = changed
+
+    return put
+
+
+def _kind(tape: Forged, **changes: Any) -> dict[str, Any]:
+    plain = {
+        "structure": pack(tape.inputs["structure"]), "dtypes": ["int64"], "ranks": [1],
+        "axes": [[[[5, 1]], 0, 5], None, None], "calls": [1, 0, 0],
+    }  # fmt: skip
+    return plain | changes
+
+
+def _unused(tape: Forged) -> bytes:
+    return pack({**tape.inputs["structure"], "scalars": 3})
+
+
+for what, kind in {
+    "an unknown field of a kind": lambda tape: _kind(tape, unknown=TEXT),
+    "the dtype of a kind": lambda tape: _kind(tape, dtypes=[TEXT]),
+    "values of a scalar that no node uses": lambda tape: _kind(
+        tape, structure=_unused(tape),
+        axes=[[[[5, 1]], 0, 5], None, None, [[[NUMBER, 1]], 0, NUMBER]],
+    ),
+    "values of a text": lambda tape: _kind(
+        tape, axes=[[[[5, 1]], 0, 5], None, [[[NUMBER, 1]], 0, NUMBER]]
+    ),
+    "values of more scalars than there are": lambda tape: _kind(
+        tape, axes=[[[[5, 1]], 0, 5], None, None, [[[NUMBER, 1]], 0, NUMBER]]
+    ),
+    "sizes of more tensors than there are": lambda tape: _kind(
+        tape, dtypes=["int64"] * 2, ranks=[1, 1],
+        axes=[[[[5, 1]], 0, 5], [[[NUMBER, 1]], 0, NUMBER], None, None],
+    ),
+    "an unknown field of a structure": lambda tape: _kind(
+        tape, structure=pack({**tape.inputs["structure"], "unknown": TEXT})
+    ),
+    "no structure": lambda tape: _kind(tape, structure=TEXT.encode()),
+}.items():  # fmt: skip
+
+    def _put(table: dict[str, Any], tape: Forged, kind: Any = kind) -> None:
+        table["kinds"] = [kind(tape)]
+
+    is_kind_of_its_own = what == "an unknown field of a structure"
+    attack(f"table: {what}", is_rejected=is_kind_of_its_own)(_in_table(_put))
+
+
+@attack("table: an unknown field")
+def _(tape: Forged) -> None:
+    _in_table(lambda table, _: table.update(unknown=[TEXT, NUMBER]))(tape)
+
+
+@attack("table: a part that no row uses")
+def _(tape: Forged) -> None:
+    _in_table(lambda table, _: table.update(parts=[*table["parts"], TEXT.encode()]))(tape)
+
+
+@attack("table: hashes from which on there was no room")
+def _(tape: Forged) -> None:
+    _in_table(lambda table, _: table.update(kinds_below=NUMBER))(tape)
+
+
+@attack("table: the scalars of a row")
+def _(tape: Forged) -> None:
+    def change(table: dict[str, Any], _: Forged) -> None:
+        (structure, leaves, _, ranges), *_ = table["rows"]
+        table["rows"] = [[structure, leaves, pack([3, TEXT]), ranges]]
+
+    _in_table(change)(tape)
+
+
+# --- tests -----------------------------------------------------------------------------------
+
+
+def traces_in(path: Path) -> list[bytes]:
+    data = readable(path.read_bytes())
+    return [trace for trace in TRACES if trace in data]
+
+
+def forged(folder: Path, name: str, *, claims: bool = False) -> Path:
+    tape = Forged()
+    ATTACKS[name](tape)
+    if claims:
+        tape.claims_to_be_redacted()
+    path = folder / "a.tape"
+    path.write_bytes(tape.to_bytes())
+    return path
+
+
+def redacted(source: Path, target: Path, **options: Any) -> None:
+    with open_tape(source) as tape:
+        redact(tape, target, **options)
+
+
+def bundled(source: Path, target: Path) -> None:
+    out = target.with_name("bug.zip")
+    with open_tape(source) as tape:
+        bundle(tape, out)
+    with zipfile.ZipFile(out) as archive:
+        target.write_bytes(archive.read("bug.tape"))
+
+
+def expect(name: str, target: Path, make: Callable[[], None]) -> None:
+    """Nothing of the secret is in what is made; or nothing is made."""
+    if name in REJECTED:
+        with contextlib.suppress(RedactionError):
+            make()
+        assert not target.exists() or traces_in(target) == []
+        assert not list(target.parent.glob(".*"))
+        return
+    make()
+    assert traces_in(target) == []
+
+
+def test_an_honest_tape_is_read_and_redacted(tmp_path: Path) -> None:
+    (tmp_path / "a.tape").write_bytes(Forged().to_bytes())
+    redacted(tmp_path / "a.tape", tmp_path / "b.tape")
+    with open_tape(tmp_path / "b.tape", verify=True) as tape:
+        assert not tape.damage
+        assert tape.calls[0].inputs.kwargs["size"] == 3
+
+
+def test_the_attacks_stand_in_the_tapes_that_they_forge(tmp_path: Path) -> None:
+    missing = []
+    for name in ATTACKS:
+        path = forged(tmp_path, name)
+        missing += [] if traces_in(path) else [name]
+        with open_tape(path) as tape:
+            tape.calls[0].check(entries=True)  # a broken call would not be on the new tape at all
+    # The time of a member is in octal digits, and these say a number by their form alone.
+    assert missing == ["tar: the time"]
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_redact_keeps_nothing_that_is_not_listed(name: str, tmp_path: Path) -> None:
+    source, target = forged(tmp_path, name), tmp_path / "b.tape"
+    expect(name, target, lambda: redacted(source, target))
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_redact_of_shapes_only_keeps_nothing_either(name: str, tmp_path: Path) -> None:
+    source, target = forged(tmp_path, name), tmp_path / "b.tape"
+    expect(name, target, lambda: redacted(source, target, shapes_only="*"))
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_bundle_keeps_nothing_either(name: str, tmp_path: Path) -> None:
+    source, target = forged(tmp_path, name), tmp_path / "b.tape"
+    expect(name, target, lambda: bundled(source, target))
+
+
+REFERRED_TO = (
+    "text of an argument", "number of an argument", "value of an enum", ": a key", ": a field",
+    "elements of a tensor", "further ranges",
+)  # fmt: skip
+"""What a tape that says that it was redacted may have: its calls refer to it, and show it."""
+
+
+@pytest.mark.parametrize(
+    "name", [one for one in ATTACKS if not any(part in one for part in REFERRED_TO)]
+)
+def test_a_claim_of_a_redaction_smuggles_nothing(name: str, tmp_path: Path) -> None:
+    source, target = forged(tmp_path, name, claims=True), tmp_path / "b.tape"
+    expect(name, target, lambda: bundled(source, target))
+
+
+def test_what_a_claim_keeps_is_what_calls_refer_to(tmp_path: Path) -> None:
+    source, target = forged(tmp_path, "inputs: the text of an argument", claims=True), tmp_path
+    bundled(source, target / "b.tape")
+    with open_tape(target / "b.tape") as tape:
+        assert tape.calls[0].inputs.kwargs["note"] == TEXT
+        assert tape.calls[0].inputs.args[0].tolist() == [1, 2, 3]
+
+
+def test_names_that_are_none_are_rejected_by_redact(tmp_path: Path) -> None:
+    """So the list of rejected attacks is no way to pass for a writer of nothing."""
+    for name in sorted(REJECTED):
+        source = forged(tmp_path, name)
+        with pytest.raises(RedactionError):
+            redacted(source, tmp_path / "b.tape")
+
+
+UNUSED = [one for one in ATTACKS if "no node uses" in one and "table" not in one]
+
+
+@pytest.mark.parametrize("name", UNUSED)
+def test_what_nothing_refers_to_is_told(name: str, tmp_path: Path) -> None:
+    source = forged(tmp_path, name)
+    with open_tape(source) as tape:
+        assert "unreferenced" in {one.kind for one in private_data(tape).findings}
+    side = name.partition(":")[0]
+    told = "1 scalar and 0 tensors" if "scalar" in name else "0 scalars and 1 tensor"
+    found = run("show", source, "0")
+    assert f"warning: nothing refers to {told} of the {side}" in found.out
+    assert "values that nothing refers to" in run("info", source).out
+
+
+def test_nothing_of_the_kind_is_told_of_other_tapes(tmp_path: Path) -> None:
+    (tmp_path / "a.tape").write_bytes(Forged().to_bytes())
+    redacted(tmp_path / "a.tape", tmp_path / "b.tape", shapes_only="*")
+    for name in ("a.tape", "b.tape"):
+        assert "refers to" not in run("info", tmp_path / name).out
+        assert "refers to" not in run("show", tmp_path / name, "0").out
+
+
+# --- the check, apart from the construction --------------------------------------------------
+
+Patch = pytest.MonkeyPatch
+FAULTS: dict[str, tuple[str, Callable[[Patch], None]]] = {}
+"""By a fault of the construction an attack that it lets through, and the fault."""
+
+
+def fault(name: str, attack: str) -> Callable[[Callable[[Patch], None]], None]:
+    assert attack in ATTACKS, attack
+
+    def note(function: Callable[[Patch], None]) -> None:
+        FAULTS[name] = attack, function
+
+    return note
+
+
+@fault("scalars that no node uses stay", "inputs: a scalar that no node uses, before others: text")
+def _(patch: Patch) -> None:
+    plain = TreePlan.scalar
+
+    def scalar(self: TreePlan, place: int, value: Any) -> Any:
+        return plain(self, place, value) if place in self.scalars else value
+
+    patch.setattr(TreePlan, "scalar", scalar)
+    patch.setattr(ReferencedOnly, "tree", lambda self, tree: tree)
+
+
+@fault("leaves that no node uses stay", "inputs: the shape of a leaf that no node uses")
+def _(patch: Patch) -> None:
+    patch.setattr(ReferencedOnly, "tree", lambda self, tree: tree)
+
+
+@fault("results stay", "outputs: the number of an argument")
+def _(patch: Patch) -> None:
+    patch.setattr(TreePlan, "_fact", lambda self, node, placed, name: "setting")
+
+
+@fault("texts stay where shapes alone may", "inputs: the text of an argument")
+def _(patch: Patch) -> None:
+    patch.setattr(TreePlan, "_fact", lambda self, node, placed, name: "setting")
+
+
+@fault("elements stay", "inputs: the elements of a tensor")
+def _(patch: Patch) -> None:
+    def tensor(self: TreePlan, leaf: int, path: str) -> None:
+        self.tensors[leaf] = TensorFate("x", "kept", "kept")
+
+    patch.setattr(TreePlan, "_tensor", tensor)
+
+
+@fault("the bits of a NaN stay", "inputs: the bits of a NaN")
+def _(patch: Patch) -> None:
+    patch.setattr(tree_plan, "_plain", lambda value: value)
+
+
+@fault("values of enums stay", "inputs: the value of an enum")
+def _(patch: Patch) -> None:
+    plain = TreePlan._made
+
+    def made(self: TreePlan, node: Any, at: str | None = None) -> Any:
+        return node if node.kind == "enum" else plain(self, node, at)
+
+    patch.setattr(TreePlan, "_made", made)
+
+
+@fault("keys stay", "inputs: a key")
+def _(patch: Patch) -> None:
+    patch.setattr(TreePlan, "_key", lambda self, key, at: key)
+
+
+@fault("reasons stay", "inputs: why a value is missing")
+def _(patch: Patch) -> None:
+    patch.setattr(tree_plan, "told_reason", lambda text: text)
+
+
+@fault("reasons of tensors stay", "inputs: why a tensor is missing")
+def _(patch: Patch) -> None:
+    patch.setattr(call_redaction, "told_reason", lambda text: text)
+
+
+@fault("messages stay", "record.error: dict")
+def _(patch: Patch) -> None:
+    patch.setattr(call_redaction, "without_text", lambda text: text)
+
+
+@fault("the manifest stays", "manifest.producer.host: str")
+def _(patch: Patch) -> None:
+    patch.setattr(tape_facts.TapeFacts, "manifest", lambda self, manifest: manifest)
+
+
+@fault("words of the policy stay", "manifest.policy.keep: str")
+def _(patch: Patch) -> None:
+    plain = tape_facts._only
+
+    def only(record: Any, *names: str, **changes: Any) -> Any:
+        made = plain(record, *names, **changes)
+        return record if type(record) is Policy else made
+
+    patch.setattr(tape_facts, "_only", only)
+
+
+@fault("words of earlier steps stay", "history: an option")
+def _(patch: Patch) -> None:
+    patch.setattr(tape_facts.TapeFacts, "_earlier_step", lambda self, step: step)
+
+
+@fault("reasons of dropped calls stay", "end: a reason of dropped calls")
+def _(patch: Patch) -> None:
+    patch.setattr(tape_facts.TapeFacts, "coverage", lambda self, coverage: coverage)
+
+
+@fault("counted values stay", "table: values of a scalar that no node uses")
+def _(patch: Patch) -> None:
+    patch.setattr(CallRedaction, "unkept", lambda self, table: table.changed(lambda kind: kind))
+
+
+@fault("dtypes of counted inputs stay", "table: the dtype of a kind")
+def _(patch: Patch) -> None:
+    patch.setattr(call_redaction, "is_torch_name", lambda name: True)
+
+
+@fault("the writer adds a field to a record", "record.unknown: str")
+def _(patch: Patch) -> None:
+    plain = new_tape._document
+    patch.setattr(new_tape, "_document", lambda record: plain(record) | {"unknown": TEXT})
+
+
+@fault("the writer adds a member", "an unknown member")
+def _(patch: Patch) -> None:
+    plain = TapeWriter.commit
+
+    def commit(self: TapeWriter, append: Any) -> None:
+        plain(self, append)
+        self._write([b"".join(groups.member("notes.txt", [TEXT.encode()], len(TEXT)))], 1024)
+
+    patch.setattr(TapeWriter, "commit", commit)
+
+
+@fault("the writer fills the padding", "the padding of members")
+def _(patch: Patch) -> None:
+    patch.setattr(groups, "_ZEROS", (TEXT.encode() * 20)[:512])
+
+
+@fault("the writer writes behind the end", "the padding of members")
+def _(patch: Patch) -> None:
+    plain = TapeWriter.seal
+
+    def seal(self: TapeWriter, *args: Any, **options: Any) -> None:
+        plain(self, *args, **options)
+        self._write([TEXT.encode()], len(TEXT))
+
+    patch.setattr(TapeWriter, "seal", seal)
+
+
+@fault("the writer adds a tensor", "a tensor of a blob that no leaf refers to")
+def _(patch: Patch) -> None:
+    extra = Stored("U8", (len(RAW),), len(RAW)), RAW
+    plain = new_tape._blob
+    patch.setattr(new_tape, "_blob", lambda parts: plain({**parts, "t9": extra}))
+
+
+@fault("the writer adds metadata", "the metadata of a blob")
+def _(patch: Patch) -> None:
+    plain = new_tape.build_header
+
+    def build_header(entries: Any) -> bytes:
+        made = plain(entries)
+        text = made[8:].rstrip().removesuffix(b"}") + b',"__metadata__":{"a":"4111-1111"}}'
+        text += b" " * (-(8 + len(text)) % 64)
+        return len(text).to_bytes(8, "little") + text
+
+    patch.setattr(new_tape, "build_header", build_header)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_the_check_stops_a_fault_of_the_construction(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attack, plant = FAULTS[name]
+    source, target = forged(tmp_path, attack), tmp_path / "b.tape"
+    plant(monkeypatch)
+    keep = "x" if name == "the writer adds metadata" else ()
+    with pytest.raises(NotAllowedError) as error:
+        redacted(source, target, keep=keep, shapes_only="*")
+    assert not target.exists()
+    assert not list(tmp_path.glob(".*"))
+    assert not any(trace.decode("latin-1") in str(error.value) for trace in TRACES)
