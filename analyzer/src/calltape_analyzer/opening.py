@@ -66,10 +66,10 @@ def open_tape(
             (``{"__main__:Batch": Batch}``).
         verify: compares all tensors with their checksums now, and leaves out the calls that are
             damaged; otherwise a call is checked when its values are first read.
-        scan: finds every call now, and compares what a sealed file says of all its calls with their
-            records; a difference is damage. Otherwise a sealed file is scanned when somebody asks
-            for a single call, and questions about all calls are answered from its end
-            (:attr:`Tape.source`).
+        scan: reads every record now, and compares it with what the file says of it; a difference is
+            damage, and the call is left out. Otherwise a sealed file is scanned when somebody asks
+            for a single call, and questions about all calls are answered from its end, or from one
+            record of each of the distinct inputs (:attr:`Tape.source`, :attr:`Tape.read_records`).
 
     Raises:
         TapeError: ``not_found``, ``not_a_tape``, ``version``, ``io``, ``damaged`` or ``invalid``
@@ -189,7 +189,7 @@ class _Files:
         ]
         remote = sum(is_url(segment.location) for segment in waiting)
         unsound = {id(segment): segment for segment in waiting}
-        for segment in self._read(_scanned, waiting, remote):
+        for segment in self._read(_read_all if every else _scanned, waiting, remote):
             del unsound[id(segment)]
         for segment in unsound.values():
             segment.close()
@@ -244,6 +244,11 @@ def _side_by_side(ask: Callable[[T], R], things: Sequence[T]) -> Iterator[R]:
 
 def _scanned(segment: Segment) -> Segment:
     segment.scan()
+    return segment
+
+
+def _read_all(segment: Segment) -> Segment:
+    segment.drop_unsound()
     return segment
 
 

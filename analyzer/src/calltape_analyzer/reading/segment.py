@@ -82,6 +82,7 @@ class Segment:
         self._rows: list[SeenInputs] | None = None
         self._ranges: dict[int, dict[int, tuple[int, int]]] | None = None
         self._order: array[int] | None = None
+        self._sound: array[int] | None = None
         self._table: InputsTable | None = None
         self._end: End | None = None
         self._checked = bytearray()
@@ -350,8 +351,9 @@ class Segment:
         self.left_out += len(order) - len(self.order)
 
     def drop_unsound(self) -> None:
-        """Removes the calls from the list whose records break the format. Under a valid checksum
-        only a writer with a bug or ill intent leaves one, so nobody looks before it is met."""
+        """Scans the file, reads every record, and removes the calls from the list whose records
+        break the format, or are not as the table of their group says. Under a valid checksum only a
+        writer with a bug or ill intent leaves one."""
         for position in self.order:
             try:
                 self.record(position)
@@ -359,6 +361,22 @@ class Segment:
                 if not is_damage(error):
                     raise
         self.drop_damaged()
+        self._sound = self._order
+
+    def _expect_sound(self) -> None:
+        """Reads the records that stand for others. If one of them is not sound, the others are not
+        believed either: all are read, and those that are not sound leave the list."""
+        if self._sound is not None and self._sound is self._order:
+            return
+        try:
+            for position in self._first_of_equal():
+                self.record(position)
+            self._all_ranges()
+        except TapeError as error:
+            if not is_damage(error):
+                raise
+            self.drop_unsound()
+        self._sound = self._order
 
     def drop_damaged(self) -> None:
         """Removes the calls that are known to be damaged from the list."""
@@ -370,10 +388,8 @@ class Segment:
     def seen_inputs(self) -> Iterable[SeenInputs]:
         """The distinct inputs of its calls, in the order of their first calls. Calls that raised
         are apart from those that did not, and have no ranges. If the table of the end does not tell
-        them all, the file is scanned, and a record is read for each.
-
-        Raises:
-            TapeError: a record that is read breaks the format. It is damage, too.
+        them all, the file is scanned, and a record is read for each; calls that turn out to be
+        damaged leave the list.
         """
         told = self.summed_inputs()
         return self._recorded_inputs() if told is None else told
@@ -431,7 +447,17 @@ class Segment:
                     found.append(SeenInputs(inputs, has_raised, calls, first, last))
         return sorted(found, key=lambda one: (one.first.at, one.raised))
 
+    def _first_of_equal(self) -> Iterator[int]:
+        """The position of the first call of each of the distinct inputs."""
+        known: set[int] = set()
+        for position in self.order:
+            number = self.inputs_number(position)
+            if number not in known:
+                known.add(number)
+                yield position
+
     def _recorded_inputs(self) -> Iterator[SeenInputs]:
+        self._expect_sound()
         order = self.order
         numbers = list(map(self.inputs_number, order))
         counts = Counter(numbers)

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from calltape_analyzer.observing.traffic_counters import CountedGroup
 from calltape_analyzer.reading.call_ref import SeenInputs, checked_inputs, row_of
-from calltape_analyzer.reading.damage import Damage, is_damage
+from calltape_analyzer.reading.damage import Damage
 from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.reading.urls import without_secrets
 from calltape_analyzer.writing.coverage import DAMAGED
@@ -113,11 +113,13 @@ def _read(path: str, scan: bool) -> FileSurvey:
     segment = Segment(path, Damage())
     try:
         if scan and not segment.elsewhere:
-            segment.scan()
+            segment.drop_unsound()
         table = _told(segment)
-        if table is None:
-            segment.scan()
-            table = _scanned(segment)
+        if table is None or segment.damaged:
+            others = None if table is None else table.others()
+            table = _counted(segment.seen_inputs())
+            if others is not None:
+                table.merge(others)
         end, totals = segment.end, table.totals()
         return FileSurvey(
             path=segment.path,
@@ -170,17 +172,6 @@ def _told(segment: Segment) -> InputsTable | None:
         segment.damage.add(error.at(path=segment.path))
         return None
     return table
-
-
-def _scanned(segment: Segment) -> InputsTable:
-    """The inputs of the calls that a scan found, without those that break the format."""
-    try:
-        return _counted(segment.seen_inputs())
-    except TapeError as error:
-        if not is_damage(error):
-            raise
-        segment.drop_unsound()
-        return _counted(segment.seen_inputs())
 
 
 def _counted(every: Iterable[SeenInputs]) -> InputsTable:
