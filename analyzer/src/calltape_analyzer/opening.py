@@ -13,6 +13,7 @@ from contextvars import copy_context
 from typing import TypeVar
 
 from calltape_analyzer.errors import UsageError
+from calltape_analyzer.limits import Limits, add_worth, bounded
 from calltape_analyzer.pytree.classes import Classes
 from calltape_analyzer.reading.damage import (
     Damage,
@@ -39,6 +40,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
+@bounded()
 def open_tape(
     path: Paths,
     *,
@@ -46,6 +48,7 @@ def open_tape(
     classes: Classes = (),
     verify: bool = False,
     scan: bool = False,
+    limits: Limits | None = None,
 ) -> Tape:
     """Opens a tape for reading: finished, still being written, cut off or damaged.
 
@@ -69,7 +72,9 @@ def open_tape(
         scan: reads every record now, and compares it with what the file says of it; a difference is
             damage, and the call is left out. Otherwise a sealed file is scanned when somebody asks
             for a single call, and questions about all calls are answered from its end, or from one
-            record of each of the distinct inputs (:attr:`Tape.source`, :attr:`Tape.read_records`).
+            record of each of the distinct inputs (:attr:`Tape.source`, :attr:`Tape.records_read`).
+        limits: what reading it may cost, if that is not to follow from its size: opening it, and
+            each question about it.
 
     Raises:
         TapeError: ``not_found``, ``not_a_tape``, ``version``, ``io``, ``damaged`` or ``invalid``
@@ -96,7 +101,7 @@ def open_tape(
             _recordings(_without_surveyed(files.segments, damage), damage)
         )
         parts = [segment for recording in recordings for segment in recording]
-        tape = Tape(parts, damage, classes, other_ranks)
+        tape = Tape(parts, damage, classes, other_ranks, limits)
     except BaseException:
         files.close()
         raise
@@ -222,6 +227,7 @@ class _Files:
         found: list[Segment] = []
         for one in map(tried, things) if remote < 2 else _side_by_side(tried, things):
             if isinstance(one, Segment):
+                add_worth(0 if one.is_scanned else one.disk_bytes)
                 found.append(one)
             else:
                 self._errors.append(one)

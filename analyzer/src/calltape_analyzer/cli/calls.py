@@ -24,7 +24,6 @@ from calltape_analyzer.reading.files import short_paths
 from calltape_analyzer.reading.segment import UNDER_WAY, UNDER_WAY_WORDS
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import counted, printable
-from calltape_schema.errors import TapeError
 from calltape_schema.packing import pack
 from calltape_schema.recent import Recent
 from calltape_schema.records import CallRecord, ModelError, Tree

@@ -14,8 +14,15 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from copy import copy
 from functools import cached_property
 
+from calltape_analyzer.limits import Worth, bounded
 from calltape_analyzer.progress import steps
-from calltape_analyzer.reading.call_ref import CallRef, Place, SeenInputs, checked_inputs
+from calltape_analyzer.reading.call_ref import (
+    CallRef,
+    Place,
+    SeenInputs,
+    WideInts,
+    checked_inputs,
+)
 from calltape_analyzer.reading.damage import Damage, DescriptorError, is_damage, no_single_call
 from calltape_analyzer.reading.files import opened_file
 from calltape_analyzer.reading.recordings import coverage_without_end, sound_coverage
@@ -28,7 +35,7 @@ from calltape_schema.inputs_table import InputsTable, widen
 from calltape_schema.reader import Extent, Holder, TapeReader, TensorPlace
 from calltape_schema.records import CallRecord, Manifest, Range, Source, encode_manifest
 from calltape_schema.scan import Scan, stale_table
-from calltape_schema.tar import group_name
+from calltape_schema.tar import END_MEMBER, group_name
 
 __all__ = [
     "UNDER_WAY",
@@ -42,8 +49,9 @@ UNDER_WAY_WORDS = "under way when the process died"
 
 _TRIES = 5
 
-# Flags of a call: its blob was compared with the checksum, and is whole or not; its damage is told.
-_WHOLE, _BROKEN, _TOLD = 1, 2, 4
+# Flags of a call: its record was read; its blob was compared with the checksum, and is whole or
+# not; its damage is told.
+_READ, _WHOLE, _BROKEN, _TOLD = 1, 2, 4, 8
 
 
 class Segment:
@@ -78,6 +86,7 @@ class Segment:
         self.left_out = 0
         self.copies: list[str] = []
         self.which = 0
+        self._worth = Worth(lambda: self.disk_bytes)
         self._found: Scan | None = None
         self._rows: list[SeenInputs] | None = None
         self._ranges: dict[int, dict[int, tuple[int, int]]] | None = None
@@ -85,6 +94,7 @@ class Segment:
         self._sound: array[int] | None = None
         self._table: InputsTable | None = None
         self._end: End | None = None
+        self._wide = WideInts()
         self._checked = bytearray()
         self._lock = threading.RLock()
         self._file = opened_file(path)
@@ -115,6 +125,15 @@ class Segment:
         if self._table is not None:
             self._end = end
             self._file.expect_unchanged(self.reader.start, is_sealed=True)
+
+    @property
+    def worth(self) -> Worth:
+        """What it is worth to those who ask about it, together with the other files of its tape."""
+        return self._worth
+
+    @worth.setter
+    def worth(self, worth: Worth) -> None:
+        self._worth = worth
 
     @property
     def unscanned_end(self) -> End | None:
@@ -179,6 +198,11 @@ class Segment:
         """
         if self.elsewhere:
             raise no_single_call()
+        if self._found is None:
+            self._scan_once()
+
+    @bounded()
+    def _scan_once(self) -> None:
         with self._lock:
             if self._found is not None:
                 return
@@ -350,6 +374,7 @@ class Segment:
         self.order = array("Q", (p for p in order if all_numbers[p] not in numbers))
         self.left_out += len(order) - len(self.order)
 
+    @bounded()
     def drop_unsound(self) -> None:
         """Scans the file, reads every record, and removes the calls from the list whose records
         break the format, or are not as the table of their group says. Under a valid checksum only a
@@ -363,6 +388,7 @@ class Segment:
         self.drop_damaged()
         self._sound = self._order
 
+    @bounded()
     def _expect_sound(self) -> None:
         """Reads the records that stand for others. If one of them is not sound, the others are not
         believed either: all are read, and those that are not sound leave the list."""
@@ -438,13 +464,24 @@ class Segment:
             advice = "survey fewer tapes at once"
             self.damage.add(TapeError("limit", reason, path=self.path, advice=advice))
         found: list[SeenInputs] = []
+        alike = 0  # calls of which an int has the hash of too many others
         for row in rows:
             raised = min(row.raised, row.kept)
             for calls, has_raised in ((row.kept - raised, False), (raised, True)):
                 if calls:
                     inputs = checked_inputs(row.tree())
+                    try:
+                        self._wide.take(inputs.scalars)
+                    except TapeError:
+                        if not self.elsewhere:
+                            raise
+                        alike += calls
+                        continue
                     first, last = self._place(row.first), self._place(row.last)
                     found.append(SeenInputs(inputs, has_raised, calls, first, last))
+        if alike:
+            reason = f"the inputs of {alike:,} calls are left out: their ints have one hash"
+            self.damage.add(TapeError("limit", reason, path=self.path, member=END_MEMBER))
         return sorted(found, key=lambda one: (one.first.at, one.raised))
 
     def _first_of_equal(self) -> Iterator[int]:
@@ -521,6 +558,11 @@ class Segment:
         return sum([flags >= _TOLD for flags in self._checked])
 
     @property
+    def records_read(self) -> int:
+        """How many of its records were read so far, each compared with what the file says of it."""
+        return sum([flags & _READ for flags in self._checked])
+
+    @property
     def numbers(self) -> Sequence[int]:
         """The numbers of all its calls, in the order of the file."""
         return self._scan.numbers
@@ -540,10 +582,13 @@ class Segment:
             TapeError: ``damaged``, ``invalid`` or ``limit``, which is damage of the file too.
         """
         try:
+            self._checked[position] |= _READ
             record = self.reader.record_at(position)
             checked_inputs(record.inputs)
+            self._wide.take(record.inputs.scalars)
             if record.outputs is not None:
                 record.outputs.spec()
+                self._wide.take(record.outputs.scalars)
         except TapeError as error:
             raise self.reported(error, position) from None
         return record

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from calltape_analyzer.editing.rewriting import EditReport
 from calltape_analyzer.errors import RedactionError
+from calltape_analyzer.limits import REDACTION_EFFORT, bounded
 from calltape_analyzer.redacting.call_redaction import ElementRanges
 from calltape_analyzer.redacting.keyed_redaction import (
     Asked,
@@ -43,6 +44,7 @@ _MAX_NAMED = 8
 Patterns = str | Sequence[str]
 
 
+@bounded(effort=REDACTION_EFFORT)
 def redact(
     tape: Tape,
     path: str | os.PathLike[str],
