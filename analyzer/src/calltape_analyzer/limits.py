@@ -13,13 +13,13 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache, partial
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from typing_extensions import ParamSpec, Self
 
@@ -35,6 +35,7 @@ __all__ = [
     "advice_to_allow",
     "bounded",
     "limits",
+    "metered",
     "reading",
     "received_bytes",
     "seconds_for",
@@ -201,14 +202,13 @@ class _Budget:
 
     def _error(self) -> TapeError | None:
         if self.spent > self.seconds:
-            what = f"reading took more than {self.seconds:.1f} s of processor time"
-            more = "seconds=600", "--max-seconds 600"
-        elif self.grown > self.nbytes:
+            return _too_slow(self.seconds)
+        if self.grown > self.nbytes:
             what = f"reading took more than {self.nbytes / _MEBIBYTE:.0f} MiB of memory"
-            more = "nbytes=2**33", "--max-memory 8192"
-        else:
-            return None
-        return TapeError("limit", what, advice=advice_to_allow(*more))
+            return TapeError(
+                "limit", what, advice=advice_to_allow("nbytes=2**33", "--max-memory 8192")
+            )
+        return None
 
 
 def advice_to_allow(limit: str, option: str) -> str:
@@ -309,6 +309,39 @@ def bounded(effort: int = 1) -> Callable[[Callable[P, R]], Callable[P, R]]:
         return run
 
     return decorated
+
+
+def metered(items: Iterable[R], worths: Sequence[Worth]) -> Iterator[R]:
+    """The items, as long as making them takes no more time than the tapes are worth together.
+    Within a call that is bounded already, nothing is added.
+
+    Raises:
+        TapeError: ``limit``.
+    """
+
+    def allowed() -> float:
+        given = next((one.limits for one in worths if one.limits is not None), limits())
+        with given:
+            return seconds_for(sum(one.nbytes() for one in {*worths}))
+
+    own, clock, spent, seconds = threading.get_ident(), time.thread_time, 0.0, allowed()
+    iterator, nothing = iter(items), cast("R", object())
+    while True:
+        began = clock()
+        item = next(iterator, nothing)
+        if item is nothing:
+            return
+        spent += clock() - began
+        if spent > seconds and own not in _current:
+            seconds = allowed()  # more of a remote file may have come
+            if spent > seconds:
+                raise _too_slow(seconds)
+        yield item
+
+
+def _too_slow(seconds: float) -> TapeError:
+    what = f"reading took more than {seconds:.1f} s of processor time"
+    return TapeError("limit", what, advice=advice_to_allow("seconds=600", "--max-seconds 600"))
 
 
 def _worth_of(value: Any) -> Worth | None:

@@ -11,6 +11,7 @@ from itertools import accumulate
 from typing import overload
 
 from calltape_analyzer.errors import NoCallError
+from calltape_analyzer.limits import metered
 from calltape_analyzer.progress import steps
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.reading.call import Call
@@ -69,12 +70,16 @@ class Calls(Sequence[Call]):
         return self._ends[-1] if self._ends else 0
 
     def __iter__(self) -> Iterator[Call]:
-        return filter(_is_sound, self.every())
+        return self._metered(self.every())
 
     def every(self) -> Iterator[Call]:
         """The calls, also those whose records break the format: a look at the record raises."""
         self.scan()
         return iter(steps(self._each(self._placed()), "calls", len(self)))
+
+    def _metered(self, calls: Iterator[Call]) -> Iterator[Call]:
+        worths = [segment.worth for segment in self._segments]
+        return metered(filter(_is_sound, calls), worths)
 
     @overload
     def __getitem__(self, index: int) -> Call: ...
@@ -129,7 +134,7 @@ class Calls(Sequence[Call]):
         found: dict[bytes, list[tuple[int, Segment]]] = {}
         for start, segment in self._placed():
             found.setdefault(segment.manifest.tape, []).append((start, segment))
-        return [filter(_is_sound, self._each(placed)) for placed in found.values()]
+        return [self._metered(self._each(placed)) for placed in found.values()]
 
     def _placed(self) -> list[tuple[int, Segment]]:
         """Each file with the index of its first call."""

@@ -118,8 +118,11 @@ class Segment:
             return
         if not end.elsewhere and end.coverage.kept * CALL_BYTES > self._file.size:
             return  # it claims more calls than the file can have; the scan reports it
-        with contextlib.suppress(TapeError):  # the scan reports it
+        try:
             self._table = end.table()
+        except TapeError as error:
+            if end.elsewhere:  # else the scan reports it
+                self.damage.add(error.at(path=self.path, member=END_MEMBER))
         if end.elsewhere and self._table is None:
             self._table = InputsTable()  # there is nothing else
         if self._table is not None:
