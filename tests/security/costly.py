@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import gzip
 import itertools
-import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from calltape_schema.end import Coverage, End, IndexEntry, deflated, encode_end
 from calltape_schema.groups import NewCall, planned
-from calltape_schema.inputs_table import InputsTable
+from calltape_schema.inputs_table import InputsTable, inputs_hash
 from calltape_schema.packing import pack
 from calltape_schema.records import Manifest, Producer, Step, encode_manifest
 from calltape_schema.tar import END_MEMBER, MANIFEST, ZEROS_AT_END, member_header, padding
@@ -80,11 +79,15 @@ def _surveyed(path: Path, inputs: Iterable[Inputs]) -> Path:
 
 
 def sealed(
-    path: Path, inputs: Iterable[Inputs], *, at_once: int = 1000, is_sealed: bool = True
+    path: Path,
+    inputs: Iterable[Inputs],
+    *,
+    at_once: int = 1000,
+    is_sealed: bool = True,
+    forged: Mapping[int, Inputs] | None = None,
 ) -> Path:
-    """A tape with a call of each of these inputs, and a true end."""
-    from calltape_schema.inputs_table import inputs_hash
-
+    """A tape with a call of each of these inputs, and an end that is true but for forged calls: by
+    number, what their records have in place of that."""
     data, table, index = bytearray(_manifest()), InputsTable(), b""
     numbered = iter(enumerate(inputs))
     count = 0
@@ -93,9 +96,10 @@ def sealed(
         for number, (structure, leaves, scalars) in calls:
             count = number + 1
             key = inputs_hash(structure, leaves, pack(scalars))
-            tree: dict[str, Any] = {"structure": structure, "leaves": leaves}
-            if scalars:
-                tree["scalars"] = scalars
+            own = (forged or {}).get(number, (structure, leaves, scalars))
+            tree: dict[str, Any] = {"structure": own[0], "leaves": own[1]}
+            if own[2]:
+                tree["scalars"] = own[2]
             made.append(NewCall(number, {"time_ns": 0, "inputs": tree}, key, (), 0, b""))
             if is_sealed:
                 table.add(structure, leaves, pack(scalars), number, key=key)
@@ -117,6 +121,15 @@ def sealed(
 
 def _ints(count: int) -> list[dict[str, Any]]:
     return [{"kind": "int", "scalar": at} for at in range(count)]
+
+
+def _of_ints(rows: Iterable[Sequence[int]], *others: dict[str, Any]) -> Iterator[Inputs]:
+    """Inputs that share a structure: ints, and other nodes."""
+    made: Inputs | None = None
+    for row in rows:
+        if made is None:
+            made = inputs_of([*_ints(len(row)), *others], (), row)
+        yield made[0], made[1], list(row)
 
 
 def long_structures(path: Path) -> Path:
@@ -143,18 +156,17 @@ def _table(parts: list[bytes], rows: list[Any]) -> bytes:
 
 def wide_ints(path: Path) -> Path:
     """One int in each call, all of one hash."""
-    return _surveyed(path, (inputs_of(_ints(1), (), [1 + PRIME * at]) for at in range(20_000)))
+    return _surveyed(path, _of_ints([1 + PRIME * at] for at in range(20_000)))
 
 
 def wide_ints_of_calls(path: Path) -> Path:
     """The same on a tape with calls."""
-    return sealed(path, (inputs_of(_ints(1), (), [1 + PRIME * at]) for at in range(3000)))
+    return sealed(path, _of_ints([1 + PRIME * at] for at in range(3000)))
 
 
 def tuples_of_ints(path: Path) -> Path:
     """-1 and -2 have one hash, and so have all tuples of them."""
-    every = itertools.product((-1, -2), repeat=14)
-    return _surveyed(path, (inputs_of(_ints(14), (), one) for one in every))
+    return _surveyed(path, _of_ints(itertools.product((-1, -2), repeat=14)))
 
 
 def tuples_of_sizes(path: Path) -> Path:
@@ -166,8 +178,8 @@ def tuples_of_sizes(path: Path) -> Path:
 
 def nodes_of_rows(path: Path) -> Path:
     """Thousands of rows that share a structure of a thousand nodes."""
-    nodes = [*_ints(1), *[{"kind": "none"}] * 1000]
-    return _surveyed(path, (inputs_of(nodes, (), [at]) for at in range(2500)))
+    rows = ([at] for at in range(2500))
+    return _surveyed(path, _of_ints(rows, *[{"kind": "none"}] * 1000))
 
 
 def structures(path: Path) -> Path:
@@ -181,7 +193,7 @@ def columns(path: Path) -> Path:
     """Two thousand ints in each of several calls: any two may be equal, or a sum of others."""
     count = 2000
     rows = ([(at * (row + 3)) % 65_521 for at in range(count)] for row in range(40))
-    return _surveyed(path, (inputs_of(_ints(count), (), row) for row in rows))
+    return _surveyed(path, _of_ints(rows))
 
 
 def calls(path: Path) -> Path:
@@ -195,8 +207,7 @@ def deep(path: Path) -> Path:
     node: dict[str, Any] = {"kind": "list", "children": [{"kind": "none"}] * 60}
     for at in range(55):
         node = {"kind": "dict", "keys": [f"{at}" + "k" * 1000], "children": [node]}
-    made = [inputs_of([*_ints(1), node], (), [at]) for at in range(300)]
-    return _surveyed(path, made)
+    return _surveyed(path, _of_ints(([at] for at in range(300)), node))
 
 
 def long_texts(path: Path) -> Path:
@@ -215,18 +226,13 @@ COSTLY: dict[str, Callable[[Path], Path]] = {
 }  # fmt: skip
 
 
-def packed_tapes(folder: Path, count: int = 8) -> list[Path]:
-    """Small compressed tapes, of which each becomes as large as one may."""
+def packed_tapes(folder: Path, nbytes: int, count: int = 8) -> list[Path]:
+    """Small compressed tapes, of which each becomes that large."""
     found = []
-    content = _manifest() + _member("pad", bytes(250 * 2**20))
+    content = _manifest() + _member("pad", bytes(nbytes))
     data = gzip.compress(content, 9)
     for at in range(count):
         path = folder / f"{at}.tape.gz"
         path.write_bytes(data)
         found.append(path)
     return found
-
-
-def inflated_size(path: Path) -> int:
-    """How many bytes a compressed tape becomes."""
-    return len(zlib.decompress(path.read_bytes(), wbits=31))

@@ -267,8 +267,8 @@ def reading(paths: Iterable[str], effort: int = 1) -> Iterator[None]:
 
 def bounded(effort: int = 1) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Makes a function of the API that may take what the tapes among its arguments are worth: those
-    that have a :class:`Worth` as their ``_worth``. Within a call that is bounded already, nothing is
-    added.
+    that have a :class:`Worth` as their ``_worth``. Within a call that is bounded already, nothing
+    is added.
 
     Args:
         effort: as for :func:`reading`.
