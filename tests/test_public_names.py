@@ -37,7 +37,7 @@ EXPECTED = {
     | {"InferenceError", "InputObserver", "Inputs", "KeyTypeError", "NoVariant", "Observations"}
     | {"Placeholder", "Programs", "Report", "ShapeFindings", "Tape", "TapeDifference", "TapeError"}
     | {"Tolerances", "UnsupportedError", "UsageError", "Variant", "VariantFindings", "check"}
-    | {"diff", "dynamic_axes", "export", "granted", "load_programs", "open_tape", "render"}
+    | {"diff", "dynamic_axes", "export", "load_programs", "open_tape", "render"}
     | {"register_flattening_functions", "replay", "script"},
     "calltape_analyzer.targets": {"additional_inputs", "dynamic_axes", "dynamic_shapes"}
     | {"optimization_profile", "partial_shapes", "shapes_collection"},

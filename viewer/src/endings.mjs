@@ -119,9 +119,10 @@ const TAIL_BYTES = 64 * 1024;
  * cannot be read. Its index and its table are not inflated yet.
  *
  * @param {Uint8Array} tape the id in the manifest.
+ * @param {number} first where the member after the manifest begins: an end before it is none.
  */
-export async function endOf(source, tape) {
-  const content = await contentOfEnd(source);
+export async function endOf(source, tape, first) {
+  const content = await contentOfEnd(source, first);
   if (content === null) return null;
   try {
     const found = endFrom(content);
@@ -132,7 +133,7 @@ export async function endOf(source, tape) {
   }
 }
 
-async function contentOfEnd(source) {
+async function contentOfEnd(source, first) {
   const start = Math.max(0, source.size - TAIL_BYTES);
   const tail = await exactly(source, start, source.size - start);
   let length = tail.length;
@@ -144,7 +145,7 @@ async function contentOfEnd(source) {
   const [offset, size] = [0, 8].map((at) => Number(view.getBigUint64(at, true)));
   const told = new Member(END, offset, size);
   const isHere = told.start + size === start + length && told.end + 2 * BLOCK === source.size;
-  if (!isHere || offset % BLOCK !== 0 || size > MAX_MEMBER_BYTES) return null;
+  if (!isHere || offset < first || offset % BLOCK !== 0 || size > MAX_MEMBER_BYTES) return null;
   const bytes = offset < start ? await exactly(source, offset, BLOCK + size) : tail.subarray(offset - start);
   const found = parseHeader(bytes.subarray(0, BLOCK), offset);
   return found?.name === END && found.size === size ? bytes.subarray(BLOCK, BLOCK + size) : null;

@@ -41,7 +41,7 @@ export async function openTape(source) {
   }
   try {
     const manifest = manifestOf(await exactly(source, member.start, member.size));
-    return new Tape(source, manifest, member.end, await endOf(source, manifest.tape));
+    return new Tape(source, manifest, member.end, await endOf(source, manifest.tape, member.end));
   } catch (error) {
     throw error instanceof TapeError ? error.at({ member: MANIFEST, offset: 0 }) : error;
   }

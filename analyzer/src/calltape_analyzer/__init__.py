@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         ShapeFindings,
     )
     from calltape_analyzer.inference.one_program import OneProgram
+    from calltape_analyzer.limits import Limits
     from calltape_analyzer.listing import Recording, Recordings, recordings
     from calltape_analyzer.minimising.minimise_report import MinimiseReport
     from calltape_analyzer.minimising.minimising import minimise_tape
@@ -73,7 +74,6 @@ if TYPE_CHECKING:
     from calltape_analyzer.programs.programs import Programs
     from calltape_analyzer.pytree.classes import ClassIndex
     from calltape_analyzer.pytree.inputs import Inputs
-    from calltape_analyzer.pytree.memory_limit import granted
     from calltape_analyzer.pytree.placeholder import Placeholder
     from calltape_analyzer.pytree.registration import register_flattening_functions
     from calltape_analyzer.pytree.rendering import render
@@ -142,6 +142,7 @@ __all__ = [
     "LeafDifference",
     "LeafFinding",
     "LeafObservation",
+    "Limits",
     "MinimiseReport",
     "Nesting",
     "NoVariant",
@@ -195,7 +196,6 @@ __all__ = [
     "dynamic_axes",
     "export",
     "filter_tape",
-    "granted",
     "load_programs",
     "merge_tapes",
     "minimise_tape",
@@ -250,6 +250,7 @@ _NAMES = {
         "ShapeFindings",
     ),
     "inference.one_program": ("OneProgram",),
+    "limits": ("Limits",),
     "listing": ("Recording", "Recordings", "recordings"),
     "minimising.minimise_report": ("MinimiseReport",),
     "minimising.minimising": ("minimise_tape",),
@@ -268,7 +269,6 @@ _NAMES = {
     "programs.loading": ("load_programs",),
     "programs.program": ("Program",),
     "programs.programs": ("Programs",),
-    "pytree.memory_limit": ("granted",),
     "pytree.classes": ("ClassIndex",),
     "pytree.inputs": ("Inputs",),
     "pytree.placeholder": ("Placeholder",),

@@ -21,6 +21,7 @@ from typing import Any, BinaryIO, Literal
 from calltape_analyzer.editing.failure_shown import all_shown_failures
 from calltape_analyzer.editing.rewriting import EditReport
 from calltape_analyzer.errors import UsageError
+from calltape_analyzer.limits import REDACTION_EFFORT, bounded
 from calltape_analyzer.markdown import tape_summary, versions_here, versions_of
 from calltape_analyzer.opening import open_tape
 from calltape_analyzer.plain_data import PlainData, Texts
@@ -74,6 +75,7 @@ class Bundle(PlainData):
         return "\n".join(map(printable, [*lines, *self.notes]))
 
 
+@bounded(effort=REDACTION_EFFORT)
 def bundle(
     tape: Tape,
     path: str | os.PathLike[str],

@@ -5,6 +5,7 @@ TapeError                something is wrong with a tape; ``kind`` says what (fro
 │   └── NotOneProgramError   no program can serve all of them
 ├── RedactionError       a tape could not be redacted without changing what it says
 ├── UsageError           the caller named something that does not exist; also a ValueError
+├── NoCallError          a position at which there is no call; also an IndexError
 ├── KeyTypeError         a key is neither a name nor a position; also a TypeError
 ├── UnsupportedError     a position that a recorded call does not have; also a NotImplementedError
 ├── NoVariant            no exported program accepts a call; also a LookupError
@@ -22,6 +23,7 @@ __all__ = [
     "InferenceError",
     "KeyTypeError",
     "Kind",
+    "NoCallError",
     "NoVariant",
     "NotOneProgramError",
     "Problem",
@@ -74,6 +76,14 @@ class UsageError(TapeError, ValueError):
 
     def __init__(self, reason: str, *, path: str | None = None, advice: str | None = None) -> None:
         super().__init__("usage", reason, path=path, advice=advice)
+
+
+class NoCallError(TapeError, IndexError):
+    """A position at which there is no call; the end of a file may have claimed more calls than it
+    has. It is an :class:`IndexError` too, which ends a loop over positions."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__("usage", reason, advice="len() of the calls says how many there are")
 
 
 class KeyTypeError(TapeError, TypeError):

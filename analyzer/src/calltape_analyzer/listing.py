@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import SupportsIndex
 
+from calltape_analyzer.limits import bounded
 from calltape_analyzer.notebook import Sketch
 from calltape_analyzer.opening import opened_recordings
 from calltape_analyzer.plain_data import PlainData, Text, Texts
@@ -95,6 +96,7 @@ class Recordings(PlainData):
         return self.recordings[index]
 
 
+@bounded()
 def recordings(path: Paths, *, scan: bool = False) -> Recordings:
     """Lists what was recorded, of whichever models. Of a sealed file its two ends are read, and no
     tensor of any.

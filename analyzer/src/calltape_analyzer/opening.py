@@ -15,6 +15,7 @@ from contextvars import copy_context
 from typing import TypeVar
 
 from calltape_analyzer.errors import UsageError
+from calltape_analyzer.limits import Limits, add_worth, bounded
 from calltape_analyzer.pytree.classes import Classes
 from calltape_analyzer.reading.damage import (
     Damage,
@@ -42,6 +43,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
+@bounded()
 def open_tape(
     path: Paths,
     *,
@@ -49,6 +51,7 @@ def open_tape(
     classes: Classes = (),
     verify: bool = False,
     scan: bool = False,
+    limits: Limits | None = None,
 ) -> Tape:
     """Opens a tape for reading: finished, still being written, cut off or damaged.
 
@@ -69,10 +72,12 @@ def open_tape(
             (``{"__main__:Batch": Batch}``).
         verify: compares all tensors with their checksums now, and leaves out the calls that are
             damaged; otherwise a call is checked when its values are first read.
-        scan: finds every call now, and compares what a sealed file says of all its calls with their
-            records; a difference is damage. Otherwise a sealed file is scanned when somebody asks
-            for a single call, and questions about all calls are answered from its end
-            (:attr:`Tape.source`).
+        scan: reads every record now, and compares it with what the file says of it; a difference is
+            damage, and the call is left out. Otherwise a sealed file is scanned when somebody asks
+            for a single call, and questions about all calls are answered from its end, or from one
+            record of each of the distinct inputs (:attr:`Tape.source`, :attr:`Tape.records_read`).
+        limits: what reading it may cost, if that is not to follow from its size: opening it, and
+            each question about it.
 
     Raises:
         TapeError: ``not_found``, ``not_a_tape``, ``version``, ``io``, ``damaged`` or ``invalid``
@@ -99,7 +104,7 @@ def open_tape(
             _recordings(_without_surveyed(files.segments, damage), damage)
         )
         parts = [segment for recording in recordings for segment in recording]
-        tape = Tape(parts, damage, classes, other_ranks)
+        tape = Tape(parts, damage, classes, other_ranks, limits)
     except BaseException:
         files.close()
         raise
@@ -221,7 +226,7 @@ class _Files:
         ]
         remote = sum(is_url(segment.location) for segment in waiting)
         unsound = {id(segment): segment for segment in waiting}
-        for segment in self._read(_scanned, waiting, remote):
+        for segment in self._read(_read_all if every else _scanned, waiting, remote):
             del unsound[id(segment)]
         for segment in unsound.values():
             segment.close()
@@ -254,6 +259,7 @@ class _Files:
         found: list[Segment] = []
         for one in map(tried, things) if remote < 2 else _side_by_side(tried, things):
             if isinstance(one, Segment):
+                add_worth(0 if one.is_scanned else one.disk_bytes)
                 found.append(one)
             else:
                 self._errors.append(one)
@@ -276,6 +282,11 @@ def _side_by_side(ask: Callable[[T], R], things: Sequence[T]) -> Iterator[R]:
 
 def _scanned(segment: Segment) -> Segment:
     segment.scan()
+    return segment
+
+
+def _read_all(segment: Segment) -> Segment:
+    segment.drop_unsound()
     return segment
 
 

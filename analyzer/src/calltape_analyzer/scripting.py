@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Literal
 
 from calltape_analyzer.editing.failure_shown import ShownFailure, shown_failure
 from calltape_analyzer.errors import UsageError
+from calltape_analyzer.limits import bounded
 from calltape_analyzer.observing.evidence import has_raised
 from calltape_analyzer.pytree.caches import is_cache_name, is_of_cache_library
 from calltape_analyzer.pytree.classes import ClassIndex
@@ -140,6 +141,7 @@ def build_model() -> torch.nn.Module:
     return model{mode}"""
 
 
+@bounded()
 def script(
     tape: Tape,
     *,

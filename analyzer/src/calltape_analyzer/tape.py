@@ -19,6 +19,7 @@ from calltape_analyzer.inference.program_source import (
     MemoryLayout,
     ProgramSource,
 )
+from calltape_analyzer.limits import Limits, Worth, bounded
 from calltape_analyzer.observing.data_keys import DataKeysOf
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.observing.traffic_counters import TrafficCounters
@@ -98,8 +99,12 @@ class Tape(RecordedCalls, ProgramSource, Reported):
         damage: Damage,
         classes: Classes = (),
         other_ranks: Sequence[str] = (),
+        limits: Limits | None = None,
     ) -> None:
         super().__init__(segments, damage, classes)
+        self._worth = Worth(lambda: sum(one.disk_bytes for one in self._segments), limits)
+        for segment in self._segments:
+            segment.worth = self._worth
         self._other_ranks = tuple(other_ranks)
         self._inference: OneProgram | None = None
         self._variants: list[FoundVariant] | None = None
@@ -136,6 +141,7 @@ class Tape(RecordedCalls, ProgramSource, Reported):
         return self._other_ranks
 
     @property
+    @bounded()
     def counters(self) -> TrafficCounters:
         """What was counted of the whole traffic, whichever calls are on the tape: per structure how
         many calls, and the sizes of every axis; :attr:`TrafficCounters.missing` names the files
@@ -146,6 +152,7 @@ class Tape(RecordedCalls, ProgramSource, Reported):
             self._counters = trusted_counters(self._segments, self._damage)
         return self._counters
 
+    @bounded()
     def only(
         self,
         *,
@@ -221,6 +228,7 @@ class Tape(RecordedCalls, ProgramSource, Reported):
         whole tape."""
         return dict(self._selected)
 
+    @bounded()
     def shape_findings(
         self,
         set_batch_dimension_for: BatchFor = None,
@@ -343,6 +351,7 @@ class Tape(RecordedCalls, ProgramSource, Reported):
                 self._inference = self._variants = self._counters = None
                 self._data_keys = self._new_data_keys()
 
+    @bounded()
     def observations(self) -> Observations:
         """What was seen of every argument: presence, kinds, dtypes, ranks, sizes, ranges. Reads the
         end of a sealed file, or every record once, and no tensor bytes. Those of several tapes add
@@ -360,6 +369,7 @@ class Tape(RecordedCalls, ProgramSource, Reported):
         made.set_counted_calls(counted_calls(counters, sorter.signature, sorter.renamed))
         return made
 
+    @bounded()
     def variants(self) -> list[Variant]:
         """The calls, split into the programs that can serve them, in the order of their first
         call. Calls that raised are left out, unless all did; only in the order of a survey, which
@@ -380,6 +390,7 @@ class Tape(RecordedCalls, ProgramSource, Reported):
             self._variants = found
         return [Variant(self, one) for one in self._variants]
 
+    @bounded()
     def explain(self, argument: str, axis: int | None = None, *, path: str = "") -> Explanation:
         """Why a dimension, an int or an argument is what it is, per variant, and which calls say
         so. ``str()`` of it is text for people. Reads no tensor bytes.
@@ -400,6 +411,7 @@ class Tape(RecordedCalls, ProgramSource, Reported):
         chosen = None if self._chosen is None else [variant.name for variant in self._chosen]
         return explain(self.whole, self.whole.variants(), argument, axis, path=path, only=chosen)
 
+    @bounded()
     def remove_inputs(self, names: Sequence[str | int]) -> int:
         """Leaves parameters out of everything that is inferred from here on.
 
@@ -414,6 +426,7 @@ class Tape(RecordedCalls, ProgramSource, Reported):
         self._variants = None
         return count
 
+    @bounded()
     def to_arrow(self, *, leaves: bool = False) -> pyarrow.RecordBatchReader:
         """The calls as a table, in batches that are made as they are read: ``.read_all()`` gives a
         ``pyarrow.Table``, DuckDB and pandas take it as it is. docs/tables.md has the columns, which
@@ -435,6 +448,7 @@ class Tape(RecordedCalls, ProgramSource, Reported):
             return leaf_table(self)
         return call_table(self, [variant.facts for variant in self.variants()])
 
+    @bounded()
     def inference(self, value_if_missing: Mapping[str | int, Any] | None = None) -> OneProgram:
         """The inference over all calls of this tape, kept from one question to the next."""
         from calltape_analyzer.inference.one_program import OneProgram

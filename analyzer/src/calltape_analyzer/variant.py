@@ -18,6 +18,7 @@ from calltape_analyzer.inference.program_source import (
     MemoryLayout,
     ProgramSource,
 )
+from calltape_analyzer.limits import Worth, bounded
 from calltape_analyzer.notebook import Shown, Sketch
 from calltape_analyzer.observing.call_source import CallSource
 from calltape_analyzer.observing.columns import Column
@@ -122,6 +123,10 @@ class Variant(ProgramSource, Shown):
         self._sorter = found.sorter
         self.facts = found.facts
 
+    @property
+    def _worth(self) -> Worth | None:
+        return next((segment.worth for segment in self._tape.segments), None)
+
     def __repr__(self) -> str:
         return f"<Variant {self.name}: {counted(len(self), 'call')}>"
 
@@ -148,6 +153,7 @@ class Variant(ProgramSource, Shown):
         return self.facts.public_name
 
     @cached_property
+    @bounded()
     def calls(self) -> list[Call]:
         """Its calls, in the order of the tape. Calls that raised are not among them, unless all
         did."""
@@ -158,6 +164,7 @@ class Variant(ProgramSource, Shown):
         returned, raised = found[False], found[True]
         return raised if raised_are_evidence(len(returned)) else returned
 
+    @bounded()
     def accepts(
         self, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Acceptance:
@@ -176,6 +183,7 @@ class Variant(ProgramSource, Shown):
         return Acceptance(reason is None, reason)
 
     @property
+    @bounded()
     def findings(self) -> VariantFindings:
         """Everything that is known of it, as plain data and without torch."""
         if self._found.findings is None:
@@ -231,6 +239,7 @@ class Variant(ProgramSource, Shown):
         names = {column: symbol.name for symbol in facts.symbols for column in symbol.columns}
         return self._nested(facts, lambda column: shown(names[column], column))
 
+    @bounded()
     def shape_findings(self, set_batch_dimension_for: BatchFor = None) -> VariantShapes:
         """The dynamic dimensions with their evidence, as plain data and without torch.
 

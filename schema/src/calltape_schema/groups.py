@@ -13,7 +13,6 @@ import struct
 import zlib
 from array import array
 from collections.abc import Callable, Sequence
-from hashlib import blake2b
 from operator import lt
 from typing import Annotated, Any, NamedTuple, TypeAlias
 
@@ -30,7 +29,7 @@ from calltape_schema.bounds import (
 )
 from calltape_schema.errors import TapeError
 from calltape_schema.fields import Many, validated
-from calltape_schema.inputs_table import begun_hash
+from calltape_schema.inputs_table import InputsHashes
 from calltape_schema.packing import crc32, is_array, is_map, pack, packing, u64s, unpack
 from calltape_schema.recent import Recent
 from calltape_schema.records import CallRecord, Range, Tree, decode_call
@@ -253,7 +252,7 @@ class Group:
         self.size = size or len(stored)
         self._documents: bytes | None = None if size else stored
         self._parts: tuple[bytes, ...] | None = None
-        self._begun: dict[tuple[bytes, int], blake2b] = {}
+        self._hashes = InputsHashes()
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -323,22 +322,11 @@ class Group:
             | (HAS_BLOB if record.blob is not None else 0)
         )
         if key is None:
-            key = self._hash(tree.structure, tree.leaves, pack(tree.scalars))
+            key = self._hashes.of(tree.structure, tree.leaves, pack(tree.scalars))
         if (key, flags) != (self.inputs[at], self.places[at] >> 32 & _KNOWN_FLAGS):
             raise _forged()
         if record.at and len(record.elsewhere) != len(record.at):
             raise TapeError("invalid", "an earlier call has the bytes of a key twice")
-
-    def _hash(self, structure: bytes, leaves: bytes, scalars: bytes) -> int:
-        """As ``inputs_hash``. A structure that calls share is hashed once: thousands of them may
-        share one of a mebibyte."""
-        known = structure, len(leaves)
-        if known not in self._begun:
-            self._begun[known] = begun_hash(structure, len(leaves))
-        made = self._begun[known].copy()
-        made.update(leaves)
-        made.update(scalars)
-        return int.from_bytes(made.digest(), "little")
 
     def _share(self, document: dict[str, Any], side: str) -> int | None:
         """Puts the tree that calls which are alike share into a document, if it has no scalars.
@@ -349,7 +337,7 @@ class Group:
         key = tree["structure"], tree["leaves"]
         found: tuple[Tree, int] | None = _trees.get(key)
         if found is None:
-            found = Tree(**tree), self._hash(*key, _NO_SCALARS)
+            found = Tree(**tree), self._hashes.of(*key, _NO_SCALARS)
             _trees.keep(key, found, sum(map(len, key)))
         document[side] = found[0]
         return found[1]

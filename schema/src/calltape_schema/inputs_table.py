@@ -50,12 +50,31 @@ def inputs_hash(structure: bytes, leaves: bytes, scalars: bytes) -> int:
         structure, leaves: the documents of a tree.
         scalars: its scalars, as one packed array.
     """
-    made = begun_hash(structure, len(leaves))
+    made = _begun_hash(structure, len(leaves))
     made.update(leaves + scalars)
     return int.from_bytes(made.digest(), "little")
 
 
-def begun_hash(structure: bytes, leaves: int) -> blake2b:
+class InputsHashes:
+    """Gives the :func:`inputs_hash` of many inputs. A structure is read once: thousands of inputs
+    may share one of a mebibyte."""
+
+    def __init__(self) -> None:
+        self._begun: dict[tuple[bytes, int], blake2b] = {}
+
+    def of(self, structure: bytes, leaves: bytes, scalars: bytes) -> int:
+        """The hash of inputs, as :func:`inputs_hash` takes them."""
+        known = structure, len(leaves)
+        begun = self._begun.get(known)
+        if begun is None:
+            begun = self._begun[known] = _begun_hash(*known)
+        made = begun.copy()
+        made.update(leaves)
+        made.update(scalars)
+        return int.from_bytes(made.digest(), "little")
+
+
+def _begun_hash(structure: bytes, leaves: int) -> blake2b:
     """The hash of inputs before their leaves, of so many bytes, and their scalars."""
     lengths = len(structure).to_bytes(8, "little") + leaves.to_bytes(8, "little")
     return blake2b(lengths + structure, digest_size=8)
@@ -116,7 +135,7 @@ class Row(Counts):
         """What the row takes of the room. It depends on the inputs alone. Many rows share a
         structure, so a part of it counts."""
         ranged = self.leaves.count(b"int")
-        return 64 + len(self.structure) // 4 + len(self.leaves) + len(self.scalars) + 32 * ranged
+        return _row_cost(len(self.structure), len(self.leaves), len(self.scalars), ranged)
 
     def count(
         self, numbers: Sequence[int], *, kept: bool, raised: bool, ranges: Ranges = ()
@@ -178,6 +197,15 @@ class Row(Counts):
         shapes = [leaf.shape for leaf in leaves]
         ints = [value if type(value) is int else None for value in scalars]
         return Kind.of(self.structure, [leaf.dtype for leaf in leaves], shapes, ints, self)
+
+
+_RANGE_COST = 32
+
+
+def _row_cost(structure: int, leaves: int, scalars: int, ranged: int) -> int:
+    """The cost of a row, by the bytes of its documents, and how many of its leaves may have
+    ranges."""
+    return 64 + structure // 4 + leaves + scalars + _RANGE_COST * ranged
 
 
 @dataclass(slots=True, eq=False)
@@ -475,18 +503,19 @@ class InputsTable:
             TapeError: ``damaged``, ``invalid`` or ``limit``.
         """
         document = validated(_tables, unpack(data), "table of inputs")
-        table = cls()
+        document.expect_room()
+        table, hashes = cls(), InputsHashes()
         table._rows.below, table._kinds.below = document.rows_below, document.kinds_below
         table.other.add(_counts(*document.other))
         for form in document.kinds:
             table.add_kind(form.kind())
         for row in document.made():
-            table.add_row(inputs_hash(row.structure, row.leaves, row.scalars), row)
+            table.add_row(hashes.of(row.structure, row.leaves, row.scalars), row)
         # What stands twice was added up, and what has no room was counted in a coarser form.
         found = len(table.kinds), len(table.rows), table.kinds_below, table.rows_below
         told = len(document.kinds), len(document.rows), document.kinds_below, document.rows_below
         if found != told:
-            raise _contradiction("inputs or kinds stand twice, or have no room")
+            raise _contradiction(_NO_ROOM)
         if not (_ascend(table.rows) and _ascend(table.kinds)):
             raise _contradiction("inputs or kinds that do not ascend by their hash")
         if table.totals().seen > MAX_COUNT:
@@ -498,8 +527,10 @@ def _ascend(hashes: Iterable[int]) -> bool:
     return all(one < other for one, other in pairwise(hashes))
 
 
+_NO_ROOM = "inputs or kinds stand twice, or have no room"
 _NO_CALL = 2**64 - 1
 _COLUMNS = 6
+_MOST_OF_HEADER = 5  # bytes before the elements of a msgpack array; a range takes 32 at most
 
 
 class _KindForm(Record):
@@ -534,14 +565,29 @@ class _TableForm(Record):
     rows_below: Annotated[int, Field(ge=0, lt=2**64)] | None = None
     kinds_below: Annotated[int, Field(ge=0, lt=2**64)] | None = None
 
+    def expect_room(self) -> None:
+        """Raises for rows and kinds that have no room together. They share their parts, so a table
+        of a few kilobytes can ask for gigabytes to be hashed, and for as many ranges."""
+        parts = self.parts
+        lengths, ranged = list(map(len, parts)), [part.count(b"int") for part in parts]
+        left = MAX_ROW_BYTES
+        for structure, leaves, scalars, ranges in self.rows:
+            if not (0 <= structure < len(parts) and 0 <= leaves < len(parts)):
+                raise _contradiction("a row without its parts")
+            left -= _row_cost(lengths[structure], lengths[leaves], len(scalars), ranged[leaves])
+            if left < 0:
+                raise _contradiction(_NO_ROOM)
+            if len(ranges) > _MOST_OF_HEADER + _RANGE_COST * ranged[leaves]:
+                raise _contradiction("a row with ranges of leaves that have no integers")
+        if sum(1 + len(kind.axes) + len(kind.dtypes) for kind in self.kinds) > MAX_AXES:
+            raise _contradiction(_NO_ROOM)
+
     def made(self) -> Iterator[Row]:
         """Its rows."""
         if len(self.numbers) != 8 * _COLUMNS * len(self.rows):
             raise _contradiction("numbers for another number of rows")
         numbers, parts = u64s(self.numbers), self.parts
         for at, (structure, leaves, scalars, ranges) in enumerate(self.rows):
-            if not (0 <= structure < len(parts) and 0 <= leaves < len(parts)):
-                raise _contradiction("a row without its parts")
             seen, kept, raised, first, last, example = numbers[_COLUMNS * at : _COLUMNS * (at + 1)]
             row = Row(parts[structure], parts[leaves], scalars, first, last)
             row.add(_counts(seen, kept, raised))

@@ -14,16 +14,11 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from calltape_analyzer import Tape, TapeError
-from calltape_analyzer.cli import app, budget
-from calltape_analyzer.reading.remote_access import received_bytes
+from calltape_analyzer import Limits, Tape, TapeError
+from calltape_analyzer import limits as budget
+from calltape_analyzer.cli import app
+from calltape_analyzer.limits import received_bytes
 from tests.analyzer.tapes import write_tape
-
-
-@pytest.fixture(autouse=True)
-def _defaults(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget.limits, "seconds", None)
-    monkeypatch.setattr(budget.limits, "nbytes", None)
 
 
 @pytest.fixture(autouse=True)
@@ -123,9 +118,8 @@ def test_a_redaction_may_take_longer_than_reading(
     with budget.reading([str(tape)]):
         (now,) = budget._current.values()
         assert made[0].seconds == 10 * now.seconds
-    limits = budget.limits
-    monkeypatch.setattr(limits, "seconds", 7.0)
-    assert made[0].seconds == 7
+    with Limits(seconds=7.0):
+        assert budget.seconds_for(2**20, effort=10) == 7
 
 
 def test_a_budget_counts_what_came_of_its_own_urls(tmp_path: Path) -> None:
@@ -167,8 +161,8 @@ def _frame() -> FrameType:
 
 
 def test_a_command_that_handles_errors_is_ended_too() -> None:
-    spent = budget._Budget()
-    budget.limits.seconds = 0
+    with Limits(seconds=0):
+        spent = budget._Budget()
 
     def persistent() -> None:
         while True:
@@ -186,7 +180,6 @@ def test_a_command_that_handles_errors_is_ended_too() -> None:
 def test_nothing_is_raised_where_python_would_lose_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is raised within a ``__del__`` is printed, and the code goes on."""
     monkeypatch.setattr(budget, "_LOOK_EVERY", 0.0005)
-    budget.limits.seconds = 0.1  # more than it takes to come to __del__
     reached: list[str] = []
 
     class Finalized:
@@ -201,7 +194,7 @@ def test_nothing_is_raised_where_python_would_lose_it(monkeypatch: pytest.Monkey
                 _work(0.05)
                 reached.append("after it")
 
-    with pytest.raises(budget.Exceeded):
+    with Limits(seconds=0.1), pytest.raises(budget.Exceeded):  # more than it takes to come there
         read()
     assert reached[0] == "the end of __del__"
     assert len(reached) < 4
@@ -219,8 +212,7 @@ def test_a_budget_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None
     have them, works afterwards."""
     monkeypatch.setattr(budget, "_LOOK_EVERY", 0.004)
     for seconds in (60.0, 0.0):
-        budget.limits.seconds = seconds
-        with contextlib.suppress(budget.Exceeded), budget.reading([]):
+        with Limits(seconds), contextlib.suppress(budget.Exceeded), budget.reading([]):
             _work(0.05 if seconds else 20)  # a busy machine may be slow to look
         seen: list[str] = []
         add = seen.append
@@ -234,9 +226,8 @@ def test_a_budget_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_budget_ends_whenever_it_is_exceeded(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is raised may come while the block begins, or while it ends."""
     monkeypatch.setattr(budget, "_LOOK_EVERY", 0.0005)
-    budget.limits.seconds = 0
     for length in range(200):
-        with contextlib.suppress(budget.Exceeded), budget.reading([]):
+        with Limits(seconds=0), contextlib.suppress(budget.Exceeded), budget.reading([]):
             for _ in range(length % 40):
                 sum(range(3000))
         assert not budget._current

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from calltape_analyzer import TapeError, granted, open_tape
+from calltape_analyzer import Limits, TapeError, open_tape
 from calltape_schema.end import Coverage
 from calltape_schema.storage import BytesSink
 from calltape_schema.tree import encode_leaves
@@ -55,10 +55,13 @@ def test_many_leaves_with_the_bytes_of_one(tmp_path: Path, *, refers: bool) -> N
                 read()
             assert caught.value.kind == "limit"
         assert tape[0].inputs.args[0].numel() == MEBIBYTE // 4
-    with open_tape(path) as tape, granted(2**30):
+    with open_tape(path) as tape, Limits(nbytes=2**30):
         assert tape.verify() == []
         assert tape[1].tensor("inputs", MANY - 1).numel() == MEBIBYTE // 4
-        with granted(2**20), pytest.raises(TapeError):  # the grant of before does not hold here
+        with (
+            Limits(nbytes=2**20),
+            pytest.raises(TapeError),
+        ):  # the grant of before does not hold here
             tape[1].tensor("inputs", 0)
 
 

@@ -149,7 +149,7 @@ def test_a_hole_costs_nothing(tmp_path: Path) -> None:
     began = time.process_time()
     with open_tape(path, verify=True) as tape:
         assert tape.damage == []
-        with pytest.raises(TapeError, match="granted") as caught:
+        with pytest.raises(TapeError, match="allow more") as caught:
             _ = tape[0].inputs
         assert caught.value.kind == "limit"
     assert time.process_time() - began < 2
@@ -162,7 +162,7 @@ def test_a_hole_grants_no_room(tmp_path: Path) -> None:
         file.truncate(2**40)
     with open_tape(path) as tape:
         (variant,) = tape.variants()
-        with pytest.raises(TapeError, match="granted"):
+        with pytest.raises(TapeError, match="allow more"):
             variant.infer_arguments()
 
 

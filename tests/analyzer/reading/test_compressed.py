@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import calltape_analyzer.reading.compressed as compressed
-from calltape_analyzer import TapeError, granted, open_tape
+from calltape_analyzer import Limits, TapeError, open_tape
 from calltape_analyzer.reading.tape_file import descriptors
 from tests.analyzer.cli.commands import run
 from tests.analyzer.tapes import write_tape
@@ -168,7 +168,7 @@ def test_a_bomb_is_not_unpacked(tmp_path: Path, form: str, monkeypatch: pytest.M
     assert found.value.kind == "limit"
     assert "gzip -d" in found.value.advice
     assert sum(written) <= 2**20
-    with granted(30 * 2**20), pytest.raises(TapeError) as found:
+    with Limits(nbytes=30 * 2**20), pytest.raises(TapeError) as found:
         open_tape(path)
     assert found.value.kind == "not_a_tape"
     assert "larger than 2,097,152" in run("--max-memory", 2, "info", path).err

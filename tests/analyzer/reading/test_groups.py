@@ -134,7 +134,8 @@ def test_groups_are_inflated_once_for_their_calls(
         return real(data, size, most, what)
 
     monkeypatch.setattr(groups_of_schema, "inflated", inflated)
-    with open_tape(path, scan=True) as tape:
+    with open_tape(path) as tape:
+        tape.calls.scan()
         assert not found, "a walk inflates nothing"
         for call in tape.calls:
             assert call.record.inputs.spec()

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from calltape_analyzer import TapeError, granted, open_tape
+from calltape_analyzer import Limits, TapeError, open_tape
 from calltape_analyzer.reading import compressed, tape_file
 from calltape_analyzer.reading.tape_file import Descriptors, TapeFile, local_file
 from calltape_recorder import Recorder
@@ -145,7 +145,8 @@ def test_threads_read_their_own_files(many: Path, few_descriptors: Descriptors) 
 
 
 def test_another_file_in_its_place_is_noticed(many: Path, few_descriptors: Descriptors) -> None:
-    with open_tape(many / "0.tape", scan=True) as tape:
+    with open_tape(many / "0.tape") as tape:
+        tape.calls.scan()
         shutil.copy(many / "1.tape", many / "other")
         os.replace(many / "other", many / "0.tape")
         reopened(few_descriptors)
@@ -278,7 +279,7 @@ def test_what_memory_is_granted_is_no_bound_of_a_write_ahead_file(
 ) -> None:
     path = ahead(tmp_path / "a.ahead-0.tape", 1, size=400_000)
     monkeypatch.setattr(tape_file, "_MAX_HELD", 0)
-    with granted(1000), open_tape(path) as tape:
+    with Limits(nbytes=1000), open_tape(path) as tape:
         assert [call.number for call in tape.calls] == [1]
 
 

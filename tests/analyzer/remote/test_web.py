@@ -18,7 +18,7 @@ import torch
 from fsspec.implementations.http import HTTPFileSystem
 
 import calltape_analyzer.reading.remote_names as remote_names
-from calltape_analyzer import TapeError, granted, open_tape
+from calltape_analyzer import Limits, TapeError, open_tape
 from calltape_analyzer.reading.remote_file import RemoteFile
 from calltape_recorder import record
 from tests.analyzer.cli.commands import run
@@ -161,7 +161,7 @@ def test_compressed(site: Site, data: bytes, form: str) -> None:
 
 def test_a_compressed_bomb_is_bounded(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     site.files["/a.tape.gz"] = gzip.compress(bytes(30_000_000))
-    with granted(1_000_000):
+    with Limits(nbytes=1_000_000):
         assert "larger than 1,000,000 bytes" in refused(f"{site.address}/a.tape.gz", "limit")
 
 

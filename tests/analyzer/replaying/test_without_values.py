@@ -10,7 +10,7 @@ import torch
 
 from calltape_analyzer import Tape, TapeError, export, open_tape, replay
 from calltape_analyzer.arguments.complete_inputs import complete_inputs
-from calltape_analyzer.pytree.memory_limit import granted
+from calltape_analyzer.limits import Limits
 from calltape_recorder import record
 from tests.analyzer.exported import call, taped
 from tests.analyzer.exporting.test_arguments import t
@@ -145,7 +145,7 @@ def test_a_withheld_text_of_any_length_is_bounded(tmp_path: Path) -> None:
     with pytest.raises(TapeError) as caught:
         complete_inputs(tape.calls[0])
     assert caught.value.kind == "limit"
-    with granted(100), pytest.raises(TapeError):
+    with Limits(nbytes=100), pytest.raises(TapeError):
         complete_inputs(tape.calls[0])
 
 

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import functools
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from calltape_analyzer import survey
-from calltape_analyzer.cli.budget import limits
-from calltape_analyzer.cli.surveys import _bounded
+from calltape_analyzer import Limits, survey
+from calltape_analyzer.limits import bounded
 from calltape_analyzer.reading.segment import Segment
 from tests.analyzer.cli.commands import run
 from tests.analyzer.surveying.surveyed import tape_of
-
-
-@pytest.fixture(autouse=True)
-def no_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "seconds", None)
-    monkeypatch.setattr(limits, "nbytes", None)
 
 
 @pytest.fixture
@@ -41,17 +31,14 @@ def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 
 def test_a_slow_file_costs_its_own_answer(paths: list[Path]) -> None:
-    guard: Any = functools.partial(_bounded, 0.3, None)
-    with ThreadPoolExecutor(2) as pool:
-        found = survey(paths, pool, guard=guard, scan=True)
+    with ThreadPoolExecutor(2) as pool, Limits(seconds=0.3):
+        found = survey(paths, pool, scan=True)
         # Nothing is left behind that would end a later task of these threads.
         assert list(pool.map(lambda n: sum(range(n)), [200_000] * 20)) == [19_999_900_000] * 20
     assert found.target().files == 3
     (error,) = found.unreadable
     assert (error.kind, error.path) == ("limit", str(paths[2]))
     assert "0.3 s of processor time" in str(error)
-    names = {thread.name for thread in threading.enumerate()}
-    assert "calltape-budget" not in names
 
 
 def test_a_slow_file_at_the_prompt(paths: list[Path]) -> None:
@@ -62,10 +49,10 @@ def test_a_slow_file_at_the_prompt(paths: list[Path]) -> None:
 
 
 def test_a_file_that_waits_costs_nothing(tmp_path: Path) -> None:
-    def wait() -> str:
-        with _bounded(0.2, None, []):
-            time.sleep(0.6)
+    @bounded()
+    def wait(_: Limits) -> str:
+        time.sleep(0.6)
         return "done"
 
     with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(wait).result() == "done"
+        assert pool.submit(wait, Limits(seconds=0.2)).result() == "done"

@@ -15,7 +15,7 @@ from calltape_schema.bounds import GROUP_BYTES, MAX_GROUP_BYTES, MAX_GROUP_CALLS
 from calltape_schema.end import Coverage, IndexEntry, decode_end, deflated, encode_end
 from calltape_schema.errors import TapeError
 from calltape_schema.groups import NewCall, group_of, member, planned
-from calltape_schema.inputs_table import begun_hash, inputs_hash
+from calltape_schema.inputs_table import _begun_hash, inputs_hash
 from calltape_schema.packing import pack, unpack
 from calltape_schema.recent import Interner
 from calltape_schema.records import Manifest
@@ -161,12 +161,13 @@ def test_a_structure_of_many_calls_is_hashed_once(monkeypatch: pytest.MonkeyPatc
 
     def begun(structure: bytes, leaves: int) -> Any:
         hashed.append(len(structure))
-        return begun_hash(structure, leaves)
+        return _begun_hash(structure, leaves)
 
     structure = pack({"leaves": 0, "scalars": 1, "pad": bytes(200_000)})
     reader = opened(several(500, structure))
-    monkeypatch.setattr("calltape_schema.groups.begun_hash", begun)
-    assert counted(reader).totals().kept == 500
+    monkeypatch.setattr("calltape_schema.inputs_table._begun_hash", begun)
+    reader.scan()
+    assert [reader.record_at(at).call for at in range(500)] == list(range(500))
     assert hashed == [len(structure)]
 
 

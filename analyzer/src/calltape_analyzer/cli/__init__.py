@@ -13,8 +13,8 @@ from typing import Annotated
 
 import typer
 
-from calltape_analyzer.cli.budget import limits
 from calltape_analyzer.cli.verbs import VerbGroup
+from calltape_analyzer.limits import Limits
 
 __all__ = ["app", "main"]
 
@@ -47,6 +47,7 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _root(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
@@ -71,8 +72,8 @@ def _root(
         ),
     ] = None,
 ) -> None:
-    limits.seconds = max_seconds
-    limits.nbytes = None if max_memory is None else max_memory * 2**20
+    nbytes = None if max_memory is None else max_memory * 2**20
+    context.with_resource(Limits(seconds=max_seconds, nbytes=nbytes))
 
 
 def main() -> None:

@@ -25,7 +25,6 @@ from calltape_analyzer.reading.files import short_paths
 from calltape_analyzer.reading.segment import UNDER_WAY, UNDER_WAY_WORDS
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import counted, printable
-from calltape_schema.errors import TapeError
 from calltape_schema.packing import pack
 from calltape_schema.recent import Recent
 from calltape_schema.records import CallRecord, ModelError, Tree
@@ -72,18 +71,10 @@ def ls(
 def _records(tape: Tape) -> Iterator[tuple[Call, CallRecord]]:
     """The calls of each recording by number, and those of several by time. Clocks may be set back
     within a recording: then its next calls come at once."""
-    recordings = [map(_with_record, calls) for calls in tape.calls.by_recording()]
-    found = (filter(None, calls) for calls in recordings)
+    recordings = [((call, call.record) for call in calls) for calls in tape.calls.by_recording()]
     if len(recordings) < 2:
-        return (one for calls in found for one in calls)
-    return heapq.merge(*found, key=lambda pair: pair[1].time_ns)
-
-
-def _with_record(call: Call) -> tuple[Call, CallRecord] | None:
-    try:
-        return call, call.record
-    except TapeError:
-        return None  # it stands in tape.damage
+        return (one for calls in recordings for one in calls)
+    return heapq.merge(*recordings, key=lambda pair: pair[1].time_ns)
 
 
 def _print_lines(tape: Tape, calls: Iterator[tuple[Call, CallRecord]]) -> None:

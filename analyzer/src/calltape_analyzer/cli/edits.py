@@ -13,7 +13,6 @@ from typing import Annotated
 
 import typer
 
-from calltape_analyzer.cli.budget import REDACTION_EFFORT
 from calltape_analyzer.cli.options import (
     Calls,
     ClassNames,
@@ -31,6 +30,7 @@ from calltape_analyzer.cli.options import (
 from calltape_analyzer.cli.output import DAMAGED, command, lines, print_json, wrong_words
 from calltape_analyzer.cli.tapes import Part, opened
 from calltape_analyzer.editing.rewriting import EditReport
+from calltape_analyzer.limits import REDACTION_EFFORT
 from calltape_analyzer.progress import told_by
 from calltape_analyzer.tape import Tape
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from calltape_analyzer.cli.budget import REDACTION_EFFORT, reading
 from calltape_analyzer.cli.options import (
     FORM,
     Calls,
@@ -29,6 +28,7 @@ from calltape_analyzer.cli.options import (
 )
 from calltape_analyzer.cli.output import command, complain, line, lines
 from calltape_analyzer.cli.tapes import Part, opened
+from calltape_analyzer.limits import REDACTION_EFFORT, reading
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import counted, some_of
 from calltape_schema.errors import TapeError

@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 import typer
 from pydantic import BaseModel
 
-from calltape_analyzer.cli.budget import Exceeded, spent
 from calltape_analyzer.cli.terminal import line, lines, table
 from calltape_analyzer.errors import UsageError
+from calltape_analyzer.limits import Exceeded, spent
 from calltape_analyzer.plain_data import plain
 from calltape_analyzer.progress import shown_progress
 from calltape_schema.errors import TapeError

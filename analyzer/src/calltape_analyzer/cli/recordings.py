@@ -10,7 +10,6 @@ from typing import Any
 
 import typer
 
-from calltape_analyzer.cli.budget import reading
 from calltape_analyzer.cli.output import (
     DAMAGED,
     complain,
@@ -19,6 +18,7 @@ from calltape_analyzer.cli.output import (
     print_json,
     table,
 )
+from calltape_analyzer.limits import reading
 from calltape_analyzer.listing import Recording, list_recordings
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.observing.traffic_counters import (

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from calltape_analyzer.cli.bisection import Bisect, judged
-from calltape_analyzer.cli.budget import reading
 from calltape_analyzer.cli.options import (
     FILES,
     Calls,
@@ -31,6 +30,7 @@ from calltape_analyzer.cli.options import (
 from calltape_analyzer.cli.output import FAILURE, command, lines, print_json
 from calltape_analyzer.cli.tapes import Part, opened
 from calltape_analyzer.errors import UsageError
+from calltape_analyzer.limits import reading
 from calltape_analyzer.programs.manifest import MANIFEST
 from calltape_schema.errors import TapeError
 

@@ -6,16 +6,14 @@ verb reads.
 
 from __future__ import annotations
 
-import functools
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import Executor
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Annotated, Any
 
 import typer
 
-from calltape_analyzer.cli.budget import Exceeded, limits, reading, seconds_for
 from calltape_analyzer.cli.options import FILES, Force, Json, OfTarget, OptionalOut, Scan
 from calltape_analyzer.cli.output import (
     DAMAGED,
@@ -27,6 +25,7 @@ from calltape_analyzer.cli.output import (
 )
 from calltape_analyzer.cli.recordings import coverage_as_json, coverage_text, size
 from calltape_analyzer.errors import UsageError
+from calltape_analyzer.limits import advice_to_allow
 from calltape_analyzer.progress import later_bar
 from calltape_analyzer.reading.files import files_of
 from calltape_analyzer.surveying.survey import TargetSurvey
@@ -72,14 +71,12 @@ def survey(
     calltape survey monday.tape tuesday.tape -o both.tape
     """
     names = files_of(paths)
-    guard = functools.partial(_bounded, limits.seconds, limits.nbytes)
     with ExitStack() as stack:
         executor = stack.enter_context(_cluster(dask)) if dask is not None else None
         bar = later_bar("files", len(names)) if sys.stderr.isatty() else nullcontext()
         advance = stack.enter_context(bar)
         found = make_survey(
-            paths, executor, processes=jobs, progress=advance, scan=scan, guard=guard,
-            may_take=seconds_for,
+            paths, executor, processes=jobs, progress=advance, scan=scan
         )  # fmt: skip
     if out is not None and (found.targets or not (found.unreadable or found.left_out)):
         found.write(out, target=target, overwrite=force, inputs=names)
@@ -97,7 +94,7 @@ def survey(
     errors = [*found.unreadable, *(error for one in chosen for error in one.damage)]
     if found.left_out:
         left = f"{counted(found.left_out, 'file')} left out: adding up takes too long"
-        advice = "if you trust the tapes, allow more: `calltape --max-seconds 600 ...`"
+        advice = advice_to_allow("seconds=600", "--max-seconds 600")
         errors.append(TapeError("limit", left, advice=advice))
     for error in errors:
         complain(str(error))
@@ -152,20 +149,6 @@ def _facts(one: TargetSurvey) -> dict[str, Any]:
         "bytes": one.nbytes,
         "damage": len(one.damage),
     }
-
-
-@contextmanager
-def _bounded(
-    seconds: float | None, nbytes: int | None, paths: Sequence[str], effort: int = 1
-) -> Iterator[None]:
-    """Bounds what reading these files may cost, in any process. In another thread than the main
-    one, such as that of a Dask worker, its time only."""
-    limits.seconds, limits.nbytes = seconds, nbytes
-    try:
-        with reading(paths, effort):
-            yield
-    except Exceeded as exceeded:
-        raise exceeded.error from None
 
 
 @contextmanager

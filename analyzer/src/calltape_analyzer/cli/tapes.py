@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
-from calltape_analyzer.cli.budget import limits, reading
 from calltape_analyzer.cli.output import DAMAGED, complain, wrong_words
 from calltape_analyzer.errors import UsageError
+from calltape_analyzer.limits import reading
 from calltape_analyzer.opening import open_tape
-from calltape_analyzer.pytree.memory_limit import granted
 from calltape_analyzer.reading.files import files_of
 from calltape_analyzer.reading.selection import ranges_of
 from calltape_analyzer.reading.targets import UnknownTargetError
@@ -34,10 +33,11 @@ _OTHER_RANKS = (
     "left out, because another rank of the job made the same calls, and each counts once: {}. Name "
     "a file by itself to see what its rank returned"
 )
-_NOT_COMPARED = (
-    "answered from what the tape says of all its calls at its end; --scan compares it with the "
-    "records"
-)
+_BELIEVED = {
+    "end": "answered from what the tape says of all its calls at its end; --scan compares it with "
+    "the records",
+    "records": "{} of {} records were read; --scan reads and compares the others too",
+}
 
 
 class Part(NamedTuple):
@@ -110,8 +110,6 @@ def opened(
     """
     given = paths if len(paths) > 1 else paths[0]
     with ExitStack() as stack:
-        if limits.nbytes is not None:
-            stack.enter_context(granted(limits.nbytes))
         with ExitStack() as opening:
             (opening if runs else stack).enter_context(reading(files_of(given), effort))
             how: dict[str, Any] = {"target": part.target, "scan": bool(scan)}
@@ -129,8 +127,11 @@ def opened(
         except typer.Exit as reached:
             verdict = reached if reached.exit_code else None
         sys.stdout.flush()
-        if scan is False and tape.source == "end" and tape.calls.are_single:
-            complain(_NOT_COMPARED)
+        if scan is False and tape.calls.are_single:
+            read = tape.records_read
+            every = sum(len(part) + part.damaged for part in tape.segments)
+            if read < every:
+                complain(_BELIEVED[tape.source].format(f"{read:,}", f"{every:,}"))
         for error in tape.damage if tells else ():
             complain(str(error))
         if verdict is not None:

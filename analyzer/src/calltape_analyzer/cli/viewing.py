@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from calltape_analyzer.cli.budget import reading
 from calltape_analyzer.cli.options import FILES, Force, OfTarget, OptionalOut
 from calltape_analyzer.cli.output import command, line
 from calltape_analyzer.cli.page_server import PageServer, page_of_viewer
 from calltape_analyzer.cli.tapes import Part, opened
 from calltape_analyzer.interruption import Terminated
+from calltape_analyzer.limits import reading
 from calltape_analyzer.listing import recordings
 from calltape_analyzer.reading.files import files_of
 from calltape_analyzer.reading.tape_file import TapeFile

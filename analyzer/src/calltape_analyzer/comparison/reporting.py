@@ -43,10 +43,10 @@ def report_on(
     reasons: Counter[str] = Counter()
     # Positions, not calls: a call holds its record once that was read.
     calls, places = tape.calls, list[int]()
-    for place, call in enumerate(calls):
+    for call in calls:
         reason = UNDER_WAY_WORDS if call.under_way else (left_out or _raised)(call)
         reasons.update([reason] if reason else [])
-        places += [] if reason else [place]
+        places += [] if reason else [call.index]
     rows: list[ReportRow] = []
     for place in watched(places, progress):
         call = calls[place]

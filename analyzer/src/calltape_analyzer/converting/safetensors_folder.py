@@ -73,7 +73,8 @@ def write_safetensors_folder(tape: Tape, path: str | os.PathLike[str]) -> int:
         manifest = unpack(open_envelope(encode_manifest(tape.manifest)))
         _write_json(folder / _MANIFEST, manifest)
         for call in tape:
-            document = {"call": call.number, **call.document()}
+            document = call.record.model_dump(exclude_unset=True)  # no field that nobody knows
+            del document["tape"]
             has_blob = bool(document.pop("at", None)) | bool(document.pop("blob", None))
             for side in _SIDES:
                 for name in _DOCUMENTS if side in document else ():

@@ -13,6 +13,7 @@ from pydantic import computed_field
 
 from calltape_analyzer.differences.changes import Change, appeared, disappeared
 from calltape_analyzer.differences.tape_traffic import TapeTraffic
+from calltape_analyzer.limits import bounded
 from calltape_analyzer.notebook import Sketch
 from calltape_analyzer.plain_data import PlainData, Texts
 from calltape_analyzer.tape import Tape, check_tape
@@ -83,6 +84,7 @@ class TapeDifference(PlainData):
         return "\n".join(printable(line) for line in lines)
 
 
+@bounded()
 def diff(a: Tape, b: Tape) -> TapeDifference:
     """Compares the traffic on two tapes of one model.
 

@@ -102,7 +102,7 @@ _TESTS: Mapping[str, Callable[[CallRecord, Any], bool]] = {
 def _passing(tape: Tape, choice: Choice) -> Iterator[int]:
     tests = [(_TESTS[name], asked) for name, asked in choice.options.items() if name in _TESTS]
     sizes = _Sizes(tape, choice.where) if choice.where else None
-    for place, call in enumerate(tape.calls):
+    for place, call in enumerate(tape.calls.every()):
         record = _record_of(call)
         if record is None or not all(test(record, asked) for test, asked in tests):
             continue

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Literal
 
 from calltape_analyzer.editing.withholding import names_of_path
+from calltape_analyzer.limits import bounded
 from calltape_analyzer.observing.columns import Column
 from calltape_analyzer.observing.memory_layout import layouts_in_words
 from calltape_analyzer.plain_data import PlainData, Text
@@ -119,6 +120,7 @@ class Contents:
     valueless: dict[str, dict[str, None]] = field(default_factory=dict)
 
 
+@bounded()
 def diagnose(tape: Tape) -> Diagnosis:
     """Looks for everything that is wrong or unwise about a tape. Reads all of it, and compares
     every tensor with its checksum.

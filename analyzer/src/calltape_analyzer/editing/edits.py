@@ -16,6 +16,7 @@ from calltape_analyzer.editing.choice import Choice, chosen
 from calltape_analyzer.editing.rewriting import EditReport, Rewriting, rewrite
 from calltape_analyzer.editing.withholding import Withholding
 from calltape_analyzer.errors import UsageError
+from calltape_analyzer.limits import bounded
 from calltape_analyzer.reading.damage import RepeatedCallsError
 from calltape_analyzer.reading.recordings import recordings_of
 from calltape_analyzer.tape import Tape, check_tape
@@ -26,6 +27,7 @@ __all__ = ["filter_tape", "merge_tapes", "recover_tape"]
 _MAX_NAMED = 8
 
 
+@bounded()
 def filter_tape(
     tape: Tape,
     path: str | os.PathLike[str],
@@ -98,6 +100,7 @@ def _choice_of(given: dict[str, Any]) -> Choice:
         raise UsageError("; ".join(problems)) from None
 
 
+@bounded()
 def merge_tapes(tape: Tape, path: str | os.PathLike[str], *, overwrite: bool = False) -> EditReport:
     """Writes all calls of several files to one new, sealed tape.
 
@@ -122,7 +125,7 @@ def merge_tapes(tape: Tape, path: str | os.PathLike[str], *, overwrite: bool = F
     if differ is not None:
         raise UsageError(differ, advice="merge tapes of one version of the model")
     how = Rewriting("merge", {}, spares=True)
-    report = rewrite(tape, path, iter(tape.calls), len(tape.calls), how, overwrite=overwrite)
+    report = rewrite(tape, path, tape.calls.every(), len(tape.calls), how, overwrite=overwrite)
     recordings = len(recordings_of(tape.segments))
     if recordings < 2:
         return report
@@ -131,6 +134,7 @@ def merge_tapes(tape: Tape, path: str | os.PathLike[str], *, overwrite: bool = F
     )
 
 
+@bounded()
 def recover_tape(
     tape: Tape, path: str | os.PathLike[str], *, overwrite: bool = False
 ) -> EditReport:
@@ -152,7 +156,7 @@ def recover_tape(
     check_tape(tape, "recover_tape")
     was_sealed = tape.sealed
     how = Rewriting("recover", {}, thorough=True, spares=True)
-    report = rewrite(tape, path, iter(tape.calls), len(tape.calls), how, overwrite=overwrite)
+    report = rewrite(tape, path, tape.calls.every(), len(tape.calls), how, overwrite=overwrite)
     if not was_sealed:
         return report.noting(
             "the tape had no end: whether calls followed the last one on it is not known"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.inference.argument_form import as_one
+from calltape_analyzer.limits import bounded
 from calltape_analyzer.observing.declarations import BatchFor, DimNames
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.pytree.inputs import Inputs
@@ -34,6 +35,7 @@ GivenArguments: TypeAlias = "int | tuple[Any, ...] | Mapping[str, Any] | None"
 class ProgramSource(ABC):
     """Calls that are to become one program: all calls of a tape, or those of one variant."""
 
+    @bounded()
     def infer_dynamic_shapes(
         self,
         set_batch_dimension_for: BatchFor = None,
@@ -95,6 +97,7 @@ class ProgramSource(ABC):
         layout: MemoryLayout | None = None,
     ) -> Inputs | tuple[Any, ...] | dict[str, Any]: ...
 
+    @bounded()
     def infer_arguments(
         self,
         index: GivenArguments = None,

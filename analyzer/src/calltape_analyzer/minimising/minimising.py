@@ -237,12 +237,12 @@ def _begun(tape: Tape, search: Search) -> list[str]:
 
 
 def _sound(tape: Tape) -> Any:
-    for place, call in enumerate(tape.calls):
+    for call in tape.calls:
         try:
             call.check()
         except TapeError:
             continue
-        yield place
+        yield call.index
 
 
 def _reduced(tape: Tape, search: Search) -> list[str]:

@@ -8,6 +8,7 @@ exactly if they never differed.
 
 from __future__ import annotations
 
+import marshal
 from array import array
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
@@ -52,7 +53,7 @@ class SizeTable:
         self._ids: list[bytes] = []
         self._tape = array("L")
         self._number = array("Q")
-        self._known: dict[tuple[int, ...], int] = {}
+        self._known: dict[bytes, int] = {}
         self._is_in_order = True
         self._cache: dict[Hashable, Any] = {}
 
@@ -76,10 +77,10 @@ class SizeTable:
             for line in varied:
                 line.vary(len(self._calls))
             self._index()
-        key = tuple([flat[column] for column in self._heads])
-        at = self._known.get(key)
+        values = tuple([flat[column] for column in self._heads])
+        at = self._known.get(_key_of(values))
         if at is None:
-            self._append(key, seen)
+            self._append(values, seen)
             return
         self._calls[at] += seen.calls
         if seen.first < self._ref(at):
@@ -112,12 +113,12 @@ class SizeTable:
         self._lines = [line for divided in parts for line in divided]
         self._index()
 
-    def _append(self, key: tuple[int, ...], seen: Seen) -> None:
-        for line, value in zip(self._varying, key, strict=True):
+    def _append(self, values: tuple[int, ...], seen: Seen) -> None:
+        for line, value in zip(self._varying, values, strict=True):
             line.append(value)
         if len(self._known) >= _MAX_KNOWN:
             self._known.clear()
-        at = self._known[key] = len(self._calls)
+        at = self._known[_key_of(values)] = len(self._calls)
         self._calls.append(seen.calls)
         self._tape.append(self._tape_of(seen.first))
         self._number.append(seen.first.number)
@@ -140,10 +141,10 @@ class SizeTable:
         if self._is_in_order:
             return
         varying = [line.values for line in self._varying]
-        first: dict[tuple[int, ...], int] = {}
+        first: dict[bytes, int] = {}
         count = len(self._calls)
-        for at, key in enumerate(zip(*varying, strict=True) if varying else [()] * count):
-            known = first.setdefault(key, at)
+        for at, values in enumerate(zip(*varying, strict=True) if varying else [()] * count):
+            known = first.setdefault(_key_of(values), at)
             if known != at:
                 self._calls[known] += self._calls[at]
                 if self._ref(at) < self._ref(known):
@@ -308,10 +309,10 @@ class SizeTable:
             for line in self._varying
             if any(columns[c].axis is not None for c in line.columns)
         ]
-        calls: Counter[tuple[int, ...]] = Counter()
-        first: dict[tuple[int, ...], int] = {}
+        calls: Counter[bytes] = Counter()
+        first: dict[bytes, int] = {}
         for at in range(len(self)):
-            shapes = tuple(values[at] for values in varying)
+            shapes = _key_of(tuple(values[at] for values in varying))
             calls[shapes] += self._calls[at]
             first.setdefault(shapes, at)
         most = max(calls.values())
@@ -351,6 +352,12 @@ class SizeTable:
             self._cache[key] = make()
         found: T = self._cache[key]
         return found
+
+
+def _key_of(values: tuple[int, ...]) -> bytes:
+    """Equal for equal values. Not the tuple itself: its hash is not salted, 2**k tuples of -1 and
+    -2 have one, and a table of these is made in quadratic time."""
+    return marshal.dumps(values, 2)  # later versions write an object that comes twice once
 
 
 def _flat(row: SizeRow) -> list[int]:

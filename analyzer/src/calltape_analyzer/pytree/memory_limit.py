@@ -8,41 +8,22 @@ too much.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Sequence
 
+from calltape_analyzer.limits import advice_to_allow, limits
 from calltape_schema.errors import TapeError
 
-__all__ = ["LEAST_BYTES", "check_memory", "granted", "granted_bytes", "memory_limit_of"]
+__all__ = ["LEAST_BYTES", "check_memory", "memory_limit_of"]
 
 LEAST_BYTES = 192 * 1024 * 1024
 """The limit of a small tape, in bytes."""
 
 _TIMES_TAPE = 4
 
-_granted: ContextVar[int | None] = ContextVar("granted", default=None)
-
-
-@contextmanager
-def granted(nbytes: int) -> Iterator[None]:
-    """Sets the limit for one call to this many bytes while the ``with`` block runs, whatever the
-    size of the tape is. It holds in this context (thread or task) only."""
-    token = _granted.set(nbytes)
-    try:
-        yield
-    finally:
-        _granted.reset(token)
-
-
-def granted_bytes() -> int | None:
-    """What :func:`granted` allows here; None outside of it."""
-    return _granted.get()
-
 
 def memory_limit_of(tape_bytes: int) -> int:
     """How many bytes may be made for one call of a tape of this size in bytes."""
-    given = _granted.get()
+    given = limits().nbytes
     return max(LEAST_BYTES, _TIMES_TAPE * tape_bytes) if given is None else given
 
 
@@ -62,5 +43,5 @@ def check_memory(limit: int | None, shapes: Sequence[tuple[Sequence[int], int]],
         raise TapeError(
             "limit",
             f"{what} would take {wanted:,} bytes, which are not on the tape (at most {limit:,})",
-            advice=f"if you trust the tape, ask within calltape_analyzer.granted({wanted})",
+            advice=advice_to_allow(f"nbytes={wanted}", f"--max-memory {-(-wanted // 2**20)}"),
         )

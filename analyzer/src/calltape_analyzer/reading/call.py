@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
+from calltape_analyzer.limits import Worth, bounded
 from calltape_analyzer.notebook import Shown, Sketch
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.pytree.inputs import Inputs
@@ -102,6 +103,10 @@ class Call(Shown):
     def tape_bytes(self) -> int:
         """How many bytes this file took on its disk when it was opened, without holes."""
         return self._segment.disk_bytes
+
+    @property
+    def _worth(self) -> Worth:
+        return self._segment.worth
 
     @property
     def manifest(self) -> Manifest:
@@ -219,6 +224,7 @@ class Call(Shown):
     # --- values ------------------------------------------------------------------------------
 
     @property
+    @bounded()
     def inputs(self) -> Inputs:
         """``(args, kwargs)``, built again each time, with new tensors on the CPU.
 
@@ -233,6 +239,7 @@ class Call(Shown):
         args, kwargs = self.build("inputs", self.record.inputs.spec().root)
         return Inputs(args, kwargs)
 
+    @bounded()
     def inputs_on(self, device: Any) -> Inputs:
         """:attr:`inputs` with the tensors on a device (a ``torch.device`` or its name).
 
@@ -259,6 +266,7 @@ class Call(Shown):
         return Inputs(args, kwargs)
 
     @property
+    @bounded()
     def outputs(self) -> Any:
         """What the call returned, built like :attr:`inputs`. Also None if the call raised, or if
         its outputs were not recorded (``record.outputs`` is None then).
@@ -296,6 +304,7 @@ class Call(Shown):
         call, or is still in it. There are no outputs then, and no duration."""
         return self.record.outputs_missing == UNDER_WAY
 
+    @bounded()
     def build(
         self,
         side: Side,
@@ -342,6 +351,7 @@ class Call(Shown):
         place_together(facts, own)
         known.update(own)
 
+    @bounded()
     def tensors(self, side: Side) -> dict[int, Any]:
         """All tensors of a side by the number of their leaf, as :meth:`tensor` gives them. What
         shared memory shares it here too.

@@ -3,15 +3,17 @@ inputs."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 from calltape_analyzer.pytree.inputs import parts_of_inputs
+from calltape_schema.bounds import MAX_ALIKE
 from calltape_schema.errors import TapeError
 from calltape_schema.inputs_table import Row
 from calltape_schema.packing import pack
 from calltape_schema.records import Tree
 
-__all__ = ["CallRef", "Place", "SeenInputs", "checked_inputs", "row_of"]
+__all__ = ["CallRef", "Place", "SeenInputs", "WideInts", "checked_inputs", "row_of"]
 
 
 class CallRef(NamedTuple):
@@ -55,6 +57,31 @@ class SeenInputs(NamedTuple):
     calls: int
     first: Place
     last: Place
+
+
+class WideInts:
+    """The ints of more than 64 bits among the scalars of a file. Of those of one hash, few are
+    taken: whoever asks which values there were makes sets of them, and a set of ints that have one
+    hash takes quadratic time. Narrower ints cannot have one: at most sixteen do."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, set[int]] = {}
+
+    def take(self, scalars: Iterable[Any]) -> None:
+        """Takes the scalars of a call.
+
+        Raises:
+            TapeError: ``limit``.
+        """
+        for value in scalars:
+            if type(value) is int and value.bit_length() > _WIDE:
+                alike = self._known.setdefault(hash(value), set())
+                if value not in alike and len(alike) >= MAX_ALIKE:
+                    raise TapeError("limit", f"more than {MAX_ALIKE} ints that have one hash")
+                alike.add(value)
+
+
+_WIDE = 64
 
 
 def checked_inputs(tree: Tree) -> Tree:

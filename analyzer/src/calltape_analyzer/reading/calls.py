@@ -10,10 +10,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import overload
 
+from calltape_analyzer.errors import NoCallError
+from calltape_analyzer.limits import metered
 from calltape_analyzer.progress import steps
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef, Place, SeenInputs
+from calltape_analyzer.reading.damage import is_damage
 from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.text import counted
 from calltape_schema.bounds import MAX_COUNT
@@ -25,7 +28,8 @@ __all__ = ["Calls", "Place", "SeenInputs"]
 
 class Calls(Sequence[Call]):
     """The calls of a tape: an immutable sequence that makes each :class:`Call` when it is asked
-    for."""
+    for. Iterating skips the calls whose records break the format; the tape's ``damage`` names
+    them."""
 
     def __init__(self, segments: Sequence[Segment], classes: ClassIndex) -> None:
         self._classes = classes
@@ -66,8 +70,16 @@ class Calls(Sequence[Call]):
         return self._ends[-1] if self._ends else 0
 
     def __iter__(self) -> Iterator[Call]:
+        return self._metered(self.every())
+
+    def every(self) -> Iterator[Call]:
+        """The calls, also those whose records break the format: a look at the record raises."""
         self.scan()
         return iter(steps(self._each(self._placed()), "calls", len(self)))
+
+    def _metered(self, calls: Iterator[Call]) -> Iterator[Call]:
+        worths = [segment.worth for segment in self._segments]
+        return metered(filter(_is_sound, calls), worths)
 
     @overload
     def __getitem__(self, index: int) -> Call: ...
@@ -83,7 +95,7 @@ class Calls(Sequence[Call]):
         if position < 0:
             position += len(self)
         if not 0 <= position < len(self):
-            raise IndexError(f"call {index} of a tape of {counted(len(self), 'call')}")
+            raise NoCallError(f"call {index} of a tape of {counted(len(self), 'call')}")
         return self._at(position)
 
     def by_inputs(self) -> Iterator[SeenInputs]:
@@ -91,9 +103,6 @@ class Calls(Sequence[Call]):
         call that does, with the ranges of all these calls. Most records are not decoded, and of a
         file with a table none is read. Calls that raised are counted apart from calls that did not,
         and have no ranges. Equal inputs come once per file.
-
-        Raises:
-            TapeError: a call's record breaks the format.
         """
         for segment in list(self._segments):
             yield from segment.seen_inputs()
@@ -108,9 +117,6 @@ class Calls(Sequence[Call]):
         """The inputs of each call that returned, the number 1, and the call. If no single call is
         at hand, equal inputs come together, with the ranges of all calls that have them, the number
         of these, and the first one.
-
-        Raises:
-            TapeError: a call's record breaks the format.
         """
         if not self.are_single:
             for seen in self.by_inputs():
@@ -122,12 +128,13 @@ class Calls(Sequence[Call]):
                 yield call.record.inputs, 1, call.ref
 
     def by_recording(self) -> list[Iterator[Call]]:
-        """The calls of each recording, in the order of their numbers; every call comes once."""
+        """The calls of each recording, in the order of their numbers; every call comes once, but
+        for those that are skipped as by iterating."""
         self.scan()
         found: dict[bytes, list[tuple[int, Segment]]] = {}
         for start, segment in self._placed():
             found.setdefault(segment.manifest.tape, []).append((start, segment))
-        return list(map(self._each, found.values()))
+        return [self._metered(self._each(placed)) for placed in found.values()]
 
     def _placed(self) -> list[tuple[int, Segment]]:
         """Each file with the index of its first call."""
@@ -209,3 +216,13 @@ class Calls(Sequence[Call]):
         segment = self._segments[which]
         before = self._ends[which] - len(segment)
         return Call(segment, segment.order[index - before], index, self._classes)
+
+
+def _is_sound(call: Call) -> bool:
+    """Whether the record of a call can be read. If not, that stands in the tape's damage."""
+    try:
+        return call.record is not None
+    except TapeError as error:
+        if not is_damage(error):
+            raise
+        return False

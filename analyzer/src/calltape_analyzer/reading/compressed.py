@@ -11,18 +11,20 @@ import gzip
 import io
 import os
 import tempfile
+import threading
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import IO, Any
 
-from calltape_analyzer.pytree.memory_limit import granted_bytes
+from calltape_analyzer.limits import advice_to_allow, limits
 from calltape_schema.errors import TapeError
 
 __all__ = [
     "COMPRESSIONS",
     "SUFFIXES",
+    "close_unpacked",
     "compressed_since",
     "is_compressed",
     "most_unpacked",
@@ -69,7 +71,7 @@ def remainders_taken() -> Iterator[None]:
 
 
 def most_unpacked(size: int) -> int:
-    """How many bytes are decompressed of a file of so many, if nothing else was granted."""
+    """How many bytes are decompressed of files of so many, if no other limit holds."""
     return max(_LEAST_BYTES, _TIMES_FILE * size)
 
 
@@ -85,28 +87,25 @@ def unpacked(
         plain: whether it is not compressed, and is copied as it is.
 
     Returns:
-        A descriptor, which belongs to the caller; None if its first bytes are of no compression.
+        A descriptor, which :func:`close_unpacked` closes; None if its first bytes are of no
+        compression.
 
     Raises:
         TapeError: ``damaged`` if it breaks the form of its compression, but within
-            :func:`remainders_taken`; ``limit`` if it becomes
-            larger than 256 MiB and 64 times the file (what is stored of it, if it is plain), or
-            than what was granted; ``usage`` if Zstandard is not installed; ``io``.
+            :func:`remainders_taken`; ``limit`` if it becomes larger than 256 MiB and 64 times the
+            file (what is stored of it, if it is plain), or all that are open together do, or than
+            ``Limits.nbytes``; ``usage`` if Zstandard is not installed; ``io``.
         OSError: it cannot be read, or the temporary file not written.
     """
     first = packed.peek(4)
     opener = (lambda file: file) if plain else _OPENERS.get(first[:4]) or _OPENERS.get(first[:2])
     if opener is None:
         return None
-    given = None if plain else granted_bytes()
-
-    def limit() -> int:
-        return most_unpacked(received()) if given is None else given
-
+    share = _Share(received, plain=plain)
     with _temporary(path) as made:
         try:
             with opener(packed) as source:
-                _copy(source, made, limit, path, plain=plain)
+                _copy(source, made, share)
         except TapeError as error:
             raise error.at(path=path) from None
         except Exception as error:
@@ -117,7 +116,74 @@ def unpacked(
             if not (takes and made.tell()):
                 advice = _COPY_AGAIN if takes else _TAKE_REST
                 raise TapeError("damaged", reason, path=path, advice=advice) from None
-        return os.dup(made.fileno())
+        found = os.dup(made.fileno())
+        with _sharing:
+            _shares[found] = share.packed, share.taken
+        return found
+
+
+_sharing = threading.Lock()
+_shares: dict[int, tuple[int, int]] = {}
+"""The bytes of each compressed file that is open, and of its temporary one, by the descriptor of
+this."""
+os.register_at_fork(after_in_child=lambda: globals().update(_sharing=threading.Lock()))
+
+
+def close_unpacked(descriptor: int) -> None:
+    """Closes what :func:`unpacked` gave."""
+    with _sharing:
+        _shares.pop(descriptor, None)
+    os.close(descriptor)
+
+
+class _Share:
+    """What a file that is decompressed now takes of the room that all have together: many small
+    ones could fill a disk.
+
+    Args:
+        received: how many bytes of the file are surely there.
+        plain: whether it is copied as it is; it has no part in the room then.
+
+    Attributes:
+        packed, taken: the bytes of the file, and of what it became so far.
+    """
+
+    def __init__(self, received: Callable[[], int], *, plain: bool) -> None:
+        self._received = received
+        self._plain = plain
+        self.packed = self.taken = 0
+
+    def take(self, more: int) -> None:
+        """Takes so many bytes.
+
+        Raises:
+            TapeError: ``limit``.
+        """
+        self.packed = self._received()
+        self.taken += more
+        given = None if self._plain else limits().nbytes
+        most = most_unpacked(self.packed) if given is None else given
+        if self._plain:
+            if self.taken > most:
+                reason = f"it becomes larger than {most:,} bytes, and stores far fewer"
+                raise TapeError("limit", reason)
+            return
+        if self.taken > most:
+            raise _too_large("it becomes", most)
+        with _sharing:
+            packed, taken = (sum(part) for part in zip((0, 0), *_shares.values(), strict=True))
+        most = most_unpacked(packed + self.packed) if given is None else given
+        if taken + self.taken > most:
+            raise _too_large("the compressed tapes that are open together become", most)
+
+
+def _too_large(what: str, most: int) -> TapeError:
+    return TapeError(
+        "limit",
+        f"{what} larger than {most:,} bytes when decompressed",
+        advice="decompress it yourself (gzip -d, zstd -d); or, "
+        + advice_to_allow(f"nbytes={8 * most}", f"--max-memory {8 * most // 2**20}"),
+    )
 
 
 def _broken(error: Exception) -> str | None:
@@ -140,25 +206,10 @@ def _temporary(path: str) -> Any:
         raise TapeError("io", reason, path=path, advice=advice) from None
 
 
-def _copy(
-    source: Any, made: Any, limit: Callable[[], int], path: str, *, plain: bool = False
-) -> None:
+def _copy(source: Any, made: Any, share: _Share) -> None:
     """Copies all bytes of a stream. If it breaks, what came before is copied."""
-    done = 0
     while part := source.read1(_STEP):
-        done += len(part)
-        if done > limit():
-            if plain:
-                reason = f"it becomes larger than {limit():,} bytes, and stores far fewer"
-                raise TapeError("limit", reason, path=path)
-            raise TapeError(
-                "limit",
-                f"it becomes larger than {limit():,} bytes when it is decompressed",
-                path=path,
-                advice="if you trust the tape, decompress it yourself (gzip -d, zstd -d), or "
-                f"open it within calltape_analyzer.granted({8 * limit()}); at the prompt, "
-                f"`calltape --max-memory {8 * limit() // 2**20} ...`",
-            )
+        share.take(len(part))
         _write(made, part)
 
 

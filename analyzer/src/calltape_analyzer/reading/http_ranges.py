@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Mapping
 from typing import Any, NamedTuple, cast
 
+from calltape_analyzer.limits import received_bytes
 from calltape_analyzer.reading.damage import RemoteError
 from calltape_analyzer.reading.remote_access import (
     RemoteFacts,
@@ -19,7 +20,6 @@ from calltape_analyzer.reading.remote_access import (
     answer_of,
     file_system,
     other_facts,
-    received_bytes,
     seconds_allowed,
 )
 from calltape_analyzer.reading.urls import shown

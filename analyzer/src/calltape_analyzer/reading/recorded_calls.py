@@ -11,6 +11,7 @@ from typing import Literal, overload
 
 from typing_extensions import Self
 
+from calltape_analyzer.limits import bounded
 from calltape_analyzer.notebook import Shown, Sketch
 from calltape_analyzer.pytree.classes import Classes, ClassIndex
 from calltape_analyzer.reading.call import Call
@@ -163,6 +164,13 @@ class RecordedCalls(Shown):
         return "end" if any(one.unscanned_end is not None for one in self._segments) else "records"
 
     @property
+    def records_read(self) -> int:
+        """How many records were read so far, each compared with what its file says of it. Answers
+        for all calls read one record for each of the distinct inputs, or none (:attr:`source`);
+        ``open_tape(..., scan=True)`` reads all."""
+        return sum(segment.records_read for segment in self._segments)
+
+    @property
     def nbytes(self) -> int:
         """Size of the files in bytes, when they were opened."""
         return sum(segment.size for segment in self._segments)
@@ -265,6 +273,7 @@ class RecordedCalls(Shown):
         """
         return call_at(self._calls, (s.manifest.tape for s in self._segments), address)
 
+    @bounded()
     def verify(self) -> list[TapeError]:
         """Compares every tensor byte with its checksum, every tree with the format, and what the
         ends say of ranges with the records. A survey has none of these.

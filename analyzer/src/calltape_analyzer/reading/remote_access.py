@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from calltape_analyzer.errors import UsageError
+from calltape_analyzer.limits import received_bytes
 from calltape_analyzer.reading.damage import RemoteError
 from calltape_analyzer.reading.urls import name_of, protocol_of, shown, without_secrets
 from calltape_schema.errors import TapeError
@@ -28,7 +29,6 @@ __all__ = [
     "file_system",
     "is_web",
     "other_facts",
-    "received_bytes",
     "seconds_allowed",
     "told_of",
 ]
@@ -56,7 +56,6 @@ _COMPARES = ("s3", "s3a")
 _TRUSTED_SECONDS = 2.0
 
 _connected: dict[Any, Any] = {}  # file systems that connect when they are made: one for each host
-_received = [0]
 _failing: dict[str, _Failing] = {}
 
 
@@ -94,13 +93,6 @@ class _Failing:
         self.times += times
         self.until = time.monotonic() + _SILENT_SECONDS
         self.reason = error.reason
-
-
-def received_bytes(more: int = 0) -> int:
-    """How many bytes of remote files this process received, with ``more`` that just came. Of two
-    threads that tell it at once, one may be forgotten: it is a measure, no count."""
-    _received[0] += more
-    return _received[0]
 
 
 def seconds_allowed() -> float:

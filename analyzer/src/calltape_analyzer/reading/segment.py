@@ -14,8 +14,15 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from copy import copy
 from functools import cached_property
 
+from calltape_analyzer.limits import Worth, bounded
 from calltape_analyzer.progress import steps
-from calltape_analyzer.reading.call_ref import CallRef, Place, SeenInputs, checked_inputs
+from calltape_analyzer.reading.call_ref import (
+    CallRef,
+    Place,
+    SeenInputs,
+    WideInts,
+    checked_inputs,
+)
 from calltape_analyzer.reading.damage import Damage, DescriptorError, is_damage, no_single_call
 from calltape_analyzer.reading.files import opened_file
 from calltape_analyzer.reading.recordings import coverage_without_end, sound_coverage
@@ -28,7 +35,7 @@ from calltape_schema.inputs_table import InputsTable, widen
 from calltape_schema.reader import Extent, Holder, TapeReader, TensorPlace
 from calltape_schema.records import CallRecord, Manifest, Range, Source, encode_manifest
 from calltape_schema.scan import Scan, stale_table
-from calltape_schema.tar import group_name
+from calltape_schema.tar import END_MEMBER, group_name
 
 __all__ = [
     "UNDER_WAY",
@@ -42,8 +49,9 @@ UNDER_WAY_WORDS = "under way when the process died"
 
 _TRIES = 5
 
-# Flags of a call: its blob was compared with the checksum, and is whole or not; its damage is told.
-_WHOLE, _BROKEN, _TOLD = 1, 2, 4
+# Flags of a call: its record was read; its blob was compared with the checksum, and is whole or
+# not; its damage is told.
+_READ, _WHOLE, _BROKEN, _TOLD = 1, 2, 4, 8
 
 
 class Segment:
@@ -78,12 +86,15 @@ class Segment:
         self.left_out = 0
         self.copies: list[str] = []
         self.which = 0
+        self._worth = Worth(lambda: self.disk_bytes)
         self._found: Scan | None = None
         self._rows: list[SeenInputs] | None = None
         self._ranges: dict[int, dict[int, tuple[int, int]]] | None = None
         self._order: array[int] | None = None
+        self._sound: array[int] | None = None
         self._table: InputsTable | None = None
         self._end: End | None = None
+        self._wide = WideInts()
         self._checked = bytearray()
         self._lock = threading.RLock()
         self._file = opened_file(path)
@@ -107,13 +118,25 @@ class Segment:
             return
         if not end.elsewhere and end.coverage.kept * CALL_BYTES > self._file.size:
             return  # it claims more calls than the file can have; the scan reports it
-        with contextlib.suppress(TapeError):  # the scan reports it
+        try:
             self._table = end.table()
+        except TapeError as error:
+            if end.elsewhere:  # else the scan reports it
+                self.damage.add(error.at(path=self.path, member=END_MEMBER))
         if end.elsewhere and self._table is None:
             self._table = InputsTable()  # there is nothing else
         if self._table is not None:
             self._end = end
             self._file.expect_unchanged(self.reader.start, is_sealed=True)
+
+    @property
+    def worth(self) -> Worth:
+        """What it is worth to those who ask about it, together with the other files of its tape."""
+        return self._worth
+
+    @worth.setter
+    def worth(self, worth: Worth) -> None:
+        self._worth = worth
 
     @property
     def unscanned_end(self) -> End | None:
@@ -178,6 +201,11 @@ class Segment:
         """
         if self.elsewhere:
             raise no_single_call()
+        if self._found is None:
+            self._scan_once()
+
+    @bounded()
+    def _scan_once(self) -> None:
         with self._lock:
             if self._found is not None:
                 return
@@ -386,9 +414,11 @@ class Segment:
         self.order = array("Q", (p for p in order if all_numbers[p] not in numbers))
         self.left_out += len(order) - len(self.order)
 
+    @bounded()
     def drop_unsound(self) -> None:
-        """Removes the calls from the list whose records break the format. Under a valid checksum
-        only a writer with a bug or ill intent leaves one, so nobody looks before it is met."""
+        """Scans the file, reads every record, and removes the calls from the list whose records
+        break the format, or are not as the table of their group says. Under a valid checksum only a
+        writer with a bug or ill intent leaves one."""
         for position in self.order:
             try:
                 self.record(position)
@@ -396,6 +426,23 @@ class Segment:
                 if not is_damage(error):
                     raise
         self.drop_damaged()
+        self._sound = self._order
+
+    @bounded()
+    def _expect_sound(self) -> None:
+        """Reads the records that stand for others. If one of them is not sound, the others are not
+        believed either: all are read, and those that are not sound leave the list."""
+        if self._sound is not None and self._sound is self._order:
+            return
+        try:
+            for position in self._first_of_equal():
+                self.record(position)
+            self._all_ranges()
+        except TapeError as error:
+            if not is_damage(error):
+                raise
+            self.drop_unsound()
+        self._sound = self._order
 
     def drop_damaged(self) -> None:
         """Removes the calls that are known to be damaged from the list."""
@@ -407,10 +454,8 @@ class Segment:
     def seen_inputs(self) -> Iterable[SeenInputs]:
         """The distinct inputs of its calls, in the order of their first calls. Calls that raised
         are apart from those that did not, and have no ranges. If the table of the end does not tell
-        them all, the file is scanned, and a record is read for each.
-
-        Raises:
-            TapeError: a record that is read breaks the format. It is damage, too.
+        them all, the file is scanned, and a record is read for each; calls that turn out to be
+        damaged leave the list.
         """
         told = self.summed_inputs()
         return self._recorded_inputs() if told is None else told
@@ -459,16 +504,37 @@ class Segment:
             advice = "survey fewer tapes at once"
             self.damage.add(TapeError("limit", reason, path=self.path, advice=advice))
         found: list[SeenInputs] = []
+        alike = 0  # calls of which an int has the hash of too many others
         for row in rows:
             raised = min(row.raised, row.kept)
             for calls, has_raised in ((row.kept - raised, False), (raised, True)):
                 if calls:
                     inputs = checked_inputs(row.tree())
+                    try:
+                        self._wide.take(inputs.scalars)
+                    except TapeError:
+                        if not self.elsewhere:
+                            raise
+                        alike += calls
+                        continue
                     first, last = self._place(row.first), self._place(row.last)
                     found.append(SeenInputs(inputs, has_raised, calls, first, last))
+        if alike:
+            reason = f"the inputs of {alike:,} calls are left out: their ints have one hash"
+            self.damage.add(TapeError("limit", reason, path=self.path, member=END_MEMBER))
         return sorted(found, key=lambda one: (one.first.at, one.raised))
 
+    def _first_of_equal(self) -> Iterator[int]:
+        """The position of the first call of each of the distinct inputs."""
+        known: set[int] = set()
+        for position in self.order:
+            number = self.inputs_number(position)
+            if number not in known:
+                known.add(number)
+                yield position
+
     def _recorded_inputs(self) -> Iterator[SeenInputs]:
+        self._expect_sound()
         order = self.order
         numbers = list(map(self.inputs_number, order))
         counts = Counter(numbers)
@@ -532,6 +598,11 @@ class Segment:
         return sum([flags >= _TOLD for flags in self._checked])
 
     @property
+    def records_read(self) -> int:
+        """How many of its records were read so far, each compared with what the file says of it."""
+        return sum([flags & _READ for flags in self._checked])
+
+    @property
     def numbers(self) -> Sequence[int]:
         """The numbers of all its calls, in the order of the file."""
         return self._scan.numbers
@@ -551,10 +622,13 @@ class Segment:
             TapeError: ``damaged``, ``invalid`` or ``limit``, which is damage of the file too.
         """
         try:
+            self._checked[position] |= _READ
             record = self.reader.record_at(position)
             checked_inputs(record.inputs)
+            self._wide.take(record.inputs.scalars)
             if record.outputs is not None:
                 record.outputs.spec()
+                self._wide.take(record.outputs.scalars)
         except TapeError as error:
             raise self.reported(error, position) from None
         return record

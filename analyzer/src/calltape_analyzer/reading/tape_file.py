@@ -24,7 +24,7 @@ from contextlib import suppress
 from functools import cache
 from typing import Protocol, TypeVar
 
-from calltape_analyzer.reading.compressed import is_compressed, unpacked
+from calltape_analyzer.reading.compressed import close_unpacked, is_compressed, unpacked
 from calltape_analyzer.reading.damage import no_descriptor
 from calltape_analyzer.reading.urls import is_url
 from calltape_schema.errors import TapeError
@@ -314,13 +314,13 @@ class TapeFile(TapeBytes):
             # A copy that was made while a call ended may have parts of two.
             if made is None or not plain or not tries or _are_equal(file, made):
                 return made
-            os.close(made)
+            close_unpacked(made)
 
     def _take(self, unpacked: int, packed_bytes: int) -> None:
         """Reads the copied bytes from now on."""
         descriptors.close(self)
         self._unpacked = unpacked
-        self._close_unpacked = weakref.finalize(self, os.close, unpacked)
+        self._close_unpacked = weakref.finalize(self, close_unpacked, unpacked)
         self._most_disk_bytes = _TIMES_PACKED * packed_bytes
         self._identity = self._version = None
         self.refresh()

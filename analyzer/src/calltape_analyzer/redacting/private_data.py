@@ -10,6 +10,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
 
 from calltape_analyzer.editing.withholding import names_of_path
+from calltape_analyzer.limits import bounded
 from calltape_analyzer.notebook import Sketch
 from calltape_analyzer.plain_data import PlainData, Text
 from calltape_analyzer.pytree.node_paths import names_of_children
@@ -228,6 +229,7 @@ def _advice(kind: str, place: str = "") -> str:
     return _KINDS[kind][1].replace("EXACT", printable(exact))
 
 
+@bounded()
 def private_data(tape: Tape, *, by_call: bool = False) -> PrivateData:
     """What on a tape may tell of a person or a machine. Reads records, and no values of tensors.
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from calltape_analyzer.editing.rewriting import EditReport, Rewriting, rewrite
 from calltape_analyzer.errors import RedactionError
+from calltape_analyzer.limits import REDACTION_EFFORT, bounded
 from calltape_analyzer.redacting.allowed_facts import AllowedFacts, check_file
 from calltape_analyzer.redacting.call_redaction import CallRedaction, ElementRanges
 from calltape_analyzer.redacting.keyed_redaction import (
@@ -48,6 +49,7 @@ _MAX_NAMED = 8
 Patterns = str | Sequence[str]
 
 
+@bounded(effort=REDACTION_EFFORT)
 def redact(
     tape: Tape,
     path: str | os.PathLike[str],

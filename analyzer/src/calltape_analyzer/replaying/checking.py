@@ -87,7 +87,7 @@ def check(tape: Tape, exported_model: Any, *, trusted: bool = False) -> CheckRep
                     address=tape.calls.address_of(call.ref),
                 )
             )
-    left_out = raised_note(len(tape.calls) - len(rows))
+    left_out = raised_note(sum(map(has_raised, tape.calls)))
     notes = [*decided.doubts, *_unverifiable(tape), *left_out]
     return CheckReport(rows=rows, notes=notes)
 

@@ -43,7 +43,7 @@ class CallTimes:
         self._read()
 
     def _read(self) -> None:
-        for number, call in enumerate(self._tape.calls):
+        for number, call in enumerate(self._tape.calls.every()):
             try:
                 record = call.record
             except TapeError:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from calltape_analyzer.errors import UsageError
+from calltape_analyzer.limits import bounded
 from calltape_analyzer.text import listed, variant_names
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ _MAX_NAMED = 12
 class Reported:
     """A tape that people can look at."""
 
+    @bounded()
     def report(
         self: ReportedTape,
         *,
@@ -48,6 +50,7 @@ class Reported:
         require_libraries()
         return ReportPage.of(contents_of([self], scan=scan, outcomes=outcomes))
 
+    @bounded()
     def plot(self: ReportedTape, what: str, *, variant: str | None = None) -> Figure:
         """One picture of the report page, as a figure of matplotlib: notebooks show it, and
         ``figure.savefig("sizes.png")`` writes it.

@@ -7,14 +7,13 @@ file holds: a file that cannot be read costs its own answer only.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TypeAlias
 
+from calltape_analyzer.limits import Limits, add_worth, bounded
 from calltape_analyzer.observing.traffic_counters import CountedGroup
 from calltape_analyzer.reading.call_ref import SeenInputs, checked_inputs, row_of
-from calltape_analyzer.reading.damage import Damage, is_damage
+from calltape_analyzer.reading.damage import Damage
 from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.reading.urls import without_secrets
 from calltape_analyzer.writing.coverage import DAMAGED
@@ -23,10 +22,7 @@ from calltape_schema.errors import TapeError
 from calltape_schema.inputs_table import InputsTable, inputs_hash
 from calltape_schema.records import Manifest, Source
 
-__all__ = ["FileSurvey", "Guard", "failed", "read_file"]
-
-Guard: TypeAlias = Callable[[Sequence[str]], AbstractContextManager[None]]
-"""Bounds the time and memory that reading some files takes, within a block."""
+__all__ = ["FileSurvey", "failed", "read_file"]
 
 
 @dataclass(slots=True)
@@ -91,10 +87,10 @@ class FileSurvey:
         return max((row.last for row in self.table.rows.values()), default=-1)
 
 
-def read_file(path: str, scan: bool, guard: Guard | None) -> FileSurvey | TapeError:
+def read_file(path: str, scan: bool, limits: Limits) -> FileSurvey | TapeError:
     """Reads a file: its end, or, without a table there, all of its records."""
     try:
-        with nullcontext() if guard is None else guard([path]):
+        with limits:
             return _read(path, scan)
     except TapeError as error:
         return error.at(path=without_secrets(path, path))
@@ -115,15 +111,19 @@ def failed(path: str, error: Exception) -> TapeError:
     )  # fmt: skip
 
 
+@bounded()
 def _read(path: str, scan: bool) -> FileSurvey:
     segment = Segment(path, Damage())
+    add_worth(segment.disk_bytes)
     try:
         if scan and not segment.elsewhere:
-            segment.scan()
+            segment.drop_unsound()
         table = _told(segment)
-        if table is None:
-            segment.scan()
-            table = _scanned(segment)
+        if table is None or segment.damaged:
+            others = None if table is None else table.others()
+            table = _counted(segment.seen_inputs())
+            if others is not None:
+                table.merge(others)
         end, totals = segment.end, table.totals()
         return FileSurvey(
             path=segment.path,
@@ -180,17 +180,6 @@ def _told(segment: Segment) -> InputsTable | None:
         segment.damage.add(error.at(path=segment.path))
         return None
     return table
-
-
-def _scanned(segment: Segment) -> InputsTable:
-    """The inputs of the calls that a scan found, without those that break the format."""
-    try:
-        return _counted(segment.seen_inputs())
-    except TapeError as error:
-        if not is_damage(error):
-            raise
-        segment.drop_unsound()
-        return _counted(segment.seen_inputs())
 
 
 def _counted(every: Iterable[SeenInputs]) -> InputsTable:

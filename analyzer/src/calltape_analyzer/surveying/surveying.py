@@ -15,9 +15,10 @@ from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExec
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from calltape_analyzer.limits import limits, seconds_for
 from calltape_analyzer.reading.files import Paths, files_of
 from calltape_analyzer.reading.tape_file import holds_no_call
-from calltape_analyzer.surveying.file_survey import FileSurvey, Guard, failed, read_file
+from calltape_analyzer.surveying.file_survey import FileSurvey, failed, read_file
 from calltape_analyzer.surveying.survey import Survey
 from calltape_schema.errors import TapeError
 
@@ -39,8 +40,6 @@ def survey(
     processes: int | None = None,
     progress: Progress | None = None,
     scan: bool = False,
-    guard: Guard | None = None,
-    may_take: Callable[[int], float] | None = None,
 ) -> Survey:
     """What many tapes say together, by recorded target.
 
@@ -56,16 +55,15 @@ def survey(
             process.
         progress: is called after each file.
         scan: whether every record is read, and compared with what sealed files say at their end.
-        guard: makes a block, for the paths that are read in it, which bounds what that may cost:
-            a function that can be pickled.
-        may_take: how many seconds of processor time the adding up of what files say may take, by
-            the size of these. Files that are left are counted in :attr:`Survey.left_out`.
+
+    Each file is read within the limits of :class:`~calltape_analyzer.Limits`, and so is the adding
+    up of what they say: files that are left are counted in :attr:`Survey.left_out`.
 
     Raises:
         TapeError: ``not_found`` if there is no file; ``io`` if the workers of the pool died.
         UsageError: a survey and a tape, or two surveys, have a recording in common.
     """
-    adding = _Adding(may_take)
+    adding, given = _Adding(), limits()
     found = Survey(adding.is_late)
     files = sorted(files_of(paths, found.unreadable.append))
     waiting, done = iter(files), 0
@@ -73,7 +71,7 @@ def survey(
     with _executor_for(executor, processes, files) as (pool, most):
         try:
             for path in waiting:
-                running.append((path, pool.submit(read_file, path, scan, guard)))
+                running.append((path, pool.submit(read_file, path, scan, given)))
                 if len(running) < most and done + len(running) < len(files):
                     continue
                 while len(running) >= most or (running and done + len(running) == len(files)):
@@ -105,10 +103,9 @@ class _Adding:
         is_over: whether more was taken.
     """
 
-    def __init__(self, may_take: Callable[[int], float] | None) -> None:
+    def __init__(self) -> None:
         self.nbytes = 0
         self.is_over = False
-        self._may_take = may_take
         self._taken = self._began = 0.0
 
     def __enter__(self) -> None:
@@ -120,7 +117,7 @@ class _Adding:
     def is_late(self) -> bool:
         """Whether all time was taken; asked within a block."""
         taken = self._taken + time.thread_time() - self._began
-        self.is_over = self._may_take is not None and taken > self._may_take(self.nbytes)
+        self.is_over = taken > seconds_for(self.nbytes)
         return self.is_over
 
 

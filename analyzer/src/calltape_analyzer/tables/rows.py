@@ -12,6 +12,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 
+from calltape_analyzer.limits import metered
 from calltape_analyzer.observing.call_source import CallSource
 from calltape_analyzer.observing.passed_arguments import PassedArguments
 from calltape_analyzer.observing.signature import Signature
@@ -228,6 +229,12 @@ def _read(
 ) -> Iterator[tuple[str, CallRecord, T]]:
     """The id of the recording of each call in hexadecimal digits, its record, and what is read of
     it. What is damaged is reported, and left out."""
+    return metered(_each(tape, read), [segment.worth for segment in tape.segments])
+
+
+def _each(
+    tape: CallSource, read: Callable[[Segment, int, CallRecord], T]
+) -> Iterator[tuple[str, CallRecord, T]]:
     for segment in tape.segments:
         recording = segment.manifest.tape.hex()
         for position in segment.order:

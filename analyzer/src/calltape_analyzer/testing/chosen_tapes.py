@@ -109,8 +109,9 @@ def _of_tape(path: Path, name: str, options: Mapping[str, Any]) -> Iterator[Choi
             elif not len(tape.calls):
                 yield Problem(name, f"{path} has no call")
             else:
-                for place, call in enumerate(tape.calls):
-                    yield Choice(f"{name}-{tape.calls.shown(call.ref)}", str(path), place, options)
+                for call in tape.calls:
+                    shown = tape.calls.shown(call.ref)
+                    yield Choice(f"{name}-{shown}", str(path), call.index, options)
             if tape.damage:
                 text = "; ".join(map(str, tape.damage[:3]))
                 yield Problem(f"{name}-damage", f"{path} is damaged, and lacks calls: {text}")

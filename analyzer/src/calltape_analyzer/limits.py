@@ -1,0 +1,474 @@
+"""How much time and memory reading may take: what its files are worth, and no more.
+
+Limits bound single parts of a tape; this bounds what nobody thought of. A thread looks now and then
+at what was spent since the last look. What is spent on importing (torch takes seconds) is not the
+tape's. A command is bounded as a whole, and every call of the API by itself.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import cache, partial
+from types import FrameType
+from typing import Any, TypeVar, cast
+
+from typing_extensions import ParamSpec, Self
+
+from calltape_analyzer.interruption import is_finalizing, is_importing
+from calltape_schema.errors import TapeError
+
+__all__ = [
+    "REDACTION_EFFORT",
+    "Exceeded",
+    "Limits",
+    "Worth",
+    "add_worth",
+    "advice_to_allow",
+    "bounded",
+    "limits",
+    "metered",
+    "reading",
+    "received_bytes",
+    "seconds_for",
+    "spent",
+]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# A budget is for tapes that mean harm: an honest one is never refused, on a slow machine either. A
+# MiB has up to 15,000 calls without values, and the slowest verb takes 0.1 ms for each. Calls with
+# thousands of arguments, each time others, take 32 bytes of memory for one of theirs.
+_SECONDS, _SECONDS_PER_MEBIBYTE = 4.0, 5.0
+_BYTES, _BYTES_PER_BYTE = 2**30, 64
+_LEAST_GROWTH = 2**26  # of what else a process does meanwhile
+_OF_THE_MACHINE = 0.75  # beyond it, the system ends a process, and not always this one
+_MEBIBYTE = 2**20
+REDACTION_EFFORT = 10
+"""How many times as long as reading redaction may take: what the analysis says of both tapes is
+compared, under several keys if it differs, and the new tape is searched for what was removed."""
+
+_LOOK_EVERY = 0.1
+_AGAIN_AFTER = 1.0
+
+
+class Exceeded(BaseException):
+    """More was spent than a command may; ``error`` says so. No ``Exception``, because those are
+    handled if a call is in the way."""
+
+    def __init__(self, error: TapeError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What reading tapes may cost, if that is not to follow from their size.
+
+    Hand it to ``open_tape(..., limits=...)``, and it holds for all questions about that tape. Or
+    ask within ``with Limits(...):``, and it holds for every call of calltape there, in this thread
+    or task. What is more than a limit is a :class:`TapeError` of the kind ``limit``.
+
+    Attributes:
+        seconds: of processor time that one call of the API, or a command, may take. By default 4,
+            or 5 per MiB of the tapes.
+        nbytes: of memory that it may take; that may be made for one call and are not on the tape;
+            and that all compressed tapes which are open may be when they are decompressed. By
+            default 1 GiB and 64 times the tapes; 192 MiB, or four times the tape; 256 MiB, or 64
+            times the files.
+    """
+
+    seconds: float | None = None
+    nbytes: int | None = None
+
+    def __enter__(self) -> Self:
+        _entered.set((*_entered.get(), self))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _entered.set(_entered.get()[:-1])
+
+
+_entered: ContextVar[tuple[Limits, ...]] = ContextVar("limits", default=(Limits(),))
+
+
+def limits() -> Limits:
+    """The limits that hold here."""
+    return _entered.get()[-1]
+
+
+def seconds_for(nbytes: int, effort: int = 1) -> float:
+    """How much processor time files of so many bytes are worth, or the person allows."""
+    worth = effort * max(_SECONDS, _SECONDS_PER_MEBIBYTE * nbytes / _MEBIBYTE)
+    given = limits().seconds
+    return worth if given is None else given
+
+
+_received = [0]
+
+
+def received_bytes(more: int = 0) -> int:
+    """How many bytes of remote files this process received, with ``more`` that just came. Of two
+    threads that tell it at once, one may be forgotten: it is a measure, no count."""
+    _received[0] += more
+    return _received[0]
+
+
+class Worth:
+    """What a tape is worth to those who ask about it.
+
+    Attributes:
+        limits: that were given with the tape.
+        exceeded: how often a question took more than it may: each time halves the seconds of the
+            next one, so that asking a bad tape many questions has an end, too.
+
+    Args:
+        nbytes: gives the size of its files.
+    """
+
+    def __init__(self, nbytes: Callable[[], int], given: Limits | None = None) -> None:
+        self.nbytes = nbytes
+        self.limits = given
+        self.exceeded = 0
+
+
+class _Budget:
+    """What a thread may spend, and has spent.
+
+    Args:
+        is_process: whether the time of all threads counts, as in a command; else that of this one.
+        effort: how many times as long it may take as to ask each call twice.
+        halvings: how many times the seconds are halved.
+    """
+
+    def __init__(self, *, is_process: bool = True, effort: int = 1, halvings: int = 0) -> None:
+        self.tape_bytes = 0
+        self.effort = effort
+        self.spent = 0.0
+        self.grown = 0
+        self.is_process = is_process
+        self.limits = limits()
+        self.raised: list[TapeError] = []
+        self.deciding = threading.Lock()
+        self.has_ended = self.is_settled = False
+        self._share = 0.5**halvings
+        self._clock = time.process_time if is_process else _clock_of_thread()
+        self._at, self._of_all = self._clock(), time.process_time()
+        # To ask takes longer than most calls of the API do.
+        self._held: int | None = _held() if is_process else None
+        self._told = float("-inf")
+        self._received = received_bytes()
+
+    @property
+    def seconds(self) -> float:
+        with self.limits:
+            return self._share * seconds_for(self._worth, self.effort)
+
+    @property
+    def nbytes(self) -> int:
+        worth = min(_BYTES + _BYTES_PER_BYTE * self._worth, _most_bytes())
+        given = self.limits.nbytes
+        return worth if given is None else given if self.is_process else max(given, _LEAST_GROWTH)
+
+    @property
+    def _worth(self) -> int:
+        """Bytes of local files, and what came of remote ones: a server may claim any size."""
+        return self.tape_bytes + received_bytes() - self._received
+
+    def look(self, frame: FrameType | None) -> TapeError | None:
+        """Adds up what was spent since the last look. Out comes what is too much, once a second.
+        Within a ``__del__`` nothing does: raised there, it would be lost."""
+        now, held, of_all = self._clock(), _held(), time.process_time()
+        if not is_importing(frame):
+            self.spent += now - self._at
+            # Nobody knows which thread has how much memory: it is that of the one that works most.
+            if self._held is not None and now - self._at >= (of_all - self._of_all) / 2:
+                self.grown += held - self._held
+        self._at, self._held, self._of_all = now, held, of_all
+        error = self._error()
+        if error is None or now - self._told <= _AGAIN_AFTER or is_finalizing(frame):
+            return None
+        self._told = now
+        return error
+
+    def _error(self) -> TapeError | None:
+        if self.spent > self.seconds:
+            return _too_slow(self.seconds)
+        if self.grown > self.nbytes:
+            what = f"reading took more than {self.nbytes / _MEBIBYTE:.0f} MiB of memory"
+            return TapeError(
+                "limit", what, advice=advice_to_allow("nbytes=2**33", "--max-memory 8192")
+            )
+        return None
+
+
+def advice_to_allow(limit: str, option: str) -> str:
+    """What to do about a limit: what is to be given to :class:`Limits`, and to the command."""
+    return (
+        f"if you trust the tape, allow more: open_tape(..., limits=Limits({limit})), or at the "
+        f"prompt `calltape {option} ...`"
+    )
+
+
+_current: dict[int, _Budget] = {}
+_starting = threading.Lock()
+_watching: threading.Thread | None = None
+_exceeded: TapeError | None = None
+
+
+def spent() -> TapeError | None:
+    """What the latest block of :func:`reading` spent too much of. A library that calls our code
+    back may have made another error of :class:`Exceeded`."""
+    return _exceeded
+
+
+@contextmanager
+def reading(paths: Iterable[str], effort: int = 1) -> Iterator[None]:
+    """Bounds what a command spends within, by the size of these files; within another such block,
+    theirs is added.
+
+    Args:
+        paths: the files.
+        effort: how many times as long it may take as to ask each call twice.
+
+    Raises:
+        Exceeded: more was spent.
+    """
+    own = threading.get_ident()
+    if own in _current:
+        _current[own].tape_bytes += _bytes_of(paths)
+        yield
+        return
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main and not _HAS_CLOCKS:
+        yield
+        return
+    budget = _Budget(is_process=is_main, effort=effort)
+    budget.tape_bytes = _bytes_of(paths)
+    try:
+        _begin(own, budget)
+        yield
+    finally:
+        try:
+            _settle(own, budget)
+        except Exceeded:
+            _settle(own, budget)
+            raise
+
+
+def bounded(effort: int = 1) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Makes a function of the API that may take what the tapes among its arguments are worth: those
+    that have a :class:`Worth` as their ``_worth``. Within a call that is bounded already, nothing
+    is added.
+
+    Args:
+        effort: as for :func:`reading`.
+    """
+
+    def decorated(function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def run(*args: P.args, **kwargs: P.kwargs) -> R:
+            own = threading.get_ident()
+            if own in _current:
+                return function(*args, **kwargs)
+            found = [_worth_of(one) for one in (*args, *kwargs.values())]
+            worths = [one for one in found if one is not None]
+            given = next((one.limits for one in worths if one.limits is not None), None)
+            with nullcontext() if given is None else given:
+                if not _HAS_CLOCKS:
+                    return function(*args, **kwargs)
+                halvings = max((one.exceeded for one in worths), default=0)
+                budget = _Budget(is_process=False, effort=effort, halvings=halvings)
+                budget.tape_bytes = sum(one.nbytes() for one in worths)
+                try:
+                    try:
+                        _begin(own, budget)
+                        result = function(*args, **kwargs)
+                    finally:
+                        _settle(own, budget)
+                except (Exception, Exceeded):
+                    _settle(own, budget)
+                    # A library may have made another error of it, and somebody may have handled it.
+                    if not budget.raised:
+                        raise
+                if not budget.raised:
+                    return result
+            for one in worths:
+                one.exceeded += 1
+            raise budget.raised[-1] from None
+
+        return run
+
+    return decorated
+
+
+def metered(items: Iterable[R], worths: Sequence[Worth]) -> Iterator[R]:
+    """The items, as long as making them takes no more time than the tapes are worth together.
+    Within a call that is bounded already, nothing is added.
+
+    Raises:
+        TapeError: ``limit``.
+    """
+
+    def allowed() -> float:
+        given = next((one.limits for one in worths if one.limits is not None), limits())
+        with given:
+            return seconds_for(sum(one.nbytes() for one in {*worths}))
+
+    own, clock, spent, seconds = threading.get_ident(), time.thread_time, 0.0, allowed()
+    iterator, nothing = iter(items), cast("R", object())
+    while True:
+        began = clock()
+        item = next(iterator, nothing)
+        if item is nothing:
+            return
+        spent += clock() - began
+        if spent > seconds and own not in _current:
+            seconds = allowed()  # more of a remote file may have come
+            if spent > seconds:
+                raise _too_slow(seconds)
+        yield item
+
+
+def _too_slow(seconds: float) -> TapeError:
+    what = f"reading took more than {seconds:.1f} s of processor time"
+    return TapeError("limit", what, advice=advice_to_allow("seconds=600", "--max-seconds 600"))
+
+
+def _worth_of(value: Any) -> Worth | None:
+    if type(value) is Limits:
+        return Worth(int, value)
+    found = getattr(value, "_worth", None) if type(value).__module__.startswith(_OURS) else None
+    return found if isinstance(found, Worth) else None
+
+
+_OURS = __name__.partition(".")[0]
+
+
+def add_worth(nbytes: int) -> None:
+    """Adds the bytes of a file that a call of the API opened to what that may take."""
+    budget = _current.get(threading.get_ident())
+    if budget is not None and not budget.is_process:
+        budget.tape_bytes += nbytes
+
+
+def _begin(own: int, budget: _Budget) -> None:
+    """Has what this thread spends from now on looked at, until :func:`_settle`."""
+    global _exceeded, _watching
+    _exceeded = None
+    with _starting:
+        _current[own] = budget
+        if _watching is None or not _watching.is_alive():
+            _watching = threading.Thread(target=_watch, name="calltape-budget", daemon=True)
+            _watching.start()
+
+
+def _settle(own: int, budget: _Budget) -> None:
+    """Ends the budget of this thread. What the watching thread raises may come at any moment, also
+    where this begins: then it is to be called again. Nothing is raised afterwards."""
+    while True:
+        try:
+            budget.has_ended = True
+            with budget.deciding:  # from here on nothing more is raised
+                last = budget.raised[-1:]
+            if last and not budget.is_settled:
+                budget.is_settled = True
+                # It takes the place of one that did not come yet, and so none is left behind.
+                _raise_in(own, last[0])
+                while True:
+                    time.sleep(0)
+            break
+        except Exceeded:
+            continue
+    _current.pop(own, None)
+
+
+def _watch() -> None:
+    """Looks at all budgets, as long as there are any."""
+    global _exceeded, _watching
+    while True:
+        time.sleep(_LOOK_EVERY)
+        with _starting:
+            budgets = list(_current.items())
+            if not budgets:
+                _watching = None
+                return
+        frames = sys._current_frames()
+        for own, budget in budgets:
+            error = budget.look(frames.get(own))
+            with budget.deciding:
+                if error is not None and not budget.has_ended:
+                    _exceeded = error
+                    budget.raised.append(error)
+                    _raise_in(own, error)
+        del frames  # they hold what the calls have
+
+
+def _renew() -> None:
+    """In a fork, nobody watches, and the lock may be held by a thread that does not exist there."""
+    global _starting, _watching
+    _starting, _watching = threading.Lock(), None
+    _current.clear()
+
+
+os.register_at_fork(after_in_child=_renew)
+
+_HAS_CLOCKS = hasattr(time, "pthread_getcpuclockid")
+"""Whether the system has a clock for each thread."""
+
+
+def _clock_of_thread() -> Callable[[], float]:
+    return partial(time.clock_gettime, time.pthread_getcpuclockid(threading.get_ident()))
+
+
+def _raise_in(thread: int, error: TapeError) -> None:
+    """Raises Exceeded in another thread, between two instructions of Python. What is raised so
+    cannot be taken back: CPython 3.11 would look for it for ever, and hang under a profiler."""
+    # The interpreter makes the exception there, from a class and without arguments.
+    made = {"__init__": lambda self: Exceeded.__init__(self, error)}
+    kind = ctypes.py_object(type("Exceeded", (Exceeded,), made))
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), kind)
+
+
+def _bytes_of(paths: Iterable[str]) -> int:
+    """What the files take on disk: a hole is worth nothing."""
+    total = 0
+    for path in paths:
+        try:
+            found = os.stat(path)
+        except OSError:
+            continue
+        total += min(found.st_size, getattr(found, "st_blocks", found.st_size) * 512)
+    return total
+
+
+@cache
+def _most_bytes() -> int:
+    """What one process may hold of the machine's memory, and the first GiB in any case."""
+    try:
+        machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return sys.maxsize
+    return max(_BYTES, int(machine * _OF_THE_MACHINE))
+
+
+def _held() -> int:
+    """Bytes of memory that are the process's own; files that are mapped are not."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            _, resident, shared, *_ = map(int, file.read().split())
+        return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):
+        import resource
+
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024

@@ -1,0 +1,211 @@
+"""Promise: a tape of some kilobytes takes neither minutes nor gigabytes, at the prompt or by the
+API, and the limits that it meets can be raised. Costs are counted in work, not in seconds."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from calltape_analyzer import Limits, Tape, TapeError, open_tape
+from calltape_analyzer import limits as budgets
+from calltape_analyzer.observing.columns import SizeRow
+from calltape_analyzer.observing.size_table import SizeTable
+from calltape_analyzer.observing.tallies import Seen
+from calltape_analyzer.reading import compressed
+from calltape_analyzer.reading.call_ref import CallRef
+from calltape_schema import inputs_table
+from calltape_schema.bounds import MAX_ALIKE, MAX_ROW_BYTES
+from tests.analyzer.cli.commands import run
+from tests.analyzer.tapes import write_tape
+from tests.security import costly
+from tests.security.costly import COSTLY, inputs_of, packed_tapes, sealed
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    return write_tape(tmp_path / "small.tape", [((n,), {}) for n in range(5)])
+
+
+def test_a_structure_that_rows_share_is_hashed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed: list[int] = []
+    real = inputs_table._begun_hash
+
+    def begun(structure: bytes, leaves: int) -> Any:
+        hashed.append(len(structure))
+        return real(structure, leaves)
+
+    monkeypatch.setattr(inputs_table, "_begun_hash", begun)
+    with open_tape(costly.long_structures(tmp_path / "a.tape")) as tape:
+        tape.variants()
+        assert tape.damage
+    assert sum(hashed) < 8 * MAX_ROW_BYTES
+
+
+def test_ranges_of_leaves_that_are_not_there_are_not_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inputs_table, "_spans", lambda _: pytest.fail("decoded"))
+    with open_tape(costly.ranges_of_rows(tmp_path / "a.tape")) as tape:
+        tape.variants()
+        (error,) = tape.damage
+    assert "ranges of leaves that have no integers" in str(error)
+
+
+def test_few_wide_ints_of_one_hash_are_taken(tmp_path: Path) -> None:
+    """A set of n of them takes n * n steps."""
+    with open_tape(costly.wide_ints(tmp_path / "survey.tape")) as tape:
+        found = sum(map(len, tape.variants()))
+        assert MAX_ALIKE < found <= MAX_ALIKE + 16, "narrow ints of the same hash are few"
+        (error,) = tape.damage
+        assert (error.kind, error.member) == ("limit", "end.msgpack")
+        assert f"{20_000 - found:,} calls" in error.reason
+    with open_tape(costly.wide_ints_of_calls(tmp_path / "calls.tape")) as tape:
+        found = sum(map(len, tape.variants()))
+        assert MAX_ALIKE < found == len(list(tape.calls)) <= MAX_ALIKE + 16
+        assert {error.kind for error in tape.damage} <= {"limit", "damaged"}
+
+
+def test_rows_of_a_table_of_sizes_are_told_apart_by_salted_hashes() -> None:
+    """2**k tuples of -1 and -2 have one hash."""
+    table, rows = SizeTable(), [*product((-1, -2), repeat=8)]
+    assert len(set(map(hash, rows))) == 1
+    for number, ints in enumerate(rows):
+        table.add(SizeRow((), ints), Seen(1, CallRef(b"t", number)))
+    known = table._known.keys()
+    assert len(set(map(hash, known))) == len(known) > 1
+    assert len(table) == len(rows)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("name", COSTLY)
+def test_no_question_takes_long(tmp_path: Path, name: str) -> None:
+    """Five times what it may take, because a machine may be slow to look."""
+    path = COSTLY[name](tmp_path / "a.tape")
+    assert path.stat().st_size < 4 * 2**20
+    questions = (Tape.variants, Tape.observations, Tape.shape_findings, Tape.verify)
+    for ask in questions:
+        began = time.thread_time()
+        with contextlib.suppress(TapeError), open_tape(path) as tape:
+            ask(tape)
+        assert time.thread_time() - began < 5 * budgets.seconds_for(path.stat().st_size)
+
+
+# The limits of the API.
+
+
+def busy(*_: Any) -> None:
+    while True:
+        sum(range(1000))
+
+
+@pytest.fixture
+def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    time.sleep(budgets._LOOK_EVERY)  # whoever watches now looks rarely
+    monkeypatch.setattr(budgets, "_LOOK_EVERY", 0.004)
+
+
+@pytest.mark.usefixtures("looks_often")
+def test_a_question_that_takes_too_long_is_a_tape_error(
+    small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("calltape_analyzer.variant.find_variants", busy)
+    with open_tape(small, limits=Limits(seconds=0.2)) as tape:
+        with pytest.raises(TapeError) as caught:
+            tape.variants()
+        assert caught.value.kind == "limit"
+        assert "more than 0.2 s of processor time" in caught.value.reason
+        assert "limits=Limits(seconds=600)" in str(caught.value)
+        with pytest.raises(TapeError, match=r"more than 0\.1 s"):  # each time half of it
+            tape.variants()
+        assert len(tape.calls[0].inputs.args) == 1, "other questions are answered"
+    assert not budgets._current
+
+
+@pytest.mark.usefixtures("looks_often")
+def test_limits_hold_within_a_block(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("calltape_analyzer.variant.find_variants", busy)
+    with open_tape(small) as tape, Limits(seconds=0.1), pytest.raises(TapeError, match="more than"):
+        tape.variants()
+    assert budgets.limits() == Limits()
+
+
+@pytest.mark.usefixtures("looks_often")
+def test_memory_has_a_limit(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = iter(range(0, 2**50, 2**27))
+    monkeypatch.setattr(budgets, "_held", lambda: next(held))
+    monkeypatch.setattr("calltape_analyzer.variant.find_variants", busy)
+    with (
+        open_tape(small, limits=Limits(seconds=60, nbytes=2**28)) as tape,
+        pytest.raises(TapeError, match="256 MiB of memory"),
+    ):
+        tape.variants()
+
+
+@pytest.mark.usefixtures("looks_often")
+def test_who_handles_the_error_does_not_hide_it(
+    small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pydantic makes another error of what is raised in code that it calls."""
+
+    def handled(*_: Any) -> list[Any]:
+        try:
+            busy()
+        except BaseException:
+            return []
+        raise AssertionError
+
+    monkeypatch.setattr("calltape_analyzer.variant.find_variants", handled)
+    with (
+        open_tape(small, limits=Limits(seconds=0.1)) as tape,
+        pytest.raises(TapeError, match="more than"),
+    ):
+        tape.variants()
+
+
+def test_going_through_calls_has_a_limit(tmp_path: Path) -> None:
+    made = inputs_of([{"kind": "tensor", "leaf": 0}], [(2, 3)])
+    path = sealed(tmp_path / "a.tape", [made] * 50)
+    with open_tape(path, limits=Limits(seconds=0)) as tape:
+        for calls in (iter(tape.calls), iter(tape), iter(tape.calls.by_recording()[0])):
+            with pytest.raises(TapeError, match="of processor time"):
+                list(calls)
+    with open_tape(path) as tape:
+        assert len(list(tape.calls)) == 50
+
+
+def test_a_command_has_limits_of_its_own(tmp_path: Path) -> None:
+    path = costly.nodes_of_rows(tmp_path / "a.tape")
+    ran = run("--max-seconds", "0.2", "variants", path)
+    assert ran.code == 1
+    assert "--max-seconds" in ran.err
+    assert not budgets._current
+
+
+# Temporary files.
+
+
+def test_compressed_tapes_have_one_room_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight files of some kilobytes took gigabytes of a disk."""
+    mebibyte = 2**20
+    monkeypatch.setattr(compressed, "_LEAST_BYTES", 4 * mebibyte)
+    packed_tapes(tmp_path, 3 * mebibyte)
+    with open_tape(tmp_path) as tape:
+        taken = sum(taken for _, taken in compressed._shares.values())
+        assert 3 * mebibyte < taken <= 4 * mebibyte
+        assert len(tape.paths) == 1
+        assert [error.kind for error in tape.damage] == ["limit"] * 7
+        assert "open together" in str(tape.damage[0])
+        assert "limits=Limits(nbytes=" in str(tape.damage[0])
+    assert not compressed._shares
+    with open_tape(tmp_path, limits=Limits(nbytes=64 * mebibyte)) as tape:
+        assert len({error.kind for error in tape.damage}) <= 1
+        assert len(compressed._shares) > 1 or tape.damage
