@@ -13,7 +13,7 @@ from contextvars import copy_context
 from typing import TypeVar
 
 from calltape_analyzer.errors import UsageError
-from calltape_analyzer.pytree.classes import Classes
+from calltape_analyzer.pytree.classes import Classes, ClassIndex
 from calltape_analyzer.reading.damage import (
     Damage,
     DescriptorError,
@@ -44,6 +44,7 @@ def open_tape(
     *,
     target: str | None = None,
     classes: Classes = (),
+    stand_ins: bool = False,
     verify: bool = False,
     scan: bool = False,
 ) -> Tape:
@@ -60,10 +61,12 @@ def open_tape(
         target: what was recorded, if there are tapes of several models: the name of class and
             method, or a part of it that no other target has. The others are left out.
             :func:`recordings` says what there is.
-        classes: classes that arguments and outputs may be rebuilt from, besides those registered
-            with torch's pytree and transformers' caches and outputs (where this process has
-            imported it). A mapping gives the names that they have on the tape
-            (``{"__main__:Batch": Batch}``).
+        classes: classes that arguments and outputs may be rebuilt from, besides plain containers,
+            and transformers' caches and outputs (where this process has imported it). A mapping
+            gives the names that they have on the tape (``{"__main__:Batch": Batch}``). Classes of
+            Python's own library, and those with ``__del__``, are never rebuilt.
+        stand_ins: rebuilds objects of other classes from classes that have the same fields and no
+            code. Otherwise a :class:`~calltape_analyzer.Placeholder` stands for each.
         verify: compares all tensors with their checksums now, and leaves out the calls that are
             damaged; otherwise a call is checked when its values are first read.
         scan: finds every call now, and compares what a sealed file says of all its calls with their
@@ -96,7 +99,8 @@ def open_tape(
             _recordings(_without_surveyed(files.segments, damage), damage)
         )
         parts = [segment for recording in recordings for segment in recording]
-        tape = Tape(parts, damage, classes, other_ranks)
+        index = ClassIndex(classes, stand_ins=True) if stand_ins else ClassIndex.of(classes)
+        tape = Tape(parts, damage, index, other_ranks)
     except BaseException:
         files.close()
         raise
