@@ -61,7 +61,7 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[st
     """Modules with classes, with a model of their package, and with one of another, which imports
     one of the classes."""
     blind = f"from own.states import State\n{BLIND}"
-    sources = {"own": "", "own.states": STATES, "own.model": BLIND, "own_blind": blind}
+    sources = {"own": "", "own.states": STATES, "own.model": blind, "own_blind": blind}
     (tmp_path / "own").mkdir()
     for name, source in sources.items():
         file = "own/__init__" if name == "own" else name.replace(".", "/")

@@ -224,7 +224,7 @@ def test_script_of_a_call_that_raised(failing_tape: Path) -> None:
     with open_tape(failing_tape) as tape:
         assert [scope["CALL"]] == [tape.calls[1].address]
     assert "open_tape(TAPES, stand_ins=True)" in out
-    assert "failing_models:" not in out, "no class is looked up by a name of the tape"
+    assert "Batch" not in out, "no class is looked up by a name of the tape"
     assert "the first of 2 calls that raised" in out
     assert "replay(" in out
     assert "export(" not in out

@@ -19,8 +19,8 @@ __all__ = [
     "without_saved_tensors",
 ]
 
-_DEFAULT_DTYPES = ("float16", "bfloat16", "float32", "float64")
-"""What torch takes for a default dtype."""
+_FLOATS = ("float16", "bfloat16", "float32", "float64")
+"""What torch takes for a default dtype, and casts to. A tape may name any other."""
 _KINDS = ("cpu", "cuda", "xpu", "mps", "mtia", "maia", "hpu", "xla", "privateuseone")
 
 
@@ -56,7 +56,7 @@ def with_default_dtype(context: Context) -> Iterator[None]:
 
     before = torch.get_default_dtype()
     dtype = before
-    if context.dtype in _DEFAULT_DTYPES:
+    if context.dtype in _FLOATS:
         dtype = torch_constant("dtype", context.dtype)
     if dtype is before:
         yield
@@ -84,8 +84,8 @@ def under_autocast(context: Context, device: str) -> Iterator[None]:
         wanted[here] = context.met[0][1]
     with ExitStack() as stack:
         for kind, name in wanted.items():
-            dtype = torch_constant("dtype", name)
-            if isinstance(dtype, torch.dtype) and _is_available(kind):
+            if name in _FLOATS and _is_available(kind):
+                dtype = torch_constant("dtype", name)
                 # A cache of cast weights would outlive a trace, if the caller is under autocast.
                 stack.enter_context(torch.autocast(kind, dtype=dtype, cache_enabled=False))
         yield

@@ -58,10 +58,10 @@ _DATACLASSES = (
     ("transformers.configuration_utils", "PreTrainedConfig"),
 )
 
-_NO_PACKAGE = frozenset(
-    {"torch", "calltape_analyzer", "calltape_recorder", "calltape_schema", *sys.stdlib_module_names}
-) - {"__main__"}
-"""What is never the package of a model, whatever a model is made of."""
+_CALLTAPE = ("calltape_analyzer", "calltape_recorder", "calltape_schema")
+_NO_PACKAGE = frozenset(("torch", "transformers", *_CALLTAPE, *sys.stdlib_module_names))
+"""What is never the package of a model, whatever a model is made of. Which classes of transformers
+may be made, calltape knows: the others hold kernels, files and processes."""
 
 _HOOKS = (
     "__getattr__", "__getattribute__", "__setattr__", "__delattr__", "__new__", "__reduce__",
@@ -165,8 +165,8 @@ def _is_dataclass_of_transformers(cls: type) -> bool:
 
 class ModelPackages:
     """The packages that a model is of: those that define its class, and the classes of its parts.
-    The class of a wrapper and a part of a library bring their packages, too; torch and Python's own
-    library are none.
+    The class of a wrapper and a part of a library bring their packages, too; torch, transformers
+    and Python's own library are none.
 
     Args:
         model: a module, or a function.
@@ -179,7 +179,7 @@ class ModelPackages:
         else:
             modules = [str(getattr(model, "__module__", ""))]
         self._modules = tuple(
-            dict.fromkeys(one for one in modules if one and _package_of(one) not in _NO_PACKAGE)
+            dict.fromkeys(one for one in modules if one and _is_of_model(one))
         )
         self._packages = frozenset(map(_package_of, self._modules))
 
@@ -200,6 +200,11 @@ class ModelPackages:
 
 def _package_of(module: str) -> str:
     return module.partition(".")[0]
+
+
+def _is_of_model(module: str) -> bool:
+    package = _package_of(module)
+    return package == "__main__" or package not in _NO_PACKAGE
 
 
 @lru_cache(maxsize=1024)
