@@ -47,8 +47,12 @@ def nodes_naming(name: str, fields: Sequence[str] = ("command",)) -> list[dict[s
 
 
 def forged(
-    path: Path, nodes: Iterable[Any], scalars: Sequence[Any] = ("touch FOUND", 1), *,
-    context: dict[str, Any] | None = None, **record: Any,
+    path: Path,
+    nodes: Iterable[Any],
+    scalars: Sequence[Any] = ("touch FOUND", 1),
+    *,
+    context: dict[str, Any] | None = None,
+    **record: Any,
 ) -> Path:
     """A tape of one call, ``forward(x, *nodes)`` without the values of ``x``, which raised.
 

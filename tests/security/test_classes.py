@@ -1,5 +1,5 @@
-"""Promise: objects are made only of classes that the person named, that calltape knows, or that the
-package of the given model defines. Everything that ``import torch, transformers`` loads is tried."""
+"""Promise: objects are made only of classes that the person named, that calltape knows, or that
+the package of the given model defines. Tried is all that ``import torch, transformers`` loads."""
 
 from __future__ import annotations
 

@@ -91,7 +91,9 @@ def test_nothing_raw_in_a_traceback(folder: Path) -> None:
     """An exception that nobody handles is printed by Python."""
     script = as_script(escaping(folder / "a.tape"), folder)
     failing = 'raise RuntimeError("\\x1b[31m")'
-    text = script.read_text().replace("    model = build_model()\n    with", f"    {failing}\n    with")
+    text = script.read_text().replace(
+        "    model = build_model()\n    with", f"    {failing}\n    with"
+    )
     assert failing in text
     script.write_text(text)
     found = watched([script], folder, allowed=None)

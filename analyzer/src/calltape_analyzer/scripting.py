@@ -278,7 +278,9 @@ def _imports(exports: bool, *, with_os: bool) -> str:
 
 def _needs(found: _Needs) -> str:
     """What else the script wants, in words."""
-    known = sorted(name for name in found.libraries if _comment(name) == name and name.isidentifier())
+    known = sorted(
+        name for name in found.libraries if _comment(name) == name and name.isidentifier()
+    )
     more = f", maybe with {', '.join(known[:5])}" if known else ""
     return f"the model's own code{more}"
 

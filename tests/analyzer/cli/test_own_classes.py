@@ -84,7 +84,9 @@ def tape(modules: dict[str, ModuleType], tmp_path: Path) -> Path:
     return tmp_path / "own.tape"
 
 
-def test_the_package_of_the_model_has_the_classes(tape: Path, modules: dict[str, ModuleType]) -> None:
+def test_the_package_of_the_model_has_the_classes(
+    tape: Path, modules: dict[str, ModuleType]
+) -> None:
     assert run("replay", tape, "--model", "own.model:make").code == 0
     assert run("replay", tape, "--model", "own.model:make", "--bisect").code == 0
     assert run("replay", tape, "--model", "own.model:wrong", "--bisect").code == 1

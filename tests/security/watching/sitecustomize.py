@@ -25,7 +25,7 @@ _PROCESSES = (
 )  # fmt: skip
 _CHANGES = (
     "os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.link", "os.symlink", "os.chmod",
-    "os.chown", "os.truncate", "os.utime", "os.setxattr", "os.removexattr",
+    "os.chown", "shutil.rmtree", "os.truncate", "os.utime", "os.setxattr", "os.removexattr",
 )  # fmt: skip
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _TEMPORARY = re.compile(r"(?<=/)(tmp|pymp-|torchinductor_|\.)[^/]*")
@@ -36,7 +36,7 @@ def _event(event: str, args: tuple[Any, ...]) -> str | None:
     """What is to be reported of an event; None if it is of no interest."""
     if event in _PROCESSES or event.startswith("socket."):
         return _plain(args)
-    if event in ("ctypes.dlopen", "pickle.find_class", "webbrowser.open", "shutil.rmtree"):
+    if event in ("ctypes.dlopen", "pickle.find_class", "webbrowser.open"):
         return _plain(args)
     if event in _CHANGES:
         # A path, or a descriptor of a folder beside it.

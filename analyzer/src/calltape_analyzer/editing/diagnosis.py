@@ -47,8 +47,8 @@ class Symptom(PlainData):
         kind: what it is, for programs: ``damage``, ``duplicates``, ``unsealed``, ``missing_files``,
             ``lost``, ``open_end``, ``under_way``, ``empty``, ``all_raised``, ``one_size``,
             ``one_call``, ``batch_one``, ``layouts``, ``outputs_missing``, ``values_missing``,
-            ``unknown_classes``, ``classes_not_made``, ``classes_not_stored``, ``values_not_stored``,
-            ``tensors_not_stored``.
+            ``unknown_classes``, ``classes_not_made``, ``classes_not_stored``,
+            ``values_not_stored``, ``tensors_not_stored``.
         level: ``error`` if calls cannot be trusted or read, ``warning`` if what follows from the
             tape may be wrong or incomplete, ``note`` for what one should know.
         text: what was found.
@@ -325,16 +325,16 @@ def _of_contents(found: Contents) -> Iterator[Symptom]:
         yield _note(
             "unknown_classes",
             f"classes that are unknown here: {listed(sorted(found.unknown - never))}",
-            "pass open_tape(path, classes=[...]), or import transformers for its own; a model brings "
-            "the dataclasses and named tuples of its package; until then placeholders stand for "
-            "their objects",
+            "pass open_tape(path, classes=[...]), or import transformers for its own; a model "
+            "brings the dataclasses and named tuples of its package; until then placeholders "
+            "stand for their objects",
         )
     if never:
         yield _note(
             "classes_not_made",
             f"classes of which no object is made: {listed(sorted(never))}",
-            "a placeholder stands for each; call the model with what the object holds, in a dict or "
-            "a class of your own, and record again",
+            "a placeholder stands for each; call the model with what the object holds, in a dict "
+            "or a class of your own, and record again",
         )
 
 

@@ -178,9 +178,7 @@ class ModelPackages:
             modules = [module_of(type(part)) for part in model.modules()]
         else:
             modules = [str(getattr(model, "__module__", ""))]
-        self._modules = tuple(
-            dict.fromkeys(one for one in modules if one and _is_of_model(one))
-        )
+        self._modules = tuple(dict.fromkeys(one for one in modules if one and _is_of_model(one)))
         self._packages = frozenset(map(_package_of, self._modules))
 
     def find(self, name: str) -> type | None:

@@ -163,6 +163,8 @@ class ClassIndex:
             return None
         if len(fields) > _MAX_FIELDS or not all(map(_can_be_field, fields)):
             return None
+        if kind == "namedtuple" and any(one.startswith("_") for one in fields):
+            return None
         key = (name, kind, () if kind == "object" else tuple(fields))
         if key not in known and len(known) < _MAX_STAND_INS:
             known[key] = _stand_in(*key)
