@@ -1,11 +1,11 @@
 """``python -m tests.fuzz scripts``: runs what ``bundle`` and ``minimise`` write for forged tapes.
 
 A forged tape has nodes of every kind that name classes; the classes are drawn from all that
-``import torch, transformers`` loads, and the attributes from what their code reads. Each round makes
-one such tape, one for ``minimise`` and a mutant of a golden one, lets the commands write scripts and
-bundles of them, and runs these in a sandbox (:mod:`tests.security.sandbox`) that reports each
-process, each file that is written elsewhere, each socket, and each character that a terminal would
-obey. What happens with a harmless tape is allowed: it is measured first.
+``import torch, transformers`` loads, and the attributes from what their code reads. Each round
+makes one such tape, one for ``minimise`` and a mutant of a golden one, lets the commands write
+scripts and bundles of them, and runs these in a sandbox (:mod:`tests.security.sandbox`), which
+reports each process, each file that is written elsewhere, each socket, and each character that a
+terminal would obey. What happens with a harmless tape is allowed: it is measured first.
 """
 
 from __future__ import annotations
