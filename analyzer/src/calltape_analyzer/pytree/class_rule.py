@@ -29,7 +29,7 @@ from typing import Any
 from calltape_analyzer.pytree.caches import has_known_state, is_of_cache_library
 from calltape_schema.objects import class_attribute, module_of, mro_of, namespace_of, qualname_of
 
-__all__ = ["PLAIN", "ModelPackages", "is_never_made", "known_class", "loaded", "name_of"]
+__all__ = ["PLAIN", "ModelPackages", "is_never_made", "known_class", "name_of"]
 
 _BUILTINS = (
     "bool bytearray bytes complex dict float frozenset int list object range set slice str tuple"
@@ -80,7 +80,7 @@ def name_of(cls: type) -> str:
     return f"{cls.__module__}:{cls.__qualname__}"
 
 
-def loaded(module: str, qualname: str) -> Any:
+def _loaded(module: str, qualname: str) -> Any:
     """The object of a name in a module that is loaded. ``getattr`` is not used: on the packages of
     transformers it imports more modules."""
     found: Any = sys.modules.get(module)
@@ -97,7 +97,7 @@ def loaded(module: str, qualname: str) -> Any:
 def _loaded_class(name: str) -> type | None:
     """The loaded class of a name, if it is its own."""
     module, _, qualname = name.partition(":")
-    found = loaded(module, qualname)
+    found = _loaded(module, qualname)
     if not issubclass(type(found), type):
         return None
     return found if (module_of(found), qualname_of(found)) == (module, qualname) else None
@@ -156,7 +156,7 @@ def known_class(name: str) -> type | None:
 
 
 def _is_dataclass_of_transformers(cls: type) -> bool:
-    bases = [base for base in (loaded(*name) for name in _DATACLASSES) if isinstance(base, type)]
+    bases = [base for base in (_loaded(*name) for name in _DATACLASSES) if isinstance(base, type)]
     return cls.__module__.startswith(_OF_TRANSFORMERS) and issubclass(cls, tuple(bases))
 
 

@@ -46,8 +46,9 @@ def replay(
 
     Args:
         tape: with inputs and outputs. Calls that had not ended, or that somebody interrupted, are
-            left out. A call whose arguments hold an object of a class that neither the tape was
-            opened with nor the model's code has is not tried, and is not ok.
+            left out. A call whose arguments hold an object that is not rebuilt is not tried, and
+            is not ok: its class was not given to :func:`open_tape`, and it is no dataclass, named
+            tuple or enum of the model's package.
         target: the model (its recorded method is called), a compiled model or any callable, a
             ``torch.export.ExportedProgram``, a ``torch.onnx.ONNXProgram``, an
             ``onnx.ModelProto``, an ``onnxruntime.InferenceSession``, a ``.pt2`` or ``.onnx`` file,
