@@ -216,7 +216,8 @@ def _is_plain(cls: Any) -> bool:
     if any(_has_hook(base) for base in mro_of(cls)):
         return False
     if dataclasses.is_dataclass(cls):
-        return not any(_is_computed(cls, field.name) for field in dataclasses.fields(cls))
+        fields = [field.name for field in dataclasses.fields(cls)]
+        return not any(_is_computed(cls, name) for name in fields)
     return issubclass(cls, tuple) and type(class_attribute(cls, "_fields")) is tuple
 
 
@@ -235,7 +236,7 @@ def _has_hook(base: type) -> bool:
     return bool(found) and known_class(name_of(base)) is not base
 
 
-def _is_computed(cls: type, field: str) -> bool:
+def _is_computed(cls: Any, field: str) -> bool:
     """Whether code decides what it means to set a field: a property stands under its name."""
     found = class_attribute(cls, field)
     return hasattr(type(found), "__set__") and type(found) is not types.MemberDescriptorType

@@ -201,9 +201,10 @@ def _can_be_field(name: str) -> bool:
 
 
 def _stand_in(name: str, kind: str, fields: tuple[str, ...]) -> type:
-    made: type
+    made: Any
     if kind == "namedtuple":
-        made = collections.namedtuple("StandIn", fields)  # type: ignore[misc]
+        make: Any = collections.namedtuple
+        made = make("StandIn", fields)
     elif kind == "dataclass":
         made = dataclasses.make_dataclass("StandIn", [(one, object, None) for one in fields])
     else:
@@ -211,7 +212,8 @@ def _stand_in(name: str, kind: str, fields: tuple[str, ...]) -> type:
     # What is described of it is the same as of the recorded object.
     module, _, qualname = name.partition(":")
     made.__module__, made.__qualname__ = printable(module), printable(qualname)
-    return made
+    cls: type = made
+    return cls
 
 
 def loaded_batch_classes() -> list[type]:
