@@ -1,6 +1,7 @@
 """``python -m tests.fuzz``: mutants of tapes for as long as one likes. ``make fuzz`` calls it.
 
 With names of files it reads these instead, in every way there is: so a failure is seen again.
+``python -m tests.fuzz scripts`` runs the scripts that the commands write (``make fuzz-scripts``).
 """
 
 from __future__ import annotations
@@ -44,6 +45,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main() -> int:
+    if sys.argv[1:2] == ["scripts"]:
+        from tests.fuzz import scripts
+
+        return scripts.main(sys.argv[2:])
     given = _parser().parse_args()
     if given.job is not None:
         corpus = given.folder / "corpus"

@@ -1,189 +1,119 @@
-"""A tape as plain documents, so that a test can put anything at any place of it.
-
-It follows schema/FORMAT.md and checks nothing: every checksum, hash and size of the bytes that it
-makes is right, whatever the documents say.
-"""
+"""Forged tapes, made by code: nodes that name classes, and calls that hold them."""
 
 from __future__ import annotations
 
-import json
-import struct
-import zlib
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
-from calltape_schema.inputs_table import InputsTable, inputs_hash
+import torch
+
 from calltape_schema.packing import pack, unpack
-from calltape_schema.tar import ZEROS_AT_END, member_header, padding
+from tests.analyzer.reading.forged import Forged, inputs_of
 
-__all__ = ["Forged"]
+__all__ = ["ESCAPES", "TEXT", "commanding", "escaping", "forged", "nodes_naming"]
 
-_TAPE = bytes(range(16))
-_BEGIN = 1_700_000_000_000_000_000
+TEXT = {"kind": "str", "scalar": 0}
+"""The node of the first scalar, a text."""
 
-
-def _tree(*, is_input: bool) -> dict[str, Any]:
-    call = {"kind": "tuple", "children": [{"kind": "tensor", "leaf": 0}]}
-    options = {
-        "kind": "dict",
-        "keys": ["size", "note"],
-        "children": [{"kind": "int", "scalar": 0}, {"kind": "str", "scalar": 1}],
-    }
-    name = "x" if is_input else "outputs"
-    return {
-        "structure": {
-            "root": {"kind": "tuple", "children": [call, options]},
-            "leaves": 1,
-            "scalars": 2,
-        },
-        "leaves": [{"dtype": "int64", "shape": [3], "key": name}],
-        "scalars": [3, "plain"],
-    }
+ESCAPES = "\x1b]0;owned\x07\x1b[31m\u202e"
+"""What a terminal would obey."""
 
 
-@dataclass
-class Forged:
-    """One call ``forward(x, size=3, note="plain")``, as documents.
+def nodes_naming(name: str, fields: Sequence[str] = ("command",)) -> list[dict[str, Any]]:
+    """A node of every kind that can name a class.
 
-    Attributes:
-        inputs, outputs: trees, with structure and leaves as documents.
-        blob: by name dtype, shape and bytes of its tensors.
-        header: further fields of the JSON of the blob.
-        more: further elements of the envelope of the manifest, of the group, and of the end.
-        shared: further shared parts of the group.
-        deflated: further fields of the index and of the table of inputs.
-        members: further members, by where they stand.
-        tar: by the name of a member, bytes of its header to be changed, by their offset.
-        fill: of the padding after each member.
-        table: changes the document of the table of inputs.
+    Args:
+        name: of the class.
+        fields: of what is like an object; each holds the first scalar.
     """
-
-    manifest: dict[str, Any] = field(default_factory=dict)
-    inputs: dict[str, Any] = field(default_factory=lambda: _tree(is_input=True))
-    outputs: dict[str, Any] = field(default_factory=lambda: _tree(is_input=False))
-    record: dict[str, Any] = field(default_factory=dict)
-    blob: dict[str, Any] = field(default_factory=dict)
-    header: dict[str, Any] = field(default_factory=dict)
-    end: dict[str, Any] = field(default_factory=dict)
-    coverage: dict[str, Any] = field(default_factory=lambda: {"seen": 1, "kept": 1})
-    deflated: dict[str, Any] = field(default_factory=dict)
-    more: list[Any] = field(default_factory=list)
-    shared: list[bytes] = field(default_factory=list)
-    members: list[tuple[str, bytes]] = field(default_factory=list)
-    tar: dict[int, bytes] = field(default_factory=dict)
-    fill: bytes = b"\0"
-    table: Any = None
-    has_outputs: bool = True
-
-    def __post_init__(self) -> None:
-        parameters = [
-            {"name": name, "kind": "POSITIONAL_OR_KEYWORD"} for name in ("x", "size", "note")
-        ]
-        self.manifest = {
-            "format": "calltape", "version": 1, "tape": _TAPE, "created_ns": _BEGIN,
-            "producer": {"calltape": "0.1.0"},
-            "target": {
-                "type": "app:M", "method": "forward", "via": "hook", "signature": parameters
-            },
-        }  # fmt: skip
-        self.record = {"time_ns": _BEGIN, "duration_ns": 5, "thread": 7}
-        elements = struct.pack("<3q", 1, 2, 3)
-        self.blob = {name: ("I64", [3], elements) for name in ("x", "outputs")}
-
-    def claims_to_be_redacted(self) -> None:
-        """The last step of its history is a redaction."""
-        source = {"tape": _TAPE, "calls": 1, "left_out": 0}
-        step = {
-            "verb": "redact", "tool": "calltape", "version": "0.1.0", "tape": _TAPE,
-            "options": [["keep", '["note"]']], "sources": [source],
-        }  # fmt: skip
-        self.manifest.setdefault("history", []).append(step)
-
-    def to_bytes(self) -> bytes:
-        """The file."""
-        whole = bytearray(self._member("tape.msgpack", self._envelope(self.manifest)))
-        blob = self._blob()
-        begin = len(whole)
-        whole += self._member("blobs/00000000.safetensors", blob)
-        for name, content in self.members:
-            whole += self._member(name, content)
-        group = len(whole)
-        whole += self._member("records/00000000.msgpack", self._group(blob, group - begin))
-        whole += self._member("end.msgpack", self._end(group, len(whole), len(blob)))
-        return bytes(whole + ZEROS_AT_END)
-
-    def _member(self, name: str, content: bytes) -> bytes:
-        header = bytearray(member_header(name, len(content)))
-        for at, value in self.tar.items():
-            header[at : at + len(value)] = value
-        if self.tar:
-            header[148:156] = b"%06o\0 " % (sum(header) - sum(header[148:156]) + 8 * 0x20)
-        fill = (self.fill * 512)[: padding(len(content))]
-        return bytes(header) + content + fill
-
-    def _envelope(self, document: Any) -> bytes:
-        payload = pack(document)
-        return pack([zlib.crc32(payload), payload, *self.more])
-
-    def _blob(self) -> bytes:
-        header, data = dict(self.header), b""
-        for name, (dtype, shape, value) in self.blob.items():
-            offsets = [len(data), len(data) + len(value)]
-            facts = {"dtype": dtype, "shape": shape, "data_offsets": offsets}
-            header[name] = {**facts, **header.get(name, {})}
-            data += value
-        text = json.dumps(header).encode()
-        text += b" " * (-(8 + len(text)) % 64)
-        return len(text).to_bytes(8, "little") + text + data
-
-    def _group(self, blob: bytes, back: int) -> bytes:
-        parts: list[bytes] = []
-        document = dict(self.record)
-        document["blob"] = {"size": len(blob), "crc32": zlib.crc32(blob), "back": back}
-        for side in ("inputs", "outputs"):
-            if side == "outputs" and not self.has_outputs:
-                continue
-            tree = dict(getattr(self, side))
-            for name in ("structure", "leaves"):
-                parts.append(pack(tree[name]))
-                tree[name] = len(parts) - 1
-            document[side] = tree
-        shared, record = pack([*parts, *self.shared]), pack(document)
-        flags = 4 + 2 * bool(self.inputs.get("ranges")) + ("error" in document)
-        table = struct.pack("<QQII", 0, self._hash(), len(shared), flags)
-        documents = shared + record
-        sums = zlib.crc32(table), zlib.crc32(documents)
-        return pack([_TAPE, sums[0], table, sums[1], documents, 0, *self.more])
-
-    def _hash(self) -> int:
-        tree = self.inputs
-        scalars = pack(tree["scalars"])
-        return inputs_hash(pack(tree["structure"]), pack(tree["leaves"]), scalars)
-
-    def _end(self, group: int, offset: int, blob_bytes: int) -> bytes:
-        tree = self.inputs
-        table = InputsTable()
-        ranges = [(one["leaf"], one["min"], one["max"]) for one in tree.get("ranges", ())]
-        table.add(
-            pack(tree["structure"]), pack(tree["leaves"]), pack(tree["scalars"]), 0, ranges=ranges,
-            raised="error" in self.record,
-        )  # fmt: skip
-        inputs: Any = unpack(table.to_bytes())
-        if self.table is not None:
-            inputs = self.table(inputs) or inputs
-        index = struct.pack("<QQQQ", group, 1, 0, 0)
-        document = {
-            "tape": _TAPE, "closed_ns": _BEGIN + 10, "coverage": self.coverage,
-            "first_call": 0, "last_call": 0, "first_ns": _BEGIN, "last_ns": _BEGIN + 5,
-            "raised": int("error" in self.record), "tensor_bytes": blob_bytes,
-            "index": _deflated(index) | self.deflated,
-            "inputs": _deflated(pack(inputs)) | self.deflated, **self.end,
-        }  # fmt: skip
-        payload = pack(document)
-        content = pack([zlib.crc32(payload), payload])[1:]
-        size = 1 + len(content) + 2 + 24
-        return b"\x93" + content + b"\xc4\x18" + struct.pack("<QQ8s", offset, size, b"calltape")
+    held = (TEXT,) * len(fields)
+    like_object = {"type": name, "fields": tuple(fields), "children": held}
+    return [
+        {"kind": "namedtuple", **like_object},
+        {"kind": "dataclass", **like_object},
+        {"kind": "object", **like_object},
+        *(
+            {"kind": kind, "type": name, "children": held}
+            for kind in ("list", "tuple", "set", "frozenset")
+        ),
+        {"kind": "dict", "type": name, "keys": tuple(fields), "children": held},
+        {"kind": "str", "scalar": 0, "type": name},
+        {"kind": "int", "scalar": 1, "type": name},
+        {"kind": "enum", "type": name, "name": "NO_MEMBER", "value": "touch FOUND"},
+        {"kind": "class", "type": name},
+        {"kind": "custom", "type": name, "context": TEXT, "children": held},
+    ]
 
 
-def _deflated(data: bytes) -> dict[str, Any]:
-    return {"size": len(data), "data": zlib.compress(data)}
+def forged(
+    path: Path,
+    nodes: Iterable[Any],
+    scalars: Sequence[Any] = ("touch FOUND", 1),
+    *,
+    context: dict[str, Any] | None = None,
+    **record: Any,
+) -> Path:
+    """A tape of one call, ``forward(x, *nodes)`` without the values of ``x``, which raised.
+
+    Args:
+        path: where it is written.
+        nodes: of the arguments after the tensor.
+        scalars: what the nodes refer to.
+        context: that the call ran in.
+        record: other facts of the call.
+    """
+    made = Forged(path, (torch.zeros(2, 3),))
+    made.set_root(inputs_of({"kind": "tensor", "leaf": 0}, *nodes), scalars=len(scalars))
+    if context is not None:
+        structure = dict(unpack(made.inputs["structure"]))
+        made.inputs["structure"] = pack({**structure, "context": context})
+    made.inputs["scalars"] = list(scalars)
+    made.set_leaf(key=None, missing="policy")
+    made.record.pop("outputs", None)
+    made.record |= {"error": {"type": "builtins:ValueError", "message": "boom"}, **record}
+    return made.write()
+
+
+def commanding(path: Path, *words: str) -> Path:
+    """A tape whose objects run a command when they go away: ``URLopener.__del__`` calls what stands
+    in its ``__unlink`` with each of its ``__tempfiles``.
+
+    Args:
+        path: where it is written.
+        words: of the command.
+    """
+    command = [{"kind": "str", "scalar": at} for at in range(len(words))]
+    opener = {
+        "kind": "object",
+        "type": "urllib.request:URLopener",
+        "fields": ["_URLopener__tempfiles", "_URLopener__unlink", "tempcache"],
+        "children": [
+            {"kind": "list", "children": [{"kind": "list", "children": command}]},
+            {"kind": "class", "type": "subprocess:Popen"},
+            {"kind": "none"},
+        ],
+    }
+    # So that a script that asks for the classes of objects finds the one that is called, too.
+    asked = {
+        "kind": "object", "type": "subprocess:Popen", "fields": ["args"],
+        "children": [{"kind": "none"}],
+    }  # fmt: skip
+    return forged(path, [asked, opener], scalars=words)
+
+
+def escaping(path: Path) -> Path:
+    """A tape with characters that a terminal obeys wherever a tape has text."""
+    fields = [f"a{ESCAPES}", "b"]
+    nodes = [
+        TEXT,
+        {"kind": "dict", "keys": [ESCAPES], "children": [TEXT]},
+        {"kind": "object", "type": f"app:{ESCAPES}", "fields": fields, "children": [TEXT, TEXT]},
+        {"kind": "dataclass", "type": f"app:D{ESCAPES}", "fields": ["b"], "children": [TEXT]},
+        {"kind": "enum", "type": f"app:E{ESCAPES}", "name": ESCAPES, "value": ESCAPES},
+        {"kind": "class", "type": f"app:{ESCAPES}"},
+        {"kind": "opaque", "type": f"app:{ESCAPES}", "reason": ESCAPES},
+        {"kind": "dtype", "name": ESCAPES},
+    ]
+    error = {"type": f"app:{ESCAPES}E", "message": f"boom{ESCAPES}"}
+    return forged(path, nodes, scalars=(ESCAPES,), error=error)

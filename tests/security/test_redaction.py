@@ -32,7 +32,7 @@ from calltape_schema.records import Policy
 from calltape_schema.tar import member_header
 from calltape_schema.writer import TapeWriter
 from tests.analyzer.cli.commands import run
-from tests.security.forging import Forged
+from tests.security.documents import Forged
 from tests.unpacked import readable
 
 TEXT = "4111-1111-1111-1111 alice@example.com"

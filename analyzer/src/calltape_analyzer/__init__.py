@@ -95,6 +95,7 @@ if TYPE_CHECKING:
     from calltape_analyzer.surveying.surveying import survey
     from calltape_analyzer.tape import Tape
     from calltape_analyzer.targets.onnx import DynamicAxes, dynamic_axes
+    from calltape_analyzer.text import printable
     from calltape_analyzer.variant import Acceptance, Variant, VariantShapes
     from calltape_analyzer.variants.counted_sizes import CountedRange
     from calltape_analyzer.variants.variant_findings import (
@@ -200,6 +201,7 @@ __all__ = [
     "merge_tapes",
     "minimise_tape",
     "open_tape",
+    "printable",
     "private_data",
     "recordings",
     "recover_tape",
@@ -288,6 +290,7 @@ _NAMES = {
     "surveying.surveying": ("survey",),
     "tape": ("Tape",),
     "targets.onnx": ("DynamicAxes", "dynamic_axes"),
+    "text": ("printable",),
     "variant": ("Acceptance", "Variant", "VariantShapes"),
     "variants.variant_findings": (
         "DimensionFinding",

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.limits import Limits, add_worth, bounded
-from calltape_analyzer.pytree.classes import Classes
+from calltape_analyzer.pytree.classes import Classes, ClassIndex
 from calltape_analyzer.reading.damage import (
     Damage,
     DescriptorError,
@@ -49,6 +49,7 @@ def open_tape(
     *,
     target: str | None = None,
     classes: Classes = (),
+    stand_ins: bool = False,
     verify: bool = False,
     scan: bool = False,
     limits: Limits | None = None,
@@ -66,10 +67,12 @@ def open_tape(
         target: what was recorded, if there are tapes of several models: the name of class and
             method, or a part of it that no other target has. The others are left out.
             :func:`recordings` says what there is.
-        classes: classes that arguments and outputs may be rebuilt from, besides those registered
-            with torch's pytree and transformers' caches and outputs (where this process has
-            imported it). A mapping gives the names that they have on the tape
-            (``{"__main__:Batch": Batch}``).
+        classes: classes that arguments and outputs may be rebuilt from, besides plain containers,
+            and transformers' caches and outputs (where this process has imported it). A mapping
+            gives the names that they have on the tape (``{"__main__:Batch": Batch}``). Classes of
+            Python's own library, and those with ``__del__``, are never rebuilt.
+        stand_ins: rebuilds objects of other classes from classes that have the same fields and no
+            code. Otherwise a :class:`~calltape_analyzer.Placeholder` stands for each.
         verify: compares all tensors with their checksums now, and leaves out the calls that are
             damaged; otherwise a call is checked when its values are first read.
         scan: reads every record now, and compares it with what the file says of it; a difference is
@@ -104,7 +107,8 @@ def open_tape(
             _recordings(_without_surveyed(files.segments, damage), damage)
         )
         parts = [segment for recording in recordings for segment in recording]
-        tape = Tape(parts, damage, classes, other_ranks, limits)
+        index = ClassIndex(classes, stand_ins=True) if stand_ins else ClassIndex.of(classes)
+        tape = Tape(parts, damage, index, other_ranks, limits)
     except BaseException:
         files.close()
         raise

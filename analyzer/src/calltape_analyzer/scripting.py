@@ -23,7 +23,7 @@ from calltape_analyzer.errors import UsageError
 from calltape_analyzer.limits import bounded
 from calltape_analyzer.observing.evidence import has_raised
 from calltape_analyzer.pytree.caches import is_cache_name, is_of_cache_library
-from calltape_analyzer.pytree.classes import ClassIndex
+from calltape_analyzer.pytree.classes import NO_STAND_IN
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import counted, named
@@ -40,7 +40,7 @@ _MAX_ARGUMENTS = 40
 _MAX_HELD = 3
 _MAX_TEXT = 160
 _MAX_NAME = 60
-_MAX_CLASSES, _MAX_FIELDS, _MAX_STRUCTURES = 50, 200, 4096
+_MAX_STRUCTURES = 4096
 
 _PRODUCERS = ("calltape", "torch", "python", "platform", "transformers")
 _HEAD = '''\
@@ -54,7 +54,7 @@ Wants torch, calltape-analyzer{extras} and {needs}.
 # What was recorded, according to the tape:
 {facts}
 TAPES = {tapes}
-{classes}
+
 
 {build}
 
@@ -63,20 +63,28 @@ TAPES = {tapes}
 
 _TAIL = """
 
+def show_error(kind, error, trace) -> None:
+    \"\"\"What an exception says may be from the tape, and is not for a terminal to obey.\"\"\"
+    text = "".join(traceback.format_exception(kind, error, trace))
+    print("\\n".join(map(printable, text.split("\\n"))), file=sys.stderr)
+
+
 if __name__ == "__main__":
+    sys.excepthook = show_error
     sys.exit(main())
 """
 
 _EXPORTING = """\
 def main() -> int:
     model = build_model()
-    with open_tape(TAPES, classes={given}) as tape:
+    with open_tape(TAPES{given}) as tape:
         programs = export({part}, model, to={to}{probe})
         for attempt in programs.attempts:
             done = f"{{attempt.reproduced}} of {{attempt.tried}} sizes reproduced"
-            print(f"{{attempt.variant}}: {{attempt.what}}: {{done}} {{attempt.error or ''}}")
+            what = f"{{attempt.variant}}: {{attempt.what}}: {{done}} {{attempt.error or ''}}"
+            print(printable(what))
         for name, reason in programs.missing.items():
-            print(f"no program for {{name}}: {{reason}}")
+            print(printable(f"no program for {{name}}: {{reason}}"))
         report = programs.verify()
         print(report.table())
     return 0 if report.ok else 1
@@ -85,43 +93,15 @@ def main() -> int:
 _REPLAYING = """\
 def main() -> int:
     model = build_model()
-    with open_tape(TAPES, classes={given}) as tape:
+    with open_tape(TAPES{given}) as tape:
         part = {part}
         for call in part.calls:
             print(f"call {{call.number}}: {{render(call.inputs)}}")
             if call.record.error is not None:
-                print(f"it raised {{call.record.error.type}} when it was recorded")
+                print(printable(f"it raised {{call.record.error.type}} when it was recorded"))
         report = replay(part, model{expect})
         print(report.table(every=True))
     return 0 if report.ok else 1
-"""
-
-_CLASSES = """
-# Classes of the arguments and outputs, by their names on the tape: what they are, and their fields.
-STAND_INS = {stand_ins}
-
-
-def classes() -> dict[str, type]:
-    \"\"\"The classes if the model's code has loaded them, else ones with the same fields.\"\"\"
-    return {{name: loaded(name) or stand_in(name) for name in STAND_INS}}
-
-
-def loaded(name: str) -> type | None:
-    module, _, qualname = name.partition(":")
-    found = sys.modules.get(module)
-    for part in qualname.split("."):
-        found = getattr(found, "__dict__", {{}}).get(part)
-    return found if isinstance(found, type) else None
-
-
-def stand_in(name: str) -> type:
-    kind, fields = STAND_INS[name]
-    short = "StandIn"
-    if kind == "namedtuple":
-        return collections.namedtuple(short, fields)
-    if kind == "dataclass":
-        return dataclasses.make_dataclass(short, [(one, object, None) for one in fields])
-    return type(short, (), {{}})
 """
 
 _TO_FILL_IN = """\
@@ -157,8 +137,9 @@ def script(
     small (:func:`minimise_tape`) it does what failed, a replay or an export, and ends with 1 as
     long as that fails; of a predicate it names the check, and runs the calls. A call whose outcome
     is not on the tape only has to return. It needs torch and
-    calltape-analyzer; for classes of the tape that are not there it has stand-ins with the same
-    fields, and says which libraries a model may need beside them.
+    calltape-analyzer. Arguments of the model's own dataclasses and named tuples are made of these;
+    for other classes there are stand-ins with the same fields (:func:`open_tape`), and the source
+    says which libraries a model may need beside them.
 
     Args:
         tape: a tape, or a part of one; its files are named in the source as they were opened.
@@ -184,7 +165,7 @@ def script(
     does = _Subject.of(tape, failure, to, call)
     address = does.address
     calls = [tape.find(address)] if address else tape.calls
-    found = _stand_ins_of(calls)
+    found = _needs_of(calls)
     facts = [*_facts(tape), *does.facts]
     to = to or ("onnx" if failure is not None and failure.to_onnx else "torch")
     template = _HEAD + (_EXPORTING if does.exports else _REPLAYING) + _TAIL
@@ -193,11 +174,10 @@ def script(
         what=does.words(expect),
         extras="[onnx]" if to == "onnx" else "",
         needs=_needs(found),
-        imports=_imports(found, does.exports, with_os=beside or model is not None),
+        imports=_imports(does.exports, with_os=beside or model is not None),
         facts="\n".join(f"#   {_comment(fact)}" for fact in facts),
         tapes=_texts(tape.paths, beside) + (f"\nCALL = {literal(address)}" if address else ""),
-        classes=_CLASSES.format(stand_ins=_stand_ins(found)) if found.fields else "",
-        given="classes()" if found.fields else "()",
+        given=", stand_ins=True" if found.stand_ins else "",
         build=_TO_FILL_IN
         if model is None
         else _import(model, beside, train=failure is not None and failure.train),
@@ -290,28 +270,21 @@ Ends with 1 as long as a call fails, and with 0 if {fine}."""
 _FINE = {"recorded": "all do what was recorded", "success": "all return"}
 
 
-def _imports(found: _StandIns, exports: bool, *, with_os: bool) -> str:
-    standard = ["collections", "dataclasses"] if found.fields else []
-    standard += ["os", "sys"] if with_os else ["sys"]
-    names = "export, open_tape" if exports else "open_tape, render, replay"
+def _imports(exports: bool, *, with_os: bool) -> str:
+    standard = ["os", "sys", "traceback"] if with_os else ["sys", "traceback"]
+    names = "export, open_tape, printable" if exports else "open_tape, printable, render, replay"
     lines = [f"import {name}" for name in standard]
     lines += ["", "import torch", "", f"from calltape_analyzer import {names}"]
     return "\n".join(lines)
 
 
-def _needs(found: _StandIns) -> str:
+def _needs(found: _Needs) -> str:
     """What else the script wants, in words."""
-    known = sorted(name for name in found.needed if _comment(name) == name and name.isidentifier())
+    known = sorted(
+        name for name in found.libraries if _comment(name) == name and name.isidentifier()
+    )
     more = f", maybe with {', '.join(known[:5])}" if known else ""
     return f"the model's own code{more}"
-
-
-def _stand_ins(found: _StandIns) -> str:
-    lines = [
-        f"    {literal(name)}: ({literal(kind)}, {_list(fields)}),\n"
-        for name, (kind, fields) in found.fields.items()
-    ]
-    return "{\n" + "".join(lines) + "}"
 
 
 def is_factory(name: str) -> bool:
@@ -411,25 +384,23 @@ def _texts(paths: Sequence[str], beside: bool) -> str:
 
 
 @dataclass
-class _StandIns:
-    """The classes of some calls.
+class _Needs:
+    """What the classes of some calls want.
 
     Attributes:
-        fields: by the name of a class on the tape, its kind (``namedtuple``, ``dataclass`` or
-            ``object``) and its fields.
-        needed: the libraries whose classes have methods that a model calls, or a state of their
-            own.
+        libraries: those whose classes have methods that a model calls, or a state of their own.
+        stand_ins: whether some of the classes may be of the model's own code, which may lack them
+            where the script is run.
     """
 
-    fields: dict[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
-    needed: set[str] = field(default_factory=set)
+    libraries: set[str] = field(default_factory=set)
+    stand_ins: bool = False
 
 
-def _stand_ins_of(calls: Iterable[Call]) -> _StandIns:
-    """The classes of the inputs and outputs of calls. Calls that are damaged are left out."""
-    found = _StandIns()
+def _needs_of(calls: Iterable[Call]) -> _Needs:
+    """What the inputs and outputs of calls want. Calls that are damaged are left out."""
+    found = _Needs()
     known: set[bytes] = set()
-    plain = ClassIndex()
     for call in calls:
         try:
             trees = (call.record.inputs, call.record.outputs)
@@ -438,31 +409,17 @@ def _stand_ins_of(calls: Iterable[Call]) -> _StandIns:
                     continue
                 known.add(tree.structure)
                 for node in walk(tree.spec().root):
-                    if isinstance(node, CustomNode):
-                        found.needed.add(node.type.partition(":")[0].partition(".")[0])
-                    elif isinstance(node, FieldsNode):
-                        _add_class(found, node, plain)
+                    if isinstance(node, CustomNode | FieldsNode):
+                        _add_class(found, node)
         except TapeError:
             continue
     return found
 
 
-def _add_class(found: _StandIns, node: FieldsNode, plain: ClassIndex) -> None:
+def _add_class(found: _Needs, node: CustomNode | FieldsNode) -> None:
     module = node.type.partition(":")[0]
-    if module in ("builtins", "collections", "types") or module.partition(".")[0] == "torch":
-        return
-    if is_cache_name(node.type) or is_of_cache_library(module):
-        found.needed.add(module.partition(".")[0])
-    if len(node.fields) > _MAX_FIELDS or not all(map(_can_be_field, node.fields)):
-        found.needed.add(module.partition(".")[0])
-        return
-    kind, fields = found.fields.get(node.type, (node.kind, ()))
-    if kind != node.kind or (node.kind == "namedtuple" and fields not in ((), node.fields)):
-        found.needed.add(module.partition(".")[0])
-    elif node.type in found.fields or len(found.fields) < _MAX_CLASSES:
-        found.fields[node.type] = kind, tuple(dict.fromkeys((*fields, *node.fields)))
-
-
-def _can_be_field(name: str) -> bool:
-    is_word = name.isidentifier() and name.isascii() and not keyword.iskeyword(name)
-    return is_word and not name.startswith("__")
+    library = module.partition(".")[0]
+    if isinstance(node, CustomNode) or is_cache_name(node.type) or is_of_cache_library(module):
+        found.libraries.add(library)
+    if isinstance(node, FieldsNode):
+        found.stand_ins = found.stand_ins or library not in NO_STAND_IN

@@ -1,5 +1,5 @@
-"""Arguments of a user's own classes: the model's code has them, or ``--classes`` names them. A call
-of which they are unknown is not tried, and is nobody's failure."""
+"""Arguments of a user's own classes: the model's package has them, or ``--classes`` names them. A
+call of which they are unknown is not tried, and is nobody's failure."""
 
 from __future__ import annotations
 
@@ -53,16 +53,19 @@ def make():
 def wrong():
     return Wrong()
 """
-SEEING = f"{BLIND}\nfrom own_states import State\n"
-NAMED = ("--classes", "own_states:State", "--classes", "own_states:Layer")
+NAMED = ("--classes", "own.states:State", "--classes", "own.states:Layer")
 
 
 @pytest.fixture
 def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, ModuleType]]:
-    """Modules with classes, with a model that has one of them, and with a model that has none."""
-    sources = {"own_states": STATES, "own_seeing": SEEING, "own_blind": BLIND}
+    """Modules with classes, with a model of their package, and with one of another, which imports
+    one of the classes."""
+    blind = f"from own.states import State\n{BLIND}"
+    sources = {"own": "", "own.states": STATES, "own.model": blind, "own_blind": blind}
+    (tmp_path / "own").mkdir()
     for name, source in sources.items():
-        (tmp_path / f"{name}.py").write_text(source)
+        file = "own/__init__" if name == "own" else name.replace(".", "/")
+        (tmp_path / f"{file}.py").write_text(source)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     yield {name: importlib.import_module(name) for name in sources}
@@ -72,8 +75,8 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[st
 
 @pytest.fixture
 def tape(modules: dict[str, ModuleType], tmp_path: Path) -> Path:
-    states = modules["own_states"]
-    model = modules["own_seeing"].make()
+    states = modules["own.states"]
+    model = modules["own.model"].make()
     with record(model, tmp_path / "own.tape"):
         for rows in (2, 3):
             model(torch.ones(rows, 4))
@@ -81,11 +84,13 @@ def tape(modules: dict[str, ModuleType], tmp_path: Path) -> Path:
     return tmp_path / "own.tape"
 
 
-def test_the_code_of_the_model_has_the_classes(tape: Path, modules: dict[str, ModuleType]) -> None:
-    assert run("replay", tape, "--model", "own_seeing:make").code == 0
-    assert run("replay", tape, "--model", "own_seeing:make", "--bisect").code == 0
-    assert run("replay", tape, "--model", "own_seeing:wrong", "--bisect").code == 1
-    model = modules["own_seeing"].make()
+def test_the_package_of_the_model_has_the_classes(
+    tape: Path, modules: dict[str, ModuleType]
+) -> None:
+    assert run("replay", tape, "--model", "own.model:make").code == 0
+    assert run("replay", tape, "--model", "own.model:make", "--bisect").code == 0
+    assert run("replay", tape, "--model", "own.model:wrong", "--bisect").code == 1
+    model = modules["own.model"].make()
     with open_tape(tape) as opened:
         assert replay(opened, model).reproduced == 4
         assert replay(opened, model.decode).reproduced == 4
@@ -98,8 +103,8 @@ def test_a_call_of_an_unknown_class_is_not_tried(
 ) -> None:
     found = run("replay", tape, "--model", "own_blind:make")
     assert found.code == 1
-    assert "2 calls were not tried: pass --classes own_states:State" in found.out
-    assert "not tried: its arguments hold objects that cannot be rebuilt: own_states:State" in (
+    assert "2 calls were not tried: pass --classes own.states:State" in found.out
+    assert "not tried: its arguments hold objects that cannot be rebuilt: own.states:State" in (
         found.out
     )
     assert "Placeholder" not in found.out
@@ -112,7 +117,7 @@ def test_a_call_of_an_unknown_class_is_not_tried(
         report = replay(opened, modules["own_blind"].make())
         assert not report
         assert report.unmade == dict.fromkeys(
-            ("own_states:State", "own_states:Layer"), "class not known here"
+            ("own.states:State", "own.states:Layer"), "class not known here"
         )
 
 
@@ -120,8 +125,8 @@ def test_a_class_that_has_other_fields_now_is_no_bad_commit(
     tape: Path, modules: dict[str, ModuleType]
 ) -> None:
     other = dataclasses.make_dataclass("State", ["others"])
-    other.__module__ = "own_states"
-    modules["own_states"].State = other  # type: ignore[attr-defined]
+    other.__module__ = "own.states"
+    modules["own.states"].State = other  # type: ignore[attr-defined]
     words = ("replay", tape, "--model", "own_blind:make", *NAMED)
     found = run(*words)
     assert found.code == 1
@@ -130,14 +135,15 @@ def test_a_class_that_has_other_fields_now_is_no_bad_commit(
 
 
 def test_a_tape_imports_nothing(tape: Path) -> None:
-    del sys.modules["own_states"]
+    del sys.modules["own.states"], sys.modules["own_blind"]
+    Path("own_blind.py").write_text(BLIND)
     assert run("replay", tape, "--model", "own_blind:make").code == 1
-    assert "own_states" not in sys.modules
+    assert "own.states" not in sys.modules
 
 
 @pytest.mark.parametrize(
     ("name", "code", "bisecting"),
-    [("own_states:Gone", 2, 125), ("own_states:torch", 2, 125), ("no form", 2, 128)],
+    [("own.states:Gone", 2, 125), ("own.states:torch", 2, 125), ("no form", 2, 128)],
 )
 def test_a_wrong_name_of_a_class(tape: Path, name: str, code: int, bisecting: int) -> None:
     words = ("replay", tape, "--model", "own_blind:make", "--classes", name)
@@ -151,13 +157,13 @@ def test_a_wrong_name_of_a_class(tape: Path, name: str, code: int, bisecting: in
 def test_nothing_is_made_small_of_an_unknown_class(tape: Path, check: str) -> None:
     found = run("minimise", tape, "-o", "small.tape", check, "own_blind:make")
     assert found.code == 1
-    assert "own_states:State (class not known here)" in found.err
-    assert "--classes own_states:State --classes own_states:Layer" in found.err
+    assert "own.states:State (class not known here)" in found.err
+    assert "--classes own.states:State --classes own.states:Layer" in found.err
     assert not Path("small.tape").exists()
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("options", [("own_seeing:wrong",), ("own_blind:wrong", *NAMED)])
+@pytest.mark.parametrize("options", [("own.model:wrong",), ("own_blind:wrong", *NAMED)])
 def test_the_smallest_tape_with_an_object(tape: Path, options: tuple[str, ...]) -> None:
     found = run("minimise", tape, "-o", "small.tape", "--fails-replay", *options)
     assert found.code == 0, found.err
@@ -190,11 +196,11 @@ def test_a_cache_of_a_dataclass_is_shown_as_a_cache(tape: Path) -> None:
     class LayerCache:
         keys: torch.Tensor
 
-    states = sys.modules["own_states"]
-    model = sys.modules["own_seeing"].make()
+    states = sys.modules["own.states"]
+    model = sys.modules["own.model"].make()
     state = states.State([LayerCache(torch.ones(2, 4))])
     with record(model, "cache.tape"):
         model(torch.ones(2, 4), state)
     out = run("show", "cache.tape", 0).out
-    assert "1: dataclass own_states:State" in out
+    assert "1: dataclass own.states:State" in out
     assert re.search(r"0: cache \S+LayerCache$", out, re.MULTILINE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import urllib.parse
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ import torch
 
 from calltape_analyzer import (
     Diagnosis,
+    TapeError,
     UsageError,
     diagnose,
     filter_tape,
@@ -161,9 +163,24 @@ def test_classes_that_are_unknown_here(tmp_path: Path) -> None:
     path = write_tape(tmp_path / "a.tape", given)
     found = diagnosis(path)
     assert "OddCache" in str(found)
-    assert ":Pair" not in str(found), "a named tuple that is loaded is known"
-    with open_tape(path, classes=[OddCache]) as tape:
+    assert ":Pair" in str(found), "that it is loaded is no permission"
+    with open_tape(path, classes=[OddCache, Pair]) as tape:
         assert "OddCache" not in str(diagnose(tape))
+        assert ":Pair" not in str(diagnose(tape))
+
+
+def test_no_advice_names_a_class_that_is_never_made(tmp_path: Path) -> None:
+    url = urllib.parse.urlsplit("https://example.org/a")
+    path = write_tape(tmp_path / "a.tape", [((torch.zeros(n), url), {}) for n in (2, 3)])
+    found = {symptom.kind: symptom for symptom in diagnosis(path).symptoms}
+    assert "unknown_classes" not in found
+    never = found["classes_not_made"]
+    assert "urllib.parse:SplitResult" in never.text
+    assert "open_tape" not in never.advice
+    with open_tape(path) as tape, pytest.raises(TapeError) as refused:
+        tape.infer_arguments()
+    assert "--classes" not in str(refused.value)
+    assert "classes=" not in str(refused.value)
 
 
 class Secretive:

@@ -17,7 +17,8 @@ from calltape_analyzer.limits import bounded
 from calltape_analyzer.observing.columns import Column
 from calltape_analyzer.observing.memory_layout import layouts_in_words
 from calltape_analyzer.plain_data import PlainData, Text
-from calltape_analyzer.pytree.classes import ClassIndex, loaded_named_tuple
+from calltape_analyzer.pytree.class_rule import is_never_made
+from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.pytree.nested_tensors import is_nested_node
 from calltape_analyzer.pytree.node_paths import nodes_with_paths
 from calltape_analyzer.pytree.placeholder import UNKNOWN_CLASS
@@ -56,8 +57,8 @@ class Symptom(PlainData):
             ``missing_files``,
             ``lost``, ``open_end``, ``under_way``, ``empty``, ``all_raised``, ``one_size``,
             ``one_call``, ``batch_one``, ``layouts``, ``outputs_missing``, ``values_missing``,
-            ``unknown_classes``, ``classes_not_stored``, ``values_not_stored``,
-            ``tensors_not_stored``.
+            ``unknown_classes``, ``classes_not_made``, ``classes_not_stored``,
+            ``values_not_stored``, ``tensors_not_stored``.
         level: ``error`` if calls cannot be trusted or read, ``warning`` if what follows from the
             tape may be wrong or incomplete, ``note`` for what one should know.
         text: what was found.
@@ -209,11 +210,7 @@ def _look(found: Contents, tree: Tree, root: str, tape: Tape) -> None:
 
 
 def _is_known(node: FieldsNode | CustomNode | EnumNode, classes: ClassIndex) -> bool:
-    if classes.get(node.type) is not None or is_nested_node(node):
-        return True
-    if not isinstance(node, FieldsNode) or node.kind != "namedtuple":
-        return False
-    return loaded_named_tuple(node.type, node.fields) is not None
+    return classes.get(node.type) is not None or is_nested_node(node)
 
 
 def _note_place(found: dict[str, dict[str, None]], reason: str, place: str) -> None:
@@ -340,12 +337,21 @@ def _of_contents(found: Contents) -> Iterator[Symptom]:
             "a replay makes values up for them, and compares no value; record with values='all' "
             "to compare values",
         )
-    if found.unknown:
+    never = {name for name in found.unknown if is_never_made(name)}
+    if found.unknown - never:
         yield _note(
             "unknown_classes",
-            f"classes that are unknown here: {listed(sorted(found.unknown))}",
-            "pass open_tape(path, classes=[...]), or import the library that has them; until then "
-            "placeholders stand for their objects",
+            f"classes that are unknown here: {listed(sorted(found.unknown - never))}",
+            "pass open_tape(path, classes=[...]), or import transformers for its own; a model "
+            "brings the dataclasses and named tuples of its package; until then placeholders "
+            "stand for their objects",
+        )
+    if never:
+        yield _note(
+            "classes_not_made",
+            f"classes of which no object is made: {listed(sorted(never))}",
+            "a placeholder stands for each; call the model with what the object holds, in a dict "
+            "or a class of your own, and record again",
         )
 
 

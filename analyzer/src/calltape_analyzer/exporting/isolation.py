@@ -63,7 +63,7 @@ def export_isolated(
     """
     folder = TemporaryFolder()
     max_seconds: float | None = options.get("max_seconds")
-    classes = tape.class_index.by_name
+    classes = tape.class_index
     part = tape.removed, tape.selected
     given = (
         export,
@@ -170,7 +170,7 @@ def _received(
         remote = _RemoteError(f"\n\n{document['traceback']}")
         raise ExportError(f"in the exporting process: {document['error']}") from remote
     # Trusted: our own process wrote it now, into a directory that only its owner may enter.
-    loaded = load_programs(folder / "programs", classes=verifier.classes.by_name, trusted=True)
+    loaded = load_programs(folder / "programs", classes=verifier.classes, trusted=True)
     loaded.set_tape(tape)
     return loaded
 

@@ -60,7 +60,7 @@ def exported_parts(
         paths = _recorded(parts, folder, drive or (lambda: _run_again(tape, verifier)))
         found: dict[str, Programs] = {}
         for name, path in paths.items():
-            opened = stack.enter_context(open_tape(path, classes=tape.class_index.by_name))
+            opened = stack.enter_context(open_tape(path, classes=tape.class_index))
             if not len(opened):
                 raise UsageError(
                     f"the part {name!r} was not called",

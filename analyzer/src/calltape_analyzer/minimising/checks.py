@@ -176,8 +176,7 @@ def check_of(
 
 def _classes(tape: Tape) -> dict[str, type]:
     """The classes that the user gave, by their name on the tape."""
-    given = set(tape.classes)
-    return {name: cls for name, cls in tape.class_index.by_name.items() if cls in given}
+    return dict(tape.class_index.by_name)
 
 
 def _name_of(function: Named) -> str:

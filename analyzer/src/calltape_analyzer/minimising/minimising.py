@@ -184,7 +184,7 @@ class _Work:
             log = TrialLog(self.log_path, question)
             search = Search(
                 judge, log, self._folder, _manifest(self._tape, {}),
-                classes=self._tape.class_index.by_name, step_seconds=step_seconds,
+                classes=self._tape.class_index, step_seconds=step_seconds,
                 progress=progress, has_reference=check.reference is not None, deadline=deadline,
             )  # fmt: skip
             try:

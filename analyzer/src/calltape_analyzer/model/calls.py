@@ -4,11 +4,8 @@ it."""
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import enum
-import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from calltape_analyzer.arguments.plan import Plan
@@ -18,7 +15,7 @@ from calltape_analyzer.errors import UsageError
 from calltape_analyzer.model.attributes import has_state
 from calltape_analyzer.model.contexts import as_called
 from calltape_analyzer.observing.contexts import Context
-from calltape_analyzer.pytree.classes import ClassIndex, name_of
+from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_schema.records import Target
 
 if TYPE_CHECKING:
@@ -201,21 +198,14 @@ def experts_as(module: Any, implementation: str | None) -> Iterator[None]:
 
 
 def wanted_classes(target: Any, given: ClassIndex) -> ClassIndex:
-    """The classes that arguments may be made of: the given ones, and the dataclasses, named tuples
-    and enums that the code of a model has or imports. Whoever passes the model trusts them; still
-    only their fields are set, and none of their code runs. Nothing is imported.
+    """The classes that arguments may be made of: the given ones, and those that the package of a
+    model defines.
 
     Args:
         target: a module, a method of one, or a function.
         given: what the caller allows anyway.
     """
-    found: dict[str, type] = {}
-    for name in code_of(target):
-        _add_plain(found, name)
-    # A field of one may be of a class beside it.
-    for name in dict.fromkeys(cls.__module__ for cls in found.values()):
-        _add_plain(found, name)
-    return ClassIndex(found | dict(given.by_name), getattr(target, "__self__", target))
+    return given.with_model(getattr(target, "__self__", target))
 
 
 def code_of(target: Any) -> dict[str, None]:
@@ -227,24 +217,3 @@ def code_of(target: Any) -> dict[str, None]:
         return dict.fromkeys([str(getattr(target, "__module__", ""))])
     kinds = dict.fromkeys(type(part) for part in target.modules())
     return dict.fromkeys(base.__module__ for kind in kinds for base in kind.__mro__)
-
-
-def _add_plain(found: dict[str, type], module: str) -> None:
-    for value in _namespace(module).values():
-        if isinstance(value, type) and _is_plain(value):
-            found.setdefault(name_of(value), value)
-            # Classes of a script have this name if it was run, and the other if imported.
-            found.setdefault(f"__main__:{value.__qualname__}", value)
-
-
-def _namespace(name: str) -> Mapping[str, Any]:
-    module = sys.modules.get(name)
-    if module is None or name.partition(".")[0] in ("torch", "builtins"):
-        return {}
-    return dict(vars(module))
-
-
-def _is_plain(cls: type) -> bool:
-    if issubclass(cls, enum.Enum):
-        return True
-    return dataclasses.is_dataclass(cls) or (issubclass(cls, tuple) and hasattr(cls, "_fields"))

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 from calltape_analyzer.observing.contexts import Context
+from calltape_analyzer.pytree.tensors import torch_constant
 
 __all__ = [
     "as_called",
@@ -18,6 +19,8 @@ __all__ = [
     "without_saved_tensors",
 ]
 
+_FLOATS = ("float16", "bfloat16", "float32", "float64")
+"""What torch takes for a default dtype, and casts to. A tape may name any other."""
 _KINDS = ("cpu", "cuda", "xpu", "mps", "mtia", "maia", "hpu", "xla", "privateuseone")
 
 
@@ -52,8 +55,10 @@ def with_default_dtype(context: Context) -> Iterator[None]:
     import torch
 
     before = torch.get_default_dtype()
-    dtype = getattr(torch, context.dtype, before)
-    if dtype is before or not isinstance(dtype, torch.dtype):
+    dtype = before
+    if context.dtype in _FLOATS:
+        dtype = torch_constant("dtype", context.dtype)
+    if dtype is before:
         yield
         return
     torch.set_default_dtype(dtype)
@@ -79,8 +84,8 @@ def under_autocast(context: Context, device: str) -> Iterator[None]:
         wanted[here] = context.met[0][1]
     with ExitStack() as stack:
         for kind, name in wanted.items():
-            dtype = getattr(torch, name, None)
-            if isinstance(dtype, torch.dtype) and _is_available(kind):
+            if name in _FLOATS and _is_available(kind):
+                dtype = torch_constant("dtype", name)
                 # A cache of cast weights would outlive a trace, if the caller is under autocast.
                 stack.enter_context(torch.autocast(kind, dtype=dtype, cache_enabled=False))
         yield
@@ -123,7 +128,9 @@ def without_saved_tensors() -> AbstractContextManager[Any]:
 def _is_available(kind: str) -> bool:
     import torch
 
-    if kind == "cpu" or not torch.amp.is_autocast_available(kind):
-        return kind == "cpu"
-    module = getattr(torch, kind, None)
+    if kind == "cpu":
+        return True
+    if kind not in _KINDS or not torch.amp.is_autocast_available(kind):
+        return False
+    module = vars(torch).get(kind)
     return module is not None and bool(getattr(module, "is_available", lambda: False)())

@@ -26,7 +26,7 @@ from calltape_analyzer.programs.programs import Programs
 from calltape_analyzer.programs.regular_files import digest_of
 from calltape_analyzer.programs.runtimes import runtime_of
 from calltape_analyzer.programs.torch_version import demand_torch
-from calltape_analyzer.programs.untrusted_files import demand_trust
+from calltape_analyzer.programs.untrusted_files import check_trusted, demand_trust
 from calltape_analyzer.pytree.classes import Classes, ClassIndex
 
 __all__ = ["declared_programs", "folder_of_programs", "load_programs"]
@@ -46,9 +46,11 @@ def load_programs(
         trusted: loads ``.pt2`` files, which are refused otherwise.
 
     Raises:
-        UsageError: there is a ``.pt2``, and it is not trusted; or torch is older than 2.12.
+        UsageError: there is a ``.pt2``, and it is not trusted; ``trusted`` is no bool; or torch is
+            older than 2.12.
         TapeError: ``not_found``, ``damaged``, ``invalid``, ``limit`` or ``version``.
     """
+    check_trusted(trusted)
     demand_torch()
     folder = Path(directory)
     manifest = read_manifest(folder)
@@ -103,7 +105,7 @@ def _programs(
     classes: Classes,
     model_of: Callable[[str, Sequence[str]], ExportedModel],
 ) -> Programs:
-    index = ClassIndex(classes)
+    index = ClassIndex.of(classes)
     signature = within_manifest(folder, lambda: signature_of(manifest["signature"]))
 
     def made(document: Any) -> Program:

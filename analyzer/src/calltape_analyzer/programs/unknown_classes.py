@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from calltape_analyzer.observing.groups import Group, SortedCall
+from calltape_analyzer.pytree.class_rule import is_never_made
 from calltape_analyzer.pytree.classes import ClassIndex, name_of
 from calltape_analyzer.pytree.placeholder import Placeholder
 from calltape_analyzer.text import printable
@@ -31,6 +32,11 @@ class UnknownClass(NamedTuple):
     def __str__(self) -> str:
         shown = printable(self.type_name[:_MAX_NAME])
         verb = "is" if self.is_whole else "holds"
+        if is_never_made(self.type_name):
+            return (
+                f"{self.argument} {verb} a Placeholder for {shown}, of which no object is made; "
+                "pass an object of that class"
+            )
         return (
             f"{self.argument} {verb} a Placeholder for {shown}, which was not known when the "
             f"programs were loaded; load_programs(..., classes=[{shown.rpartition(':')[2]}])"

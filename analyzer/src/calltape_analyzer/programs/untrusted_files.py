@@ -14,7 +14,7 @@ from typing import Any
 from calltape_analyzer.errors import TapeError, UsageError
 
 __all__ = [
-    "WANTED", "demand_trust", "is_pt2", "load_exported_program", "load_onnx_proto",
+    "WANTED", "check_trusted", "demand_trust", "is_pt2", "load_exported_program", "load_onnx_proto",
     "refuse_data_outside",
 ]  # fmt: skip
 
@@ -26,12 +26,19 @@ def is_pt2(path: str | os.PathLike[str]) -> bool:
     return os.fspath(path).lower().endswith(".pt2")
 
 
+def check_trusted(trusted: bool) -> None:
+    """Raises UsageError for anything but True and False: ``"no"`` is true to Python."""
+    if trusted is not True and trusted is not False:
+        raise UsageError(f"trusted={trusted!r:.100}", advice="pass trusted=True or trusted=False")
+
+
 def demand_trust(path: str | os.PathLike[str], trusted: bool) -> None:
     """Refuses a ``.pt2`` that is not trusted.
 
     Raises:
         UsageError: it is not trusted; says why that is needed.
     """
+    check_trusted(trusted)
     if not trusted:
         raise UsageError(
             "a .pt2 is code: torch evaluates the expressions in it, and unpickles what it holds, "

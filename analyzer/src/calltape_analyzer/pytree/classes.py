@@ -1,54 +1,36 @@
 """The classes that a tape may be rebuilt from.
 
 In comes a class name of a tape. Out goes a class that this process has loaded and allows, or None;
-nothing is imported for a name.
+nothing is imported for a name. What is allowed, :mod:`calltape_analyzer.pytree.class_rule` says.
 """
 
 from __future__ import annotations
 
-import builtins
 import collections
+import dataclasses
+import keyword
 import sys
-import types
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
-from calltape_analyzer.pytree.caches import has_known_state, is_of_cache_library
+from calltape_analyzer.errors import UsageError
+from calltape_analyzer.pytree.class_rule import (
+    ModelPackages,
+    is_never_made,
+    known_class,
+    name_of,
+)
+from calltape_analyzer.text import printable
 
 __all__ = [
-    "ClassIndex", "Classes", "ModuleKey", "is_named_tuple_of", "loaded_batch_classes",
-    "loaded_named_tuple", "name_of",
+    "NO_STAND_IN", "ClassIndex", "Classes", "ModuleKey", "is_named_tuple_of",
+    "loaded_batch_classes", "name_of",
 ]  # fmt: skip
 
-Classes = Iterable[type] | Mapping[str, type]
-"""The classes that a caller allows: classes, or a dict from names on the tape to classes."""
-
-_PLAIN = (
-    "bool bytearray bytes complex dict float frozenset int list object range set slice str tuple"
-)
-_BUILTINS: dict[str, type] = {
-    f"builtins:{name}": getattr(builtins, name) for name in _PLAIN.split()
-}
-_COLLECTIONS = ("Counter", "OrderedDict", "UserDict", "UserList", "defaultdict", "deque")
-_BUILTINS |= {f"collections:{name}": getattr(collections, name) for name in _COLLECTIONS}
-_BUILTINS["types:SimpleNamespace"] = types.SimpleNamespace
-_BUILTINS["builtins:mappingproxy"] = types.MappingProxyType
-
-# A named tuple of torch, which nobody registers.
-_TORCH = {"torch.nn.utils.rnn:PackedSequence"}
-
 _OF_TRANSFORMERS = "transformers."
-# The base classes of transformers' results, and of configurations, which are dataclasses; the state
-# of some models has its configuration.
-_DATACLASSES = (
-    ("transformers.utils.generic", "ModelOutput"),
-    ("transformers.configuration_utils", "PreTrainedConfig"),
-)
-
-
-def name_of(cls: type) -> str:
-    """The name that tapes have for a class: ``module:qualified.name``."""
-    return f"{cls.__module__}:{cls.__qualname__}"
+_MAX_STAND_INS, _MAX_FIELDS = 256, 200
+NO_STAND_IN = frozenset({"builtins", "collections", "types", "torch"})
+"""The packages of classes that are containers, or tensors, and no records."""
 
 
 def is_named_tuple_of(cls: Any, fields: Sequence[str]) -> bool:
@@ -58,21 +40,6 @@ def is_named_tuple_of(cls: Any, fields: Sequence[str]) -> bool:
         and issubclass(cls, tuple)
         and getattr(cls, "_fields", None) == tuple(fields)
     )
-
-
-def loaded_named_tuple(name: str, fields: Sequence[str]) -> type | None:
-    """The class of this name on a tape, if this process has loaded it already and it is a named
-    tuple of exactly these fields."""
-    module, _, qualname = name.partition(":")
-    found = _loaded(module, qualname)
-    return found if is_named_tuple_of(found, fields) and name_of(found) == name else None
-
-
-def _by_name(classes: Classes) -> dict[str, type]:
-    if isinstance(classes, Mapping):
-        # A type checker cannot tell this from an iterable of classes that is a mapping.
-        return dict(cast("Mapping[str, type]", classes))
-    return {name_of(cls): cls for cls in classes}
 
 
 class ModuleKey(NamedTuple):
@@ -89,19 +56,49 @@ class ClassIndex:
     """Finds classes by the names that tapes have for them, and modules that are keys of dicts in
     the model that is given. Classes are looked for in this order:
 
-    1. the classes that the caller passed,
-    2. plain classes of the standard library,
-    3. classes registered with ``torch.utils._pytree`` in this process,
-    4. the caches, cache layers, model outputs, batches and configurations of transformers, and
-       taught caches (:mod:`calltape_schema.cache_classes`), if their module is loaded already.
+    1. the classes that the caller passed, but for those that are never made: classes of Python's
+       own library, and classes with ``__del__``,
+    2. plain containers of Python and torch; and, if their module is loaded already, the caches,
+       cache layers, model outputs, batches and configurations of transformers, and taught caches
+       (:mod:`calltape_schema.cache_classes`),
+    3. plain dataclasses, named tuples and enums that the package of the model defines.
+
+    That a class is registered with torch's pytree is no permission: libraries register classes
+    without asking anybody.
+
+    Args:
+        classes: what the caller allows.
+        model: what the calls are run with: a module or a function.
+        stand_ins: makes objects of classes that are not allowed of classes with the same fields and
+            no code, in place of placeholders.
     """
 
-    def __init__(self, classes: Classes = (), model: Any = None) -> None:
-        self._given = _by_name(classes)
+    def __init__(
+        self, classes: Classes = (), model: Any = None, *, stand_ins: bool = False
+    ) -> None:
+        named = _by_name(classes)
+        self._given = {n: cls for n, cls in named.items() if not is_never_made(n, cls)}
         self._model = model
+        self._packages = None if model is None else ModelPackages(model)
         self._modules: dict[str, Any] | None = None
-        self._registered: dict[str, type] = {}
-        self._registered_count = -1
+        self._stand_ins: dict[tuple[str, str, tuple[str, ...]], type] | None = (
+            {} if stand_ins else None
+        )
+
+    @classmethod
+    def of(cls, classes: Classes) -> ClassIndex:
+        """An index of these classes; itself, if it is one."""
+        return classes if isinstance(classes, ClassIndex) else cls(classes)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Without the model: it goes to the other process (isolate=True) on its own.
+        return _restored, (self._given, self._stand_ins is not None)
+
+    def with_model(self, model: Any) -> ClassIndex:
+        """The same classes, and those of a model."""
+        made = ClassIndex(self._given, model)
+        made._stand_ins = self._stand_ins  # one class per name, whoever asks
+        return made
 
     @property
     def given(self) -> tuple[type, ...]:
@@ -125,71 +122,98 @@ class ClassIndex:
     def renamed(self, name: str) -> str:
         """The name that a class has in this process; ``name`` is its name on the tape."""
         found = self._given.get(name)
+        if found is None and name.startswith("__main__:") and self._packages is not None:
+            found = self._packages.find(name)
         return name_of(found) if found is not None else name
 
     def get(self, name: str) -> type | None:
         """The class of this name; None if this process does not have it or does not allow it."""
-        for known in (self._given, _BUILTINS, self._pytree_classes()):
-            found = known.get(name)
-            if found is not None:
-                return found
-        if name in _TORCH:
-            found = _loaded(*name.split(":"))
-            return found if isinstance(found, type) else None
-        return _known_class(name)
+        found = self._given.get(name) or known_class(name)
+        if found is None and self._packages is not None:
+            found = self._packages.find(name)
+        return found
+
+    def is_named(self, name: str) -> bool:
+        """Whether the caller passed this class. Then code of it may run that makes an object: its
+        ``__new__``, the factory of a field that the tape lacks, the unflatten function that it is
+        registered with."""
+        return name in self._given
 
     def opted_in(self, name: str) -> type | None:
-        """The class of this name, if the caller passed it, or it is a cache or model output as
-        above. A registration with torch's pytree is not enough: libraries register classes without
-        asking anybody."""
-        found = self._given.get(name)
-        if found is None and name == "collections:deque":  # torch's own registration
-            return collections.deque
-        return found if found is not None else _known_class(name)
+        """The class of this name, if its unflatten function may be called: the caller passed it, or
+        it is torch's own registration of a deque."""
+        return self._given.get(name) or (collections.deque if name == _DEQUE else None)
 
     def registered(self, cls: type) -> Any | None:
         """The registration of a class with torch's pytree (it has ``unflatten_fn``), or None."""
-        nodes = _supported_nodes()
+        pytree = sys.modules.get("torch.utils._pytree")
+        nodes: Mapping[Any, Any] = getattr(pytree, "SUPPORTED_NODES", {})
         return nodes.get(cls)
 
-    def _pytree_classes(self) -> dict[str, type]:
-        nodes = _supported_nodes()
-        # Registrations come and go (register_flattening_functions). If one left and another came,
-        # the count is the same: the one that left is still found here, and registered() has None.
-        if len(nodes) != self._registered_count:
-            self._registered = {name_of(cls): cls for cls in nodes if isinstance(cls, type)}
-            self._registered_count = len(nodes)
-        return self._registered
+    def stand_in(self, name: str, kind: str, fields: Sequence[str]) -> type | None:
+        """A class without code that stands for one that is not allowed, if that was asked for.
 
-
-def _supported_nodes() -> Mapping[Any, Any]:
-    pytree = sys.modules.get("torch.utils._pytree")
-    nodes: Mapping[Any, Any] = getattr(pytree, "SUPPORTED_NODES", {})
-    return nodes
-
-
-def _loaded(module: str, qualname: str) -> Any:
-    """The object of a name in a module that is loaded. ``getattr`` is not used: on the packages of
-    transformers it imports more modules."""
-    found: Any = sys.modules.get(module)
-    for part in qualname.split("."):
-        if found is None:
+        Args:
+            name: of the class on the tape.
+            kind: ``namedtuple``, ``dataclass`` or ``object``.
+            fields: of the object.
+        """
+        known = self._stand_ins
+        if known is None or name.partition(":")[0].partition(".")[0] in NO_STAND_IN:
             return None
-        found = vars(found).get(part) if hasattr(found, "__dict__") else None
-    return found
+        if len(fields) > _MAX_FIELDS or not all(map(_can_be_field, fields)):
+            return None
+        if kind == "namedtuple" and any(one.startswith("_") for one in fields):
+            return None
+        key = (name, kind, () if kind == "object" else tuple(fields))
+        if key not in known and len(known) < _MAX_STAND_INS:
+            known[key] = _stand_in(*key)
+        return known.get(key)
 
 
-def _known_class(name: str) -> type | None:
-    """A loaded class of caches, layers of caches, model outputs or configurations. Attributes are
-    all of its state, so that an object can be made without running code of the class."""
+Classes = Iterable[type] | Mapping[str, type] | ClassIndex
+"""The classes that a caller allows: classes, or a dict from names on the tape to classes."""
+
+_DEQUE = "collections:deque"
+
+
+def _restored(given: Mapping[str, type], stand_ins: bool) -> ClassIndex:
+    return ClassIndex(given, stand_ins=stand_ins)
+
+
+def _by_name(classes: Classes) -> dict[str, type]:
+    if isinstance(classes, ClassIndex):
+        return dict(classes.by_name)
+    # A type checker cannot tell a mapping from an iterable of classes that is one.
+    is_named = isinstance(classes, Mapping)
+    values = cast("Mapping[str, type]", classes).values() if is_named else classes
+    for cls in values:
+        if not isinstance(cls, type):
+            raise UsageError(f"{cls!r:.100} is not a class", advice="pass the classes themselves")
+    if is_named:
+        return dict(cast("Mapping[str, type]", classes))
+    return {name_of(cls): cls for cls in cast("Iterable[type]", classes)}
+
+
+def _can_be_field(name: str) -> bool:
+    is_word = name.isidentifier() and name.isascii() and not keyword.iskeyword(name)
+    return is_word and not name.startswith("__")
+
+
+def _stand_in(name: str, kind: str, fields: tuple[str, ...]) -> type:
+    made: Any
+    if kind == "namedtuple":
+        make: Any = collections.namedtuple
+        made = make("StandIn", fields)
+    elif kind == "dataclass":
+        made = dataclasses.make_dataclass("StandIn", [(one, object, None) for one in fields])
+    else:
+        made = type("StandIn", (), {})
+    # What is described of it is the same as of the recorded object.
     module, _, qualname = name.partition(":")
-    if not (module.startswith(_OF_TRANSFORMERS) or is_of_cache_library(module)):
-        return None
-    found = _loaded(module, qualname)
-    if not isinstance(found, type) or name_of(found) != name:
-        return None
-    is_known = has_known_state(found) or _is_dataclass_of_transformers(found)
-    return found if is_known or issubclass(found, collections.UserDict) else None
+    made.__module__, made.__qualname__ = printable(module), printable(qualname)
+    cls: type = made
+    return cls
 
 
 def loaded_batch_classes() -> list[type]:
@@ -203,8 +227,3 @@ def loaded_batch_classes() -> list[type]:
             if cls.__module__.startswith(_OF_TRANSFORMERS):
                 found.append(cls)
     return list(dict.fromkeys(found))
-
-
-def _is_dataclass_of_transformers(cls: type) -> bool:
-    bases = [base for base in (_loaded(*name) for name in _DATACLASSES) if isinstance(base, type)]
-    return cls.__module__.startswith(_OF_TRANSFORMERS) and issubclass(cls, tuple(bases))

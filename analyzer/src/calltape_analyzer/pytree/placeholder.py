@@ -15,6 +15,7 @@ from calltape_schema.tree import Node, OpaqueNode, walk
 
 __all__ = [
     "DATA_KEYS",
+    "NEVER_MADE",
     "NOT_KNOWN",
     "NOT_PASSED",
     "NOT_REGISTERED",
@@ -36,9 +37,12 @@ UNMADE = "cannot be rebuilt"
 """How the reason of a placeholder begins if its class is known, and refuses what the tape has."""
 NOT_KNOWN, NOT_PASSED = "class not known here", "class not passed to open_tape here"
 NOT_REGISTERED = "class not registered with torch's pytree here"
+NEVER_MADE = "calltape makes no objects of Python's own classes, or of classes with __del__"
+"""Of a class that it would be of no use to name."""
 _CLASS_UNKNOWN = (NOT_KNOWN, NOT_PASSED)
 DATA_KEYS = "its keys do not come back from call to call, as ids of requests: they are data"
 """Why no entry of a dict is described."""
+_HOLDS_NOTHING = "call the model with what the object holds, in a dict, or a class of your own"
 UNKNOWN_CLASS = "a class that calltape does not know"
 """What a recorder says of an object of any other class."""
 
@@ -127,6 +131,8 @@ def _advice(name: str, found: Placeholder, may_lack: bool) -> str:
         return (
             f"register {class_name} with torch.utils._pytree.register_pytree_node in this process"
         )
+    if found.reason == NEVER_MADE:
+        return f"{_HOLDS_NOTHING}, and record that{or_without}"
     if found.type_name == NESTED_TENSOR:
         return "record all of its parts with their values"
     if found.reason == DATA_KEYS:
@@ -156,6 +162,8 @@ def unmade_advice(classes: Mapping[str, str]) -> str:
         return class_advice(unknown)
     if NOT_REGISTERED in classes.values():
         return "register their classes with torch's pytree when the model is imported"
+    if NEVER_MADE in classes.values():
+        return f"{_HOLDS_NOTHING}, and record that"
     return "the reasons say what is missing"
 
 
@@ -187,7 +195,7 @@ def placeholder_words(value: Any) -> str:
 def unmade_in(value: Any) -> dict[str, str]:
     """The classes of objects in a value that the tape has and this process cannot make, each with
     the reason: the class is unknown, not registered, or refuses what the tape has."""
-    reasons = (*_CLASS_UNKNOWN, NOT_REGISTERED, UNMADE)
+    reasons = (*_CLASS_UNKNOWN, NOT_REGISTERED, NEVER_MADE, UNMADE)
     return {
         one.type_name: one.reason
         for one in _placeholders_in(value)

@@ -11,12 +11,14 @@ from __future__ import annotations
 import collections
 import dataclasses
 import enum
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from calltape_analyzer.pytree.class_rule import is_never_made, known_class
 from calltape_analyzer.pytree.classes import ClassIndex, is_named_tuple_of
 from calltape_analyzer.pytree.nested_tensors import is_nested_node, nested_tensor
 from calltape_analyzer.pytree.placeholder import (
+    NEVER_MADE,
     NOT_KNOWN,
     NOT_PASSED,
     NOT_REGISTERED,
@@ -95,7 +97,7 @@ class _Rebuilding:
             raise TapeError(
                 "invalid", f"a {type(value).__name__} where the structure says {base.__name__}"
             )
-        cls = self.classes.get(node.type) if node.type else None
+        cls = self.class_of(node.type) if node.type else None
         if cls is None or not issubclass(cls, base):
             # A scalar is its value: it can be given without the subclass.
             return value
@@ -115,17 +117,23 @@ class _Rebuilding:
 
     def enum_node(self, node: EnumNode) -> Any:
         cls = self.classes.get(node.type)
-        members: Mapping[str, Any] | None = getattr(cls, "__members__", None)
-        if members is None:
-            return Placeholder(node.type, NOT_KNOWN, ("value",), (node.value,))
-        found = members.get(node.name)
+        if cls is None or not issubclass(cls, enum.Enum):
+            return Placeholder(node.type, self.why_not(node.type), ("value",), (node.value,))
+        found = cls.__members__.get(node.name)
         if found is not None:
             return found
-        return self._guarded(node.type, ("value",), (node.value,), lambda: cls(node.value))  # type: ignore[misc]
+
+        def combined() -> Any:
+            # Such as flags that no member has together. Code of the class decides what it is.
+            if not self.classes.is_named(node.type):
+                raise TypeError(f"{cls.__name__} has no member {node.name!r}; name the class")
+            return cls(node.value)
+
+        return self._guarded(node.type, ("value",), (node.value,), combined)
 
     def class_node(self, node: ClassNode) -> Any:
         found = self.classes.get(node.type)
-        return found if found is not None else Placeholder(node.type, NOT_KNOWN)
+        return found if found is not None else Placeholder(node.type, self.why_not(node.type))
 
     def opaque_node(self, node: OpaqueNode) -> Placeholder:
         words = withheld_words(node, self.scalars)
@@ -137,9 +145,9 @@ class _Rebuilding:
         make = _SEQUENCES[node.kind]
         if node.type is None:
             return self._guarded(f"builtins:{node.kind}", names, items, lambda: make(items))
-        cls = self.classes.get(node.type)
+        cls = self.class_of(node.type)
         if cls is None:
-            return Placeholder(node.type, NOT_KNOWN, names, items)
+            return Placeholder(node.type, self.why_not(node.type), names, items)
         return self._guarded(node.type, names, items, lambda: _sequence_of(cls, items))
 
     def dict_node(self, node: DictNode) -> Any:
@@ -150,9 +158,9 @@ class _Rebuilding:
         pairs = list(zip(keys, items, strict=True))
         if node.type is None:
             return dict(pairs)
-        cls = self.classes.get(node.type)
+        cls = self.class_of(node.type)
         if cls is None:
-            return Placeholder(node.type, NOT_KNOWN, node.keys, items)
+            return Placeholder(node.type, self.why_not(node.type), node.keys, items)
         return self._guarded(node.type, node.keys, items, lambda: filled_mapping(cls, pairs))
 
     def fields_node(self, node: FieldsNode) -> Any:
@@ -160,12 +168,15 @@ class _Rebuilding:
         if is_nested_node(node):
             parts = dict(zip(node.fields, items, strict=True))
             return self._guarded(node.type, node.fields, items, lambda: nested_tensor(parts))
-        cls = self.classes.get(node.type)
+        cls = self.class_of(node.type)
         if cls is None:
-            return Placeholder(node.type, NOT_KNOWN, node.fields, items)
+            cls = self.classes.stand_in(node.type, node.kind, node.fields)
+        if cls is None:
+            return Placeholder(node.type, self.why_not(node.type), node.fields, items)
         state = dict(zip(node.fields, items, strict=True))
         make = _FIELDS[node.kind]
-        return self._guarded(node.type, node.fields, items, lambda: make(cls, state))
+        may_call = self.classes.is_named(node.type) or known_class(node.type) is cls
+        return self._guarded(node.type, node.fields, items, lambda: make(cls, state, may_call))
 
     def custom_node(self, node: CustomNode) -> Any:
         items = self.values(node.children)
@@ -174,7 +185,8 @@ class _Rebuilding:
         # caller must have passed the class.
         cls = self.classes.opted_in(node.type)
         if cls is None:
-            return Placeholder(node.type, NOT_PASSED, names, items)
+            is_never = is_never_made(node.type)
+            return Placeholder(node.type, NEVER_MADE if is_never else NOT_PASSED, names, items)
         registered = self.classes.registered(cls)
         if registered is None:
             return Placeholder(node.type, NOT_REGISTERED, names, items)
@@ -182,6 +194,15 @@ class _Rebuilding:
         return self._guarded(
             node.type, names, items, lambda: registered.unflatten_fn(list(items), context)
         )
+
+    def class_of(self, name: str) -> type | None:
+        """The class that objects of a name are made of. An enum has its members, and no others."""
+        found = self.classes.get(name)
+        return None if found is None or issubclass(found, enum.Enum) else found
+
+    def why_not(self, name: str) -> str:
+        """Why there is a placeholder for an object of a class."""
+        return NEVER_MADE if is_never_made(name) else NOT_KNOWN
 
     def _guarded(
         self, name: str, names: Sequence[Any], items: tuple[Any, ...], make: Callable[[], Any]
@@ -272,13 +293,13 @@ def _tuple_of(cls: Any, items: tuple[Any, ...]) -> Any:
     return tuple.__new__(cls, items)
 
 
-def _namedtuple_of(cls: type, state: dict[str, Any]) -> Any:
+def _namedtuple_of(cls: type, state: dict[str, Any], may_call: bool) -> Any:
     if not is_named_tuple_of(cls, tuple(state)):
         raise TypeError(f"{cls.__name__} is no named tuple of these fields here")
     return _tuple_of(cls, tuple(state.values()))
 
 
-def _dataclass_of(cls: type, state: dict[str, Any]) -> Any:
+def _dataclass_of(cls: type, state: dict[str, Any], may_call: bool) -> Any:
     if not dataclasses.is_dataclass(cls):
         raise TypeError(f"{cls.__name__} is not a dataclass here")
     declared = {field.name: field for field in dataclasses.fields(cls)}
@@ -287,26 +308,30 @@ def _dataclass_of(cls: type, state: dict[str, Any]) -> Any:
     made = _blank(cls)
     for name, field in declared.items():
         # object.__setattr__ also fills frozen classes and those with slots.
-        object.__setattr__(made, name, state[name] if name in state else _default_of(cls, field))
+        object.__setattr__(made, name, _set_or_default(cls, field, state, may_call))
     if isinstance(made, collections.OrderedDict):  # transformers' ModelOutput is both
         for name, value in state.items():
             collections.OrderedDict.__setitem__(made, name, value)
     return made
 
 
-def _default_of(cls: type, field: dataclasses.Field[Any]) -> Any:
+def _set_or_default(
+    cls: type, field: dataclasses.Field[Any], state: dict[str, Any], may_call: bool
+) -> Any:
+    if field.name in state:
+        return state[field.name]
     if field.default is not dataclasses.MISSING:
         return field.default
-    if field.default_factory is not dataclasses.MISSING:
+    if field.default_factory is not dataclasses.MISSING and may_call:
         return field.default_factory()
     raise TypeError(f"{cls.__name__} needs the field {field.name!r}, which the tape does not have")
 
 
-def _object_of(cls: type, state: dict[str, Any]) -> Any:
+def _object_of(cls: type, state: dict[str, Any], may_call: bool) -> Any:
     """An object with these attributes. Raises if one of them has the name of something that the
     class defines: an attribute in place of a method would be called."""
     if dataclasses.is_dataclass(cls):
-        return _dataclass_of(cls, state)
+        return _dataclass_of(cls, state, may_call)
     if issubclass(cls, _NOT_PLAIN):
         raise TypeError(f"{cls.__name__} has a state of its own")
     slots = {name: slot for name, slot in slots_of(cls).items() if _is_open(cls, name, slot)}
@@ -347,7 +372,7 @@ def is_attribute(cls: type, name: str) -> bool:
     )
 
 
-_FIELDS: dict[str, Callable[[type, dict[str, Any]], Any]] = {
+_FIELDS: dict[str, Callable[[type, dict[str, Any], bool], Any]] = {
     "namedtuple": _namedtuple_of,
     "dataclass": _dataclass_of,
     "object": _object_of,

@@ -10,6 +10,7 @@ import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 from calltape_analyzer.errors import InferenceError
@@ -204,23 +205,33 @@ def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
+@lru_cache
+def _constants(kind: str) -> dict[str, Any]:
+    """The dtypes, layouts or memory formats of torch, by name: a table, because torch has a
+    ``__getattr__`` that imports what it is asked for."""
+    import torch
+
+    classes = {
+        "dtype": torch.dtype, "layout": torch.layout, "memory_format": torch.memory_format
+    }  # fmt: skip
+    cls = classes[kind]
+    return {name: value for name, value in vars(torch).items() if isinstance(value, cls)}
+
+
 _DEVICE = re.compile(r"[a-z_]{1,32}(:\d{1,4})?")
 
 
 def torch_constant(kind: str, name: str) -> Any:
     """A dtype, device, layout or memory format by its name; a placeholder if this torch does not
     have it."""
-    import torch
-
     if kind == "device":
         if _DEVICE.fullmatch(name):
+            import torch
+
             try:
                 return torch.device(name)
             except RuntimeError:
                 pass  # a device type that this torch does not know
-    else:
-        # Not getattr: torch has a __getattr__ for the module, which imports what is asked for.
-        found = vars(torch).get(name)
-        if isinstance(found, getattr(torch, kind)):
-            return found
+    elif name in (known := _constants(kind)):
+        return known[name]
     return Placeholder(f"torch:{kind}", f"{name[:80]!r} is not known to this torch")

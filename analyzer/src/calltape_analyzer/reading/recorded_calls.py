@@ -73,7 +73,7 @@ class RecordedCalls(Shown):
     def __init__(self, segments: Sequence[Segment], damage: Damage, classes: Classes = ()) -> None:
         self._segments = tuple(segments)
         self._damage = damage
-        self._classes = ClassIndex(classes)
+        self._classes = ClassIndex.of(classes)
         self._calls = Calls(self._segments, self._classes)
         self._target = common_target(self._segments)
 

@@ -143,7 +143,7 @@ class KeyedRedaction:
             self._pseudonyms, self._replaced.numbers, self._treatments.keeps_place,
             ranges=ranges and not self._has_less,
         )  # fmt: skip
-        known = self._tape.class_index.by_name
+        known = self._tape.class_index
         with open_tape(path, classes=known) as new, self._reference(path) as old:
             said = self._asked.said if old is self._tape else Answers(old)
             before = comparison.answers(said, is_new=False)
@@ -206,7 +206,7 @@ class KeyedRedaction:
             return
         beside = os.path.join(os.path.dirname(path), "reference.tape")
         _write_reference(self._tape, withheld, beside)
-        with open_tape(beside, classes=self._tape.class_index.by_name) as reference:
+        with open_tape(beside, classes=self._tape.class_index) as reference:
             yield reference
 
     def _notes(self, variants: Sequence[Variant]) -> Iterator[str]:

@@ -26,6 +26,7 @@ from calltape_analyzer.programs.loading import declared_programs
 from calltape_analyzer.programs.manifest import within_manifest
 from calltape_analyzer.programs.programs import Programs
 from calltape_analyzer.programs.runtimes import opened_model
+from calltape_analyzer.programs.untrusted_files import check_trusted
 from calltape_analyzer.pytree.caches import is_cache_argument
 from calltape_analyzer.pytree.result_values import ABSENT, Unknown, values_in
 from calltape_analyzer.reading.call import Call
@@ -73,6 +74,7 @@ def check(tape: Tape, exported_model: Any, *, trusted: bool = False) -> CheckRep
         TapeError: it cannot be read.
     """
     check_tape(tape, "check")
+    check_trusted(trusted)
     rows: list[CheckRow] = []
     with _verdicts(tape, exported_model, trusted) as decided:
         for call, (variant, refusal) in _each(tape, decided):
@@ -138,7 +140,7 @@ def _verdicts(tape: Tape, model: Any, trusted: bool) -> Iterator[_Decided]:
         return
     if isinstance(model, str | os.PathLike) and os.path.isdir(model):
         folder = os.fspath(model)
-        programs = declared_programs(folder, classes=tape.class_index.by_name)
+        programs = declared_programs(folder, classes=tape.class_index)
 
         def verdict_on(call: Call, placed: SortedCall) -> Verdict:
             return within_manifest(

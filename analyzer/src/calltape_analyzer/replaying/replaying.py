@@ -14,6 +14,7 @@ from calltape_analyzer.comparison.reports import Report
 from calltape_analyzer.errors import InferenceError, UsageError
 from calltape_analyzer.observing.evidence import has_raised
 from calltape_analyzer.programs.programs import Programs
+from calltape_analyzer.programs.untrusted_files import check_trusted
 from calltape_analyzer.reading.call import Call, advice_on_outputs
 from calltape_analyzer.replaying.call_replay import CallReplay, Expect, Outcomes
 from calltape_analyzer.replaying.exceptions import was_interrupted
@@ -45,8 +46,9 @@ def replay(
 
     Args:
         tape: with inputs and outputs. Calls that had not ended, or that somebody interrupted, are
-            left out. A call whose arguments hold an object of a class that neither the tape was
-            opened with nor the model's code has is not tried, and is not ok.
+            left out. A call whose arguments hold an object that is not rebuilt is not tried, and
+            is not ok: its class was not given to :func:`open_tape`, and it is no dataclass, named
+            tuple or enum of the model's package.
         target: the model (its recorded method is called), a compiled model or any callable, a
             ``torch.export.ExportedProgram``, a ``torch.onnx.ONNXProgram``, an
             ``onnx.ModelProto``, an ``onnxruntime.InferenceSession``, a ``.pt2`` or ``.onnx`` file,
@@ -97,13 +99,14 @@ def replay_with(
 ) -> Report:
     """:func:`replay`, which also tells somebody what the calls that fail gave."""
     check_tape(tape, "replay")
+    check_trusted(trusted)
     if expect not in ("recorded", "success"):
         raise UsageError(f"expect={expect!r:.100}", advice="pass 'recorded' or 'success'")
     bound = None if slower_than is None else TimeBound.of(slower_than)
     if isinstance(target, str | os.PathLike) and os.path.isdir(target):
         from calltape_analyzer.programs.loading import load_programs
 
-        target = load_programs(target, classes=tape.class_index.by_name, trusted=trusted)
+        target = load_programs(target, classes=tape.class_index, trusted=trusted)
     if isinstance(target, Programs) and expect == "recorded" and bound is None:
         return target.replayed(
             tape,

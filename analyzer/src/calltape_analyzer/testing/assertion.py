@@ -8,6 +8,7 @@ from typing import Any
 from calltape_analyzer.comparison.comparing import Tolerances
 from calltape_analyzer.errors import TapeError
 from calltape_analyzer.opening import open_tape
+from calltape_analyzer.programs.untrusted_files import check_trusted
 from calltape_analyzer.replaying.call_replay import Expect
 from calltape_analyzer.replaying.replaying import replay
 from calltape_analyzer.tape import Tape
@@ -41,6 +42,7 @@ def assert_replays(
             that shows it again; or why the tape cannot be replayed.
     """
     __tracebackhide__ = True
+    check_trusted(trusted)
     if not isinstance(tape, Tape):
         try:
             opened = open_tape(tape)

@@ -1,4 +1,4 @@
-"""Class names on a tape import nothing and call nothing."""
+"""Promise: class names on a tape import nothing and call nothing."""
 
 from __future__ import annotations
 

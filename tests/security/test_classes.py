@@ -1,0 +1,103 @@
+"""Promise: objects are made only of classes that the person named, that calltape knows, or that
+the package of the given model defines. Tried is all that ``import torch, transformers`` loads."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FIXED = {
+    *(f"builtins:{name}" for name in (
+        "bool", "bytearray", "bytes", "complex", "dict", "float", "frozenset", "int", "list",
+        "mappingproxy", "object", "range", "set", "slice", "str", "tuple",
+    )),
+    *(f"collections:{name}" for name in (
+        "Counter", "OrderedDict", "UserDict", "UserList", "defaultdict", "deque",
+    )),
+    "types:SimpleNamespace", "torch.nn.utils.rnn:PackedSequence",
+}  # fmt: skip
+"""Of these, and of some of transformers' classes, objects are made for anybody."""
+
+# In a process of its own, which has loaded these libraries and nothing else.
+PROGRAM = """
+import json, sys
+import torch, transformers
+import transformers.models.llama.modeling_llama
+from calltape_analyzer.pytree.classes import ClassIndex
+from calltape_analyzer.pytree.placeholder import Placeholder
+from calltape_analyzer.pytree.rebuilding import rebuild
+from calltape_schema.objects import module_of, mro_of, namespace_of, qualname_of
+from pydantic import TypeAdapter
+from calltape_schema.tree import Node
+from tests.fuzz.loaded_classes import attributes_of, loaded_classes
+from tests.security.forging import nodes_naming
+
+nodes = TypeAdapter(Node)
+scalars = ("touch FOUND", 1)
+classes = loaded_classes()
+
+class Model(torch.nn.Module):
+    pass
+
+small = transformers.LlamaConfig(
+    hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1, vocab_size=8
+)
+never = {
+    name: cls for name, cls in classes.items()
+    if module_of(cls).partition(".")[0] in sys.stdlib_module_names
+    or any("__del__" in namespace_of(base) for base in mro_of(cls))
+}
+models = (None, Model().eval(), transformers.LlamaForCausalLM(small))
+plain = (str, int, float, bool, type(None))
+# What a tape names, it runs. Imports, and files that are read, are the libraries' own.
+seen = []
+armed = False
+
+def audit(event, args):
+    if armed and event.split(".")[0] in ("os", "subprocess", "socket", "shutil", "import"):
+        seen.append((event, str(args)[:100]))
+
+sys.addaudithook(audit)
+made = {}
+armed = True
+# Not even for a person who names them.
+indexes = [*(ClassIndex(model=model) for model in models), ClassIndex(never)]
+for name, cls in classes.items():
+    for document in nodes_naming(name, attributes_of(cls)):
+        node = nodes.validate_python(document)
+        for index in indexes:
+            got = rebuild(node, None, scalars, index)
+            if type(got) is not Placeholder and not (type(got) in plain and "scalar" in document):
+                found = got if issubclass(type(got), type) else type(got)
+                made.setdefault(f"{module_of(found)}:{qualname_of(found)}", name)
+armed = False
+print(json.dumps({"classes": len(classes), "never": len(never), "made": made, "seen": seen}))
+"""
+
+
+@pytest.mark.integration
+def test_of_all_that_is_loaded_nothing_else_is_made(tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False, cwd=tmp_path,
+        env={"PYTHONPATH": str(root), "PATH": ""},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["classes"] > 5_000
+    assert found["never"] > 1_000
+    assert not found["seen"]
+    others = {name for name in found["made"] if name not in FIXED}
+    assert FIXED & set(found["made"]), "some are made"
+    others.discard("argparse:Namespace")  # which the person named
+    unknown = {n for n in others if not n.startswith(("transformers.", "torch.return_types:"))}
+    assert not unknown
+    of_transformers = {name for name in others if name.startswith("transformers.")}
+    # Caches and their layers, results, batches and configurations, by what they are named.
+    words = ("Cache", "Layer", "Output", "Config", "Batch", "Mixin", "KVSharingDict")
+    assert not [n for n in of_transformers if not any(word in n for word in words)]
+    assert list(tmp_path.iterdir()) == []

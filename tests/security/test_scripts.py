@@ -1,0 +1,188 @@
+"""Promise: what ``bundle`` and ``minimise`` write does nothing but run the model, and prints
+nothing that a terminal obeys, whatever the tape says."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.analyzer.cli.commands import run
+from tests.security.forging import commanding, escaping, forged
+from tests.security.sandbox import watched
+
+pytestmark = pytest.mark.integration
+
+MODEL = """
+import tempfile
+import urllib.request  # the classes that the tape names are loaded
+
+import torch
+
+
+class Passes(torch.nn.Module):
+    def forward(self, *args, **kwargs):
+        return args[0]
+
+
+def build_model():
+    return Passes()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    made = tmp_path / "work"
+    made.mkdir()
+    (made / "model.py").write_text(MODEL)
+    monkeypatch.chdir(made)
+    return made
+
+
+def as_script(tape: Path, folder: Path) -> Path:
+    script = folder / "script.py"
+    done = run("bundle", tape, "--model", "model:build_model", "-o", script, "--force")
+    assert done.code == 0, done.err
+    return script
+
+
+def as_export(tape: Path, folder: Path) -> Path:
+    script = folder / "script.py"
+    words = ("--model", "model:build_model", "--to", "torch", "-o", script, "--force")
+    done = run("bundle", tape, *words)
+    assert done.code == 0, done.err
+    return script
+
+
+def as_zip(tape: Path, folder: Path) -> Path:
+    bug = folder.parent / "bug.zip"
+    words = ("--model-code", folder / "model.py", "-o", bug, "--force")
+    done = run("bundle", tape, *words)
+    assert done.code == 0, done.err
+    with zipfile.ZipFile(bug) as archive:
+        archive.extractall(folder)
+    return folder / "reproduce.py"
+
+
+WRITTEN = pytest.mark.parametrize("write", [as_script, as_export, as_zip])
+
+
+@WRITTEN
+def test_a_script_does_nothing_that_the_tape_says(
+    write: Callable[[Path, Path], Path], folder: Path
+) -> None:
+    harmless = write(forged(folder / "harmless.tape", []), folder)
+    allowed = watched([harmless], folder, allowed=None).events
+    marker = folder / "RAN_A_COMMAND"
+    found = watched(
+        [write(commanding(folder / "a.tape", "touch", str(marker)), folder)], folder,
+        allowed=allowed,
+    )  # fmt: skip
+    assert not marker.exists()
+    assert found.findings == []
+    found = watched([write(escaping(folder / "b.tape"), folder)], folder, allowed=allowed)
+    assert found.findings == []
+    assert "owned" in found.output or write is as_zip, "without text of the tape nothing is shown"
+
+
+def test_nothing_raw_in_a_traceback(folder: Path) -> None:
+    """An exception that nobody handles is printed by Python."""
+    script = as_script(escaping(folder / "a.tape"), folder)
+    failing = 'raise RuntimeError("\\x1b[31m")'
+    text = script.read_text().replace(
+        "    model = build_model()\n    with", f"    {failing}\n    with"
+    )
+    assert failing in text
+    script.write_text(text)
+    found = watched([script], folder, allowed=None)
+    assert found.code == 1
+    assert "RuntimeError: \\x1b[31m" in found.output
+    assert found.escapes == ""
+
+
+# The sandbox itself: what it must report.
+
+VULNERABLE = """
+import collections, sys
+import torch
+import model
+from calltape_analyzer import open_tape
+
+NAMES = ["subprocess:Popen", "urllib.request:URLopener"]
+
+def loaded(name):
+    module, _, qualname = name.partition(":")
+    return vars(sys.modules[module])[qualname]
+
+def rebuilt(node, tape):
+    cls = loaded(node.type)
+    made = cls.__new__(cls)
+    for field, child in zip(node.fields, node.children):
+        vars(made)[field] = value(child, tape)
+    return made
+
+def value(node, tape):
+    if node.kind == "list":
+        return [value(child, tape) for child in node.children]
+    if node.kind == "str":
+        return tape[0].record.inputs.scalars[node.scalar]
+    return loaded(node.type) if node.kind == "class" else None
+
+with open_tape("a.tape") as tape:
+    args = tape[0].record.inputs.spec().root.children[0].children
+    rebuilt(args[2], tape)
+    print("made")
+"""
+
+
+def test_the_sandbox_reports_a_vulnerable_script(folder: Path) -> None:
+    marker = folder / "RAN_A_COMMAND"
+    commanding(folder / "a.tape", "touch", str(marker))
+    (folder / "script.py").write_text(VULNERABLE)
+    allowed = watched(["-c", "import torch, calltape_analyzer"], folder, allowed=None).events
+    found = watched([folder / "script.py"], folder, allowed=allowed)
+    assert [event for event, _ in found.events] == ["subprocess.Popen"], found.output
+    assert not marker.exists(), "it is reported, and does not happen"
+
+
+@pytest.mark.parametrize(
+    ("code", "event"),
+    [
+        ("import os; os.system('true')", "os.system"),
+        ("import subprocess as s, sys; s.run([sys.executable, '-c', ''])", "subprocess.Popen"),
+        ("import os; os.fork() or os._exit(0)", "os.fork"),
+        ("import os; os.posix_spawn('/bin/true', ['true'], {})", "os.posix_spawn"),
+        ("open('../beside', 'w')", "open"),
+        ("import os; os.open('../beside', os.O_CREAT | os.O_WRONLY)", "open"),
+        ("import os; os.remove('../beside')", "os.remove"),
+        ("import os; os.rename('a', '../beside')", "os.rename"),
+        ("import socket; socket.socket()", "socket.__new__"),
+        ("import pickle; pickle.loads(b'cos\\nsystem\\n.')", "pickle.find_class"),
+    ],
+)
+def test_the_sandbox_reports(code: str, event: str, folder: Path) -> None:
+    found = watched(["-c", code], folder)
+    assert event in [one for one, _ in found.events]
+    assert found.code != 0
+    assert not (folder.parent / "beside").exists()
+
+
+def test_the_sandbox_reports_what_children_do(folder: Path) -> None:
+    (folder / "child.py").write_text("import sys\nif sys.argv[1:]: open('../beside', 'w')")
+    code = "import subprocess as s, sys; s.run([sys.executable, 'child.py', *sys.argv[1:]])"
+    (folder / "parent.py").write_text(code)
+    found = watched(["parent.py", "now"], folder, allowed=None)
+    assert (folder.parent / "beside").exists()
+    (folder.parent / "beside").unlink()
+    parent = [one for one in found.events if one[0] == "subprocess.Popen"]
+    found = watched(["parent.py", "now"], folder, allowed=parent)
+    assert [event for event, _ in found.events] == ["open"]
+    assert not (folder.parent / "beside").exists()
+
+
+def test_the_sandbox_reports_escapes_and_allows_the_rest(folder: Path) -> None:
+    assert watched(["-c", "print('\\x1b[31mred\\u202e')"], folder).escapes == "\x1b\u202e"
+    found = watched(["-c", "open('mine', 'w').write('x'); print('fine\\n\\tä')"], folder)
+    assert (found.code, found.findings) == (0, [])
