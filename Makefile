@@ -11,7 +11,7 @@ BIN := .venv/bin
 STAMP := .venv/.complete
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-cuda test-versions check lint bench fixtures conformance dist docs screenshots viewer fuzz clean
+.PHONY: help setup demo test test-all test-cuda test-versions check lint bench fixtures conformance dist docs screenshots viewer fuzz faults clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
@@ -82,6 +82,9 @@ dist: $(STAMP)  ## sdists and wheels in dist/, checked, and the first pages foll
 
 fuzz: $(STAMP)  ## mutants of tapes for SECONDS=600; more with ARGS="--jobs 2 --seed 7"
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(ARGS)
+
+faults: $(STAMP)  ## plant deliberate faults, and see whether the tests find them: hours; ARGS="--hinted" takes half of one
+	$(BIN)/python -m tests.faults $(ARGS)
 
 clean:  ## remove .venv and caches
 	rm -rf build .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache runs
