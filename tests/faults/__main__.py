@@ -7,8 +7,10 @@ one fails; if they find nothing, the rest of the suite runs. ``make faults`` cal
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
@@ -18,7 +20,7 @@ from tests.faults.catalogue import FAULTS
 from tests.faults.fault import Fault, StaleFaultError, check
 from tests.faults.results import Results, compared, line, summary, table
 from tests.faults.tree import Tree
-from tests.faults.trial import SUITES, Outcome, ran, tried
+from tests.faults.trial import SUITES, Outcome, end_all, ran, tried
 
 ALL_FOUND, SOME_MISSED, UNUSABLE = 0, 1, 2
 
@@ -34,6 +36,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--only", nargs="+", metavar="NAME", help="these faults, or those of a package")
     add("--jobs", type=int, default=1, help="how many at once, each in a copy (default: 1)")
     add("--limit", type=float, default=1800, help="seconds for one run of pytest (default: 1800)")
+    add("--seconds", type=float, default=0, help="begin no fault after so many; 0 is no bound")
+    add("--resume", action="store_true", help="leave out the faults that --out has already")
     add("--no-control", action="store_true", help="do not run the tests without a fault first")
     add("--out", type=Path, help="JSON; results of other faults in it stay")
     add("--list", action="store_true", help="the names of the faults")
@@ -79,6 +83,8 @@ def main(words: Sequence[str]) -> int:
         if (results.suite, results.hinted) != (name, given.hinted):
             print(f"{given.out} is of another suite: {results.suite}", file=sys.stderr)
             return UNUSABLE
+    if given.resume:
+        faults = [fault for fault in faults if fault.name not in results.outcomes]
     return _run(faults, suite, given, results)
 
 
@@ -114,7 +120,11 @@ def _run(
                 return UNUSABLE
             print("without a fault, all tests pass", flush=True)
 
-        def one(fault: Fault) -> tuple[Fault, Outcome]:
+        until = time.monotonic() + given.seconds if given.seconds else math.inf
+
+        def one(fault: Fault) -> tuple[Fault, Outcome | None]:
+            if time.monotonic() > until:
+                return fault, None
             tree = trees.get()
             try:
                 return fault, tried(tree, fault, suite, limit=given.limit, hinted=given.hinted)
@@ -122,12 +132,21 @@ def _run(
                 trees.put(tree)
 
         with ThreadPoolExecutor(given.jobs) as pool:
-            for done in as_completed([pool.submit(one, fault) for fault in faults]):
-                fault, outcome = done.result()
-                results.outcomes[fault.name] = outcome
-                print(line(fault.name, outcome), flush=True)
-                if given.out is not None:
-                    results.write(given.out)
+            try:
+                for done in as_completed([pool.submit(one, fault) for fault in faults]):
+                    fault, outcome = done.result()
+                    if outcome is None:
+                        continue
+                    results.outcomes[fault.name] = outcome
+                    print(line(fault.name, outcome), flush=True)
+                    if given.out is not None:
+                        results.write(given.out)
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                end_all()
+                raise
+    if untried := len({fault.name for fault in faults} - results.outcomes.keys()):
+        print(f"{untried} not tried: the time is up")
     print(summary(results))
     missed = {fault.name for fault in faults} - results.found
     return SOME_MISSED if missed else ALL_FOUND

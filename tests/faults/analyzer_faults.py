@@ -45,7 +45,7 @@ FAULTS = (
         "alike = equal[variant.every.line(column)]",
         "alike = equal[variant.every.value(0, column)]",
         "Two dimensions share a symbol because they were equal in the first call.",
-        ("analyzer/variants/test_symbols.py", "analyzer/variants/test_dimensions.py"),
+        ("analyzer/variants/test_arguments.py", "analyzer/variants/test_symbols.py"),
     ),
     Fault(
         "analyzer-total-has-no-parts",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from collections import Counter
 from pathlib import Path
@@ -15,6 +14,7 @@ from tests.faults.fault import ROOT, Fault, StaleFaultError, check, check_module
 from tests.faults.results import Results, compared, table
 from tests.faults.tree import Tree
 from tests.faults.trial import Outcome, PytestError, ran, tried
+from tests.viewer.node import NODE
 
 FOUND = Path(__file__).parent / "found"
 FAULT = next(one for one in FAULTS if one.name == "schema-padding-of-whole-blocks")
@@ -27,10 +27,7 @@ def test_it_can_be_planted_once_and_the_file_still_loads(fault: Fault) -> None:
 
 
 def test_modules_of_the_page_still_load(tmp_path: Path) -> None:
-    node = shutil.which("node")
-    if node is None:
-        pytest.skip("no Node here")
-    check_modules([fault for fault in FAULTS if fault.file.endswith(".mjs")], node, tmp_path)
+    check_modules([fault for fault in FAULTS if fault.file.endswith(".mjs")], str(NODE), tmp_path)
 
 
 def test_names_are_unique_and_every_package_has_faults() -> None:

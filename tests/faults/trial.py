@@ -90,13 +90,14 @@ def ran(tree: Tree, arguments: Sequence[str], limit: float, *, every: bool = Fal
         command, cwd=tree.folder, env=tree.environment, text=True, start_new_session=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
+    _running.add(process)
     try:
         said, _ = process.communicate(timeout=limit)
     except subprocess.TimeoutExpired:
         return f"(no answer within {limit:.0f} s)"
     finally:
-        with suppress(ProcessLookupError):  # servers and forks of a test that was ended
-            os.killpg(process.pid, signal.SIGKILL)
+        _end(process)  # servers and forks of a test that was ended are in its session
+        _running.discard(process)
         process.wait()
     if process.returncode in (_PASSED, _NOTHING):
         return None
@@ -108,3 +109,17 @@ def ran(tree: Tree, arguments: Sequence[str], limit: float, *, every: bool = Fal
         late = re.findall(r"^File .*?/(tests/\S+)\", line", said, re.MULTILINE)
         return f"(pytest ended with {process.returncode}) {late[-1] if late else ''}".strip()
     raise PytestError(f"{' '.join(command)}\n{said[-4000:]}")
+
+
+_running: set[subprocess.Popen[str]] = set()
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def end_all() -> None:
+    """Ends all runs of all threads, because somebody interrupts the command."""
+    for process in list(_running):
+        _end(process)

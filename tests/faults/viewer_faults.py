@@ -27,6 +27,6 @@ FAULTS = (
         "if (value < 1e9) return",
         "if (value < 1e12) return",
         "The page says 12000 ms, rounded to three digits, for twelve seconds.",
-        ("viewer",),
+        ("viewer/test_units.py",),
     ),
 )
