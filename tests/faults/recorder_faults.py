@@ -13,7 +13,7 @@ FAULTS = (
         "self._account[reason] += calls",
         "self._account[reason] += 0",
         "The end of a file says nothing of calls that were lost.",
-        ("recorder/keep", "recorder/test_recorder.py"),
+        ("recorder/keep/test_accounts.py",),
     ),
     Fault(
         "recorder-one-call-more",
@@ -37,15 +37,7 @@ FAULTS = (
         "while len(self._calls) > self._size.calls or self._bytes > self._size.bytes:",
         "while len(self._calls) > self._size.calls:",
         "The flight recorder holds more memory than it was given.",
-        ("recorder/write/test_flight_recorder.py", "recorder/keep"),
-    ),
-    Fault(
-        "recorder-shared-copies-not-counted",
-        f"{_RECORDER}keep/ledger.py",
-        "if total + self.held > self.max_bytes or self._is_closed:",
-        "if total > self.max_bytes or self._is_closed:",
-        "Copies that later calls may share come on top of max_queue_bytes.",
-        ("recorder/snapshot/test_earlier_copies.py", "recorder/write/test_queue.py"),
+        ("recorder/write/test_flight_recorder.py",),
     ),
     Fault(
         "recorder-copy-of-a-subclass-is-the-original",
@@ -93,7 +85,7 @@ FAULTS = (
         "        for handle in self._handles:\n",
         "        for handle in self._handles[:1]:\n",
         "A hook of a closed recorder stays on the model.",
-        ("recorder/host/test_attaching.py", "recorder/host/test_host.py"),
+        ("recorder/host/test_host.py",),
     ),
     Fault(
         "recorder-greenlets-are-mixed",
@@ -165,7 +157,7 @@ FAULTS = (
         "is_large = most is not None and tape.size + append.size > most",
         "is_large = most is not None and tape.size > most",
         "Files of a rotating recording are larger than segment_bytes.",
-        ("recorder/write",),
+        ("recorder/write/test_segments.py",),
     ),
     Fault(
         "recorder-deletes-what-nobody-allowed",
@@ -173,7 +165,10 @@ FAULTS = (
         "        if not self._options.deletes:\n            return False\n",
         "",
         "At the bound of the disk, old calls are deleted although they were to be kept.",
-        ("recorder/write",),
+        (
+            "recorder/write/test_disk_budget.py",
+            "recorder/write/test_segments.py",
+        ),
     ),
     Fault(
         "recorder-permissions-are-not-set",
@@ -197,7 +192,10 @@ FAULTS = (
         "            if not self._is_closed:\n                file.clear()\n",
         "            pass\n",
         "After a kill, calls that had ended long ago are listed as calls under way.",
-        ("recorder/test_chaos.py", "recorder/write"),
+        (
+            "recorder/write/test_flight_recorder.py",
+            "recorder/test_chaos.py",
+        ),
     ),
     Fault(
         "recorder-control-file-of-the-group",

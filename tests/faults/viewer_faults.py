@@ -14,14 +14,6 @@ FAULTS = (
         ("viewer/test_conformance.py", "viewer/test_units.py"),
     ),
     Fault(
-        "viewer-gap-between-tensors",
-        "viewer/src/safetensors.mjs",
-        "if (begin !== position)",
-        "if (begin < position)",
-        "The page takes a blob that other readers reject.",
-        ("viewer/test_conformance.py", "viewer/test_units.py"),
-    ),
-    Fault(
         "viewer-milliseconds-as-seconds",
         "viewer/src/numbers.mjs",
         "if (value < 1e9) return",
