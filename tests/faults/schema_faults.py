@@ -121,7 +121,7 @@ FAULTS = (
         "        if self._is_torn:\n            self._sink.cut(self.end)\n",
         "",
         "After a failed write, what it left stays behind the end of the tape.",
-        ("schema/container/test_writer.py", "recorder/write/test_failing_disk.py"),
+        ("schema/container/test_writer.py",),
     ),
     Fault(
         "schema-merge-counts-twice",
