@@ -126,9 +126,9 @@ FAULTS = (
     Fault(
         "schema-merge-counts-twice",
         f"{_SCHEMA}inputs_table.py",
-        "self.sizes[size] = self.sizes.get(size, 0) + calls",
-        "self.sizes[size] = self.sizes.get(size, calls) + calls",
-        "After files are merged, sizes seem to have been called for more often than they were.",
+        "        self.add(row)\n        self.first, self.last =",
+        "        self.add(row)\n        self.add(row)\n        self.first, self.last =",
+        "After files are merged, each input seems to have been called for more often than it was.",
         ("schema/container/test_inputs_table.py",),
     ),
     Fault(
