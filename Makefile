@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 STAMP := .venv/.complete
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-integration test-all test-often test-cuda test-versions check check-all lint bench fixtures conformance dist docs screenshots viewer fuzz fuzz-scripts clean
+.PHONY: help setup demo test test-integration test-all test-often test-cuda test-versions check check-all lint bench fixtures conformance dist docs screenshots viewer fuzz fuzz-scripts faults clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
@@ -100,6 +100,9 @@ fuzz: $(STAMP)  ## mutants of tapes for SECONDS=600; more with ARGS="--jobs 2 --
 
 fuzz-scripts: $(STAMP)  ## run what bundle and minimise write for forged tapes, in a sandbox, for SECONDS=600
 	$(BIN)/python -m tests.fuzz scripts --seconds $(SECONDS) $(ARGS)
+
+faults: $(STAMP)  ## plant deliberate faults, and see whether the tests find them: hours; ARGS="--hinted" takes half of one
+	$(BIN)/python -m tests.faults $(ARGS)
 
 clean:  ## remove .venv and caches
 	rm -rf build .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache runs

@@ -127,6 +127,8 @@ def test_calls_per_second(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     assert [slow(0, None), slow(1, None)] == [True, False]
     now[0] += 2
     assert slow(2, None)
+    now[0] += 3600  # a quiet hour saves up nothing
+    assert [slow(number, None) for number in (3, 4, 5)] == [True, False, False]
 
 
 def test_a_predicate_that_raises_keeps_nothing_and_harms_nobody(

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -64,6 +65,34 @@ def test_a_copy_that_fails_gives_its_buffer_back(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(RuntimeError):
         copies([torch.randn(50_000), torch.randn(50_000)], buffers)
     assert sum(len(idle) for idle in buffers._idle.values()) == 1
+
+
+class Own(torch.Tensor):
+    """A subclass with bytes of its own."""
+
+
+@pytest.mark.parametrize(
+    "leaf",
+    [
+        torch.arange(8.0),
+        torch.arange(60_000.0),
+        torch.arange(12.0).reshape(3, 4).t(),
+        torch.arange(8.0).as_subclass(Own),
+        torch.arange(3.0).reshape(1, 3).expand(5, 3),
+        np.arange(8.0),
+        np.arange(12.0).reshape(3, 4).T,
+    ],
+    ids=["small", "large", "turned", "subclass", "expanded", "array", "turned array"],
+)
+def test_a_leaf_that_changes_after_the_call_does_not_change_its_copy(leaf: Any) -> None:
+    (piece,) = copies([leaf], HostMemory(64 * MIB))
+    before = bytes(data_of(piece))
+    assert any(before)
+    if isinstance(leaf, np.ndarray):
+        leaf.fill(0)
+    else:
+        leaf.untyped_storage().fill_(0)
+    assert bytes(data_of(piece)) == before
 
 
 # --- large sides ------------------------------------------------------------------------------

@@ -1,0 +1,155 @@
+"""Faults of the analyzer in what runs models: export, ONNX, saved programs, replay."""
+
+from __future__ import annotations
+
+from tests.faults.fault import Fault
+
+_ANALYZER = "analyzer/src/calltape_analyzer/"
+
+FAULTS = (
+    Fault(
+        "export-guard-is-not-checked",
+        f"{_ANALYZER}programs/conditions.py",
+        'return f"the program wants {_readable(text)}" if holds is False else None',
+        "return None",
+        "A program runs at sizes that its guards exclude, and returns other values.",
+        ("analyzer/programs/test_conditions.py",),
+    ),
+    Fault(
+        "export-bound-off-by-one",
+        f"{_ANALYZER}programs/conditions.py",
+        "if high is not None and size > high:",
+        "if high is not None and size > high + 1:",
+        "A program takes one size more than it was made for.",
+        ("analyzer/programs/test_conditions.py",),
+    ),
+    Fault(
+        "export-argument-that-was-left-out",
+        f"{_ANALYZER}programs/dispatch.py",
+        "passed = [name for name in call.layout.left_out if name not in ignored]",
+        "passed: list[str] = []",
+        "A program serves calls with an argument that it does not know.",
+        ("analyzer/programs/test_dispatch.py",),
+    ),
+    Fault(
+        "export-nothing-was-compared",
+        f"{_ANALYZER}exporting/verifier.py",
+        "if attempt.reproduced and not attempt.compared:",
+        "if attempt.reproduced and attempt.compared < 0:",
+        "A program whose outputs are all empty or NaN counts as verified.",
+        ("analyzer/exporting/test_empty_results.py", "analyzer/exporting/test_attempts.py"),
+    ),
+    Fault(
+        "export-wrong-at-unseen-sizes",
+        f"{_ANALYZER}exporting/verifier.py",
+        "            attempt.note_compared(sizing, ran.found)\n",
+        "            pass\n",
+        "A program that returns other values at sizes between the recorded ones is kept.",
+        ("analyzer/exporting/test_probing.py",),
+    ),
+    Fault(
+        "export-state-is-not-put-back",
+        f"{_ANALYZER}model/state.py",
+        "                    tensor.copy_(copy)\n",
+        "                    copy.copy_(tensor)\n",
+        "After export, buffers of the model have other values than before.",
+        (
+            "analyzer/model/test_module_stays.py",
+            "analyzer/model/test_state.py",
+        ),
+    ),
+    Fault(
+        "export-moves-the-random-numbers",
+        f"{_ANALYZER}model/randomness.py",
+        "            if not is_same(one.state, one.get()):\n                one.set(one.state)\n",
+        "            is_same(one.state, one.get())\n",
+        "After export, a seeded training run goes on with other random numbers.",
+        ("analyzer/model/test_randomness.py",),
+    ),
+    Fault(
+        "export-loop-with-one-order",
+        f"{_ANALYZER}exporting/hit_loops.py",
+        "for first in (False, True))",
+        "for first in (True,))",
+        "A loop whose order matters is exported as if it did not.",
+        ("analyzer/exporting/test_hit_loops.py",),
+    ),
+    Fault(
+        "onnx-inputs-in-another-order",
+        f"{_ANALYZER}exporting/onnx.py",
+        "_name_values(graph, graph.inputs, list(plan.names))",
+        "_name_values(graph, graph.inputs, sorted(plan.names))",
+        "An input of the ONNX model has the name of another one.",
+        ("analyzer/exporting/test_onnx.py",),
+    ),
+    Fault(
+        "onnx-narrow-indices",
+        f"{_ANALYZER}exporting/onnx.py",
+        "    _widen_indices(module)\n",
+        "",
+        "A model that indexes with int32 tensors has no ONNX model.",
+        ("analyzer/exporting/test_onnx.py", "analyzer/exporting/test_translations.py"),
+    ),
+    Fault(
+        "onnx-names-of-dimensions",
+        f"{_ANALYZER}exporting/onnx.py",
+        "    _name_dimensions(program, plan, variant)\n",
+        "",
+        "The dimensions of an ONNX model are called s77 and s31.",
+        ("analyzer/exporting/test_onnx.py",),
+    ),
+    Fault(
+        "onnx-masked-row-is-nan",
+        f"{_ANALYZER}exporting/translations.py",
+        "return op.MatMul(op.Where(is_hidden, constant(0.0), weights), value)",
+        "return op.MatMul(weights, value)",
+        "Left-padded batches give NaN in ONNX Runtime.",
+        ("analyzer/exporting/test_translations.py",),
+    ),
+    Fault(
+        "onnx-searchsorted-sides",
+        f"{_ANALYZER}exporting/translations.py",
+        "op.LessOrEqual(ordered, each) if right else op.Less(ordered, each)",
+        "op.Less(ordered, each) if right else op.LessOrEqual(ordered, each)",
+        "torch.searchsorted and torch.bucketize are off by one for equal values in ONNX.",
+        ("analyzer/exporting/test_translations.py",),
+    ),
+    Fault(
+        "onnx-double-is-float",
+        f"{_ANALYZER}programs/onnx_model.py",
+        '"double": "float64"',
+        '"double": "float32"',
+        "An ONNX model with float64 inputs rejects every call.",
+        (
+            "analyzer/programs/test_onnx_session.py",
+            "analyzer/replaying/test_checking.py",
+        ),
+    ),
+    Fault(
+        "onnx-input-with-a-taken-name",
+        f"{_ANALYZER}programs/input_matching.py",
+        'known.get(name) or known.get(name.removesuffix("_orig"))',
+        "known.get(name)",
+        "An input that torch.onnx renamed is not found in the calls.",
+        (
+            "analyzer/replaying/test_checking.py",
+            "analyzer/exporting/test_onnx.py",
+        ),
+    ),
+    Fault(
+        "replay-any-exception-will-do",
+        f"{_ANALYZER}replaying/call_replay.py",
+        "                wrong is None,\n",
+        "                True,\n",
+        "A call that raises another exception than the recorded one passes.",
+        ("analyzer/replaying/test_raised_calls.py",),
+    ),
+    Fault(
+        "replay-slow-calls-pass",
+        f"{_ANALYZER}replaying/time_bound.py",
+        "if most is None or seconds <= most:",
+        "if most is None or seconds >= 0:",
+        "`replay --slower-than` finds no slow call.",
+        ("analyzer/replaying/test_durations.py",),
+    ),
+)
