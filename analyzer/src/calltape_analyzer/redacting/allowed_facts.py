@@ -661,7 +661,7 @@ def _is_plain(value: Any) -> bool:
     return all(pack(one) == pack(math.nan) for one in nans)
 
 
-def _is_length(value: Any) -> bool:
+def _is_length(value: int) -> bool:
     return 0 <= value <= MAX_DOCUMENT_BYTES
 
 
