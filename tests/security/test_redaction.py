@@ -519,7 +519,7 @@ def _(tape: Forged) -> None:
 @attack("table: the scalars of a row")
 def _(tape: Forged) -> None:
     def change(table: dict[str, Any], _: Forged) -> None:
-        (structure, leaves, _, ranges), *_ = table["rows"]
+        structure, leaves, _scalars, ranges = table["rows"][0]
         table["rows"] = [[structure, leaves, pack([3, TEXT]), ranges]]
 
     _in_table(change)(tape)

@@ -15,7 +15,7 @@ import re
 import struct
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from calltape_analyzer.editing.withholding import leaf_document, names_of_path
@@ -101,7 +101,8 @@ class NotAllowedError(RedactionError):
     def __init__(self, place: str, fact: str) -> None:
         super().__init__(
             f"the new tape would have something that nobody allowed: {fact}, in {place}",
-            advice="report this, and name other paths meanwhile; nothing was written",
+            advice="no recorder writes it: leave such calls out, or report this if your recorder "
+            "did; nothing was written",
         )
         self.difference = place, fact
 
@@ -656,12 +657,12 @@ class _Trees:
 
 def _is_plain(value: Any) -> bool:
     """Whether no bit of a scalar is hidden: all NaNs look alike."""
-    parts: Iterator[Any] = iter(value) if isinstance(value, tuple) else iter((value,))
-    nan = pack(math.nan)
-    return all(not isinstance(p, float) or p == p or pack(p) == nan for p in parts)
+    parts: tuple[Any, ...] = value if isinstance(value, tuple) else (value,)
+    nans = (part for part in parts if isinstance(part, float) and math.isnan(part))
+    return all(pack(one) == pack(math.nan) for one in nans)
 
 
-def _is_length(value: Any) -> bool:
+def _is_length(value: int) -> bool:
     return 0 <= value <= MAX_DOCUMENT_BYTES
 
 

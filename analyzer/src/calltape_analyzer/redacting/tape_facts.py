@@ -64,7 +64,7 @@ class TapeFacts(Revision):
         if observed is not None:
             since, reason = self.moment(observed.since_ns), told_reason(observed.reason)
             observed = _only(observed, since_ns=since, reason=reason)
-        *earlier, own = manifest.history or ()
+        history = manifest.history or ()
         policy = manifest.policy
         return Manifest(
             format="calltape",
@@ -79,7 +79,10 @@ class TapeFacts(Revision):
             segment=manifest.segment and _only(manifest.segment, "number", "first_call"),
             observed=observed,
             rank=manifest.rank and _only(manifest.rank, "number", "of"),
-            history=(*map(self._earlier_step, earlier), _step(own, own.options)),
+            history=(
+                *map(self._earlier_step, history[:-1]),
+                *(_step(own, own.options) for own in history[-1:]),
+            ),
         )
 
     def unkept(self, table: InputsTable) -> InputsTable:
