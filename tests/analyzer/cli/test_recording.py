@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from calltape_analyzer.cli.recordings import policy_text
+from calltape_analyzer.text import GOES_ON
 from calltape_recorder import First, FlightRecorder, record
 from calltape_schema.records import FlightPolicy, Policy
 from tests.analyzer.cli.commands import run, without_torch
@@ -110,10 +111,52 @@ def test_info_json(folder: Path) -> None:
 def test_info_of_a_recording_that_lacks_a_file(folder: Path) -> None:
     (folder / "llm-00001.tape").unlink()
     assert shown(folder)["files"] == [
-        "2 files of 1 recording, segments 0, 2; missing: 1 (deleted, or not opened)"
+        "2 files of 1 recording, segments 0, 2; missing: 1 (removed, or not opened)"
     ]
     document = json.loads(run("info", folder, "--json").out)
     assert list(document["files"]["missing"].values()) == [[1]]
+
+
+def test_what_the_recorder_deleted_is_a_fact_and_no_warning(tmp_path: Path) -> None:
+    model = torch.nn.Identity()
+    options: Any = {"segment_bytes": 20_000, "max_disk_bytes": 150_000}
+    with record(model, tmp_path / "a.tape", when_full="delete_oldest", **options) as recorder:
+        for _ in range(20):
+            model(torch.ones(2000))
+            recorder.flush()
+        live = run("info", tmp_path)
+        assert "of at least 20 calls seen" in live.out
+        assert "counted until" in live.out
+        assert json.loads(run("info", tmp_path, "--json").out)["coverage_is_lower_bound"]
+    done = run("info", tmp_path)
+    assert "deleted by the recorder: 0 to" in done.out
+    assert "are not here" not in done.out + done.err
+    document = json.loads(run("info", tmp_path, "--json").out)
+    assert (document["coverage"]["seen"], document["coverage_is_lower_bound"]) == (20, False)
+    assert (document["files"]["missing"], document["counted_until"]) == ({}, None)
+    [((first, last),)] = document["files"]["deleted"].values()
+    assert (first, last > 1) == (0, True)
+    # What somebody else deleted beside them is still missing.
+    paths = sorted(path for path in tmp_path.glob("a-*.tape"))
+    paths[1].unlink()
+    lacking = run("info", tmp_path)
+    number = int(paths[1].stem.removeprefix("a-"))
+    assert f"missing: {number} (removed, or not opened)" in lacking.out
+    assert f"the files numbered {number} are not here" in lacking.out
+
+
+def test_info_of_a_sealed_file_whose_recorder_goes_on(tmp_path: Path) -> None:
+    model = torch.nn.Identity()
+    with record(model, tmp_path / "a.tape", segment_seconds=3600) as recorder:
+        model(torch.ones(2))
+        recorder.seal()
+        found = shown(tmp_path)
+        assert found["sealed"] == [f"each file; {GOES_ON}"]
+        assert found["coverage"][0].startswith(
+            "1 of at least 1 calls seen were kept (counted until"
+        )
+        assert found["traffic"][0].startswith("at least 1 call")
+    assert shown(tmp_path)["sealed"] == ["yes"]
 
 
 def test_info_of_a_plain_file_says_no_more_than_there_is(tmp_path: Path) -> None:
