@@ -289,10 +289,11 @@ def bounded(effort: int = 1) -> Callable[[Callable[P, R]], Callable[P, R]]:
                 halvings = max((one.exceeded for one in worths), default=0)
                 budget = _Budget(is_process=False, effort=effort, halvings=halvings)
                 budget.tape_bytes = sum(one.nbytes() for one in worths)
+                result: list[R] = []
                 try:
                     try:
                         _begin(own, budget)
-                        result = function(*args, **kwargs)
+                        result.append(function(*args, **kwargs))
                     finally:
                         _settle(own, budget)
                 except (Exception, Exceeded):
@@ -301,7 +302,7 @@ def bounded(effort: int = 1) -> Callable[[Callable[P, R]], Callable[P, R]]:
                     if not budget.raised:
                         raise
                 if not budget.raised:
-                    return result
+                    return result[0]
             for one in worths:
                 one.exceeded += 1
             raise budget.raised[-1] from None

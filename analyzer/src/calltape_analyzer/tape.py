@@ -321,12 +321,21 @@ class Tape(RecordedCalls, ProgramSource, Reported):
 
     def _soundly(self, question: Callable[[], T]) -> T:
         """The answer, without the calls that break the format and are in the way."""
+        known = self._damaged
         try:
-            return question()
+            found = question()
         except TapeError as error:
             if error.kind not in ("damaged", "invalid", "limit") or not self._leave_out_unsound():
                 raise
             return question()
+        if self._damaged != known:
+            self._leave_out_damaged()
+        return found
+
+    @property
+    def _damaged(self) -> int:
+        """How many calls are known to be damaged, although their records are whole."""
+        return sum(segment.damaged for segment in self._segments)
 
     def _leave_out_unsound(self) -> bool:
         """Takes calls off the list whose trees break the format."""

@@ -177,7 +177,8 @@ def test_an_object_that_changes_is_the_same_error(
         with pytest.raises(TapeError, match="the file changed since it was opened") as caught:
             list(tape)
         assert caught.value.kind == "damaged"
-    with open_tape(url, scan=True) as tape:
+    with open_tape(url) as tape:
+        tape.calls.scan()
         bucket.put("a.tape", path)
         blocks.drop(tape.segments[0]._file._number)  # as other files would in time
         with pytest.raises(TapeError, match="the file changed since it was opened"):

@@ -50,8 +50,8 @@ UNDER_WAY_WORDS = "under way when the process died"
 _TRIES = 5
 
 # Flags of a call: its record was read; its blob was compared with the checksum, and is whole or
-# not; its damage is told.
-_READ, _WHOLE, _BROKEN, _TOLD = 1, 2, 4, 8
+# not; its damage is told, and is that of its record.
+_READ, _WHOLE, _BROKEN, _TOLD, _UNSOUND = 1, 2, 4, 8, 16
 
 
 class Segment:
@@ -419,19 +419,30 @@ class Segment:
         """Scans the file, reads every record, and removes the calls from the list whose records
         break the format, or are not as the table of their group says. Under a valid checksum only a
         writer with a bug or ill intent leaves one."""
+        self._read_all()
+        self.drop_damaged()
+        self._sound = self._order
+
+    def _read_all(self) -> None:
         for position in self.order:
             try:
                 self.record(position)
             except TapeError as error:
                 if not is_damage(error):
                     raise
-        self.drop_damaged()
-        self._sound = self._order
+        self._ranges = None
+
+    def _sound_order(self) -> array[int]:
+        """The positions of the calls, without those whose records are known not to be sound. These
+        are still in the list of whoever counts the calls."""
+        if not self.damaged:
+            return self.order
+        return array("Q", (p for p in self.order if not self._checked[p] & _UNSOUND))
 
     @bounded()
     def _expect_sound(self) -> None:
         """Reads the records that stand for others. If one of them is not sound, the others are not
-        believed either: all are read, and those that are not sound leave the list."""
+        believed either: all are read."""
         if self._sound is not None and self._sound is self._order:
             return
         try:
@@ -441,7 +452,7 @@ class Segment:
         except TapeError as error:
             if not is_damage(error):
                 raise
-            self.drop_unsound()
+            self._read_all()
         self._sound = self._order
 
     def drop_damaged(self) -> None:
@@ -454,8 +465,8 @@ class Segment:
     def seen_inputs(self) -> Iterable[SeenInputs]:
         """The distinct inputs of its calls, in the order of their first calls. Calls that raised
         are apart from those that did not, and have no ranges. If the table of the end does not tell
-        them all, the file is scanned, and a record is read for each; calls that turn out to be
-        damaged leave the list.
+        them all, the file is scanned, and a record is read for each; calls whose records turn out
+        not to be sound are left out.
         """
         told = self.summed_inputs()
         return self._recorded_inputs() if told is None else told
@@ -527,7 +538,7 @@ class Segment:
     def _first_of_equal(self) -> Iterator[int]:
         """The position of the first call of each of the distinct inputs."""
         known: set[int] = set()
-        for position in self.order:
+        for position in self._sound_order():
             number = self.inputs_number(position)
             if number not in known:
                 known.add(number)
@@ -535,7 +546,7 @@ class Segment:
 
     def _recorded_inputs(self) -> Iterator[SeenInputs]:
         self._expect_sound()
-        order = self.order
+        order = self._sound_order()
         numbers = list(map(self.inputs_number, order))
         counts = Counter(numbers)
         last = dict(zip(numbers, order, strict=True))
@@ -569,7 +580,7 @@ class Segment:
     def _all_ranges(self) -> dict[int, dict[int, tuple[int, int]]]:
         if self._ranges is None:
             self._ranges = {}
-            for at in self.order:
+            for at in self._sound_order():
                 if self._scan.has_ranges(at) and not self._scan.raised(at):
                     spans = self._ranges.setdefault(self.inputs_number(at), {})
                     offset, there = self._scan.place(at)
@@ -630,6 +641,8 @@ class Segment:
                 record.outputs.spec()
                 self._wide.take(record.outputs.scalars)
         except TapeError as error:
+            if is_damage(error):
+                self._checked[position] |= _UNSOUND
             raise self.reported(error, position) from None
         return record
 
