@@ -133,7 +133,7 @@ class Fuzzing:
         )  # fmt: skip
         self._classes = json.loads(loaded.stdout)
         allowed: list[Event] = []
-        harmless = forged(work / "tape.tape", [])
+        harmless = forged(work / "tape.tape", [], has_values=True)
         for _, script in self._written(harmless, work, allowed):
             allowed += watched([script], work, allowed=None).events
         self._allowed = tuple(dict.fromkeys(allowed))
@@ -173,7 +173,8 @@ class Fuzzing:
         nodes.append({"kind": "object", "type": "types:SimpleNamespace", **fields})
         nodes = [_with_values(node, rng, of_classes=False) for node in nodes]
         error = {"type": f"app:{ESCAPES}", "message": ESCAPES}
-        return forged(work / "tape.tape", nodes, scalars=scalars, error=error)
+        path = work / "tape.tape"
+        return forged(path, nodes, scalars=scalars, error=error, has_values=True)
 
     def _mutant(self, work: Path, rng: random.Random, mutator: Mutator) -> Path:
         self._clear(work)

@@ -52,15 +52,17 @@ def forged(
     scalars: Sequence[Any] = ("touch FOUND", 1),
     *,
     context: dict[str, Any] | None = None,
+    has_values: bool = False,
     **record: Any,
 ) -> Path:
-    """A tape of one call, ``forward(x, *nodes)`` without the values of ``x``, which raised.
+    """A tape of one call, ``forward(x, *nodes)``, which raised.
 
     Args:
         path: where it is written.
         nodes: of the arguments after the tensor.
         scalars: what the nodes refer to.
         context: that the call ran in.
+        has_values: whether ``x`` has its values.
         record: other facts of the call.
     """
     made = Forged(path, (torch.zeros(2, 3),))
@@ -69,7 +71,8 @@ def forged(
         structure = dict(unpack(made.inputs["structure"]))
         made.inputs["structure"] = pack({**structure, "context": context})
     made.inputs["scalars"] = list(scalars)
-    made.set_leaf(key=None, missing="policy")
+    if not has_values:
+        made.set_leaf(key=None, missing="policy")
     made.record.pop("outputs", None)
     made.record |= {"error": {"type": "builtins:ValueError", "message": "boom"}, **record}
     return made.write()
