@@ -21,6 +21,7 @@ from calltape_analyzer import (
     filter_tape,
     merge_tapes,
     open_tape,
+    private_data,
     recover_tape,
     render,
     targets,
@@ -65,6 +66,9 @@ class _Questions:
             self.steps.text("damage", str(error))
 
     def facts(self, tape: Any) -> None:
+        for name, ask in _OF_A_TAPE.items():
+            self.steps.step(name, functools.partial(ask, tape))
+        self.steps.step("records_read", lambda: tape.records_read)
         for name in ("coverage", "counters", "dumps", "missing_files", "under_way", "target",
                      "manifest", "signature", "sealed", "unfinished"):  # fmt: skip
             self.steps.step(name, functools.partial(getattr, tape, name))
@@ -100,6 +104,8 @@ class _Questions:
             given = step("variant arguments", variant.infer_arguments)
             if given is not None:
                 step("accepts", lambda v=variant, given=given: v.accepts(*given))
+            for name, ask in _OF_A_VARIANT.items():  # also if the table of its tape lied
+                step(f"variant {name}", functools.partial(ask, variant))
 
     def explain(self, tape: Any) -> None:
         observed = self.steps.step("observations", tape.observations)
@@ -192,6 +198,27 @@ class _Questions:
     def answers(self, tape: Any) -> None:
         for name, compare in answers.COMPARISONS.items():
             self.steps.step(name, lambda compare=compare: compare(self.path, tape))
+
+
+_OF_A_VARIANT: dict[str, Callable[[Any], Any]] = {
+    "calls": lambda variant: variant.calls,
+    "iterate": list,
+    "arguments of one": lambda variant: variant.infer_arguments(0),
+    "arguments of the last": lambda variant: variant.infer_arguments(len(variant) - 1),
+    "arguments as recorded": lambda variant: variant.infer_arguments(layout="recorded"),
+    "arguments completed": lambda variant: variant.infer_arguments({}),
+    "shape findings": lambda variant: variant.shape_findings(),
+}
+_OF_A_TAPE: dict[str, Callable[[Any], Any]] = {
+    "each position": lambda tape: [tape[at] for at in range(len(tape))][:_CALLS],
+    "the last position": lambda tape: tape[-1],
+    "find": lambda tape: tape.find(0).inputs,
+    "distinct inputs": lambda tape: list(tape.calls.by_inputs()),
+    "observations": lambda tape: tape.observations(),
+    "private data": private_data,
+    "calls of a variant": lambda tape: list(tape.only(variant=0).calls),
+}
+"""What a table that lies may reach: each raises a ``TapeError``, or nothing."""
 
 
 _METHODS = ("facts", "one_program", "variants", "explain", "script", "differences", "check",

@@ -4,11 +4,15 @@ counts nowhere. Whoever did not read all records says so."""
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from calltape_analyzer import TapeError, open_tape, survey
+from calltape_schema.inputs_table import InputsTable
+from calltape_schema.tree import encode_leaves
 from tests.analyzer.cli.commands import run
+from tests.analyzer.tapes import change_table
 from tests.security.costly import Inputs, inputs_of, sealed, survey_of
 
 NODES = [{"kind": "tensor", "leaf": 0}]
@@ -102,3 +106,44 @@ def test_a_survey_whose_table_cannot_be_read_says_so(tmp_path: Path) -> None:
     with open_tape(path) as tape:
         assert [error.member for error in tape.damage] == ["end.msgpack"]
     assert run("variants", path).code == 3
+
+
+def test_an_error_that_a_lie_caused_is_told_as_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is asked: an IndexError says nothing about a tape."""
+
+    def changed(table: InputsTable) -> None:
+        for at, row in enumerate(table.rows.values()):
+            row.leaves = encode_leaves([
+                {"dtype": "float32", "shape": [7 + at], "missing": "policy"}
+            ])  # fmt: skip
+
+    def fails(*_: Any) -> Any:
+        return [][0]
+
+    path = change_table(sealed(tmp_path / "a.tape", [shaped(2, 3)] * 3), changed)
+    monkeypatch.setattr("calltape_analyzer.tape.Tape._observed", fails)
+    with open_tape(path) as tape:
+        with pytest.raises(TapeError) as caught:
+            tape.observations()
+        assert caught.value.kind == "damaged"
+        assert isinstance(caught.value.__cause__, IndexError)
+        assert "forged or stale table" in str(tape.damage[0])
+    sound = sealed(tmp_path / "b.tape", [shaped(2, 3)] * 3)
+    with open_tape(sound) as tape, pytest.raises(IndexError):  # a fault of ours is no damage
+        tape.observations()
+
+
+def test_a_call_that_only_the_end_names(tmp_path: Path) -> None:
+    def changed(table: InputsTable) -> None:
+        for row in table.rows.values():
+            row.first = row.last = row.example = 1000
+
+    path = change_table(sealed(tmp_path / "a.tape", [shaped(2, 3)] * 3), changed)
+    with open_tape(path) as tape:
+        (variant,) = tape.variants()
+        with pytest.raises(TapeError):
+            variant.infer_arguments()
+        assert "forged or stale table" in str(tape.damage[0])
+        assert tape.variants()[0].infer_arguments().args[0].shape == (2, 3)

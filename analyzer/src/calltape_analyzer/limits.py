@@ -7,6 +7,7 @@ tape's. A command is bounded as a whole, and every call of the API by itself.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import os
@@ -133,11 +134,18 @@ class Worth:
 
     Args:
         nbytes: gives the size of its files.
+        is_forged: looks whether what its files say of their calls is not so.
     """
 
-    def __init__(self, nbytes: Callable[[], int], given: Limits | None = None) -> None:
+    def __init__(
+        self,
+        nbytes: Callable[[], int],
+        given: Limits | None = None,
+        is_forged: Callable[[], bool] = bool,
+    ) -> None:
         self.nbytes = nbytes
         self.limits = given
+        self.is_forged = is_forged
         self.exceeded = 0
 
 
@@ -296,11 +304,14 @@ def bounded(effort: int = 1) -> Callable[[Callable[P, R]], Callable[P, R]]:
                         result.append(function(*args, **kwargs))
                     finally:
                         _settle(own, budget)
-                except (Exception, Exceeded):
+                except (Exception, Exceeded) as error:
                     _settle(own, budget)
                     # A library may have made another error of it, and somebody may have handled it.
                     if not budget.raised:
-                        raise
+                        told = _told_of(error, worths)
+                        if told is None:
+                            raise
+                        raise told from error
                 if not budget.raised:
                     return result[0]
             for one in worths:
@@ -310,6 +321,20 @@ def bounded(effort: int = 1) -> Callable[[Callable[P, R]], Callable[P, R]]:
         return run
 
     return decorated
+
+
+def _told_of(error: BaseException, worths: Sequence[Worth]) -> TapeError | None:
+    """The error of a tape that is the cause of one of another kind; None if no tape is."""
+    if isinstance(error, TapeError) or not worths:
+        return None
+    if isinstance(error, MemoryError):
+        return TapeError("limit", "there is not enough memory for this")
+    with contextlib.suppress(TapeError):
+        if any(one.is_forged() for one in worths):
+            reason = "the answer followed from what a file says of its calls, which is not so"
+            advice = "its damage says more; ask again, or open it with scan=True"
+            return TapeError("damaged", reason, advice=advice)
+    return None
 
 
 def metered(items: Iterable[R], worths: Sequence[Worth]) -> Iterator[R]:

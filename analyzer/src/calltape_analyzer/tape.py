@@ -102,7 +102,9 @@ class Tape(RecordedCalls, ProgramSource, Reported):
         limits: Limits | None = None,
     ) -> None:
         super().__init__(segments, damage, classes)
-        self._worth = Worth(lambda: sum(one.disk_bytes for one in self._segments), limits)
+        self._worth = Worth(
+            lambda: sum(one.disk_bytes for one in self._segments), limits, self._is_forged
+        )
         for segment in self._segments:
             segment.worth = self._worth
         self._other_ranks = tuple(other_ranks)
@@ -331,6 +333,12 @@ class Tape(RecordedCalls, ProgramSource, Reported):
         if self._damaged != known:
             self._leave_out_damaged()
         return found
+
+    def _is_forged(self) -> bool:
+        """Whether the ends of the files turn out not to be true of their calls."""
+        if self._calls.are_single:
+            self._calls.scan()
+        return bool(self._damage)
 
     @property
     def _damaged(self) -> int:

@@ -130,7 +130,7 @@ def opened(
         if scan is False and tape.calls.are_single:
             read = tape.records_read
             every = sum(len(part) + part.damaged for part in tape.segments)
-            if read < every:
+            if tape.source == "end" or read < every:
                 complain(_BELIEVED[tape.source].format(f"{read:,}", f"{every:,}"))
         for error in tape.damage if tells else ():
             complain(str(error))

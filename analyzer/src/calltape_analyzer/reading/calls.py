@@ -168,7 +168,9 @@ class Calls(Sequence[Call]):
             segment = self._segments[which]
             at = bisect.bisect_left(segment.order, ref.number, key=segment.number)
             if at < len(segment) and segment.number(segment.order[at]) == ref.number:
-                return self._at(self._ends[which] - len(segment) + at)
+                return self._at(self._ends[which] - self._lengths[which] + at)
+        # The end of a file may have named it.
+        self._scan([segment for segment in self._segments if ref.tape in segment.recordings])
         raise TapeError("usage", f"call {ref.number} is not on this tape")
 
     def inputs_at(self, ref: CallRef) -> Tree:
@@ -214,7 +216,9 @@ class Calls(Sequence[Call]):
     def _at(self, index: int) -> Call:
         which = bisect.bisect_right(self._ends, index)
         segment = self._segments[which]
-        before = self._ends[which] - len(segment)
+        before = self._ends[which] - self._lengths[which]
+        if index - before >= len(segment.order):  # damaged calls were left out meanwhile
+            raise NoCallError(f"call {index} is damaged, or behind one that is")
         return Call(segment, segment.order[index - before], index, self._classes)
 
 
