@@ -221,12 +221,4 @@ FAULTS = (
         "A worker that is forked while another thread makes a model hangs in its first model.",
         ("recorder/test_chaos_forks.py",),
     ),
-    Fault(
-        "recorder-locks-are-kept-while-waiting",
-        f"{_RECORDER}threads.py",
-        "held = [owner.lock for owner in owners if owner.lock._is_owned()]",
-        "held: list[Any] = []",
-        "A signal handler that flushes the recorder can hang the process.",
-        ("recorder/test_interrupts.py", "recorder/test_ends.py"),
-    ),
 )
