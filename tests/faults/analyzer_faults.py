@@ -91,7 +91,7 @@ FAULTS = (
         "            set_token_counters(getattr(cache, part))\n",
         "            pass\n",
         "The cache of an encoder-decoder model masks by the lengths of another call.",
-        ("analyzer/pytree/test_caches.py", "analyzer/variants/test_scenarios.py"),
+        ("analyzer/pytree/test_caches.py",),
     ),
     Fault(
         "analyzer-no-limit-of-decompression",
@@ -196,7 +196,7 @@ FAULTS = (
         'if seconds > question["seconds"]:',
         'if seconds > question["seconds"] + 3600:',
         "`minimise` waits for a run that hangs.",
-        ("analyzer/minimising/test_hostile.py",),
+        ("analyzer/minimising/test_minimising.py",),
     ),
     Fault(
         "analyzer-constants-do-not-count",
@@ -204,7 +204,7 @@ FAULTS = (
         "        if differ:\n            name = min(differ)",
         "        if len(differ) > 1:\n            name = min(differ)",
         "Dynamic shapes are inferred for calls with different constants as for one program.",
-        ("analyzer/inference/test_inference.py",),
+        ("analyzer/observer/test_input_observer.py",),
     ),
     Fault(
         "analyzer-openvino-static",

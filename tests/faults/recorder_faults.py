@@ -149,7 +149,7 @@ FAULTS = (
         "    if _previous_hook is not None:\n        _previous_hook(kind, error, trace)",
         "    if _previous_hook is None:\n        sys.__excepthook__(kind, error, trace)",
         "An application that dies of an exception prints no traceback.",
-        ("recorder/test_ends.py", "recorder/write/test_flight_recorder.py"),
+        ("recorder/write/test_flight_recorder.py",),
     ),
     Fault(
         "recorder-files-grow-past-their-bound",
