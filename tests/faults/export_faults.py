@@ -29,7 +29,7 @@ FAULTS = (
         "passed = [name for name in call.layout.left_out if name not in ignored]",
         "passed: list[str] = []",
         "A program serves calls with an argument that it does not know.",
-        ("analyzer/programs/test_dispatch.py",),
+        ("analyzer/replaying/test_removed_inputs.py",),
     ),
     Fault(
         "export-nothing-was-compared",

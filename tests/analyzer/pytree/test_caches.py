@@ -107,6 +107,14 @@ def test_one_that_is_filled_with_nothing_has_counted_nothing(taught: Any) -> Non
     assert made.seen == 0
 
 
+def test_the_parts_of_a_pair_that_are_filled_with_nothing_have_counted_nothing(taught: Any) -> None:
+    made = types.SimpleNamespace(self_attention_cache=taught(5), cross_attention_cache=taught(7))
+    made.self_attention_cache.k = made.self_attention_cache.k[:, :, :0]
+    made.cross_attention_cache.k = made.cross_attention_cache.k[:, :, :0]
+    set_token_counters(made)
+    assert (made.self_attention_cache.seen, made.cross_attention_cache.seen) == (0, 0)
+
+
 def test_a_model_that_changes_it_hands_it_back(taught: Any) -> None:
     own, made = taught(5), taught(6)
     returned = returned_arguments({"memory": own}, {"memory": own})

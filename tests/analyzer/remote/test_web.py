@@ -358,6 +358,14 @@ def test_a_file_that_changes_is_the_same_error(
             list(tape)
 
 
+def test_a_file_of_the_same_size_that_changes_is_not_mixed(site: Site, data: bytes) -> None:
+    site.files["/a.tape"] = data
+    with open_tape(f"{site.address}/a.tape") as tape:
+        site.files["/a.tape"] = data[:-1] + b"x"
+        with pytest.raises(TapeError, match="the file changed since it was opened"):
+            list(tape)
+
+
 def test_a_network_that_fails_is_no_damage(site: Site, data: bytes) -> None:
     site.files["/a.tape"] = data
     with open_tape(f"{site.address}/a.tape") as tape:
