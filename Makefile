@@ -11,7 +11,7 @@ BIN := .venv/bin
 STAMP := .venv/.complete
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-cuda test-versions check lint bench fixtures conformance dist docs screenshots viewer fuzz clean
+.PHONY: help setup demo test answers test-all test-cuda test-versions check lint bench fixtures conformance dist docs screenshots viewer fuzz clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
@@ -36,6 +36,9 @@ test: $(STAMP)  ## the fast tests: some minutes on two cores
 test-all: $(STAMP)  ## all three tiers: fast, integration, chaos; properties with more examples
 	$(BIN)/python -m pytest $(TWO) -m "not chaos" --hypothesis-profile=thorough $(ARGS)
 	$(BIN)/python -m pytest -m chaos $(ARGS)
+
+answers: $(STAMP)  ## every answer against tests/answers/golden; ARGS=--update writes it
+	$(BIN)/python -m tests.answers $(ARGS)
 
 test-cuda: $(STAMP)  ## what needs a CUDA device: recording from it, replay, export
 	$(BIN)/python -m pytest -m cuda $(ARGS)

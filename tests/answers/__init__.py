@@ -6,6 +6,6 @@ mistake or a change that somebody wanted: then ``--update`` writes the files, an
 why.
 
 ``subjects`` says which tapes and models there are, ``recording``, ``questions`` and ``exports``
-make the answers, ``normalising`` leaves out what another run or machine changes, ``comparing`` finds
-the differences, and ``running`` spreads the work over processes.
+make the answers, ``normalising`` leaves out what another run or machine changes, ``comparing``
+finds the differences, and ``running`` spreads the work over processes.
 """

@@ -1,4 +1,4 @@
-"""Answers against the golden files: which question has another answer, in lines that a person reads."""
+"""Answers against the golden files: which question has another answer, in readable lines."""
 
 from __future__ import annotations
 

@@ -5,14 +5,17 @@ The verbs run in this process, because starting one for each would take most of 
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from calltape_analyzer import TapeError, open_tape
+from calltape_analyzer.inference.program_source import ProgramSource
 from calltape_analyzer.tape import Tape
 from tests.analyzer.cli.commands import run
 from tests.answers.normalising import Normalising
@@ -25,7 +28,7 @@ Answers = dict[str, Any]
 
 _SECONDS = "100000"
 """How long a command may take: how fast the machine is, is no part of an answer."""
-_MAX_VARIANTS = 12
+_MAX_VARIANTS, _MAX_ARGUMENTS = 12, 24
 
 
 def ask(tape: str, following: str, normalising: Normalising, scratch: Path) -> Answers:
@@ -42,8 +45,8 @@ def ask(tape: str, following: str, normalising: Normalising, scratch: Path) -> A
         return normalising.lines(_command(*words))
 
     info = command("info", tape)
-    if info[-1:] == ["exit 1"] and len(info) == 2:  # noqa: PLR2004
-        return {"info": info}  # refused: every other question gets the same answer
+    if not _opens(tape):
+        return {"info": info}  # every other question gets the same answer
     answers: Answers = {
         "info": info,
         "ls": command("ls", tape),
@@ -53,7 +56,7 @@ def ask(tape: str, following: str, normalising: Normalising, scratch: Path) -> A
         "survey": command("survey", tape, "--jobs", "1"),
         "table": _table(tape, scratch / "table.csv", normalising),
     }
-    for name in _arguments(tape):
+    for name in _arguments(tape)[:_MAX_ARGUMENTS]:
         answers[f"explain {name}"] = command("explain", tape, name)
     answers |= {
         question: normalising.value(found)
@@ -62,13 +65,19 @@ def ask(tape: str, following: str, normalising: Normalising, scratch: Path) -> A
     return answers
 
 
+def _opens(tape: str) -> bool:
+    try:
+        with open_tape(tape):
+            return True
+    except TapeError:
+        return False
+
+
 def _command(*words: str) -> list[str]:
     """What a command prints, then what it complains about, then its exit code if it is not 0."""
     try:
         code, out, err = run("--max-seconds", _SECONDS, *words)
-    except (
-        Exception
-    ) as error:  # a command has to end otherwise, and the answer shows that it did not
+    except Exception as error:  # no command should end so: the answer shows that this one does
         return [f"raised {type(error).__name__}: {error}"]
     complaints = [f"stderr: {line}" for line in err.splitlines()]
     return [*out.splitlines(), *complaints, *([f"exit {code}"] if code else [])]
@@ -85,24 +94,15 @@ def _table(tape: str, path: Path, normalising: Normalising) -> list[str]:
 
 def _arguments(tape: str) -> list[str]:
     """The arguments that the calls pass, by the words that ``explain`` takes."""
-    try:
-        with open_tape(tape) as opened:
-            names: dict[str, None] = {}
-            for variant in opened.variants():
-                found = variant.findings
-                places = [*found.tensors, *found.ints]
-                names |= dict.fromkeys(one.argument for one in places)
-                names |= dict.fromkeys(_argument_of(place) for place in found.constants)
-            for parameter in opened.signature.parameters:
-                if parameter.name not in names and _is_passed(opened, parameter.name):
-                    names[parameter.name] = None
-            return list(names)
-    except TapeError:
-        return []
-
-
-def _argument_of(place: str) -> str:
-    return place.replace("[", ".").split(".", 1)[0]
+    names: dict[str, None] = {}
+    with contextlib.suppress(Exception), open_tape(tape) as opened:
+        for variant in opened.variants():
+            found = variant.findings
+            names |= dict.fromkeys(one.argument for one in (*found.tensors, *found.ints))
+            names |= dict.fromkeys(re.split(r"[.\[]", place)[0] for place in found.constants)
+        others = [one.name for one in opened.signature.parameters if one.name not in names]
+        names |= dict.fromkeys(name for name in others if _is_passed(opened, name))
+    return list(names)
 
 
 def _is_passed(tape: Tape, name: str) -> bool:
@@ -114,29 +114,28 @@ def _is_passed(tape: Tape, name: str) -> bool:
 
 
 def _inferred(tape: str) -> Iterator[tuple[str, Any]]:
-    """What ``infer_*`` of the tape and of each of its variants return."""
-    try:
-        with open_tape(tape) as opened:
-            yield "infer_dynamic_shapes", _of(lambda: shapes_outline(opened.infer_dynamic_shapes()))
-            yield "infer_arguments", _of(lambda: outline(opened.infer_arguments()))
-            variants = opened.variants()
-            for variant in variants[:_MAX_VARIANTS]:
-                asked = variant.infer_dynamic_shapes
-                given = variant.infer_arguments
-                yield (
-                    f"infer_dynamic_shapes of {variant.name}",
-                    _of(lambda asked=asked: shapes_outline(asked(dim="names"))),
-                )
-                yield (
-                    f"infer_arguments of {variant.name}",
-                    _of(lambda given=given: outline(given())),
-                )
-    except TapeError as error:
-        yield "infer", f"{type(error).__name__}: {error}"
+    """What ``infer_*`` of the tape and of its first variants return."""
+    with open_tape(tape) as opened:
+        yield "infer_dynamic_shapes", _of(_shapes, opened)
+        yield "infer_arguments", _of(_given, opened)
+        for variant in _of(opened.variants)[:_MAX_VARIANTS]:
+            if isinstance(variant, str):  # there are none, and this says why
+                return
+            yield f"infer_dynamic_shapes of {variant.name}", _of(_shapes, variant, dim="names")
+            yield f"infer_arguments of {variant.name}", _of(_given, variant)
 
 
-def _of(question: Callable[[], Any]) -> Any:
+def _shapes(source: ProgramSource, **options: Any) -> Any:
+    return shapes_outline(source.infer_dynamic_shapes(**options))
+
+
+def _given(source: ProgramSource) -> Any:
+    return outline(source.infer_arguments())
+
+
+def _of(question: Callable[..., Any], *given: Any, **options: Any) -> Any:
+    """The answer, or the error in its place: any, because a wrong one is pinned as well."""
     try:
-        return question()
-    except TapeError as error:
+        return question(*given, **options)
+    except Exception as error:
         return f"{type(error).__name__}: {error}"

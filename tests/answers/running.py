@@ -105,7 +105,7 @@ def _dearest(spent: Mapping[tuple[str, str], float]) -> str:
     ])  # fmt: skip
 
 
-_SHOWN = 12
+_SHOWN = 120
 
 
 def _add(answers: dict[str, dict[str, Any]], names: Iterable[str], found: dict[str, Any]) -> None:

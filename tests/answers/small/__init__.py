@@ -1,5 +1,5 @@
-"""Small models, each with one habit that an exporter got wrong before: a mask as wide as the longest
-sequence, labels that are the inputs, a branch on a float, no row at all."""
+"""Small models, each with one habit that an exporter got wrong before: a mask as wide as the
+longest sequence, labels that are the inputs, a branch on a float, no row at all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which objects are passed, shared and returned; and what is special about a model or its caller."""
+"""Which objects are passed, shared and returned; what is special about a model or its caller."""
 
 from __future__ import annotations
 

@@ -176,5 +176,6 @@ CASES: list[Small] = [
           seen=[(2,), (5,), (3,)], unseen=[(9,), (1,), (6,)]),
     small(StateByOrder, lambda n: ((torch.ones(2, n), torch.arange(n)), {}),
           name="state_by_order", continues=True,
-          seen=[(6,), (11,), (24,), (31,), (40,)], unseen=[(12,), (30,), (25,), (5,), (60,), (28,)]),
+          seen=[(6,), (11,), (24,), (31,), (40,)],
+          unseen=[(12,), (30,), (25,), (5,), (60,), (28,)]),
 ]  # fmt: skip
