@@ -15,8 +15,7 @@ import torch
 
 from calltape_analyzer import TapeError, export, open_tape
 from calltape_analyzer.errors import ExportError, NoVariant
-from calltape_analyzer.exporting.exporter import Exporter
-from calltape_analyzer.programs.attempts import Attempt
+from calltape_analyzer.programs.attempts import Attempt, Outcome
 from calltape_analyzer.programs.program import Program
 from tests.answers.small import Small
 from tests.zoo.case import Arguments, Case, fresh
@@ -61,8 +60,7 @@ def exported(case: Case, tape: Path, target: str) -> dict[str, Any]:
             verified = [row.ok for row in programs.verify().rows]
         return {
             "programs": {
-                name: _program(program, made.get(id(program), "?"))
-                for name, program in programs.items()
+                name: _program(program, made[id(program)][1]) for name, program in programs.items()
             },
             "attempts": [_attempt(one) for one in programs.attempts],
             "missing": programs.missing,
@@ -86,28 +84,21 @@ def _still_clock() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _made_by() -> Iterator[dict[int, str]]:
-    """By the id of a program: the strategy that made it. A program does not know it, and an attempt
-    does not know whether its program was taken."""
-    made: dict[int, str] = {}
-    methods = {name: getattr(Exporter, name) for name in ("export", "extend", "export_call")}
+def _made_by() -> Iterator[dict[int, tuple[Program, Attempt]]]:
+    """By the id of a program: the attempt that made it. A program does not know its attempt. Nothing
+    of this is on the stack while the model runs: notes quote the lines that are."""
+    made: dict[int, tuple[Program, Attempt]] = {}
 
-    def noting(method: Callable[..., Any]) -> Callable[..., Any]:
-        def noted(*args: Any, **kwargs: Any) -> Any:
-            outcome = method(*args, **kwargs)
-            if outcome.program is not None and outcome.attempt is not None:
-                made[id(outcome.program)] = outcome.attempt.what
-            return outcome
+    def noting(outcome: Outcome, name: str, value: Any) -> None:
+        object.__setattr__(outcome, name, value)
+        if name == "program" and value is not None and outcome.attempt is not None:
+            made[id(value)] = value, outcome.attempt
 
-        return noted
-
-    for name, method in methods.items():
-        setattr(Exporter, name, noting(method))
+    Outcome.__setattr__ = noting  # type: ignore[method-assign,assignment]
     try:
         yield made
     finally:
-        for name, method in methods.items():
-            setattr(Exporter, name, method)
+        del Outcome.__setattr__
 
 
 @contextlib.contextmanager
@@ -129,7 +120,7 @@ def _runs(module: torch.nn.Module) -> Iterator[Callable[[], int]]:
         hook.remove()
 
 
-def _program(program: Program, made_by: str) -> dict[str, Any]:
+def _program(program: Program, made_by: Attempt) -> dict[str, Any]:
     conditions = program.conditions
     inputs = [
         f"{name}: {dtype or 'int'}{list(sizes)}" if sizes or dtype else f"{name}: constant"
@@ -137,7 +128,7 @@ def _program(program: Program, made_by: str) -> dict[str, Any]:
     ]
     ranges = [f"{low} <= {name} <= {high}" for name, (low, high) in conditions.ranges.items()]
     found: dict[str, Any] = {
-        "made by": made_by,
+        "made by": made_by.what,
         "inputs": inputs,
         "ranges": sorted(ranges),
         "guards": sorted(text.strip() for text in conditions.guards),

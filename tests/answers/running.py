@@ -22,7 +22,7 @@ from tests.answers.subjects import ROOT, Subject, subjects
 
 __all__ = ["asked"]
 
-_TIMEOUT = 600
+_TIMEOUT = 1800
 """Seconds that one step may take: far more than any does, also on a busy machine."""
 _BATCH = 24
 """Tapes of the repository are asked together: each takes less than a fork."""

@@ -90,7 +90,7 @@ def test_the_command_fails_until_the_files_are_written(
     assert capsys.readouterr().out.splitlines()[:4] == [
         "v1/calls.json", "  ls:", "    -one", "    +two",
     ]  # fmt: skip
-    assert command.main(["--only", "v1/nothing"]) == 2
+    assert command.main(["--only", "v1/no such tape"]) == 2
 
 
 def test_times_ids_and_sizes_of_a_recording_are_left_out() -> None:
