@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import mmap
-import re
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -27,7 +26,6 @@ _ATTEMPT_SECONDS = 300.0
 """More than any attempt takes: how fast a machine is, is no part of an answer."""
 _MEMORY = 2**28
 """What a run at other sizes may take by default where memory is not short."""
-_NODE = re.compile(r" on node '[^']*'")
 _MAX_REASON = 400
 
 
@@ -85,8 +83,8 @@ def _still_clock() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _made_by() -> Iterator[dict[int, tuple[Program, Attempt]]]:
-    """By the id of a program: the attempt that made it. A program does not know its attempt. Nothing
-    of this is on the stack while the model runs: notes quote the lines that are."""
+    """By the id of a program: the attempt that made it, which no program knows. Nothing of this is
+    on the stack while the model runs: notes quote the lines that are."""
     made: dict[int, tuple[Program, Attempt]] = {}
 
     def noting(outcome: Outcome, name: str, value: Any) -> None:
@@ -146,8 +144,7 @@ def _assertions(program: Program) -> list[str]:
     if graph is None:
         return []
     asserts = torch.ops.aten._assert_scalar.default
-    said = [str(node.args[1]) for node in graph.nodes if node.target is asserts]
-    return sorted(_NODE.sub("", text) for text in said)
+    return sorted(str(node.args[1]) for node in graph.nodes if node.target is asserts)
 
 
 def _attempt(attempt: Attempt) -> str:

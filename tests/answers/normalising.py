@@ -32,11 +32,14 @@ _OF_A_RECORDING: tuple[_Rule, ...] = (
     # The columns of ls: the number of a call, when it began, and how long it took.
     (re.compile(r"^( *\d+) +-?\d+\.\d{3} +[\d.,]+  (?=\S)"), r"\1  <began>  <took>  "),
 )
+_SYMBOLS = re.compile(r"\{u\d+(?:, u\d+)+\}")
+"""A set of symbols of torch, in an order that depends on hashes."""
 _OF_A_RUN: tuple[_Rule, ...] = (
     (re.compile(re.escape(tempfile.gettempdir()) + r"/[^\s:'\"]*"), "<temporary>"),
     (re.compile(r"(?:/[^\s:'\"]*)?/site-packages/"), "<packages>/"),
     (re.compile(r"\b0x[0-9a-f]{6,16}\b"), "<address>"),
     (re.compile(r"\.py:\d+"), ".py:<line>"),
+    (re.compile(r" on node '[^']*'"), ""),  # torch numbers the nodes of a graph
     (re.compile(r"\bprocess \d+\b"), "process <id>"),
 )
 
@@ -55,6 +58,7 @@ class Normalising:
         """A text without what varies."""
         for pattern, instead in (*(_OF_A_RECORDING if self.is_recorded else ()), *_OF_A_RUN):
             text = pattern.sub(instead, text)
+        text = _SYMBOLS.sub(lambda found: _sorted(found[0]), text)
         return text.replace(sys.prefix, "<environment>")
 
     def lines(self, lines: Sequence[str]) -> list[str]:
@@ -79,6 +83,10 @@ class Normalising:
             ",".join("*" if number and place in varying else cell for place, cell in enumerate(row))
             for number, row in enumerate(rows)
         ]
+
+
+def _sorted(symbols: str) -> str:
+    return f"{{{', '.join(sorted(symbols[1:-1].split(', '), key=lambda name: int(name[1:])))}}}"
 
 
 FIXED, RECORDED = Normalising(), Normalising(is_recorded=True)

@@ -112,6 +112,10 @@ def test_times_ids_and_sizes_of_a_recording_are_left_out() -> None:
     assert FIXED.lines(list(lines)) == list(lines)  # a tape in the repository says it each time
 
 
+def test_sets_of_symbols_are_in_order() -> None:
+    assert RECORDED.text("symbols {u5, u10, u8} and {u3}") == "symbols {u5, u8, u10} and {u3}"
+
+
 def test_cells_of_a_table_that_vary_are_left_out() -> None:
     rows = [["number", "time", "x[0]"], ["0", "2026-11-29 00:12:43.481656886Z", "3"]]
     assert RECORDED.rows(rows) == ["number,time,x[0]", "0,*,3"]

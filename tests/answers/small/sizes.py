@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
+import numpy
 import torch
 from torch import nn
 
@@ -41,6 +43,23 @@ class Ceiling(nn.Module):
         parts = -(-x.shape[1] // 4)
         padded = nn.functional.pad(x, (0, parts * 4 - x.shape[1]))
         return padded.view(x.shape[0], parts, 4).mean(-1)
+
+
+class PadsByFloats(nn.Module):
+    """Pads a picture to a multiple of 8 by way of floats, as detectors do."""
+
+    def forward(self, picture: Any) -> Any:
+        height, width = (math.ceil(float(size) / 8) * 8 for size in picture.shape[1:])
+        padded = picture.new_zeros(picture.shape[0], height, width)
+        padded[:, : picture.shape[1], : picture.shape[2]] = picture
+        return padded.view(picture.shape[0], height // 8, 8, width // 8, 8).mean((2, 4))
+
+
+class Window(nn.Module):
+    """A window that numpy makes for each length."""
+
+    def forward(self, x: Any) -> Any:
+        return x * torch.from_numpy(numpy.hanning(x.shape[1])).to(x)
 
 
 class Boxes(nn.Module):
@@ -151,6 +170,10 @@ CASES: list[Small] = [
           seen=[(2, 12), (1, 20), (3, 9)], unseen=[(4, 15), (2, 31), (1, 6)]),
     small(Ceiling, lambda n: ((torch.randn(2, n),), {}), name="ceiling",
           seen=[(10,), (17,), (33,)], unseen=[(21,), (12,), (50,)]),
+    small(PadsByFloats, lambda n, h, w: ((torch.randn(n, h, w),), {}), name="pads_by_floats",
+          seen=[(2, 10, 13), (3, 17, 9), (2, 24, 20)], unseen=[(4, 30, 11), (1, 16, 16)]),
+    small(Window, lambda b, n: ((torch.randn(b, n),), {}), name="window",
+          seen=[(2, 10), (3, 10), (5, 16), (4, 16)], unseen=[(7, 10), (9, 16), (2, 12)]),
     small(Boxes, lambda n: ((torch.rand(n, 4), torch.randint(0, 3, (n,))), {}), name="boxes",
           seen=[(0,), (4,), (1,), (7,), (0,), (1,)], unseen=[(2,), (0,), (1,), (30,)]),
     small(NoRows, lambda n: ((torch.rand(n, 4),), {}), name="no_rows",

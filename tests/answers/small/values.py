@@ -65,6 +65,33 @@ class EveryExpert(nn.Module):
         return out
 
 
+class SkippedExperts(nn.Module):
+    """Two of six experts for each token; one without a token is skipped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = nn.Linear(4, 6)
+        self.experts = nn.ModuleList(nn.Linear(4, 4) for _ in range(6))
+
+    def forward(self, x: Any) -> Any:
+        out, chosen = torch.zeros_like(x), self.gate(x).topk(2)
+        mask = nn.functional.one_hot(chosen.indices, 6).permute(2, 1, 0)
+        for expert in torch.greater(mask.sum((-1, -2)), 0).nonzero():
+            place, token = torch.where(mask[int(expert.item())])
+            if token.numel() == 0:
+                continue
+            done = self.experts[expert[0]](x[token]) * chosen.values[token, place, None]
+            out.index_add_(0, token, done)
+        return out
+
+
+class AsksForATrace(nn.Module):
+    """Does something else while it is traced."""
+
+    def forward(self, x: Any) -> Any:
+        return x + 1 if torch.compiler.is_compiling() else x * 2
+
+
 class SuppressedBoxes(nn.Module):
     """Non-maximum suppression: how many boxes stay, only their values tell."""
 
@@ -166,6 +193,10 @@ CASES: list[Small] = [
           seen=[(10,), (17,), (33,)], unseen=[(12,), (21,), (40,), (5,)]),
     small(EveryExpert, lambda n: ((torch.randn(n, 8),), {}), name="every_expert",
           seen=[(30,), (47,), (63,)], unseen=[(32,), (90,), (1,), (2,)]),
+    small(SkippedExperts, lambda n: ((torch.randn(n, 4),), {}), name="skipped_experts",
+          seen=[(5,), (9,), (14,)], unseen=[(7,), (20,), (2,)]),
+    small(AsksForATrace, lambda n: ((torch.randn(n, 4),), {}), name="asks_for_a_trace",
+          seen=[(5,), (9,), (14,)], unseen=[(7,), (20,)]),
     small(SuppressedBoxes, _scored, name="suppressed_boxes",
           seen=[(2, 9), (3, 14), (2, 20)], unseen=[(4, 30), (1, 9), (2, 11)]),
     small(PooledBoxes, _pointing, name="pooled_boxes",
