@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 STAMP := .venv/.complete
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-integration test-all test-often test-cuda test-versions check check-all lint bench fixtures conformance dist docs screenshots viewer fuzz fuzz-scripts faults clean
+.PHONY: help setup demo test answers test-integration test-all test-often test-cuda test-versions check check-all lint bench fixtures conformance dist docs screenshots viewer fuzz fuzz-scripts faults clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
@@ -49,6 +49,9 @@ test-all: $(STAMP)  ## every test, the slow ones too; properties with new exampl
 
 test-often: $(STAMP)  ## the fast tests RUNS=20 times in random order, every other time beside a busy process
 	$(BIN)/python -m tests.often --runs $(RUNS) $(ARGS)
+
+answers: $(STAMP)  ## every answer against tests/answers/golden; ARGS=--update writes it
+	$(BIN)/python -m tests.answers $(ARGS)
 
 test-cuda: $(STAMP)  ## what needs a CUDA device: recording from it, replay, export
 	$(BIN)/python -m pytest -m cuda $(ARGS)
