@@ -85,9 +85,18 @@ def sealed(
     at_once: int = 1000,
     is_sealed: bool = True,
     forged: Mapping[int, Inputs] | None = None,
+    **fields: Any,
 ) -> Path:
-    """A tape with a call of each of these inputs, and an end that is true but for forged calls: by
-    number, what their records have in place of that."""
+    """A tape with a call of each of these inputs, and an end that is true but for forged calls.
+
+    Args:
+        path: where it is written.
+        inputs: of each call.
+        at_once: how many calls a group has.
+        is_sealed: whether it has an end.
+        forged: by number, what the record of a call has in place of its inputs.
+        fields: more of each record.
+    """
     data, table, index = bytearray(_manifest()), InputsTable(), b""
     numbered = iter(enumerate(inputs))
     count = 0
@@ -100,7 +109,7 @@ def sealed(
             tree: dict[str, Any] = {"structure": own[0], "leaves": own[1]}
             if own[2]:
                 tree["scalars"] = own[2]
-            made.append(NewCall(number, {"time_ns": 0, "inputs": tree}, key, (), 0, b""))
+            made.append(NewCall(number, {"time_ns": 0, "inputs": tree, **fields}, key, (), 0, b""))
             if is_sealed:
                 table.add(structure, leaves, pack(scalars), number, key=key)
         found = planned(TAPE, made)

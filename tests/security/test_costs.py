@@ -180,11 +180,13 @@ def test_going_through_calls_has_a_limit(tmp_path: Path) -> None:
         assert len(list(tape.calls)) == 50
 
 
-def test_a_command_has_limits_of_its_own(tmp_path: Path) -> None:
-    path = costly.nodes_of_rows(tmp_path / "a.tape")
-    ran = run("--max-seconds", "0.2", "variants", path)
+@pytest.mark.usefixtures("looks_often")
+def test_a_command_has_limits_of_its_own(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("calltape_analyzer.variant.find_variants", busy)
+    ran = run("--max-seconds", "0.2", "variants", small)
     assert ran.code == 1
-    assert "--max-seconds" in ran.err
+    assert "more than 0.2 s of processor time" in ran.err
+    assert "calltape --max-seconds" in ran.err
     assert not budgets._current
 
 

@@ -13,6 +13,7 @@ from calltape_schema.inputs_table import InputsTable
 from calltape_schema.tree import encode_leaves
 from tests.analyzer.cli.commands import run
 from tests.analyzer.tapes import change_table
+from tests.fixture_files import FIXTURES
 from tests.security.costly import Inputs, inputs_of, sealed, survey_of
 
 NODES = [{"kind": "tensor", "leaf": 0}]
@@ -147,3 +148,25 @@ def test_a_call_that_only_the_end_names(tmp_path: Path) -> None:
             variant.infer_arguments()
         assert "forged or stale table" in str(tape.damage[0])
         assert tape.variants()[0].infer_arguments().args[0].shape == (2, 3)
+
+
+@pytest.mark.parametrize("name", ["reference_no_blob", "reference_other_shape"])
+def test_convert_writes_what_is_whole(tmp_path: Path, name: str) -> None:
+    path = FIXTURES / "hostile" / f"{name}.tape"
+    ran = run("convert", path, "--to", "safetensors", "-o", tmp_path / "out")
+    assert ran.code == 3
+    with open_tape(path) as tape:
+        whole = len(tape) - len(tape.verify())
+        assert 0 < whole < len(tape)
+    assert len(list((tmp_path / "out").glob("call_*.json"))) == whole
+
+
+def test_convert_writes_no_depth_that_a_tape_chose(tmp_path: Path) -> None:
+    """A field of a record that nobody knows may nest as deep as a document."""
+    deep: Any = 0
+    for _ in range(900):
+        deep = [deep]
+    path = sealed(tmp_path / "a.tape", [shaped(2, 3)] * 2, unknown=deep)
+    ran = run("convert", path, "--to", "safetensors", "-o", tmp_path / "out")
+    assert (ran.code, ran.err) == (0, "")
+    assert len(list((tmp_path / "out").glob("call_*.json"))) == 2

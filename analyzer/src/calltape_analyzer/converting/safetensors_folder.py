@@ -20,6 +20,7 @@ from typing import Any
 
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.programs.regular_files import read_json, read_regular, told_of
+from calltape_analyzer.reading.recorded_calls import whole_calls
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import some_of
 from calltape_analyzer.writing.built_calls import ABSENT, build_call
@@ -72,7 +73,7 @@ def write_safetensors_folder(tape: Tape, path: str | os.PathLike[str]) -> int:
     with new_folder(path) as folder:
         manifest = unpack(open_envelope(encode_manifest(tape.manifest)))
         _write_json(folder / _MANIFEST, manifest)
-        for call in tape:
+        for call in whole_calls(tape.calls, entries=True):
             document = call.record.model_dump(exclude_unset=True)  # no field that nobody knows
             del document["tape"]
             has_blob = bool(document.pop("at", None)) | bool(document.pop("blob", None))

@@ -27,6 +27,7 @@ from calltape_analyzer.inference.binding import bind_given
 from calltape_analyzer.inference.findings import ShapeFindings
 from calltape_analyzer.inference.named_tuples import NamedTuples
 from calltape_analyzer.inference.patterns import CallPattern, CallPatterns, call_at, place_of
+from calltape_analyzer.limits import Worth, bounded
 from calltape_analyzer.observing.declarations import BatchFor, DimNames, check_arguments
 from calltape_analyzer.observing.evidence import counters_of_evidence
 from calltape_analyzer.observing.signature import Key, Signature
@@ -88,6 +89,11 @@ class OneProgram:
         self._registrations: object = None
         self._bound: tuple[object, CallPatterns] | None = None
 
+    @property
+    def _worth(self) -> Worth | None:
+        return getattr(self._calls, "_worth", None)  # none of calls that are on no tape
+
+    @bounded()
     def check(self) -> None:
         """Binds all calls. They need not be calls of one program.
 
@@ -96,6 +102,7 @@ class OneProgram:
         """
         CallPatterns(self._calls, self._signature, self._value_if_missing)
 
+    @bounded()
     def findings(
         self, set_batch_dimension_for: BatchFor = None, dim_names: DimNames = None
     ) -> ShapeFindings:
@@ -122,6 +129,7 @@ class OneProgram:
             return counters_of_evidence(counters, calls, found.reduced.left_out)
         return counters
 
+    @bounded()
     def dynamic_shapes(
         self,
         set_batch_dimension_for: BatchFor = None,
@@ -156,6 +164,7 @@ class OneProgram:
 
         return dynamic_shapes(findings, class_of, dim)
 
+    @bounded()
     def arguments(
         self,
         index: int | tuple[Any, ...] | Mapping[str, Any] | None = None,
@@ -205,6 +214,7 @@ class OneProgram:
         kwargs = self._in_order({**kwargs, **dict(found.alignment.best.constants)})
         return (args, kwargs) if as_args_kwargs else as_one(args, kwargs, self._signature)
 
+    @bounded()
     def call_tensors(self, index: int) -> list[tuple[str, str, Any, bool]]:
         """The flattened, completed arguments of one call, to pass them to a program by name.
 
@@ -226,6 +236,7 @@ class OneProgram:
             if tensor is not None
         ]
 
+    @bounded()
     def aligned(self, index: int) -> list[Any]:
         """The tensors of one call in the order of all calls. None if this call has no tensor there.
 
@@ -236,6 +247,7 @@ class OneProgram:
         row, call = self._asked_for(found, index)
         return self._builder(found).present(row, call)
 
+    @bounded()
     def as_passed(self, index: int) -> tuple[tuple[Any, ...], dict[str, Any], dict[str, Any]]:
         """The arguments of one call with ``value_if_missing`` and nothing else filled in. Tensors
         are detached.
@@ -262,6 +274,7 @@ class OneProgram:
         kwargs = dict(zip(pattern.bound.kwargs, built[positional:], strict=True))
         return tuple(built[:positional]), kwargs, dict(pattern.constants)
 
+    @bounded()
     def remove_inputs(self, names: Sequence[Key]) -> int:
         """Leaves parameters out of everything that is inferred from here on.
 
@@ -300,6 +313,7 @@ class OneProgram:
             count += pattern.calls * sum(name in names for name in passed)
         return count
 
+    @bounded()
     def aligned_calls(self) -> AlignedCalls:
         """Everything that follows from the calls alone, kept until something changes.
 

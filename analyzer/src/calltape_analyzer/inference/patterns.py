@@ -134,7 +134,8 @@ class CallPatterns:
         bound = self.bound(inputs)
         constants = bound.constant_values(inputs.scalars, self._signature)
         inner = bound.inner_values(inputs.scalars)
-        key = (inputs.structure, inputs.leaves, constants, inner)
+        # As text, because the hashes of ints are not salted: 2**k tuples of -1 and -2 have one.
+        key = (inputs.structure, inputs.leaves, repr(constants), repr(inner))
         found = self._patterns.get(key)
         if found is None:
             # spec() checks that the leaves fit the structure, which differs with the leaves.

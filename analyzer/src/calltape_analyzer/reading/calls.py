@@ -11,7 +11,7 @@ from itertools import accumulate
 from typing import overload
 
 from calltape_analyzer.errors import NoCallError
-from calltape_analyzer.limits import metered
+from calltape_analyzer.limits import Worth, metered
 from calltape_analyzer.progress import steps
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.reading.call import Call
@@ -76,6 +76,10 @@ class Calls(Sequence[Call]):
         """The calls, also those whose records break the format: a look at the record raises."""
         self.scan()
         return iter(steps(self._each(self._placed()), "calls", len(self)))
+
+    @property
+    def _worth(self) -> Worth | None:
+        return next((segment.worth for segment in self._segments), None)
 
     def _metered(self, calls: Iterator[Call]) -> Iterator[Call]:
         worths = [segment.worth for segment in self._segments]

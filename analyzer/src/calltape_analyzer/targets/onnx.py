@@ -16,6 +16,7 @@ from calltape_analyzer.inference.aligned_slots import AlignedSlot
 from calltape_analyzer.inference.alignment import AlignedRow
 from calltape_analyzer.inference.dimension_names import name_dimensions
 from calltape_analyzer.inference.patterns import CallPattern
+from calltape_analyzer.limits import bounded
 from calltape_analyzer.observing.declarations import BatchFor, DimNames, is_batch
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.pytree.flattening import Flattener, Slot
@@ -47,6 +48,7 @@ class DynamicAxes(dict[str, dict[int, str]]):
     output_names: list[str]
 
 
+@bounded()
 def dynamic_axes(
     source: Tape | Variant,
     input_names: Sequence[str] | None = None,

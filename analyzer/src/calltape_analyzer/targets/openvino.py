@@ -10,6 +10,7 @@ import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from calltape_analyzer.limits import bounded
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.targets.given import variant_of
 from calltape_analyzer.targets.input_shapes import input_tensors
@@ -23,6 +24,7 @@ PartialDimension = int | tuple[int, int]
 _ANY: Literal[-1] = -1
 
 
+@bounded()
 def partial_shapes(
     source: Tape | Variant, *, bounded: bool = True
 ) -> dict[str, list[PartialDimension]]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pydantic import BaseModel, ConfigDict
 
 from calltape_analyzer.errors import UsageError
+from calltape_analyzer.limits import bounded
 from calltape_analyzer.observing.columns import Column
 from calltape_analyzer.observing.size_table import SizeTable
 from calltape_analyzer.tape import Tape
@@ -94,6 +95,7 @@ class OptimizationProfile(BaseModel):
         }
 
 
+@bounded()
 def optimization_profile(source: Tape | Variant, *, empty: bool = True) -> OptimizationProfile:
     """The optimization profile of a variant.
 

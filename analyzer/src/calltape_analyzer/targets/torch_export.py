@@ -9,12 +9,14 @@ from typing import Any
 
 from calltape_analyzer.inference.dynamic_shapes import dynamic_shapes as shapes_of_findings
 from calltape_analyzer.inference.findings import ShapeFindings
+from calltape_analyzer.limits import bounded
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.variant import Variant
 
 __all__ = ["dynamic_shapes"]
 
 
+@bounded()
 def dynamic_shapes(
     source: Tape | Variant | ShapeFindings, **options: Any
 ) -> tuple[Any, ...] | dict[str, Any]:

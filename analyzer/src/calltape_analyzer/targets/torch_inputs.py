@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
+from calltape_analyzer.limits import bounded
 from calltape_analyzer.observing.columns import Column
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.targets.given import arguments_of_row, tensors_given, variant_of
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["additional_inputs", "shapes_collection"]
 
 
+@bounded()
 def shapes_collection(
     source: Tape | Variant, *, dim: Literal["auto", "dynamic"] = "auto", device: Any = None
 ) -> tuple[ShapesCollection, tuple[Any, ...], dict[str, Any]]:
@@ -92,6 +94,7 @@ def _with_wrapped_ints(
     return args, pytree.tree_map_with_path(wrapped, kwargs), made
 
 
+@bounded()
 def additional_inputs(
     source: Tape | Variant, limit: int = 8, *, device: Any = None
 ) -> AdditionalInputs:
