@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from calltape_analyzer import TapeError, export, open_tape
+from calltape_analyzer import export, open_tape
 from calltape_analyzer.errors import ExportError, NoVariant
 from calltape_analyzer.programs.attempts import Attempt, Outcome
 from calltape_analyzer.programs.program import Program
@@ -47,8 +47,8 @@ def exported(case: Case, tape: Path, target: str) -> dict[str, Any]:
                 programs = export(
                     opened, module, to=target, attempt_seconds=_ATTEMPT_SECONDS, max_memory=_MEMORY
                 )
-            except TapeError as error:
-                attempts = getattr(error, "attempts", ()) if isinstance(error, ExportError) else ()
+            except Exception as error:  # of any type, where an exporter is wrong: that is pinned
+                attempts = error.attempts if isinstance(error, ExportError) else ()
                 return {
                     "error": f"{type(error).__name__}: {error}",
                     "attempts": [_attempt(one) for one in attempts],

@@ -11,10 +11,12 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 __all__ = ["FIXED", "RECORDED", "Normalising"]
 
+_ROOT = str(Path(__file__).resolve().parents[2])
 _VARYING_COLUMNS = "tape", "time", "duration", "thread"
 
 _Rule = tuple[re.Pattern[str], str]
@@ -59,7 +61,7 @@ class Normalising:
         for pattern, instead in (*(_OF_A_RECORDING if self.is_recorded else ()), *_OF_A_RUN):
             text = pattern.sub(instead, text)
         text = _SYMBOLS.sub(lambda found: _sorted(found[0]), text)
-        return text.replace(sys.prefix, "<environment>")
+        return text.replace(sys.prefix, "<environment>").replace(_ROOT, "<repository>")
 
     def lines(self, lines: Sequence[str]) -> list[str]:
         """The same for each line."""

@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from tests.answers.normalising import RECORDED
 from tests.answers.subjects import ROOT, Subject, subjects
 
 __all__ = ["asked"]
@@ -137,7 +138,8 @@ def _step(folder: Path, step: str, words: list[str]) -> dict[str, Any]:
         if process.is_alive():
             process.kill()
         else:
-            why = f"ended without an answer: {' '.join(trouble.read().split()[-40:])[-600:]}"
+            last = trouble.read().strip().splitlines()[-1:]
+            why = RECORDED.text(" ".join(["ended without an answer:", *last]))
         return {"step": step, "subject": words[0], "error": why}
 
 

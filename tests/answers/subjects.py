@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.answers.exported import EXPORTED, TO_ONNX
 from tests.answers.small import SMALL
-from tests.zoo import CORE, FAMILIES
+from tests.zoo import CASES
 from tests.zoo.case import Case
 
 __all__ = ["GOLDEN", "ROOT", "Subject", "chosen", "subjects"]
@@ -21,7 +21,6 @@ __all__ = ["GOLDEN", "ROOT", "Subject", "chosen", "subjects"]
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = Path(__file__).parent / "golden"
 _FIXTURES = "v1", "hostile"
-_OF_EACH_FAMILY = 2
 
 
 @dataclass(frozen=True)
@@ -54,27 +53,13 @@ def subjects() -> dict[str, Subject]:
         names = sorted(path.stem for path in (ROOT / "fixtures" / folder).glob("*.tape"))
         for name, following in _with_next(names):
             found[f"{folder}/{name}"] = Subject(f"{folder}/{name}", f"{folder}/{following}")
-    for folder, cases in (("zoo", _zoo()), ("small", SMALL)):
+    for folder, cases in (("zoo", CASES), ("small", SMALL)):
         for name, following in _with_next(list(cases)):
             targets = ("torch",) if folder == "small" or name in EXPORTED else ()
             targets += ("onnx",) if name in TO_ONNX else ()
             subject = f"{folder}/{name}"
             found[subject] = Subject(subject, f"{folder}/{following}", cases[name], targets)
     return found
-
-
-def _zoo() -> dict[str, Case]:
-    """The cases of the zoo that are recorded: the first ones of each family, the core, and what is
-    exported. All of them would be three times as many, and take longer than anybody waits."""
-    wanted = {*CORE, *EXPORTED, *TO_ONNX}
-    for family in FAMILIES.values():
-        wanted |= {case.name for case in family[:_OF_EACH_FAMILY]}
-    return {
-        case.name: case
-        for family in FAMILIES.values()
-        for case in family
-        if case.name in wanted
-    }  # fmt: skip
 
 
 def _with_next(names: Sequence[str]) -> list[tuple[str, str]]:
