@@ -37,7 +37,7 @@ FAULTS = (
         "if attempt.reproduced and not attempt.compared:",
         "if attempt.reproduced and attempt.compared < 0:",
         "A program whose outputs are all empty or NaN counts as verified.",
-        ("analyzer/exporting/test_empty_results.py", "analyzer/exporting/test_attempts.py"),
+        ("analyzer/comparison/test_output_objects.py",),
     ),
     Fault(
         "export-wrong-at-unseen-sizes",
