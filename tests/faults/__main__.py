@@ -20,7 +20,7 @@ from tests.faults.catalogue import FAULTS
 from tests.faults.fault import Fault, StaleFaultError, check
 from tests.faults.results import Results, compared, line, summary, table
 from tests.faults.tree import Tree
-from tests.faults.trial import SUITES, Outcome, end_all, ran, tried
+from tests.faults.trial import SUITES, Outcome, PytestError, end_all, ran, tried
 
 ALL_FOUND, SOME_MISSED, UNUSABLE = 0, 1, 2
 
@@ -128,6 +128,9 @@ def _run(
             tree = trees.get()
             try:
                 return fault, tried(tree, fault, suite, limit=given.limit, hinted=given.hinted)
+            except PytestError as error:
+                print(f"{fault.name}: {error}", file=sys.stderr)
+                return fault, None
             finally:
                 trees.put(tree)
 
@@ -146,7 +149,8 @@ def _run(
                 end_all()
                 raise
     if untried := len({fault.name for fault in faults} - results.outcomes.keys()):
-        print(f"{untried} not tried: the time is up")
+        print(f"{untried} not tried")
+        return UNUSABLE
     print(summary(results))
     missed = {fault.name for fault in faults} - results.found
     return SOME_MISSED if missed else ALL_FOUND

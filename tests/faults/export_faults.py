@@ -37,7 +37,7 @@ FAULTS = (
         "if attempt.reproduced and not attempt.compared:",
         "if attempt.reproduced and attempt.compared < 0:",
         "A program whose outputs are all empty or NaN counts as verified.",
-        ("analyzer/exporting/test_empty_results.py", "analyzer/exporting/test_attempts.py"),
+        ("analyzer/comparison/test_output_objects.py",),
     ),
     Fault(
         "export-wrong-at-unseen-sizes",
@@ -88,7 +88,7 @@ FAULTS = (
         "    _widen_indices(module)\n",
         "",
         "A model that indexes with int32 tensors has no ONNX model.",
-        ("analyzer/exporting/test_onnx.py", "analyzer/exporting/test_translations.py"),
+        ("analyzer/exporting/test_onnx.py",),
     ),
     Fault(
         "onnx-names-of-dimensions",
@@ -120,10 +120,7 @@ FAULTS = (
         '"double": "float64"',
         '"double": "float32"',
         "An ONNX model with float64 inputs rejects every call.",
-        (
-            "analyzer/programs/test_onnx_session.py",
-            "analyzer/replaying/test_checking.py",
-        ),
+        ("analyzer/replaying/test_checking.py",),
     ),
     Fault(
         "onnx-input-with-a-taken-name",
@@ -131,10 +128,7 @@ FAULTS = (
         'known.get(name) or known.get(name.removesuffix("_orig"))',
         "known.get(name)",
         "An input that torch.onnx renamed is not found in the calls.",
-        (
-            "analyzer/replaying/test_checking.py",
-            "analyzer/exporting/test_onnx.py",
-        ),
+        ("analyzer/programs/test_input_matching.py",),
     ),
     Fault(
         "replay-any-exception-will-do",

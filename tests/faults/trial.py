@@ -27,6 +27,7 @@ SUITES = {
 _ALWAYS = ("-q", "-p", "no:cacheprovider", "--tb=no", "-rfE", "--ignore=tests/faults")
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (tests/.*?)(?: - .*)?$", re.MULTILINE)
 _PASSED, _FAILURES, _INTERRUPTED, _NOTHING = 0, 1, 2, 5
+_CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 
 Where = Literal["hint", "rest"]
 
@@ -49,7 +50,7 @@ class Outcome:
 
 
 class PytestError(Exception):
-    """pytest did not run tests: wrong arguments, or an error of its own."""
+    """pytest did not run tests: wrong arguments, an error of its own, or somebody ended it."""
 
 
 def tried(
@@ -104,11 +105,11 @@ def ran(tree: Tree, arguments: Sequence[str], limit: float, *, every: bool = Fal
     failed = _FAILED.findall(said)
     if failed:
         return ", ".join(failed)
-    if process.returncode in (_FAILURES, _INTERRUPTED) or process.returncode < 0:
+    if process.returncode in (_FAILURES, _INTERRUPTED) or -process.returncode in _CRASHES:
         # A test that exceeds its time ends pytest, without a summary.
         late = re.findall(r"^File .*?/(tests/\S+)\", line", said, re.MULTILINE)
         return f"(pytest ended with {process.returncode}) {late[-1] if late else ''}".strip()
-    raise PytestError(f"{' '.join(command)}\n{said[-4000:]}")
+    raise PytestError(f"{process.returncode} from {' '.join(command)}\n{said[-4000:]}")
 
 
 _running: set[subprocess.Popen[str]] = set()

@@ -153,6 +153,20 @@ def test_static_dimensions_are_refused_by_the_runtime_too(x: Any, y: Any, tmp_pa
     agree(tape_of(tmp_path, Plain()), onnx_model(x, y))
 
 
+class Sum(Model):
+    def forward(self, x, y):
+        return x + y
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("dtype", ["float16", "float", "double", "int32", "int64"])
+def test_inputs_of_each_dtype_are_taken(dtype: str, tmp_path: Path) -> None:
+    """ONNX and torch have different names for some of them."""
+    kind = getattr(torch, dtype)
+    tape = taped(tmp_path, Sum(), [call(t(n, 3).to(kind), t(n, 3).to(kind)) for n in SIZES])
+    assert agree(tape, onnx_model(["n", 3], ["n", 3], dtype.upper())) == []
+
+
 @pytest.mark.integration
 @pytest.mark.parametrize("model", [{"dtype": "DOUBLE"}, {"more": ("state",)}])
 def test_other_types_and_missing_inputs_are_refused(model: Any, tmp_path: Path) -> None:
