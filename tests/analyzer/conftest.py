@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -55,3 +56,14 @@ def registrations() -> Callable[[str], Any]:
     "exporters") active, and leaves none behind."""
     pytest.importorskip("transformers")
     return _registered
+
+
+@pytest.fixture(autouse=True)
+def _in_this_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets fast tests run a model in this process where an export would fork: a fork of a test
+    process with torch in it takes longer than what most tests run in it. Tests of forks are marked
+    ``forks``, and integration tests fork as users do."""
+    marks = map(request.node.get_closest_marker, ("forks", "integration", "chaos", "slow"))
+    sandbox = sys.modules.get("calltape_analyzer.exporting.apart")
+    if sandbox is not None and not any(marks):
+        monkeypatch.setattr(sandbox, "may_fork", lambda device: False)

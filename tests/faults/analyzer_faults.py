@@ -96,8 +96,8 @@ FAULTS = (
     Fault(
         "analyzer-no-limit-of-decompression",
         f"{_ANALYZER}reading/compressed.py",
-        "if done > limit():",
-        "if done < 0:",
+        'if self.taken > most:\n            raise _too_large("it becomes", most)',
+        'if self.taken < 0:\n            raise _too_large("it becomes", most)',
         "A compressed tape of 2 MB fills the disk with its temporary file.",
         ("analyzer/reading/test_compressed.py",),
     ),

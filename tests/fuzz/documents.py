@@ -13,8 +13,16 @@ from typing import Any
 
 import tests.fixture_files  # noqa: F401 - makes the writer of fixtures/ importable
 from calltape_schema.blob import ALIGNMENT, Stored, build_header, contiguous, parse_header
+from calltape_schema.errors import TapeError
 from calltape_schema.packing import open_envelope, pack, unpack
-from calltape_schema.tar import END_MEMBER, MANIFEST, blob_name, group_name, is_group
+from calltape_schema.tar import (
+    COUNTS_MEMBER,
+    END_MEMBER,
+    MANIFEST,
+    blob_name,
+    group_name,
+    is_group,
+)
 from tests.fuzz.framing import Grouped, Listed, enveloped, joined, split
 
 from counted_inputs import Seen, counted_inputs, hash_of  # isort: skip
@@ -40,12 +48,14 @@ class CallDocument:
 @dataclass
 class TapeDocument:
     """A whole tape. ``end`` is None where it is unsealed; it is without index and table, which are
-    made anew. Of a survey it has the table: its calls are on other tapes."""
+    made anew. Of a survey it has the table: its calls are on other tapes. ``counts`` are the
+    interim counts, which are put behind the last call."""
 
     name: str
     manifest: dict[str, Any]
     calls: list[CallDocument]
     end: dict[str, Any] | None = None
+    counts: list[dict[str, Any]] = field(default_factory=list)
 
     def copied(self) -> TapeDocument:
         return copy.deepcopy(self)
@@ -72,6 +82,7 @@ def _parsed(data: bytes, name: str) -> TapeDocument | None:
     manifest, end = None, None
     calls: list[CallDocument] = []
     blobs: dict[str, bytes] = {}
+    counts: list[dict[str, Any]] = []
     for at, member in enumerate(split(data)):
         if member.name == MANIFEST:
             manifest = plain(unpack(open_envelope(member.content)))
@@ -80,11 +91,14 @@ def _parsed(data: bytes, name: str) -> TapeDocument | None:
             del end["index"]
             if not end.get("elsewhere"):
                 end.pop("inputs", None)
+        elif member.name == COUNTS_MEMBER:
+            with contextlib.suppress(TapeError):  # a reader skips what it cannot read, too
+                counts.append(plain(unpack(open_envelope(member.content))))
         elif is_group(member.name):
             calls += _calls(Grouped.of(member.content), blobs, at)
         else:
             blobs[member.name] = member.content
-    return None if manifest is None else TapeDocument(name, manifest, calls, end)
+    return None if manifest is None else TapeDocument(name, manifest, calls, end, counts)
 
 
 def _calls(group: Grouped, blobs: dict[str, bytes], at: int) -> Iterator[CallDocument]:
@@ -120,6 +134,7 @@ def encoded(tape: TapeDocument, *, fits: bool = True) -> bytes:
     seen: list[Seen] = []
     for _, calls in itertools.groupby(tape.calls, lambda call: call.group):
         listed += _group([*calls], seen, fits)
+    listed += [Listed(COUNTS_MEMBER, enveloped(pack(one))) for one in tape.counts]
     if tape.end is None:
         return joined(listed, sealed=False)
     end = dict(tape.end)

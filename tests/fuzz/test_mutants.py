@@ -118,6 +118,7 @@ def checksums_hold(data: bytes) -> bool:
     return not any("checksum" in error.reason for error in damage)
 
 
+@pytest.mark.integration
 def test_some_mutants(tmp_path: Path) -> None:
     tally, path, rng = Tally(), tmp_path / "mutant.tape", random.Random(0)
     for number, data in enumerate(mutants(0, 25)):

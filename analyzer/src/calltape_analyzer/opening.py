@@ -163,7 +163,8 @@ class _Files:
         Raises:
             TapeError: none can be read, or the process may open no more files.
         """
-        path = path if isinstance(path, str | os.PathLike) else list(path)
+        if isinstance(path, Iterable) and not isinstance(path, str):
+            path = list(path)  # it is listed again if files come and go meanwhile
         names = files_of(path, self._damage.add)
         self.segments = self._read(self._open_one, names, sum(map(is_url, names)))
         for wait in _WAITS if self.segments else ():

@@ -260,6 +260,7 @@ def test_a_dumb_terminal_has_no_escapes(
     assert "\x1b" not in run("variants", hostile).out
 
 
+@pytest.mark.integration
 def test_ranges_end_at_any_width(width: int, tmp_path: Path) -> None:
     calls = [((torch.zeros(3 + 199 * i, 8),), {}) for i in range(9)]
     path = write_tape(tmp_path / "a.tape", calls)

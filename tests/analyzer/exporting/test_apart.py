@@ -22,9 +22,10 @@ from calltape_analyzer.exporting.apart import AnswerError, Apart, DeathError, ap
 from calltape_recorder import record
 from tests.analyzer.exported import assert_same, call, taped
 
-pytestmark = pytest.mark.skipif(
-    not module_apart.may_fork("cpu"), reason="no process is forked here"
-)
+pytestmark = [
+    pytest.mark.forks,
+    pytest.mark.skipif(not module_apart.may_fork("cpu"), reason="no process is forked here"),
+]
 
 
 def answered(question: Any, say: Any) -> Any:
@@ -132,6 +133,7 @@ def test_kernels_run_in_a_fork_beside_a_pool_of_threads() -> None:
         torch.set_num_threads(threads)
 
 
+@pytest.mark.integration
 def test_fork_that_cannot_do_what_was_done_here_is_of_no_use(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -324,6 +324,7 @@ def test_list_longer_than_any_recorded_is_refused(tmp_path: Path) -> None:
         programs([t(4, 3), t(2, 3), t(2, 3)])
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "given", [call(t(5, 3), True), call(t(5, 3), mode="max"), call(t(5, 3), scale=2.0)]
 )

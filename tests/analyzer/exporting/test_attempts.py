@@ -76,6 +76,7 @@ def test_a_single_size_is_covered_on_the_way_to_larger_ones(tmp_path: Path) -> N
     assert len(programs) == 3
 
 
+@pytest.mark.integration
 def test_a_single_size_that_nobody_asked_for_gets_no_program(tmp_path: Path) -> None:
     module = Stepped()
     module.most = 5
@@ -169,6 +170,7 @@ def test_value_that_a_trace_made_constant_is_never_returned_for_another_size(
         never_wrong(programs, module, calls)
 
 
+@pytest.mark.integration
 def test_program_that_is_wrong_at_unseen_sizes_serves_the_recorded_ones_only(
     tmp_path: Path,
 ) -> None:
@@ -209,6 +211,7 @@ def test_model_that_raises_in_the_export_gives_an_error_that_says_what_it_said(
     assert isinstance(caught.value, RuntimeError)
 
 
+@pytest.mark.integration
 def test_variant_that_cannot_be_exported_is_named_and_leaves_the_others(tmp_path: Path) -> None:
     module = Raising()
     tape = taped(
@@ -307,6 +310,7 @@ def test_limits_of_torch_are_put_back() -> None:
     assert before == fake_tensor.CONSTANT_NUMEL_LIMIT
 
 
+@pytest.mark.integration
 def test_calls_of_one_size_and_other_values_get_programs_of_their_own(tmp_path: Path) -> None:
     module = Grid()
     grids = ([2, 3], [1, 4], [2, 2], [4, 1])
@@ -375,6 +379,7 @@ def test_functions_of_torch_are_put_back_also_after_an_error(tmp_path: Path) -> 
 # --- other ways to record ------------------------------------------------------------------------
 
 
+@pytest.mark.integration
 def test_shapes_only_tape_is_verified_against_the_module(tmp_path: Path) -> None:
     module = Branching()
     tape = taped(tmp_path, module, [call(t(n, 3)) for n in (2, 3, 7)], values="none")
@@ -399,6 +404,7 @@ def test_removed_inputs_are_left_out_everywhere(tmp_path: Path) -> None:
     assert_as_module(programs, module, [call(t(5, 3))])
 
 
+@pytest.mark.integration
 def test_tape_of_several_files_is_one(tmp_path: Path) -> None:
     from calltape_analyzer import open_tape
 

@@ -53,6 +53,7 @@ def exported(folder: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> lis
     return [*names, *(f"-{name}" for name in programs.missing)]
 
 
+@pytest.mark.integration
 def test_with_time_all_is_tried_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     assert len(exported(tmp_path, clock, monkeypatch)) == 2

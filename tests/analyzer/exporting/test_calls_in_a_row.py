@@ -24,6 +24,9 @@ ALIKE = [call(t(4, 3)) for _ in range(3)]
 
 _held: dict[str, Any] = {}
 
+# Calls that nobody can undo are made in a fork.
+pytestmark = pytest.mark.forks
+
 
 def made(cls: type[Any]) -> Any:
     """A model as no call left it."""
@@ -239,6 +242,7 @@ def test_state_that_nobody_sees_is_refused_before_a_trace_moves_it(
     assert torch.equal(expected, made(cls)(*UNSEEN[0][0]))  # it is as it was
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("cls", [InPlace, InPlaceInADict])
 def test_a_tensor_that_is_written_in_place_is_kept_like_a_buffer(
     cls: type[Any], tmp_path: Path
@@ -290,6 +294,7 @@ class Restarting(Counted):
         return super().forward(x)
 
 
+@pytest.mark.integration
 def test_calls_that_begin_anew_keep_their_program(tmp_path: Path) -> None:
     begin = [call(t(n, 3), restart=True) for n in (4, 6)]
     tape = taped(tmp_path, Restarting(), [begin[0], *CALLS[:2], begin[1], *CALLS[:2]])
@@ -366,6 +371,7 @@ class WritesOrReads(torch.nn.Module):
         return x + self.prompt
 
 
+@pytest.mark.integration
 def test_a_call_of_another_variant_may_leave_it(tmp_path: Path) -> None:
     calls: list[Call] = [call(t(5, 3), prompt=True), call(t(4, 3)), call(t(6, 3))]
     programs = export(taped(tmp_path, WritesOrReads(), calls), WritesOrReads())

@@ -89,6 +89,7 @@ class Refilled(torch.nn.Module):
         return past.sum() + x, past * 1
 
 
+@pytest.mark.integration
 def test_no_merge_is_traced_that_the_model_itself_refutes(tmp_path: Path) -> None:
     calls = [call(t(2, n)) for n in (4, 6)] + [call(t(2, n), t(2, n + 2, 16)) for n in (4, 6)]
     programs = made(tmp_path, Refilled(), calls, [])
@@ -98,6 +99,7 @@ def test_no_merge_is_traced_that_the_model_itself_refutes(tmp_path: Path) -> Non
     assert not refuted.tried
 
 
+@pytest.mark.integration
 def test_a_merge_that_the_model_takes_is_made(tmp_path: Path) -> None:
     assert len(made(tmp_path, Cached(), CACHED, [])) == 1
 
@@ -110,6 +112,7 @@ class Triples(Model):
         return triples.amax((1, 2))
 
 
+@pytest.mark.integration
 def test_far_sizes_that_need_too_much_memory_are_said_and_not_run(tmp_path: Path) -> None:
     """The far size needs more than 100 GB, by the power that the recorded calls show."""
     programs = made(

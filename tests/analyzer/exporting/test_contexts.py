@@ -174,6 +174,7 @@ def test_the_default_dtype_of_a_call_is_that_of_its_program(tmp_path: Path) -> N
     assert torch.get_default_dtype() is torch.float32
 
 
+@pytest.mark.integration
 def test_casts_are_not_made_twice(tmp_path: Path) -> None:
     # Outside of calltape's dispatch a program runs under whatever its caller is under.
     module = Layers()

@@ -119,6 +119,7 @@ def test_size_that_explains_what_is_wrong_is_excluded(
         assert any(program.only is None for program in programs.values()) is bool(taken)
 
 
+@pytest.mark.integration
 def test_it_is_said_which_size_is_excluded(tmp_path: Path) -> None:
     model = Mean()
     programs = export(taped(tmp_path, model, rows(0, 4, 7)), model)
@@ -128,6 +129,7 @@ def test_it_is_said_which_size_is_excluded(tmp_path: Path) -> None:
         Programs([first], programs._sorter)(torch.rand(0, 4))
 
 
+@pytest.mark.integration
 def test_value_of_an_int_is_excluded(tmp_path: Path) -> None:
     model = Times()
     given = [call(torch.rand(2, 2), times) for times in (3, 5, 9)]

@@ -128,6 +128,7 @@ def test_each_side_has_a_program(tmp_path: Path, question: str, to: str) -> None
     assert len(programs) == 2
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("to", _RUNTIMES)
 def test_several_questions_in_parts(tmp_path: Path, to: str) -> None:
     model = TwoParts()

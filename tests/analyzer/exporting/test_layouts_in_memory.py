@@ -214,6 +214,7 @@ def test_two_layouts_that_are_compared_are_read(tmp_path: Path) -> None:
         programs(torch.randn(2, 4), torch.randn(4, 2).t())
 
 
+@pytest.mark.integration
 def test_a_layout_that_is_read_from_some_size_on(tmp_path: Path) -> None:
     tape = taped(tmp_path, AsksLater(), [call(torch.randn(n, 4)) for n in (2, 3, 5, 7)])
     programs = export(tape, AsksLater())

@@ -63,11 +63,13 @@ def test_prefill_and_decode_become_one_program(tmp_path: Path) -> None:
     assert program.variant.completions
 
 
+@pytest.mark.integration
 def test_merge_never_leaves_them_apart(tmp_path: Path) -> None:
     programs = made(tmp_path, Attending(), STEPS, UNSEEN, classes=[ToyCache], merge="never")
     assert len(programs) == 2
 
 
+@pytest.mark.integration
 def test_merged_program_survives_saving(tmp_path: Path) -> None:
     module = Attending()
     made(tmp_path, module, STEPS, classes=[ToyCache]).save(tmp_path / "saved")
@@ -76,6 +78,7 @@ def test_merged_program_survives_saving(tmp_path: Path) -> None:
     assert_as_module(loaded, module, [*STEPS, *UNSEEN])
 
 
+@pytest.mark.integration
 def test_one_file_of_a_saved_directory_points_to_the_directory(tmp_path: Path) -> None:
     """A prefill has no cache, which is an input of the merged program."""
     module, saved = Attending(), tmp_path / "saved"
@@ -109,6 +112,7 @@ def test_merge_that_returns_other_values_is_not_one(empty: bool, tmp_path: Path)
     assert not any(program.variant.completions for program in programs.values())
 
 
+@pytest.mark.integration
 def test_cache_that_is_given_empty_is_a_prefill(tmp_path: Path) -> None:
     def empty(batch: int, new: int) -> Call:
         return call(t(batch, new, 3), ToyCache())
@@ -118,6 +122,7 @@ def test_cache_that_is_given_empty_is_a_prefill(tmp_path: Path) -> None:
     assert len(programs) == 1, list(programs)
 
 
+@pytest.mark.integration
 def test_decode_alone_is_one_program_that_says_no_to_a_prefill(tmp_path: Path) -> None:
     from calltape_analyzer import NoVariant
 

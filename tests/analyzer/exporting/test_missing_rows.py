@@ -81,6 +81,7 @@ def test_a_symbol_is_an_int_to_the_model(tmp_path: Path) -> None:
     assert programs(t(2, 9, 3), keep=5).shape == (2, 5, 3)
 
 
+@pytest.mark.integration
 def test_an_int_that_a_symbol_is_none_of_is_a_constant(tmp_path: Path) -> None:
     calls = [call(t(2, n, 3), keep=k) for n, k in ((5, 1), (7, 2), (4, 1), (6, 3))]
     programs = made(tmp_path, Last(), calls, [call(t(2, 9, 3), keep=2)])

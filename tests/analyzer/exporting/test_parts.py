@@ -48,6 +48,7 @@ def test_parts_are_recorded_while_the_calls_are_run_again(tmp_path: Path, model:
     assert torch.equal(programs.parts["encoder"](x), model.encoder(x))
 
 
+@pytest.mark.integration
 def test_what_the_recorded_calls_do_not_reach_is_driven(tmp_path: Path, model: Model) -> None:
     tape = taped(tmp_path, model, [call(encoded=t(n, 4)) for n in (2, 5)])
     with pytest.raises(UsageError, match=r"the part 'encoder' was not called.*drive="):
@@ -78,6 +79,7 @@ class Counting:
         return self.programs(*args, **kwargs)
 
 
+@pytest.mark.integration
 def test_a_model_runs_by_its_programs_and_is_as_before(tmp_path: Path, model: Model) -> None:
     tape = taped(tmp_path, model, [call(encoded=t(n, 4)) for n in (2, 5)])
     programs = export(

@@ -171,6 +171,7 @@ class InParts(Model):
         return sum(x[start : min(start + 4, x.shape[0])].sum(0) * len(parts) for start in parts)
 
 
+@pytest.mark.integration
 def test_a_loop_in_steps_is_for_a_range_of_sizes(tmp_path: Path) -> None:
     calls = [call(t(n, 3)) for n in (10, 11, 14)]
     model = InParts()
@@ -189,6 +190,7 @@ class Finding(Model):
         return found.cumsum(0)
 
 
+@pytest.mark.integration
 def test_a_result_that_may_be_empty(tmp_path: Path) -> None:
     model = Finding()
     programs = made(tmp_path, model, [call(t(n, 3)) for n in (5, 8, 9)])
@@ -207,6 +209,7 @@ class PooledIfAny(Model):
         return x.new_zeros(count).index_add(0, kept, x[:, 0][x[:, 0] > 0])
 
 
+@pytest.mark.integration
 def test_a_count_of_what_may_be_empty(tmp_path: Path) -> None:
     model = PooledIfAny()
     calls = [call(t(sum(c), 3), batch(*c)) for c in ((3, 4), (4, 2, 5), (6, 3))]
@@ -225,6 +228,7 @@ class CheckedEdges(Model):
         return x.index_add(0, target, x[source])
 
 
+@pytest.mark.integration
 def test_a_check_of_values_leaves_sizes_open(tmp_path: Path) -> None:
     model = CheckedEdges()
     calls = [
@@ -246,6 +250,7 @@ class Typed(Model):
         return x[:keep] + first
 
 
+@pytest.mark.integration
 def test_int_is_a_dtype_as_well(tmp_path: Path) -> None:
     calls = [call(t(n, 3), keep=k) for n, k in ((5, 2), (7, 3), (9, 5))]
     made(tmp_path, Typed(), calls, [call(t(8, 3), keep=6)])

@@ -216,6 +216,7 @@ def test_what_does_not_reach_the_results_is_no_matter(tmp_path: Path) -> None:
     assert not any("random" in note for note in report.notes)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("model", "owner", "line"),
     [

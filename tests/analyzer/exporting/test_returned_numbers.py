@@ -54,6 +54,7 @@ def test_numbers_come_out_of_a_program(tmp_path: Path, kind: str) -> None:
     made(tmp_path, Returns(kind), calls(2, 5), calls(3, 7))
 
 
+@pytest.mark.integration
 def test_they_come_out_of_a_saved_program(tmp_path: Path) -> None:
     model = Returns("int and float")
     programs = made(tmp_path, model, calls(2, 5))

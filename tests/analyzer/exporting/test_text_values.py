@@ -83,6 +83,7 @@ def test_no_private_text_is_said(tmp_path: Path) -> None:
     assert not [text for text in said if "secret" in text]
 
 
+@pytest.mark.integration
 def test_saved_programs_are_for_their_values_still(tmp_path: Path) -> None:
     values = [0.25, 1.5, 4.0]
     tape = taped(tmp_path, Scaled(), calls_with("scale", values))

@@ -64,6 +64,7 @@ class Summing(torch.nn.Module):
         return x + sum(len(one) for one in given)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("make", "name"),
     [

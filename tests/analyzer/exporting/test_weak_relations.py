@@ -58,6 +58,7 @@ class Product(Model):
         return x @ x
 
 
+@pytest.mark.integration
 def test_a_batch_that_equals_the_length_by_chance_may_be_another(tmp_path: Path) -> None:
     programs = made(tmp_path, Wide(), [call(t(n, n)) for n in (3, 5)], [call(t(4, 9))])
     assert len(programs) == 1

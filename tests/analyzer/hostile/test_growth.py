@@ -231,6 +231,7 @@ def test_structures_that_are_new(written: Callable[..., Tape]) -> None:
         grows_little(make, 15)
 
 
+@pytest.mark.integration
 def test_showing_a_call_of_many_integers(tmp_path: Path) -> None:
     def make(n: int) -> Callable[[], Any]:
         path = write_tape(tmp_path / f"{n}.tape", items(n, torch.int64), values="none")

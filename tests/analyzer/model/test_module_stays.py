@@ -121,6 +121,7 @@ def test_model_is_left_as_it_was(training: bool, tmp_path: Path) -> None:
     assert "forward" not in vars(module)
 
 
+@pytest.mark.integration
 def test_buffers_that_the_model_writes_to_keep_their_values(tmp_path: Path) -> None:
     class Counting(torch.nn.Module):
         def __init__(self) -> None:

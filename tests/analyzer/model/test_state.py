@@ -149,6 +149,7 @@ def test_each_recording_of_a_stream_begins_anew(tmp_path: Path) -> None:
     assert report.ok, report.table()
 
 
+@pytest.mark.integration
 def test_a_program_that_is_wrong_beside_its_state_is_called_wrong(tmp_path: Path) -> None:
     model = Counting(False).train()
     tape = taped(tmp_path, model, CALLS)

@@ -173,6 +173,7 @@ def exported_with_ints(cls: type[torch.nn.Module]) -> Programs:
         return export(taped(Path(folder), cls(), calls), cls())
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("cls", INTS)
 @given(m=st.integers(2, 12), n=st.integers(0, 12))
 def test_conditions_on_ints_say_what_running_says(

@@ -89,6 +89,7 @@ def test_what_was_tried_is_kept(tmp_path: Path) -> None:
     assert repr(again.attempts) == repr(programs.attempts)
 
 
+@pytest.mark.integration
 def test_long_and_broken_texts_of_attempts_are_saved_cut(tmp_path: Path) -> None:
     programs = made(tmp_path, Branching(), [call(t(n, 3)) for n in (2, 3)])
     programs.attempts[0].error = "e" * 20_000
@@ -120,6 +121,7 @@ def test_attempts_of_a_stranger_are_bounded(tmp_path: Path, field: str, value: A
         load_programs(tmp_path / "saved", trusted=True)
 
 
+@pytest.mark.integration
 def test_conditions_and_what_is_missing_are_kept(tmp_path: Path) -> None:
     module = Branching()
     programs = made(tmp_path, module, [call(t(n, 3)) for n in (2, 3, 7, 9)])
@@ -133,6 +135,7 @@ def test_conditions_and_what_is_missing_are_kept(tmp_path: Path) -> None:
     assert_as_module(loaded, module, [call(t(4, 3)), call(t(20, 3))])
 
 
+@pytest.mark.integration
 def test_sizes_that_a_program_is_kept_to_are_kept(tmp_path: Path) -> None:
     module = Untraced()
     export(taped(tmp_path, module, [call(t(n, 3)) for n in (2, 5)]), module).save(
@@ -183,6 +186,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in folder.rglob("*") if p.is_file() and not p.is_symlink()}
 
 
+@pytest.mark.integration
 def test_saving_again_replaces_what_was_saved(plain: Programs, tmp_path: Path) -> None:
     saved = tmp_path / "made" / "saved"
     for _ in range(2):
@@ -431,6 +435,7 @@ def kept(folder: Path) -> Path:
     return folder / "saved"
 
 
+@pytest.mark.integration
 def test_a_placeholder_for_an_unknown_class_is_named(tmp_path: Path) -> None:
     saved = kept(tmp_path)
     programs = load_programs(saved, trusted=True)
@@ -454,6 +459,7 @@ def test_a_placeholder_for_an_unknown_class_is_named(tmp_path: Path) -> None:
         knowing(t(1, 1, 3), [cache], use_cache=True)
 
 
+@pytest.mark.integration
 def test_all_missing_arguments_are_named(tmp_path: Path) -> None:
     programs = load_programs(kept(tmp_path), classes=[Kept], trusted=True)
     with pytest.raises(NoVariant) as refused:

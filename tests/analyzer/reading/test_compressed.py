@@ -115,6 +115,7 @@ def test_what_is_wrong_is_one_error(
     assert (code, out, err.count("\n")) == (1, "", 1)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("form", FORMS)
 def test_recover_takes_what_can_be_decompressed(tmp_path: Path, form: str) -> None:
     calls = [((torch.randn(512, 256),), {}) for _ in range(4)]  # zstd has blocks of 128 KiB

@@ -59,6 +59,7 @@ def test_what_is_no_tape_is_an_error(tmp_path: Path) -> None:
         found_in(str(tmp_path / "file"), VALUES)
 
 
+@pytest.mark.integration
 def test_many_values_in_a_large_file() -> None:
     """Masks have zeros and ones everywhere, and rows of ids begin with them."""
     rows = torch.randint(0, 50_000, (20_000, 9))

@@ -74,6 +74,7 @@ def test_random_tapes(tmp_path_factory: pytest.TempPathFactory, given_calls: Any
     assert_same(source, result)
 
 
+@pytest.mark.integration
 @given(CALLS)
 def test_random_tapes_without_texts(
     tmp_path_factory: pytest.TempPathFactory, given_calls: Any

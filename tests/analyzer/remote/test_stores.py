@@ -107,6 +107,7 @@ def test_every_command_says_the_same(bucket: Bucket, path: Path, command: tuple[
     assert remote[0] == local[0], remote[2]
 
 
+@pytest.mark.integration
 def test_a_remote_tape_is_an_input_of_others(bucket: Bucket, path: Path, tmp_path: Path) -> None:
     with open_tape(bucket.put("a.tape", path)) as tape:
         filter_tape(tape.only(calls="3..5"), tmp_path / "cut.tape")

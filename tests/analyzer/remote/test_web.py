@@ -79,6 +79,7 @@ def test_large_tensors_are_not_read_for_shapes(site: Site, tmp_path: Any) -> Non
         assert tape[4].inputs.args[0].shape == (600_000,)
 
 
+@pytest.mark.integration
 def test_secrets_are_shown_nowhere(site: Site, data: bytes) -> None:
     site.files["/a.tape"] = data[:-3000] + bytes(3000)  # damage, whose text has the path
     url = f"{site.address.replace('//', '//alice:hunter22@')}/a.tape?X-Signature=s3cr3t%2F9"
@@ -392,6 +393,7 @@ def test_a_server_that_is_busy_for_a_moment_is_asked_again(site: Site, data: byt
         assert not tape.damage
 
 
+@pytest.mark.integration
 def test_a_server_that_stays_busy_is_not_asked_for_each_file(site: Site) -> None:
     for n in range(40):
         site.answer[f"/{n}.tape"] = lambda handler: send(handler, 503, b"") and None

@@ -193,6 +193,7 @@ def test_shapes_replay_through_saved_programs_as_through_the_model(tmp_path: Pat
     assert "verified" not in report.table(every=True)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("form", "error"),
     [

@@ -190,6 +190,7 @@ def test_columns_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert int(schema.metadata[b"calltape.size_columns_left_out"]) >= 50
 
 
+@pytest.mark.integration
 def test_ten_thousand_symbols(tmp_path: Path) -> None:
     calls = [
         Recorded((), {"x": [torch.zeros(size * at) for at in range(1, 10_001)]}) for size in (2, 3)

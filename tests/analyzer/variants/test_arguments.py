@@ -73,6 +73,7 @@ def test_a_tape_of_shapes_gives_arguments_too(tmp_path: Path) -> None:
     assert many.max() < 3 + 2048
 
 
+@pytest.mark.integration
 @with_values(
     st.lists(
         st.tuples(st.integers(1, 3), st.integers(1, 4), st.sampled_from([0, 0, 1, 2, 5, 6])),

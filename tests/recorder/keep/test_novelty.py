@@ -258,6 +258,7 @@ def of_sizes(sizes: list[int]) -> CallView:
     return CallView(0, (), {}, Structure(b"s", (), {}), row, [])
 
 
+@pytest.mark.integration
 def test_evidence_of_sizes_without_a_pattern_has_a_bound_in_bytes() -> None:
     decide, sizes = Novelty().decider(), random.Random(0)
     tracemalloc.start()

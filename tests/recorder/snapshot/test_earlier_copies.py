@@ -243,6 +243,7 @@ def test_calls_have_room_before_what_is_remembered(tmp_path: Path) -> None:
     assert stats.queued_bytes == 0
 
 
+@pytest.mark.integration
 def test_threads_share_what_they_return_to_each_other(tmp_path: Path) -> None:
     model, path, rounds = Cache(), tmp_path / "a.tape", 40
     shared = [rows(4, nbytes) for nbytes in SIZES]

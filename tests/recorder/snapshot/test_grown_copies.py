@@ -61,6 +61,7 @@ def has_all(path: Path, seen: list[list[Any]], first: int = 1) -> None:
             assert torch.equal(other.outputs, after)
 
 
+@pytest.mark.integration
 def test_a_generation_costs_what_its_tokens_cost(tmp_path: Path) -> None:
     path = tmp_path / "a.tape"
     seen = generated(path, 200)
@@ -91,6 +92,7 @@ def test_caches_that_grow_at_the_same_time(
     assert low < path.stat().st_size / sum(cache.nbytes for cache in caches) < high
 
 
+@pytest.mark.integration
 def test_a_cache_that_others_grow_too(tmp_path: Path) -> None:
     """The argument is more than what an earlier call returned, and the result is more than it."""
     path, model, seen = tmp_path / "a.tape", Decoder(), []

@@ -121,6 +121,7 @@ def test_shapes_only_calls_take_at_most_256_bytes_each(tmp_path: Path) -> None:
     assert path.stat().st_size <= 256 * 2000
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("flushes", [True, False])
 def test_decode_steps_of_a_large_cache_take_little(tmp_path: Path, flushes: bool) -> None:
     model, path = Identity(), tmp_path / "t.tape"
