@@ -6,7 +6,6 @@ of tapes would take minutes in which nothing happens.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
