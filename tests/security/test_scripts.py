@@ -82,9 +82,14 @@ def test_a_script_does_nothing_that_the_tape_says(
     )  # fmt: skip
     assert not marker.exists()
     assert found.findings == []
-    found = watched([write(escaping(folder / "b.tape"), folder)], folder, allowed=allowed)
+    tape = escaping(folder / "b.tape")
+    if write is as_zip:  # no redacted tape has such a name of a class
+        with pytest.raises(AssertionError, match="nothing was written"):
+            write(tape, folder)
+        return
+    found = watched([write(tape, folder)], folder, allowed=allowed)
     assert found.findings == []
-    assert "owned" in found.output or write is as_zip, "without text of the tape nothing is shown"
+    assert "owned" in found.output, "without text of the tape nothing is shown"
 
 
 def test_nothing_raw_in_a_traceback(folder: Path) -> None:
