@@ -132,7 +132,7 @@ def test_arguments_and_shapes_are_plain_data() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["calls-cache", "structures", "table"])
+@pytest.mark.parametrize("name", ["calls", "dropped_calls", "table"])
 def test_a_tape_answers_as_its_golden_file_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
