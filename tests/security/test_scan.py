@@ -3,6 +3,7 @@ counts nowhere. Whoever did not read all records says so."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,13 @@ def test_an_answer_without_a_scan_says_what_was_read(liar: Path, verb: str) -> N
     ran = run(verb, liar, *(["0"] if verb == "explain" else []))
     assert ran.code == 0
     assert "--scan compares it with the records" in ran.err
+
+
+def test_a_survey_says_what_was_read(liar: Path) -> None:
+    assert f"read       0 of {CALLS} records; --scan reads all of them" in run("survey", liar).out
+    assert "read " not in run("survey", liar, "--scan").out
+    (told,) = json.loads(run("survey", liar, "--json").out)
+    assert (told["records"], told["records_read"]) == (CALLS, 0)
 
 
 def test_records_that_stand_for_others_are_counted(tmp_path: Path) -> None:

@@ -100,7 +100,10 @@ export function partsOf(tree) {
   if (structure.leaves !== leaves.length || structure.scalars !== tree.scalars.length) {
     throw invalid("the structure does not fit its leaves and scalars");
   }
-  if (tree.ranges.some(({ leaf }) => leaf >= leaves.length)) throw invalid("a range of a leaf that the tree does not have");
+  for (const { leaf } of tree.ranges) {
+    if (leaf >= leaves.length) throw invalid("a range of a leaf that the tree does not have");
+    if (!leaves[leaf].dtype.includes("int")) throw invalid("a range of a leaf that has no integers");
+  }
   for (const [at, kind] of structure.types) {
     if (kindOf(tree.scalars[at]) !== kind) {
       throw invalid(`scalar ${at} is of the kind ${kindOf(tree.scalars[at])}, and should be ${kind}`);

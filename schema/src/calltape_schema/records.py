@@ -314,8 +314,11 @@ class Tree(Record):
     def _check(self, spec: Structure) -> None:
         if spec.leaves != len(self.facts()) or spec.scalars != len(self.scalars):
             raise TapeError("invalid", "the structure does not fit its leaves and scalars")
-        if any(one.leaf >= spec.leaves for one in self.ranges):
-            raise TapeError("invalid", "a range of a leaf that the tree does not have")
+        for one in self.ranges:
+            if one.leaf >= spec.leaves:
+                raise TapeError("invalid", "a range of a leaf that the tree does not have")
+            if "int" not in self.facts()[one.leaf].dtype:
+                raise TapeError("invalid", "a range of a leaf that has no integers")
         for index, python_type in spec.scalar_types:
             if type(self.scalars[index]) is not python_type:
                 found = type(self.scalars[index]).__name__

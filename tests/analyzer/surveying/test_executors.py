@@ -3,14 +3,15 @@ in the middle. The bytes are those of a plain loop."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import Executor, Future
-from contextlib import nullcontext
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -69,23 +70,39 @@ def test_a_pool_of_processes(tmp_path: Path) -> None:
     assert survey(paths, processes=1).target().to_bytes() == expected
 
 
-class _Dies:
-    """A guard that ends the process of the worker that reads a certain file."""
+class Before(Executor):
+    """Lets the workers of another executor do something with each path before they read it."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, executor: Executor, act: Callable[[str], None]) -> None:
+        self.executor = executor
+        self.act = act
 
-    def __call__(self, paths: Any) -> Any:
-        if Path(paths[0]).name == self.name:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return nullcontext()
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        return self.executor.submit(_act_first, self.act, fn, *args, **kwargs)
+
+
+def _act_first(act: Callable[[str], None], fn: Any, path: str, *args: Any) -> Any:
+    act(path)
+    return fn(path, *args)
+
+
+def _die_of_the_third(path: str) -> None:
+    if Path(path).name == "3.tape":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _take_a_while(path: str) -> None:
+    time.sleep(0.05)
 
 
 @pytest.mark.integration
 def test_a_pool_whose_process_dies_says_so(tmp_path: Path) -> None:
     paths = fleet(tmp_path)
-    with pytest.raises(TapeError, match="a process that read tapes ended"):
-        survey(paths, processes=2, guard=_Dies("3.tape"))
+    with (
+        ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool,
+        pytest.raises(TapeError, match="a process that read tapes ended"),
+    ):
+        survey(paths, Before(pool, _die_of_the_third))
 
 
 @pytest.fixture(scope="module")
@@ -143,14 +160,6 @@ def test_dask(tmp_path: Path, cluster: Any) -> None:
     assert (tmp_path / "s.tape").read_bytes() == expected
 
 
-class _Slow:
-    """A guard that lets a file take a while, so that a worker is killed while it reads."""
-
-    def __call__(self, paths: Any) -> Any:
-        time.sleep(0.05)
-        return nullcontext()
-
-
 @pytest.mark.integration
 def test_dask_with_a_worker_that_is_killed_in_the_middle(tmp_path: Path, cluster: Any) -> None:
     client, workers = cluster
@@ -167,7 +176,8 @@ def test_dask_with_a_worker_that_is_killed_in_the_middle(tmp_path: Path, cluster
             workers[0].wait()
             killed.set()
 
-    found = survey(paths, client.get_executor(), guard=_Slow(), progress=progress)
+    # each file takes a while, so that the worker is killed while it reads
+    found = survey(paths, Before(client.get_executor(), _take_a_while), progress=progress)
     assert killed.is_set()
     assert len(client.scheduler_info()["workers"]) == 2
     assert found.target().to_bytes() == expected

@@ -117,6 +117,12 @@ def _print(one: TargetSurvey) -> None:
         ("hosts", some_of(one.hosts, _MOST) if one.hosts else None),
         ("time", None if one.span_ns is None else " to ".join(map(time_text, one.span_ns))),
         ("calls", f"{facts['calls']:,} with {facts['inputs']:,} different inputs"),
+        (
+            "read",
+            None
+            if one.records_read >= one.records
+            else f"{one.records_read:,} of {one.records:,} records; --scan reads all of them",
+        ),
         ("raised", f"{facts['raised']:,}" if facts["raised"] else None),
         ("coverage", coverage_text(one.coverage)),
         ("bytes", size(one.nbytes)),
@@ -143,6 +149,8 @@ def _facts(one: TargetSurvey) -> dict[str, Any]:
         "last_call_end": None if one.span_ns is None else time_text(one.span_ns[1]),
         "calls": one.coverage.kept,
         "inputs": sum(1 for row in one.table.rows.values() if row.kept),
+        "records": one.records,
+        "records_read": one.records_read,
         "raised": totals.raised,
         "counted": totals.seen,
         **coverage_as_json(one.coverage),

@@ -46,6 +46,7 @@ class FileSurvey:
         nbytes, tensor_bytes: its size, and that of the tensors.
         read_bytes: of the file, without holes, and without what did not come from a server.
         table: its counted inputs, until they are added to those of others.
+        records_read: how many records were read and compared with what the file says of them.
         damage: what is wrong with it.
     """
 
@@ -70,6 +71,7 @@ class FileSurvey:
     tensor_bytes: int
     read_bytes: int
     table: InputsTable
+    records_read: int
     damage: tuple[TapeError, ...]
 
     @property
@@ -147,6 +149,7 @@ def _read(path: str, scan: bool) -> FileSurvey:
             tensor_bytes=segment.tensor_bytes,
             read_bytes=segment.disk_bytes,
             table=table,
+            records_read=segment.records_read,
             damage=tuple(segment.damage.list()),
         )
     finally:

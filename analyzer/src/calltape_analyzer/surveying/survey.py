@@ -108,6 +108,17 @@ class TargetSurvey:
         return sum(one.nbytes for one in self._files)
 
     @property
+    def records(self) -> int:
+        """How many calls have a record in one of the files; those in surveys have none."""
+        return sum(len(one) for one in self._files if not one.elsewhere)
+
+    @property
+    def records_read(self) -> int:
+        """How many records were read, each compared with what its file says of it; the ends of
+        sealed files count the others. ``survey(..., scan=True)`` reads all."""
+        return sum(one.records_read for one in self._files)
+
+    @property
     def recordings(self) -> int:
         """How many recordings there are."""
         return len(self._sources)
