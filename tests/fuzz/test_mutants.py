@@ -152,6 +152,7 @@ def test_the_whole_corpus(tmp_path: Path) -> None:
 
 @pytest.mark.integration
 @pytest.mark.timeout(7200)
+@pytest.mark.slow
 def test_mutants_for_some_time(tmp_path: Path) -> None:
     """As ``make fuzz`` does, which has another seed each time. By default it reads a number of
     mutants: a fast machine would read further, and fail where a slow one did not come to.

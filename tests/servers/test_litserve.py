@@ -21,6 +21,7 @@ WITH_FLUSH = "python -m tests.servers.acknowledging_litserve --workers 2 --port"
 REQUESTS = 160
 
 
+@pytest.mark.slow
 def test_an_orderly_stop_under_load_loses_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -44,6 +45,7 @@ def test_an_orderly_stop_under_load_loses_nothing(
         print(f"\nSIGTERM: {len(load.answers)} answers, {len(tape)} calls, 0 missing, {variants}")
 
 
+@pytest.mark.slow
 def test_one_worker_is_killed_and_replaced_then_all_are_killed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

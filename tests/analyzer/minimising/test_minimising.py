@@ -163,6 +163,7 @@ def test_the_end_of_a_process_is_an_answer(
     assert report.calls == 1
 
 
+@pytest.mark.slow
 def test_a_try_that_hangs_is_an_answer(whole: Path, tmp_path: Path) -> None:
     part = open_tape(whole).only(calls="22..23")
     with part:
@@ -239,6 +240,7 @@ def test_never_in_place(whole: Path) -> None:
 
 
 @pytest.mark.integration
+@pytest.mark.slow
 def test_code_with_threads_is_run_in_fresh_processes(whole: Path, tmp_path: Path) -> None:
     with open_tape(whole).only(calls="22..23") as part:
         report = minimise_tape(

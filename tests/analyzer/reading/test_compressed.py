@@ -177,6 +177,7 @@ def test_a_bomb_is_not_unpacked(tmp_path: Path, form: str, monkeypatch: pytest.M
 
 
 @pytest.mark.integration
+@pytest.mark.slow
 def test_memory_follows_the_file_and_not_its_claims(tmp_path: Path) -> None:
     calls = [((torch.zeros(64, 2**16),), {})]
     path = write_tape(tmp_path / "a.tape", calls)

@@ -66,8 +66,8 @@ EVERY = pytest.mark.integration
     [
         (0x01, 31),
         pytest.param(0x01, 1, marks=EVERY),
-        pytest.param(0x80, 1, marks=EVERY),
-        pytest.param(0xFF, 1, marks=EVERY),
+        pytest.param(0x80, 1, marks=[EVERY, pytest.mark.slow]),
+        pytest.param(0xFF, 1, marks=[EVERY, pytest.mark.slow]),
     ],
 )
 def test_each_byte_flipped(mask: int, step: int) -> None:
