@@ -39,7 +39,7 @@ _SYMBOLS = re.compile(r"\{u\d+(?:, u\d+)+\}")
 _OF_A_RUN: tuple[_Rule, ...] = (
     (re.compile(re.escape(tempfile.gettempdir()) + r"/[^\s:'\"]*"), "<temporary>"),
     (re.compile(r"(?:/[^\s:'\"]*)?/site-packages/"), "<packages>/"),
-    (re.compile(r"\b0x[0-9a-f]{6,16}\b"), "<address>"),
+    (re.compile(r"\b0x[0-9a-f]{6,16}\b|\b1[34]\d{13}\b"), "<address>"),
     (re.compile(r"\.py:\d+"), ".py:<line>"),
     (re.compile(r" on node '[^']*'"), ""),  # torch numbers the nodes of a graph
     (re.compile(r"\bprocess \d+\b"), "process <id>"),

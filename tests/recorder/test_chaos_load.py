@@ -156,6 +156,7 @@ MOST = {
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from /proc")
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_an_hour_of_calls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     work = [sys.executable, "-m", "tests.recorder.long_run", str(tmp_path)]

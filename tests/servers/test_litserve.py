@@ -95,6 +95,7 @@ def acknowledged(answers: list[Answer]) -> dict[int, list[Answer]]:
     }
 
 
+@pytest.mark.slow
 def test_a_server_that_nobody_touched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = as_written(EXAMPLE, "calltape-record", tmp_path / "tapes")
     with capsys.disabled():

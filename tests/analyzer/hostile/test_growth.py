@@ -30,6 +30,8 @@ from calltape_schema.records import Segment
 from calltape_schema.tree import BoolNode, DictNode
 from tests.analyzer.tapes import Recorded, write_tape
 
+pytestmark = pytest.mark.integration
+
 _DOUBLE = 2.6  # n log n, with room for what does not grow
 
 

@@ -205,7 +205,7 @@ def test_some_mutations(subject: Subject) -> None:
     fuzz(subject, 1, 750)
 
 
-@pytest.mark.chaos
+@pytest.mark.integration
 @pytest.mark.parametrize("seed", range(2, 7))
 def test_many_mutations(subject: Subject, seed: int) -> None:
     fuzz(subject, seed, 2500)
@@ -218,7 +218,7 @@ def test_every_length_at_the_edges(subject: Subject) -> None:
             subject.read(subject.data[:length])
 
 
-@pytest.mark.chaos
+@pytest.mark.integration
 def test_every_truncation(subject: Subject) -> None:
     lengths = range(len(subject.data))
     found = [subject.read(subject.data[:length])[0] for length in lengths]
@@ -228,7 +228,8 @@ def test_every_truncation(subject: Subject) -> None:
     assert found[-1] == 4
 
 
-@pytest.mark.chaos
+@pytest.mark.integration
+@pytest.mark.slow
 def test_every_byte_flipped(subject: Subject) -> None:
     for at in range(len(subject.data)):
         data = bytearray(subject.data)

@@ -25,6 +25,8 @@ from tests.analyzer.cli.commands import run
 from tests.analyzer.remote.counted import Site, send, served
 from tests.analyzer.tapes import write_tape
 
+pytestmark = pytest.mark.integration
+
 CALLS = [((torch.full((2 + n % 7, 3), float(n)),), {}) for n in range(300)]
 
 

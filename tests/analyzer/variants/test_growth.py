@@ -21,6 +21,8 @@ from calltape_analyzer import Tape, open_tape
 from tests.analyzer.observed import Anything
 from tests.analyzer.tapes import write_tape
 
+pytestmark = pytest.mark.integration
+
 HERE = str(Path(calltape_analyzer.__file__).parent)
 PER_DOUBLING = 2.6
 

@@ -17,6 +17,8 @@ import pytest
 from calltape_recorder.launch.launcher import STARTUP
 from tests.recorder.reading import read
 
+pytestmark = pytest.mark.integration
+
 ROOT = Path(__file__).parents[3]
 
 

@@ -115,7 +115,7 @@ def mutant(chance: random.Random) -> bytes:
 
 @pytest.mark.parametrize(
     ("first", "mutants"),
-    [(0, 150), pytest.param(100_000, 20_000, marks=pytest.mark.chaos)],
+    [(0, 150), pytest.param(100_000, 20_000, marks=[pytest.mark.integration, pytest.mark.slow])],
 )
 def test_mutants(first: int, mutants: int) -> None:
     for seed in range(first, first + mutants):
