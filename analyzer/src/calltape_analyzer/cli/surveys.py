@@ -108,6 +108,7 @@ def _print(one: TargetSurvey) -> None:
     copies = f"{len(one.copies):,}, whose calls count once: {some_of(one.copies, _MOST)}"
     made = "made of recordings of which other files count too: calls may count twice"
     ranks = f"{counted(len(one.other_ranks), 'file')} of other ranks left out: a step counts once"
+    read = f"{one.records_read:,} of {one.records:,} records; --scan reads all of them"
     rows = [
         ("target", one.name),
         ("files", f"{files}, {one.files - one.unsealed:,} sealed"),
@@ -117,12 +118,7 @@ def _print(one: TargetSurvey) -> None:
         ("hosts", some_of(one.hosts, _MOST) if one.hosts else None),
         ("time", None if one.span_ns is None else " to ".join(map(time_text, one.span_ns))),
         ("calls", f"{facts['calls']:,} with {facts['inputs']:,} different inputs"),
-        (
-            "read",
-            None
-            if one.records_read >= one.records
-            else f"{one.records_read:,} of {one.records:,} records; --scan reads all of them",
-        ),
+        ("read", read if one.records_read < one.records else None),
         ("raised", f"{facts['raised']:,}" if facts["raised"] else None),
         ("coverage", coverage_text(one.coverage)),
         ("bytes", size(one.nbytes)),
