@@ -296,7 +296,7 @@ def test_argument_goes_into_a_program(name: str, tmp_path: Path) -> None:
     made(tmp_path, cls(), calls, unseen, classes=CLASSES)
 
 
-def test_same_tensor_twice_is_a_call_of_its_own(tmp_path: Path) -> None:
+def test_same_tensor_twice_is_a_call_like_any_other(tmp_path: Path) -> None:
     class Twice(Model):
         def forward(self, x, y):
             return self.linear(x) + 2 * y
@@ -304,7 +304,18 @@ def test_same_tensor_twice_is_a_call_of_its_own(tmp_path: Path) -> None:
     one, other = t(4, 3), t(6, 3)
     both = t(5, 3)
     calls = [call(one, one), call(other, other)]
-    programs = made(tmp_path, Twice(), calls, [call(both, both)])
+    made(tmp_path, Twice(), calls, [call(both, both), call(t(5, 3), t(5, 3))])
+
+
+def test_same_tensor_twice_is_a_call_of_its_own_if_the_model_asks(tmp_path: Path) -> None:
+    class Asks(Model):
+        def forward(self, x, y):
+            return self.linear(x) + (2 if x is y else 1) * y
+
+    one, other = t(4, 3), t(6, 3)
+    both = t(5, 3)
+    calls = [call(one, one), call(other, other)]
+    programs = made(tmp_path, Asks(), calls, [call(both, both)])
     with pytest.raises(NoVariant, match="y is not x"):
         programs(t(5, 3), t(5, 3))
 

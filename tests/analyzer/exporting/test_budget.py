@@ -75,9 +75,10 @@ def test_a_program_that_was_not_compared_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(budgets, "time", clock := Clock("comparing"))
-    tape = taped(tmp_path, Masked(), CALLS)
+    module = Masked()
+    tape = taped(tmp_path, module, CALLS)
     with pytest.raises(ExportError, match="not tried: max_seconds=600 was reached"):
-        export(tape, Masked(), max_seconds=600, progress=clock.hear)
+        export(tape, module, max_seconds=600, progress=clock.hear)
 
 
 def test_no_time_at_all(tmp_path: Path) -> None:
@@ -122,11 +123,12 @@ def test_a_trace_that_is_interrupted_for_all_of_the_time_says_so(
         raise TimeoutError("not done after 0 s, and interrupted")
 
     monkeypatch.setattr(torch.export, "export", slow)
+    module = Masked()
     with pytest.raises(
         ExportError,
         match=r"main: interrupted: max_seconds=600 was reached; the model is in training",
     ) as at:
-        export(taped(tmp_path, Masked(), CALLS[:2]), Masked(), max_seconds=600)
+        export(taped(tmp_path, module, CALLS[:2]), module, max_seconds=600)
     assert [attempt.error for attempt in at.value.attempts] == [None]
 
 

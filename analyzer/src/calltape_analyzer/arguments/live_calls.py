@@ -34,7 +34,7 @@ class LiveCall:
         tensors = described.tensors
         context = Context.now((str(one.device) for one in tensors), sorter.asked)
         layout = layout_of_inputs(
-            root, described.scalars, sorter.signature, sorter.renamed, context
+            root, described.scalars, sorter.signature, sorter.renamed, context, sorter.ordered
         )
         leaves, objects = facts_of_tensors(tensors), list(map(id, tensors))
         self.placed: SortedCall = sorter.placed(layout, leaves, described.scalars, objects)

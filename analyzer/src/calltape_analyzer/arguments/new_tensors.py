@@ -1,7 +1,9 @@
 """Tensors for a sample: copied, tiled to another shape, or made up.
 
 A tensor is resized by cyclic tiling of each axis, so that its values stay plausible: token ids stay
-in range, masks stay masks. If it has no element to tile, it is made up within the recorded range.
+in range, masks stay masks. Floats that are there again are moved a little, or a model that sorts or
+takes the largest would meet ties, which each runtime breaks in a way of its own. If a tensor has no
+element to tile, it is made up within the recorded range.
 """
 
 from __future__ import annotations
@@ -29,6 +31,9 @@ if TYPE_CHECKING:
 
 __all__ = ["made_up", "made_up_leaf", "tiled"]
 
+_LEAST_STEP = 2**-10
+"""How far a float that is there again is moved, at most, as a part of it: more than two runtimes
+differ by, and less than would make it another kind of value."""
 _DRAWN = 1_048_573
 """Elements that are drawn at most. A prime: so rows of a large tensor do not become equal."""
 
@@ -92,13 +97,17 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
     return torch.complex64 if dtype.is_complex else torch.float32
 
 
-def tiled(tensor: torch.Tensor, shape: Sequence[int], span: Span | None, seed: str) -> torch.Tensor:
-    """A tensor of another shape of the same rank, with the values of this one repeated.
+def tiled(
+    tensor: torch.Tensor, shape: Sequence[int], span: Span | None, seed: str, *, salt: str = ""
+) -> torch.Tensor:
+    """A tensor of another shape of the same rank, with the values of this one repeated. Floats that
+    are there again are not quite the same, unless all are whole numbers, as in a mask.
 
     Args:
         tensor: any.
         shape: the new sizes.
         span, seed: as for :func:`made_up`, if there is nothing to repeat.
+        salt: another text moves the floats in another way.
 
     Raises:
         InferenceError: torch can neither copy the tensor nor make one like it.
@@ -116,4 +125,31 @@ def tiled(tensor: torch.Tensor, shape: Sequence[int], span: Span | None, seed: s
         if size != plain.shape[axis]:
             places = torch.arange(size, device=plain.device) % plain.shape[axis]
             plain = plain.index_select(axis, places)
-    return as_before(plain.contiguous(), tensor)
+    plain = plain.contiguous()
+    if tensor.dtype in _moving() and plain.numel() > tensor.numel() and not _is_whole(tensor):
+        plain = _moved(plain, tensor.shape, f"{seed}{salt}")
+    return as_before(plain, tensor)
+
+
+def _moving() -> tuple[torch.dtype, ...]:
+    import torch
+
+    return torch.float64, torch.float32, torch.float16, torch.bfloat16
+
+
+def _is_whole(tensor: torch.Tensor) -> bool:
+    finite = tensor[tensor.isfinite()]
+    return bool((finite == finite.round()).all())
+
+
+def _moved(plain: torch.Tensor, own: Sequence[int], seed: str) -> torch.Tensor:
+    """Moves what is beyond the tensor's own elements, which are the first along each axis."""
+    import torch
+
+    step = max(_LEAST_STEP, 4 * torch.finfo(plain.dtype).eps)
+    text = f"{seed}{tuple(plain.shape)}".encode(errors="backslashreplace")
+    generator = torch.Generator().manual_seed(zlib.crc32(text))
+    drawn = torch.rand(min(plain.numel(), _DRAWN), generator=generator) * 2 - 1
+    factors = _repeat(1 + step * drawn, torch.empty(plain.shape, dtype=plain.dtype))
+    factors[tuple(slice(min(a, b)) for a, b in zip(own, plain.shape, strict=True))] = 1
+    return plain * factors.to(plain.device)

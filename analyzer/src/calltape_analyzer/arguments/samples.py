@@ -6,7 +6,7 @@ the tape (a shapes-only recording) are made up within their recorded range.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -127,9 +127,22 @@ def recorded_sample(call: Call, sorter: CallSorter, device: Any = None) -> Sampl
     place_together(facts, read, lacking)
     found = {leaf: tensor.detach() for leaf, tensor in read.items()}
     tensors = [found[place.number] for place in places]
+    if sorter.unshared:
+        tensors = _told_apart(tensors, places, sorter.unshared)
     if lacking:
         fit_offsets(placed.layout.nested, tensors, scalars)
     return Sample(_on(device, tensors), scalars, room)
+
+
+def _told_apart(
+    tensors: list[Any], places: Sequence[LeafPath], pairs: Collection[tuple[str, str]]
+) -> list[Any]:
+    """The tensors, each second one of these pairs in memory of its own."""
+    own = {other for _, other in pairs}
+    return [
+        copies([tensor])[0] if str(place) in own else tensor
+        for tensor, place in zip(tensors, places, strict=True)
+    ]
 
 
 def _on(device: Any, tensors: list[Any]) -> list[Any]:
@@ -217,6 +230,8 @@ def resized(
     row: int,
     values: Sequence[int],
     rules: Mapping[int, ValueRule] | None = None,
+    *,
+    salt: str = "",
 ) -> Sample:
     """A sample of one of the variant's rows, with other values of its symbols. Its tensors lie in
     memory as those of the sample do.
@@ -227,6 +242,7 @@ def resized(
         values: of each symbol.
         rules: what integer tensors have to do with sizes, by the number of the tensor
             (:func:`~calltape_analyzer.arguments.value_rules.value_rules`); nothing by default.
+        salt: another text gives other values, as far as they are free.
 
     Raises:
         TapeError: ``limit`` if that takes more memory than there is room for.
@@ -244,7 +260,8 @@ def resized(
         rule = (rules or {}).get(i)
         made = rule.resized(tensor.cpu(), shape, recorded, values) if rule is not None else None
         if made is None:
-            made = tiled(tensor, shape, variant.group.ranges.get(i), str(place))
+            span = variant.group.ranges.get(i)
+            made = tiled(tensor, shape, span, str(place), salt=salt)
         tensors.append(made.to(tensor.device))
     tensors = relaid_together(tensors, sample.tensors)
     scalars = variant.with_ints(sample.scalars, ints)

@@ -170,6 +170,17 @@ class LoopEvidence:
         found = self.harmless - self.harmful
         return frozenset(found) if self._lines <= found else frozenset()
 
+    @property
+    def is_open(self) -> bool:
+        """Whether a loop ran for all items in each call, so that nothing is known of it."""
+        return bool(self._lines - self.harmless - self.harmful)
+
+    def add(self, other: LoopEvidence) -> None:
+        """Adds what other calls show."""
+        self.harmless |= other.harmless
+        self.harmful |= other.harmful
+        self._lines |= other._lines
+
     def look(self, run: Callable[[], Any], are_same: Callable[[Any, Any], bool]) -> None:
         """Runs the model as it is, and with its loops over every item in two orders.
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import math
+import operator
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -218,8 +219,29 @@ def _environment_of(graph: Any) -> Any:
 
 
 def _expression_of(node: Any) -> Any:
-    value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
+    """What a node asserts; None if that is not known. torch takes a bound that it has asserted for
+    true from then on, so that a comparison is read from its operands."""
+    if not isinstance(node, torch.fx.Node):
+        return None
+    relation = _RELATIONS.get(node.target)
+    if relation is not None:
+        operands = [_operand(one) for one in node.args]
+        if None not in operands:
+            return getattr(importlib.import_module("sympy"), relation)(*operands)
+    value = node.meta.get("val")
     return value.node._expr if isinstance(value, torch.SymBool) else None
+
+
+_RELATIONS: dict[Any, str] = {
+    operator.ge: "Ge", operator.le: "Le", operator.gt: "Gt", operator.lt: "Lt",
+}  # fmt: skip
+
+
+def _operand(one: Any) -> Any:
+    value = one.meta.get("val") if isinstance(one, torch.fx.Node) else one
+    if isinstance(value, torch.SymInt | torch.SymFloat):
+        return value.node._expr
+    return importlib.import_module("sympy").sympify(value) if type(value) in (int, float) else None
 
 
 def _follows(bound: Any, asserted: set[Any]) -> bool:

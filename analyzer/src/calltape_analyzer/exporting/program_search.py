@@ -11,15 +11,23 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from calltape_analyzer.arguments.sizings import Bound
-from calltape_analyzer.errors import ExportError, InferenceError
+from calltape_analyzer.errors import ExportError, InferenceError, TapeError
 from calltape_analyzer.exporting.asked_facts import asked_facts
 from calltape_analyzer.exporting.calls_in_a_row import IN_A_ROW, why_lost, why_out_of_sight
 from calltape_analyzer.exporting.exporter import Exporter
 from calltape_analyzer.exporting.int_values import int_value_parts, varying_ints
+from calltape_analyzer.exporting.key_orders import key_orders_read
 from calltape_analyzer.exporting.layouts import layouts_read
 from calltape_analyzer.exporting.merging import Merging
 from calltape_analyzer.exporting.own_tensors import OwnTensors, own_tensors
 from calltape_analyzer.exporting.python_draws import drawn_by_python
+from calltape_analyzer.exporting.same_model import (
+    Unlike,
+    telling_calls,
+    unlike_recorded,
+    unlike_words,
+)
+from calltape_analyzer.exporting.sharing import sharing_unread
 from calltape_analyzer.exporting.tensor_values import tensor_value_parts
 from calltape_analyzer.exporting.text_values import (
     calls_by_value,
@@ -29,12 +37,13 @@ from calltape_analyzer.exporting.text_values import (
 from calltape_analyzer.exporting.untraceable import why_untraceable
 from calltape_analyzer.observing.columns import SizeRow
 from calltape_analyzer.observing.evidence import has_raised
-from calltape_analyzer.programs.attempts import Attempt, Outcome
+from calltape_analyzer.programs.attempts import Attempt, Outcome, error_text
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.text import listed, named
 from calltape_analyzer.variant import named_facts
+from calltape_analyzer.variants.derivation import part_of
 from calltape_analyzer.variants.facts import VariantFacts
 from calltape_analyzer.variants.symbol_names import name_symbols
 
@@ -43,6 +52,8 @@ if TYPE_CHECKING:
 
 __all__ = ["NOT_TRACED", "ProgramSearch"]
 
+OTHER_RESULTS = "compared with the model"
+"""What an attempt says of a variant whose calls the model answers in another way now."""
 NOT_TRACED = "not traced"
 """What an attempt says of a variant that no trace can take."""
 
@@ -76,6 +87,7 @@ class ProgramSearch:
     notes: list[str] = field(default_factory=list)
     _own: OwnTensors = field(default_factory=lambda: OwnTensors({}, {}))
     _out_of_sight: dict[CallRef, str | None] = field(default_factory=dict)
+    _unlike: dict[CallRef, Unlike] = field(default_factory=dict)
 
     def run(self, *, merging: bool) -> None:
         """Fills ``programs``, ``missing`` and ``notes``.
@@ -93,7 +105,14 @@ class ProgramSearch:
         left = merged.run(variants) if merging else variants
         self.programs += merged.programs
         for variant in left:
-            self._cover(variant)
+            try:
+                self._cover(variant)
+            except TapeError:
+                raise
+            except Exception as error:  # a fault of ours costs this variant only
+                self.missing[variant.name] = (
+                    f"a fault of calltape, which is worth a report: {error_text(error)}"
+                )
         self._leave_out_lost()
         for program in self.programs:
             program.refuse_own(self._own.minded)
@@ -117,6 +136,16 @@ class ProgramSearch:
                 "returns something else: calls with and without it have programs of their own"
             )
         seconds = verifier.budget.within(verifier.probing.seconds)
+        if unshared := sharing_unread(verifier, self._traceable(variants), seconds):
+            verifier.sorter.ignore_sharing(unshared)
+            variants = self._sorted()
+        if ordered := key_orders_read(verifier, self._traceable(variants), seconds):
+            verifier.sorter.separate_by(ordered=ordered)
+            variants = self._sorted()
+            self.notes.append(
+                f"the model reads the order of the keys of {named(sorted(ordered), 5)}: a program "
+                "takes the order that it was traced with"
+            )
         laid_out = self._layouts_read(self._traceable(variants), seconds)
         if laid_out:
             verifier.sorter.separate_by(laid_out=laid_out)
@@ -125,7 +154,27 @@ class ProgramSearch:
                 f"the model reads the strides of {named(sorted(laid_out), 5)}: a program takes the "
                 "layout in memory that it was traced with"
             )
+        # Last: what the model asks of its arguments may be why it returns something else.
+        self._expect_same_model(self._traceable(variants))
         return variants
+
+    def _expect_same_model(self, variants: Sequence[VariantFacts]) -> None:
+        """Finds the variants whose calls the model answers in another way than the recorded one.
+
+        Raises:
+            ExportError: there are no others.
+        """
+        verifier = self.exporter.verifier
+        unlike = [] if verifier.budget.is_spent else unlike_recorded(verifier, variants)
+        self._unlike = {one.call: one for one in unlike}
+        if unlike and all(self._unlike_in(variant) for variant in variants):
+            raise ExportError(
+                f"nothing could be exported: {unlike_words(unlike)}",
+                advice="export the model that was recorded, or record this one",
+            )
+
+    def _unlike_in(self, variant: VariantFacts) -> list[Unlike]:
+        return [self._unlike[ref] for ref in telling_calls(variant) if ref in self._unlike]
 
     def _layouts_read(self, variants: Sequence[VariantFacts], seconds: float) -> frozenset[str]:
         """The paths of the tensors whose strides the model reads.
@@ -185,6 +234,8 @@ class ProgramSearch:
         reason, what = self._why_untraceable(variant, variants), NOT_TRACED
         if reason is not None and reason == self._why_out_of_sight(variant, variants):
             what = IN_A_ROW
+        if reason is None and (unlike := self._unlike_in(variant)):
+            reason, what = unlike_words(unlike), OTHER_RESULTS
         reason = reason or verifier.why_harmful(variant)
         if reason is None:
             reason, note = drawn_by_python(verifier, variant)
@@ -259,6 +310,8 @@ class ProgramSearch:
             self.programs.append(outcome.program)
             attempts.append(outcome.attempt)
             left = [row for row in left if row not in good]
+            if not made and left:
+                left = self._cover_left_ints(variant, left)
         if any(attempt.by_values for attempt in attempts):
             self._cover_other_values(variant, len(attempts))
         if attempts:
@@ -293,6 +346,26 @@ class ProgramSearch:
                 f"and a variant gets at most {_MAX_PROGRAMS} programs"
             )
         return True
+
+    def _cover_left_ints(self, variant: VariantFacts, left: Sequence[SizeRow]) -> list[SizeRow]:
+        """Finds programs for the values of ints that a program for all of them rejects, as far as
+        several sizes have one: an int that is -1 for "all of them" sends the model another way.
+        Out come the rows that are left."""
+        if not varying_ints(variant):
+            return list(left)
+        wanted, rest = set(left), list(left)
+        rows = [(row, seen) for row, seen in variant.rows.items() if row in wanted]
+        for part in int_value_parts(part_of(variant, rows, variant.name)):
+            if len(part.rows) < 2 or len(self.programs) >= _MAX_PROGRAMS:
+                continue
+            before = len(self.programs)
+            name_symbols(part)
+            self._cover(part)
+            if len(self.programs) > before:
+                served = self.programs[before:]
+                rest = [r for r in rest if all(p.refuses(r) is not None for p in served)]
+            self.missing.pop(part.name, None)
+        return rest
 
     def _note_missing_sizes(
         self, variant: VariantFacts, lost: Sequence[SizeRow], reason: str
@@ -339,7 +412,8 @@ class ProgramSearch:
             return False
         verifier = self.exporter.verifier
         values = calls_by_value(variant, self.tape.calls, verifier.sorter)
-        if serves_all_values(outcome.program, outcome.attempt, values, verifier):
+        everywhere = calls_by_value(variant, self.tape.calls, verifier.sorter, of_group=True)
+        if serves_all_values(outcome.program, outcome.attempt, values, everywhere, verifier):
             return False
         before = len(self.programs)
         for number, value in enumerate(values[:_MAX_PROGRAMS], 1):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from calltape_analyzer.arguments.plan import Plan
 from calltape_analyzer.arguments.samples import Sample, resized, resized_row, sample_in
-from calltape_analyzer.arguments.sizings import Sizing
+from calltape_analyzer.arguments.sizings import Sizing, sizings_of_one
 from calltape_analyzer.arguments.value_rules import ValueRule, value_rules
 from calltape_analyzer.comparison.comparing import (
     Difference,
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 __all__ = ["Runner"]
 
 _MAX_LOOKED = 4
+_MAX_SMALL = 2
 _MAX_ASKED = 2
 """Variants of which a call is run with and without a mode, if the model's code names the mode."""
 _SECONDS = 60.0
@@ -109,13 +110,15 @@ class Runner:
         device = str(device_of(module))
         return cls(module, entry, sorter, tape.calls.at, classes, device, tolerances)
 
-    def sample(self, variant: VariantFacts, sizing: Sizing) -> Sample:
-        """The values of a recorded row, resized to other sizes."""
+    def sample(self, variant: VariantFacts, sizing: Sizing, *, salt: str = "") -> Sample:
+        """The values of a recorded row, resized to other sizes; with another ``salt`` other ones,
+        as far as they are free."""
         call = self.find(variant.rows.seen(sizing.row).first)
         sample = sample_in(variant, call, self.sorter, self.device)
         if not sizing.resized:
             return sample
-        return resized(sample, variant, sizing.row, sizing.values, self._rules_of(variant))
+        rules = self._rules_of(variant)
+        return resized(sample, variant, sizing.row, sizing.values, rules, salt=salt)
 
     def prepare(self, variant: VariantFacts) -> None:
         """Learns once what the values of tensors have to do with sizes."""
@@ -284,7 +287,18 @@ class Runner:
             plan = Plan.of(variant, sample, self.sorter.signature)
             with PATCHING, suppress(Exception):  # errors of any type are no evidence
                 found.look(partial(self._with_buffers, plan, sample), self._are_same)
+        for sizing in sizings_of_one(variant, _MAX_SMALL) if found.is_open else ():
+            with suppress(DeathError, TimeoutError):  # nobody recorded these sizes
+                found.add(self.apart(partial(self._loops_at, variant, sizing), _SECONDS))
         return found.allowed
+
+    def _loops_at(self, variant: VariantFacts, sizing: Sizing) -> LoopEvidence:
+        found = LoopEvidence()
+        with PATCHING, suppress(Exception):
+            sample = self.sample(variant, sizing)
+            plan = Plan.of(variant, sample, self.sorter.signature)
+            found.look(partial(self._with_buffers, plan, sample), self._are_same)
+        return found
 
     def _with_buffers(self, plan: Plan, sample: Sample) -> dict[str, Any]:
         """The leaves of what the model returns now, and its buffers after that."""

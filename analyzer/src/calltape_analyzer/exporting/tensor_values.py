@@ -71,13 +71,15 @@ def _part(
 def _by_value(
     variant: VariantFacts, place: int, calls: Calls, sorter: CallSorter
 ) -> list[tuple[Any, dict[SizeRow, CallRef]]]:
-    """The values of a tensor, each with the rows of its calls and their first call."""
+    """The values of a tensor, each with the rows of its calls and their first call. A variant may
+    have some of the rows of its group."""
+    own = {row for row, _ in variant.rows.items()}
     found: dict[str, tuple[Any, dict[SizeRow, CallRef]]] = {}
     for call in calls:
         if has_raised(call):
             continue
         placed = sorter.sorted(call.record.inputs)
-        if not variant.group.key.takes(placed.key):
+        if not variant.group.key.takes(placed.key) or placed.row not in own:
             continue
         value = sample_in(variant, call, sorter).tensors[place]
         _, rows = found.setdefault(repr(value.tolist()), (value, {}))

@@ -3,15 +3,19 @@ each value.
 
 ``torch.export`` makes a constant of every text and float. Replay shows whether that matters: a
 program that reproduces calls with other values serves all of them; otherwise a program is for one
-value, and a variant gets several.
+value, and a variant gets several. One value is no evidence about others: where the calls that a
+program serves have only one, it is run with values that other calls of the tape had.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
+from calltape_analyzer.arguments.samples import sample_in
+from calltape_analyzer.comparison.comparing import compared
 from calltape_analyzer.exporting.verifier import Verifier
 from calltape_analyzer.observing.columns import SizeRow
 from calltape_analyzer.observing.sorting import CallSorter
@@ -20,6 +24,7 @@ from calltape_analyzer.observing.tallies import Seen
 from calltape_analyzer.programs.attempts import Attempt
 from calltape_analyzer.programs.constant_values import constants_of
 from calltape_analyzer.programs.program import Program
+from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.reading.calls import Calls
 from calltape_analyzer.variants.derivation import part_of
@@ -29,6 +34,7 @@ __all__ = ["ValueCalls", "calls_by_value", "part_of_value", "serves_all_values"]
 
 _MAX_KNOWN = 1024
 _MAX_TRIED = 8
+_MAX_CROSSED = 3
 
 
 @dataclass
@@ -54,9 +60,18 @@ class ValueCalls:
         return min(seen.first for seen in self.rows.values())
 
 
-def calls_by_value(variant: VariantFacts, calls: Calls, sorter: CallSorter) -> list[ValueCalls]:
+def calls_by_value(
+    variant: VariantFacts, calls: Calls, sorter: CallSorter, *, of_group: bool = False
+) -> list[ValueCalls]:
     """The calls of a variant by the values that vary in it, most calls first. Of more than 1,024
-    values the earliest are given."""
+    values the earliest are given.
+
+    Args:
+        variant: whose calls.
+        calls: of the tape.
+        sorter: lays them out.
+        of_group: whether calls with other sizes count too, which are of other variants.
+    """
     varying = {(place.argument, place.path) for place in variant.group.varying}
     places = {
         i: (place.argument, place.path)
@@ -70,7 +85,7 @@ def calls_by_value(variant: VariantFacts, calls: Calls, sorter: CallSorter) -> l
         placed = sorter.sorted(seen.inputs)
         if not variant.group.key.takes(placed.key):
             continue
-        if not all(condition.holds(placed.row) for condition in variant.conditions):
+        if not of_group and not all(one.holds(placed.row) for one in variant.conditions):
             continue
         given = constants_of(placed)
         values = {i: given[path] for i, path in places.items()}
@@ -84,29 +99,72 @@ def calls_by_value(variant: VariantFacts, calls: Calls, sorter: CallSorter) -> l
 
 
 def serves_all_values(
-    program: Program, attempt: Attempt, values: Sequence[ValueCalls], verifier: Verifier
+    program: Program,
+    attempt: Attempt,
+    values: Sequence[ValueCalls],
+    everywhere: Sequence[ValueCalls],
+    verifier: Verifier,
 ) -> bool:
-    """Whether a program that was traced with one value reproduces calls with others; a note says
-    which were tried. Of many values the ones with most calls are tried.
+    """Whether a program that was traced with one value returns what the model does for others; a
+    note says how many were tried. Of many values the ones with most calls are tried.
 
     Args:
         program: what was traced.
         attempt: what came of it so far; comparisons are added to it.
-        values: all that were recorded.
+        values: all that calls of its variant had.
+        everywhere: those, and what calls of other sizes had.
         verifier: runs calls.
     """
-    calls = [verifier.find(value.first) for value in values[:_MAX_TRIED]]
+    tried = values[:_MAX_TRIED]
+    calls = [verifier.find(value.first) for value in tried]
     replayed = [verifier.replayed(program, call, attempt) for call in calls]
     if "wrong" in attempt.rows.values() or any(one.ran and not one.ok for one in replayed):
         return False
+    good = [value for value, one in zip(tried, replayed, strict=True) if one.ok]
+    served = [seen.first for row, seen in program.variant.rows.items()
+              if attempt.rows.get(row) == "ok"]  # fmt: skip
+    if not served:
+        return True  # it serves no call: there is nothing to say of values
+    known = {repr(value.values) for value in good}
+    if len(known) < 2:
+        call = verifier.find(served[0])
+        others = _others_than(call, everywhere, verifier)
+        crossed = [_does_as_model(program, call, value, verifier) for value in others]
+        if not crossed or not all(crossed):
+            return False
+        known |= {repr(value.values) for value in others}
     names = ", ".join(map(str, program.variant.group.varying))
-    good = sum(one.ok for one in replayed)
     program.notes.append(
         f"{names} varies from call to call and is a constant of it: that of one call; "
-        f"{good} of {len(values)} recorded values{_lengths(values)} were tried and make no "
-        "difference; others are served too, and nothing was shown of them"
+        f"{len(known)} of {len(everywhere)} recorded values{_lengths(everywhere)} were tried and "
+        "make no difference; others are served too, and nothing was shown of them"
     )
     return True
+
+
+def _others_than(call: Call, values: Sequence[ValueCalls], verifier: Verifier) -> list[ValueCalls]:
+    """A few values that a call does not have."""
+    own = verifier.sorter.sorted(call.record.inputs)
+    scalars = own.layout.scalars_of(call.record.inputs.scalars)
+    others = (
+        value for value in values
+        if any(repr(scalars[i]) != repr(one) for i, one in value.values.items())
+    )  # fmt: skip
+    return list(islice(others, _MAX_CROSSED))
+
+
+def _does_as_model(program: Program, call: Call, value: ValueCalls, verifier: Verifier) -> bool:
+    """Whether a program returns what the model does for a recorded call that has, for its texts and
+    floats, the values of another one."""
+    try:
+        sample = sample_in(program.variant, call, verifier.sorter, verifier.device)
+        scalars = [value.values.get(i, one) for i, one in enumerate(sample.scalars)]
+        crossed = replace(sample, scalars=scalars)
+        expected = verifier.eager(program.plan, crossed)
+        found = compared(expected, verifier.outputs(program, crossed), verifier.tolerances)
+    except Exception:  # models, torch and runtimes raise errors of any type: that is no evidence
+        return False
+    return found.agrees and found.compared > 0
 
 
 def _lengths(values: Sequence[ValueCalls]) -> str:

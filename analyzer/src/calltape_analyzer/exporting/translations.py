@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -29,13 +30,24 @@ def translations() -> dict[Any, Any]:
     found: dict[Any, Any] = {
         check: check_translation(opset18),
         number: number_translation(opset18),
+        operator.floordiv: _floor_division(opset18),
     }
     for name, made in _by_name(opset18).items():
         packet, _, overload = name.partition(".")
-        operator = getattr(getattr(torch.ops.aten, packet, None), overload, None)
-        if operator is not None:
-            found[operator] = made
+        found_operator = getattr(getattr(torch.ops.aten, packet, None), overload, None)
+        if found_operator is not None:
+            found[found_operator] = made
     return found
+
+
+def _floor_division(op: Any) -> Callable[..., Any]:
+    """For ``-(-n // 4)``: ONNX's ``Div`` of ints, which torch.onnx (2.15) makes of it, rounds
+    towards zero."""
+
+    def divided(self: Any, other: Any) -> Any:
+        return op.Div(op.Sub(self, op.Mod(self, other)), other)
+
+    return divided
 
 
 def _by_name(op: Any) -> dict[str, Callable[..., Any]]:

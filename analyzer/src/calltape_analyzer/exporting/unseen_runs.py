@@ -178,7 +178,23 @@ class UnseenRuns:
             say(_MODEL)
             model = partial(runner.eager, program.plan)
             ran.doubt = doubt_of(model, sample, expected, got, runner.tolerances)
+            if ran.doubt is None and self._agrees_with_others(sizing, say):
+                ran.doubt = "it is the same as the model with other values"
         return ran
+
+    def _agrees_with_others(self, sizing: Sizing, say: Any) -> bool:
+        """Whether the program agrees with the model if it is given other values of these sizes: two
+        runs prove that it is wrong, and one may be a coincidence."""
+        program, runner = self._program, self._runner
+        try:
+            say(_MODEL)
+            sample = runner.sample(program.variant, sizing, salt="again")
+            expected = runner.eager(program.plan, sample)
+            say(_PROGRAM)
+            got = runner.outputs(program, sample)
+        except Exception:  # of any type: that is no agreement
+            return False
+        return compared(expected, got, runner.tolerances).agrees
 
 
 def _is_finite(leaves: Mapping[str, Any]) -> bool:

@@ -8,7 +8,7 @@ these rules most exports succeeded when they were measured (docs/decisions/0012)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
@@ -45,6 +45,7 @@ __all__ = [
     "layout_of_arguments",
     "layout_of_inputs",
     "layout_of_value",
+    "turned_around",
     "varying_ints",
 ]
 
@@ -101,6 +102,9 @@ class ArgumentLayout:
         context: what the call ran in.
         defaults: the values of ints that vary from call to call and may be left out. Their numbers
             follow those of the scalars of the call.
+        ordered: the paths of plain dicts whose keys come in one order in all calls of the layout.
+        unordered: those of the others with several keys; ``**`` stands for keyword arguments
+            without a parameter of their own.
     """
 
     keys: tuple[tuple[str, Hashable], ...]
@@ -111,6 +115,8 @@ class ArgumentLayout:
     left_out: tuple[str, ...] = ()
     context: Context = ORDINARY
     defaults: tuple[int, ...] = ()
+    ordered: frozenset[str] = frozenset()
+    unordered: tuple[str, ...] = ()
 
     def scalars_of(self, scalars: Sequence[Any]) -> list[Any]:
         """The scalars of a call of this layout, in its order.
@@ -177,12 +183,17 @@ class ArgumentLayout:
         return tuple(self.nodes)
 
 
+VARIADIC = "**"
+"""The path of keyword arguments without a parameter of their own, as of a dict."""
+
+
 def layout_of_inputs(
     root: Node,
     scalars: Sequence[Any],
     signature: Signature,
     renamed: Renamed = str,
     context: Context = ORDINARY,
+    ordered: frozenset[str] = frozenset(),
 ) -> ArgumentLayout:
     """The layout of a call.
 
@@ -193,6 +204,7 @@ def layout_of_inputs(
         signature: of the method that was called.
         renamed: gives the names of classes in this process.
         context: what the call ran in.
+        ordered: the paths of plain dicts of which the order of the keys counts.
     """
     given = PassedArguments.of(root, signature).with_defaults(signature, len(scalars))
     positional = [name for name, _ in given.positional]
@@ -209,16 +221,23 @@ def layout_of_inputs(
     order = {name: i for i, name in enumerate(positional)}
     known = signature.places
     beyond = len(order) + len(known)
-    names = sorted(
-        kept, key=lambda name: (order.get(name, len(order) + known.get(name, beyond)), repr(name))
-    )  # as keys of dicts, so that redaction can keep one order of both
+    as_passed = VARIADIC in ordered
+
+    def place(name: str) -> tuple[int, str]:
+        # As keys of dicts, so that redaction can keep one order of both.
+        text = "" if as_passed and name not in known else repr(name)
+        return order.get(name, len(order) + known.get(name, beyond)), text
+
+    names = sorted(kept, key=place)
     leading = 0
     while leading < len(names) and leading < len(positional):
         if names[leading] != positional[leading]:
             break
         leading += 1
-    ordered = {name: kept[name] for name in names}
-    made = _laid_out(ordered, leading, renamed, context, signature.data_keys)
+    sorted_nodes = {name: kept[name] for name in names}
+    made = _laid_out(sorted_nodes, leading, renamed, context, signature.data_keys, ordered)
+    if not as_passed and sum(name not in known and name not in order for name in names) > 1:
+        made = replace(made, unordered=(*made.unordered, VARIADIC))
     left_out = (n for n in passed if n in signature.removed and not unpassed(n, passed[n]))
     defaults = tuple(signature.varying_defaults.values())
     return replace(made, left_out=tuple(left_out), defaults=defaults)
@@ -265,9 +284,10 @@ def layout_of_arguments(
     positional: int,
     renamed: Renamed = str,
     context: Context = ORDINARY,
+    ordered: frozenset[str] = frozenset(),
 ) -> ArgumentLayout:
     """The layout of nodes that are from a layout: none is left out."""
-    return _laid_out(nodes, positional, renamed, context)
+    return _laid_out(nodes, positional, renamed, context, ordered=ordered)
 
 
 def layout_of_value(node: Node, renamed: Renamed = str) -> ArgumentLayout:
@@ -281,8 +301,9 @@ def _laid_out(
     renamed: Renamed,
     context: Context = ORDINARY,
     data_keys: DataKeys = dict,
+    ordered: frozenset[str] = frozenset(),
 ) -> ArgumentLayout:
-    walk = _Walk(renamed, data_keys)
+    walk = _Walk(renamed, data_keys, ordered)
     keys: list[tuple[str, Hashable]] = []
     nodes: dict[str, Node] = {}
     for name, node in kept.items():
@@ -291,7 +312,10 @@ def _laid_out(
         keys.append((name, key))
     keys += context.key
     tensors, scalars = tuple(walk.tensors), tuple(walk.scalars)
-    return ArgumentLayout(tuple(keys), nodes, tensors, scalars, leading, context=context)
+    return ArgumentLayout(
+        tuple(keys), nodes, tensors, scalars, leading,
+        context=context, ordered=ordered, unordered=tuple(walk.unordered),
+    )  # fmt: skip
 
 
 def _is_default(name: str, node: Node, scalars: Sequence[Any], signature: Signature) -> bool:
@@ -317,9 +341,11 @@ class _Walk:
 
     renamed: Renamed
     data_keys: DataKeys = dict
+    ordered: frozenset[str] = frozenset()
     argument: str = ""
     tensors: list[LeafPath] = field(default_factory=list)
     scalars: list[LeafPath] = field(default_factory=list)
+    unordered: list[str] = field(default_factory=list)
 
     def visit(
         self, node: Node, path: str, *, private: bool = False, owner: str | None = None
@@ -361,6 +387,12 @@ class _Walk:
             update["children"] = tuple(by_label[label] for label in typed_keys(node.keys))
             modules = sorted(str(node.keys[at]) for at in node.modules or ())
             kind: Hashable = ("dict", *modules) if modules else "dict"
+            if node.type is None and len(labels) > 1 and not modules:
+                whole = f"{self.argument}{path}"
+                if whole in self.ordered:
+                    kind = "dict", typed_keys(node.keys)
+                else:
+                    self.unordered.append(whole)
             return node.model_copy(update=update), (kind, name, typed_keys(labels), parts)
         made, parts = self._children(node.children, path, range(len(node.children)))
         update["children"] = made
@@ -404,6 +436,39 @@ def _in_order(node: DictNode) -> tuple[tuple[Any, ...], tuple[Node, ...]]:
     if node.type is None:
         pairs.sort(key=lambda pair: (type(pair[0]).__name__, repr(pair[0])))
     return tuple(key for key, _ in pairs), tuple(child for _, child in pairs)
+
+
+def turned_around(layout: ArgumentLayout, paths: Collection[str]) -> ArgumentLayout:
+    """A layout with the keys of some dicts in the opposite order. Leaves keep their numbers.
+
+    Args:
+        layout: of a call.
+        paths: of :attr:`ArgumentLayout.unordered`.
+    """
+    nodes = {name: _turned(node, name, paths) for name, node in layout.nodes.items()}
+    if VARIADIC in paths:
+        names = list(nodes)
+        names[layout.positional :] = reversed(names[layout.positional :])
+        nodes = {name: nodes[name] for name in names}
+    return replace(layout, nodes=nodes)
+
+
+def _turned(node: Any, path: str, paths: Collection[str]) -> Any:
+    children = children_of(node)
+    if not children:
+        return node
+    if isinstance(node, DictNode):
+        labels: Iterable[Any] = node.keys
+    else:
+        labels = node.fields if isinstance(node, FieldsNode) else range(len(children))
+    made = tuple(
+        _turned(child, f"{path}.{label!s}", paths)
+        for label, child in zip(labels, children, strict=True)
+    )
+    update: dict[str, Any] = {"children": made}
+    if path in paths:
+        update = {"keys": node.keys[::-1], "children": made[::-1]}
+    return node.model_copy(update=update)
 
 
 def _without_data(node: DictNode, lasting: frozenset[Hashable]) -> Node:

@@ -52,6 +52,10 @@ class CallSorter:
         asked: the grad and inference modes that the model asks for: they separate calls.
         laid_out: the paths of the tensors whose layout in memory the model reads: calls with
             other layouts of them are of other groups.
+        ordered: the paths of the plain dicts of which the model reads the order of the keys:
+            likewise.
+        unshared: the pairs of paths of tensors of which it does not matter to the model whether
+            they are one object, or share memory.
     """
 
     def __init__(
@@ -61,22 +65,37 @@ class CallSorter:
         model: Any = None,
         asked: Collection[Mode] = (),
         laid_out: Collection[str] = (),
+        ordered: Collection[str] = (),
+        unshared: Collection[tuple[str, str]] = (),
     ) -> None:
         self.signature = signature
         self.renamed = renamed
         self.model = model
         self.asked = frozenset(asked)
         self.laid_out = frozenset(laid_out)
+        self.ordered = frozenset(ordered)
+        self.unshared = frozenset(unshared)
         self._module_names: dict[int, str] | None = None
         self._layouts: dict[Hashable, ArgumentLayout] = {}
         self._switches: dict[bytes, tuple[tuple[int, Any], ...]] = {}
 
-    def separate_by(self, asked: Collection[Mode] = (), laid_out: Collection[str] = ()) -> None:
-        """From now on, calls in other modes, and calls with other layouts in memory of the tensors
-        with these paths, are in other groups as well."""
+    def separate_by(
+        self,
+        asked: Collection[Mode] = (),
+        laid_out: Collection[str] = (),
+        ordered: Collection[str] = (),
+    ) -> None:
+        """From now on, calls in other modes, with other layouts in memory of the tensors with these
+        paths, and with another order of the keys of such dicts, are in other groups as well."""
         self.asked |= frozenset(asked)
         self.laid_out |= frozenset(laid_out)
+        self.ordered |= frozenset(ordered)
         self._layouts.clear()
+
+    def ignore_sharing(self, pairs: Collection[tuple[str, str]]) -> None:
+        """From now on, calls are of one group whether or not these tensors are one object, or share
+        memory; samples have a tensor for each of them."""
+        self.unshared |= frozenset(pairs)
 
     def module_names(self) -> dict[int, str]:
         """The names of the model's modules by their identity. They are found once."""
@@ -103,14 +122,18 @@ class CallSorter:
 
     def with_model(self, model: Any) -> CallSorter:
         """A sorter for which modules of a model may be keys of dicts."""
-        return type(self)(self.signature, self.renamed, model, self.asked, self.laid_out)
+        return self._but(self.signature, model)
 
     def with_varying(self, names: frozenset[str]) -> CallSorter:
         """A sorter for which these ints are arguments of each call, too."""
         if names <= self.signature.varying:
             return self
         signature = self.signature.with_varying(names)
-        return type(self)(signature, self.renamed, self.model, self.asked, self.laid_out)
+        return self._but(signature, self.model)
+
+    def _but(self, signature: Signature, model: Any) -> CallSorter:
+        own = self.asked, self.laid_out, self.ordered, self.unshared
+        return type(self)(signature, self.renamed, model, *own)
 
     def observations(self, calls: Calls) -> Observations:
         """What was seen in the calls.
@@ -178,6 +201,10 @@ class CallSorter:
             for place in layout.tensors
         ]
         shared = shared_memory(own, known_by)
+        if self.unshared and shared:
+            names = list(map(str, layout.tensors))
+            is_known = self.unshared.__contains__
+            shared = tuple(p for p in shared if not is_known((names[p.one], names[p.other])))
         others = layout.others
         constants = tuple(scalars[place.number] for place in others)
         values = (*scalars, *layout.defaults)
@@ -211,7 +238,9 @@ class CallSorter:
         if found is None:
             spec = tree.spec()
             context = Context.of(spec.context, devices, self.asked)
-            found = layout_of_inputs(spec.root, tree.scalars, self.signature, self.renamed, context)
+            found = layout_of_inputs(
+                spec.root, tree.scalars, self.signature, self.renamed, context, self.ordered
+            )
             self._layouts[tree.structure, on, devices] = found
         return found
 
@@ -305,6 +334,8 @@ def difference_of(group: Group, placed: SortedCall) -> str:
     for place, known in group.fixed():
         if _typed(known) != _typed(given.get(place)):
             return _other_value(place, known, given.get(place))
+    if list(ours) != list(theirs):
+        return "the keyword arguments come in another order than in the recorded calls"
     return "another structure"
 
 

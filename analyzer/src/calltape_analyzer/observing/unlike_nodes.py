@@ -55,7 +55,10 @@ def unlike(path: str, known: Node, given: Node, value: Value) -> str | None:
             return f"{path} {verb} {keys[0][1]:.{_MAX_NAMES}}, unlike in the recorded calls"
         by_key = dict(zip(map(_typed, given.keys), given.children, strict=True))
         pairs = [(k, a, by_key[_typed(k)]) for k, a in zip(known.keys, known.children, strict=True)]
-        return _first(path, pairs, value)
+        found = _first(path, pairs, value)
+        if found is None and list(map(_typed, known.keys)) != list(map(_typed, given.keys)):
+            return f"{path} has its keys in another order than in the recorded calls"
+        return found
     before_them, now_them = children_of(known), children_of(given)
     if len(before_them) != len(now_them):
         return f"{path} has {_items(len(now_them))}, not {len(before_them)}"

@@ -198,7 +198,9 @@ def _layout_document(layout: ArgumentLayout) -> dict[str, Any]:
     structure = encode_structure(document)
     text = base64.b64encode(structure).decode()
     asked = sorted(layout.context.asked)
-    return {"structure": text, "positional": layout.positional, "asked": asked}
+    ordered = sorted(layout.ordered)
+    made = {"structure": text, "positional": layout.positional, "asked": asked}
+    return {**made, "ordered": ordered}
 
 
 def _node_document(node: Node) -> dict[str, Any]:
@@ -215,7 +217,8 @@ def _layout_of(document: Mapping[str, Any], renamed: Renamed = str) -> ArgumentL
     except (AttributeError, IndexError):
         raise TapeError("invalid", "a saved layout is not one of arguments") from None
     context = Context.of(spec.context, (), document["asked"])
-    return layout_of_arguments(nodes, document["positional"], renamed, context)
+    ordered = frozenset(document["ordered"])
+    return layout_of_arguments(nodes, document["positional"], renamed, context, ordered)
 
 
 def _row_document(row: SizeRow) -> list[Any]:

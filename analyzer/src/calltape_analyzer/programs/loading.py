@@ -139,7 +139,9 @@ def _programs(
     for program, document in zip(programs, manifest["programs"], strict=True):
         program.model = model_of(document["file"], program.plan.names)
     asked: set[Mode] = {mode for one in programs for mode in one.plan.context.asked}
-    sorter = CallSorter(signature, index.renamed, None, asked, manifest["laid_out"])
+    ordered = {path for one in programs for path in one.plan.template.layout.ordered}
+    laid_out, unshared = manifest["laid_out"], [(one, other) for one, other in manifest["unshared"]]
+    sorter = CallSorter(signature, index.renamed, None, asked, laid_out, ordered, unshared)
     missing, notes = manifest["missing"], manifest["notes"]
     return Programs(programs, sorter, attempts=attempts, missing=missing, notes=notes)
 

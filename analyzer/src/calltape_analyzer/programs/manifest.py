@@ -111,6 +111,7 @@ class _Layout(TypedDict):
     structure: Packed
     positional: Place
     asked: Annotated[Many[Literal["grad", "inference"]], Field(max_length=2)]
+    ordered: Annotated[Many[Name], Field(max_length=_MAX_LEAVES)]
 
 
 class _Parameter(TypedDict):
@@ -235,6 +236,7 @@ class Manifest(TypedDict):
     version: Literal[1]
     signature: _Signature
     laid_out: Annotated[Many[Name], Field(max_length=_MAX_LEAVES)]
+    unshared: Annotated[Many[tuple[Name, Name]], Field(max_length=_MAX_LEAVES)]
     missing: Annotated[dict[Name, Note], at_most(_MAX_NOTES)]
     notes: Annotated[Many[Note], Field(max_length=_MAX_NOTES)]
     attempts: Annotated[Many[Annotated[_Attempt, _Whole()]], Field(max_length=_MAX_ATTEMPTS)]

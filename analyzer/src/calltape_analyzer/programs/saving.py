@@ -251,6 +251,7 @@ def _staged(
         "version": VERSION,
         "signature": signature_document(sorter.signature),
         "laid_out": sorted(sorter.laid_out),
+        "unshared": sorted(map(list, sorter.unshared)),
         "missing": {name: why[:MAX_NOTE] for name, why in programs.missing.items()},
         "notes": [note[:MAX_NOTE] for note in programs.notes],
         "attempts": attempt_documents(programs.attempts),

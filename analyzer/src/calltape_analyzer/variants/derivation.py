@@ -79,6 +79,7 @@ def _variant(split: Split, pools: Pools) -> VariantFacts:
     made = VariantFacts(split.group, rows, split.conditions, capped=split.capped, _every=split.rows)
     counting = counting_ints_of(split.group)
     fixed = {c.column for c in split.conditions if isinstance(c, Fixed) and not c.negated}
+    fixed |= split.nothing_yet
     for column in split.rows.columns:
         if column in counting and split.rows.same(column, counting[column]):
             made.dimensions[column] = DimensionDecision(False, "counter")

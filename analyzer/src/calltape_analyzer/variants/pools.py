@@ -51,8 +51,10 @@ class Pools:
         self._siblings = self._siblings_that_varied()
 
     def _add(self, number: int, split: Split) -> None:
-        calls = split.rows.calls
+        calls, says_nothing = split.rows.calls, split.nothing_yet
         for column in split.rows.columns:
+            if column in says_nothing:
+                continue
             key = self.key(split.group, column)
             self.values[key] |= split.rows.distinct(column)
             lines = self._lines[key]

@@ -1,6 +1,8 @@
 """Divides the calls of a group into splits that one program can serve, by their sizes and ints.
 
-Two rules of docs/decisions/0012 decide. An axis that is 1 in some calls and n in others is
+Three rules decide, two of docs/decisions/0012. A tensor of which several axes are 0 at once, one of
+them with one size everywhere else, stands for "nothing yet": ``zeros(0, 0, 0, 0)`` says nothing of
+the sizes of a cache, and such calls are apart. An axis that is 1 in some calls and n in others is
 broadcasting, unless a sum explains it (rule 9). A sliding-window cache needs another program once
 its window is full, because its token counter then no longer follows from its tensors (rule 7).
 """
@@ -44,6 +46,20 @@ class Split:
     conditions: tuple[Condition, ...] = ()
     capped: bool = False
 
+    @property
+    def nothing_yet(self) -> frozenset[Column]:
+        """The axes that are 0 because their tensor stands for "nothing yet": that says nothing of
+        their sizes."""
+        tensors = {
+            c.column.index for c in self.conditions
+            if isinstance(c, Fixed) and c.value == 0 and not c.negated
+        }  # fmt: skip
+        return frozenset(
+            column for column in self.rows.columns
+            if column.axis is not None and column.index in tensors
+            and self.rows.distinct(column) == {0}
+        ) if tensors else frozenset()  # fmt: skip
+
     def having(self, condition: Condition) -> Split:
         """The part of it that meets one more condition."""
         rows = self.rows.where(condition.among(self.rows))
@@ -56,7 +72,7 @@ def splits_of(group: Group) -> list[Split]:
     waiting = [Split(group, group.rows)]
     while waiting:
         split = waiting.pop()
-        parts = _by_window(split) or _by_broadcast(split)
+        parts = _by_window(split) or _by_nothing_yet(split) or _by_broadcast(split)
         if parts:
             waiting += reversed(parts)
         else:
@@ -69,6 +85,22 @@ def _by_window(split: Split) -> list[Split]:
         conditions = [CounterIs(counter, keys, open) for open in (True, False)]
         if len(set(conditions[0].among(split.rows))) > 1:
             return [split.having(condition) for condition in conditions]
+    return []
+
+
+def _by_nothing_yet(split: Split) -> list[Split]:
+    rows = split.rows
+    zero: dict[int, list[Column]] = defaultdict(list)
+    for column in rows.columns:
+        if column.axis is not None and 0 in (seen := rows.distinct(column)) and len(seen) > 1:
+            zero[column.index].append(column)
+    for columns in zero.values():
+        for column in columns:
+            own = [value == 0 for value in rows.values(column)]
+            alike = [c for c in columns if [v == 0 for v in rows.values(c)] == own]
+            if len(alike) > 1 and len(rows.distinct(column)) == 2:
+                empty = Fixed(column, 0)
+                return [split.having(empty), split.having(Fixed(column, 0, negated=True))]
     return []
 
 

@@ -1,0 +1,102 @@
+"""Whether this is the model that was recorded: a call or two of each variant, run before anything
+else.
+
+In come variants. Out goes what the model does not return as the tape has it. Other weights would
+otherwise look like a fault of each program, at each size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from calltape_analyzer.arguments.plan import Plan
+from calltape_analyzer.arguments.samples import sample_in
+from calltape_analyzer.comparison.comparing import (
+    compared,
+    has_values,
+    is_described,
+    recorded_leaves,
+)
+from calltape_analyzer.exporting.runner import Runner
+from calltape_analyzer.reading.call_ref import CallRef
+from calltape_analyzer.text import some_of
+from calltape_analyzer.variants.facts import VariantFacts
+
+__all__ = ["Unlike", "telling_calls", "unlike_recorded", "unlike_words"]
+
+_MAX_VARIANTS = 64
+_MAX_SHOWN = 4
+
+
+class Unlike(NamedTuple):
+    """A recorded call that the model answers in another way now.
+
+    Attributes:
+        call: the call.
+        error: in what the results differ.
+    """
+
+    call: CallRef
+    error: str
+
+
+def unlike_recorded(runner: Runner, variants: Sequence[VariantFacts]) -> list[Unlike]:
+    """The calls, of those that were run, for which the model returns something else than was
+    recorded. A model that draws random numbers, or that calls change, is judged by what depends on
+    neither.
+
+    Args:
+        runner: has the model.
+        variants: of each, :func:`telling_calls` are run.
+    """
+    found: list[Unlike] = []
+    for variant in variants[:_MAX_VARIANTS]:
+        for ref in telling_calls(variant):
+            error = _difference(runner, variant, ref)
+            if error is not None:
+                found.append(Unlike(ref, error))
+    return [] if runner.state else found
+
+
+def unlike_words(found: Sequence[Unlike]) -> str:
+    """What is unlike, in words."""
+    calls = some_of(list(dict.fromkeys(f"{one.call.number}" for one in found)), _MAX_SHOWN)
+    are = "call" if len(found) == 1 else "calls"
+    return (
+        f"the model does not return what was recorded for {are} {calls} ({found[0].error}): it has "
+        "other weights, or another seed or mode"
+    )
+
+
+def telling_calls(variant: VariantFacts) -> Iterator[CallRef]:
+    """The calls of a variant that are run: the first of the first and of the last size."""
+    rows = variant.rows.items()
+    yield from dict.fromkeys(seen.first for _, seen in (rows[0], rows[-1]))
+
+
+def _difference(runner: Runner, variant: VariantFacts, ref: CallRef) -> str | None:
+    """In what the model differs from the tape; None if it does not, or nobody knows."""
+    call = runner.find(ref)
+    outputs = call.record.outputs
+    leaves = (*call.record.inputs.facts(), *(outputs.facts() if outputs is not None else ()))
+    if outputs is None or not all(leaf.key for leaf in leaves):
+        return None
+    expected = recorded_leaves(call)
+    if expected is None or not is_described(expected) or not has_values(expected):
+        return None
+    try:
+        sample = sample_in(variant, call, runner.sorter, runner.device)
+        plan = Plan.of(variant, sample, runner.sorter.signature)
+        got = runner.eager(plan, sample)
+        if compared(expected, got, runner.tolerances).agrees or not is_described(got):
+            return None
+        _, drawn = runner.drawn(plan, sample, differs=True)
+    except Exception:  # of any type: the export of the variant will say so
+        return None
+    steady = {path: leaf for path, leaf in expected.items() if path not in drawn}
+    if drawn and not steady:
+        return None
+    known = {path: leaf for path, leaf in got.items() if path not in drawn}
+    difference = compared(steady, known, runner.tolerances)
+    return None if difference.agrees or not difference.compared else difference.error
