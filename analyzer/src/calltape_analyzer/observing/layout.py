@@ -466,7 +466,7 @@ def _turned(node: Any, path: str, paths: Collection[str]) -> Any:
         for label, child in zip(labels, children, strict=True)
     )
     update: dict[str, Any] = {"children": made}
-    if path in paths:
+    if isinstance(node, DictNode) and path in paths:
         update = {"keys": node.keys[::-1], "children": made[::-1]}
     return node.model_copy(update=update)
 
