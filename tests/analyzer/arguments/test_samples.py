@@ -89,10 +89,12 @@ def test_a_resized_sample_has_exactly_the_sizes_that_were_asked_for(
             assert after is not before
             kept, now = set(before.flatten().tolist()), set(after.flatten().tolist())
             if before.numel():
-                # Token ids stay token ids, masks stay masks.
-                assert now <= kept
+                # Token ids stay token ids, masks stay masks; other floats are moved a little.
+                near = {min(kept, key=lambda one, value=value: abs(one - value)) for value in now}
+                assert {value for value in now if value == round(value)} <= kept
+                assert all(abs(min(abs(v - one) for one in near)) <= abs(v) / 500 for v in now)
                 if all(a >= b for a, b in zip(after.shape, before.shape, strict=True)):
-                    assert now == kept
+                    assert kept <= now
 
 
 def test_tiling_is_cyclic_along_each_axis(tmp_path: Path) -> None:

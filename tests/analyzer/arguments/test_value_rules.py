@@ -185,7 +185,9 @@ def test_boxes_stay_with_the_pictures_that_are_left(tmp_path: Path, dtype: torch
         assert made.dtype is dtype
         assert made.shape == (11, 5)
         assert made[:, 0].max() == min(pictures, 4) - 1
-        assert (made[:, 1:] == calls[0][0][1].to(dtype)[torch.arange(11) % 9, 1:]).all()
+        again = calls[0][0][1].to(dtype)[torch.arange(11) % 9, 1:]
+        torch.testing.assert_close(made[:, 1:], again, rtol=2**-7, atol=0)
+        assert (made[:9, 1:] == again[:9]).all()
 
 
 def test_tables_of_whole_numbers_and_features_have_no_column_of_numbers(tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def tiled(
     tensor: torch.Tensor, shape: Sequence[int], span: Span | None, seed: str, *, salt: str = ""
 ) -> torch.Tensor:
     """A tensor of another shape of the same rank, with the values of this one repeated. Floats that
-    are there again are not quite the same, unless all are whole numbers, as in a mask.
+    are there again are not quite the same, unless they are whole numbers, as in a mask.
 
     Args:
         tensor: any.
@@ -126,7 +126,7 @@ def tiled(
             places = torch.arange(size, device=plain.device) % plain.shape[axis]
             plain = plain.index_select(axis, places)
     plain = plain.contiguous()
-    if tensor.dtype in _moving() and plain.numel() > tensor.numel() and not _is_whole(tensor):
+    if tensor.dtype in _moving() and plain.numel() > tensor.numel():
         plain = _moved(plain, tensor.shape, f"{seed}{salt}")
     return as_before(plain, tensor)
 
@@ -137,13 +137,9 @@ def _moving() -> tuple[torch.dtype, ...]:
     return torch.float64, torch.float32, torch.float16, torch.bfloat16
 
 
-def _is_whole(tensor: torch.Tensor) -> bool:
-    finite = tensor[tensor.isfinite()]
-    return bool((finite == finite.round()).all())
-
-
 def _moved(plain: torch.Tensor, own: Sequence[int], seed: str) -> torch.Tensor:
-    """Moves what is beyond the tensor's own elements, which are the first along each axis."""
+    """Moves what is beyond the tensor's own elements, which are the first along each axis. Whole
+    numbers stay: they may be a mask, or the numbers of pictures."""
     import torch
 
     step = max(_LEAST_STEP, 4 * torch.finfo(plain.dtype).eps)
@@ -152,4 +148,5 @@ def _moved(plain: torch.Tensor, own: Sequence[int], seed: str) -> torch.Tensor:
     drawn = torch.rand(min(plain.numel(), _DRAWN), generator=generator) * 2 - 1
     factors = _repeat(1 + step * drawn, torch.empty(plain.shape, dtype=plain.dtype))
     factors[tuple(slice(min(a, b)) for a, b in zip(own, plain.shape, strict=True))] = 1
-    return plain * factors.to(plain.device)
+    moved = plain * factors.to(plain.device)
+    return torch.where(plain == plain.round(), plain, moved)
