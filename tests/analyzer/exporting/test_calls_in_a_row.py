@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from calltape_analyzer import ExportError, export
+from calltape_analyzer import ExportError, NoVariant, export
 from tests.analyzer.exported import Call, assert_as_module, call, taped
 from tests.analyzer.exporting.test_arguments import t
 
@@ -281,11 +281,9 @@ def test_a_row_in_which_the_model_raises_shows_it_as_well(tmp_path: Path) -> Non
         export(tape, model, probe="none")
 
 
-def test_one_call_tells_of_no_other(tmp_path: Path) -> None:
-    programs = export(taped(tmp_path, Replaced(), CALLS[:1]), Replaced())
-    report = programs.verify()
-    assert report.ok
-    assert "only calls that begin in that state are right" in report.table()
+def test_one_call_does_not_show_that_state_is_put_back(tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match="in another order, or after more of them"):
+        export(taped(tmp_path, Replaced(), CALLS[:1]), Replaced())
 
 
 class Restarting(Counted):
@@ -415,3 +413,64 @@ def test_an_onnx_program_keeps_no_state(tmp_path: Path) -> None:
     assert export(tape, InABuffer()).verify().ok
     with pytest.raises(ExportError, match=r"\(let the model take it as an argument and return it"):
         export(tape, InABuffer(), to="onnx")
+
+
+class LongestSoFar(torch.nn.Module):
+    """Positions are scaled by the longest input so far, until a short one comes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.longest = 16
+        self.register_buffer("frequency", torch.tensor(1.0), persistent=False)
+
+    def forward(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        n = positions.max() + 1
+        if n > self.longest:
+            self.register_buffer("frequency", 16 / n, persistent=False)
+            self.longest = n
+        if n < 16 and self.longest > 16:
+            self.register_buffer("frequency", torch.tensor(1.0), persistent=False)
+            self.longest = 16
+        return x * self.frequency
+
+
+class WarmsUp(torch.nn.Module):
+    """The first calls return something else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return x * 2 if self.calls > 8 else x
+
+
+class Counts(torch.nn.Module):
+    """Nothing that is returned depends on the count."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return x * 2
+
+
+def test_state_that_only_another_order_shows(tmp_path: Path) -> None:
+    model = LongestSoFar().eval()
+    calls = [call(torch.ones(2, n), torch.arange(n)) for n in (6, 11, 24, 31, 40)]
+    programs = export(taped(tmp_path, model, calls), model)
+    assert all("longest" in why for why in programs.missing.values())
+    assert programs.missing
+    with pytest.raises(NoVariant):
+        programs(torch.ones(2, 30), torch.arange(30))
+
+
+def test_a_counter_far_beyond(tmp_path: Path) -> None:
+    calls = [call(torch.ones(n, 2)) for n in (2, 3)]
+    with pytest.raises(ExportError, match=r"depends on what the call before left in it .calls"):
+        export(taped(tmp_path, WarmsUp(), calls), WarmsUp())
+    (tmp_path / "b").mkdir()
+    assert len(export(taped(tmp_path / "b", Counts(), calls), Counts())) == 1

@@ -5,7 +5,8 @@ A program shares the parameters and buffers of its model, and writes to them as 
 Anything else that the model reads is a constant of the program. Names do not tell whether that
 matters: a mask that is built once, a counter for a log and the maps of the last call are harmless,
 and the end of the last chunk is not. So a call is run after another one, and what it returns is
-compared.
+compared. Recorded calls may have come in an order that shows nothing (inputs that only grow), so
+that they are run in other orders, too; and a number that calls change is set far beyond.
 """
 
 from __future__ import annotations
@@ -14,11 +15,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
+from random import Random
 from typing import Any, NamedTuple
 
 from calltape_analyzer.arguments.plan import Plan
 from calltape_analyzer.arguments.samples import Sample, sample_in
-from calltape_analyzer.comparison.comparing import compared, leaves_of
+from calltape_analyzer.comparison.comparing import (
+    compared,
+    is_described,
+    leaves_of,
+    recorded_leaves,
+)
 from calltape_analyzer.exporting.runner import Runner
 from calltape_analyzer.exporting.verifier import Verifier
 from calltape_analyzer.model.calls import eager
@@ -39,6 +46,14 @@ _MAX_BETWEEN = 2
 """Calls of so many other variants are run between those of one."""
 _ROW = 6
 """A call is run so often in a row: what it leaves may be read by a later one than the next."""
+_MAX_IN_ORDER = 8
+"""So many calls are run one after the other, in several orders."""
+_FAR = 1000
+"""A number that calls change is moved by so much, and by so many times itself: nobody waits for a
+counter."""
+_MAX_MOVED = 8
+_SECONDS = 30.0
+"""How long that may take."""
 _MAX_SEARCHED, _MAX_RUN = 4096, 32
 """So many calls are searched for those that a program takes, and so many are run."""
 
@@ -48,6 +63,7 @@ class _Served(NamedTuple):
 
     program: Program
     sample: Sample
+    call: Call
 
 
 def why_out_of_sight(
@@ -119,14 +135,39 @@ def why_lost(
     if not program.depends:
         return None
     call = next(_not_reproduced(verifier, program, calls), None)
-    if call is None:
+    if call is None and _is_put_back(verifier, [program, *others], calls):
         return None
+    shown = (
+        f"call {call.number} is not reproduced"
+        if call is not None
+        else "recorded calls in another order, or after more of them, would get something else"
+    )
     return (
         f"what the model returns depends on what the call before left in it "
-        f"({shown_state(program.lost)}), and the program does not keep that: call {call.number} is "
-        f"not reproduced ({program.keeping}; if each recorded call began in one state, export the "
-        "model in that)"
+        f"({shown_state(program.lost)}), and the program does not keep that: {shown} "
+        f"({program.keeping}; if each recorded call began in one state, export the model in that)"
     )
+
+
+def _is_put_back(verifier: Verifier, programs: Sequence[Program], calls: Iterable[Call]) -> bool:
+    """Whether recorded calls show that the application puts the state back before each: in a row
+    from the state at the export, the model returns something else than was recorded."""
+    row = [one for call in islice(calls, _MAX_RUN) for one in _serving(verifier, programs, call)]
+    known = [recorded_leaves(one.call) for one in row]
+    return any(
+        expected is not None and is_described(expected) and _differ(verifier, expected, got)
+        for expected, got in zip(known, _in_a_row(verifier, row, _of_model), strict=False)
+    )
+
+
+def _serving(verifier: Verifier, programs: Sequence[Program], call: Call) -> Iterator[_Served]:
+    if call.under_way or has_raised(call):
+        return
+    placed = verifier.sorter.sorted(call.record.inputs)
+    for program in programs:
+        if program.refuses_call(placed) is None:
+            yield from _calls_of(verifier, program, [call.ref])
+            return
 
 
 def _depends(verifier: Verifier, program: Program, others: Iterable[Program]) -> bool | None:
@@ -144,7 +185,67 @@ def _depends(verifier: Verifier, program: Program, others: Iterable[Program]) ->
         if found:
             return True
         is_known = is_known or found is not None
-    return False if is_known else None
+    if not is_known:
+        return None
+    return _loses_in_other_orders(verifier, program, others) or _loses_far_beyond(
+        verifier, program, first
+    )
+
+
+def _loses_in_other_orders(verifier: Verifier, program: Program, others: Iterable[Program]) -> bool:
+    """Whether a program loses what calls before left, in some order of recorded calls."""
+    found: dict[CallRef, _Served] = {}
+    alone: dict[CallRef, Mapping[str, Any]] = {}
+    for one in (program, *islice(others, _MAX_BETWEEN)):
+        for served in _calls_of(verifier, one, _firsts(one, _MAX_IN_ORDER)):
+            ref = served.call.ref
+            # A program may take a size, and not the values.
+            got = _in_a_row(verifier, [served], _of_program) if ref not in found else []
+            own = _in_a_row(verifier, [served], _of_model) if got else []
+            if own:
+                found[ref], alone[ref] = served, own[0]
+    row = [found[ref] for ref in sorted(found)]
+    row = row[:: -(-len(row) // _MAX_IN_ORDER)] if row else row
+    shuffled = list(row)
+    Random(0).shuffle(shuffled)
+    for order in (row[::-1], row, shuffled):
+        after = _in_a_row(verifier, order, _of_model)
+        moved = [
+            i for i, got in enumerate(after)
+            if order[i].program is program
+            and _differ(verifier, alone[order[i].call.ref], got)
+        ]  # fmt: skip
+        if moved:
+            known = _in_a_row(verifier, order, _of_program)
+            if any(i < len(known) and _differ(verifier, after[i], known[i]) for i in moved):
+                return True
+    return False
+
+
+def _loses_far_beyond(verifier: Verifier, program: Program, call: _Served) -> bool:
+    """Whether the model returns something else once a number that its calls change, and that the
+    program does not, is far beyond what it is now: after a warm-up, say."""
+    names = program.lost[:_MAX_MOVED]
+    found = verifier.asked(lambda: any(_minds(verifier, call, name) for name in names), _SECONDS)
+    return bool(found)
+
+
+def _minds(verifier: Verifier, call: _Served, name: str) -> bool:
+    owner, _, attribute = name.rpartition(".")
+    try:
+        part = verifier.module.get_submodule(owner)
+        value = vars(part)[attribute]
+    except (AttributeError, KeyError):  # within a container, or no module
+        return False
+    if type(value) not in (int, float):
+        return False
+    with suppress(Exception):  # the model raises, so that it serves nothing there
+        alone = verifier.eager(call.program.plan, call.sample)
+        with verifier.undisturbed():
+            setattr(part, attribute, type(value)(value * _FAR + _FAR))
+            moved = _in_a_row(verifier, [call], _of_model)
+        return bool(moved) and _differ(verifier, alone, moved[0])
+    return False
 
 
 def _loses(verifier: Verifier, row: Sequence[_Served]) -> bool | None:
@@ -160,12 +261,14 @@ def _loses(verifier: Verifier, row: Sequence[_Served]) -> bool | None:
     return any(_differ(verifier, after[i], got[i]) for i in known) if known else None
 
 
-def _firsts(program: Program) -> Iterator[CallRef]:
-    """The first calls of two sizes that a program serves: the first size, and the last."""
+def _firsts(program: Program, count: int = 2) -> Iterator[CallRef]:
+    """The first calls of some sizes that a program serves, from the first size to the last."""
     rows = [
         seen.first for row, seen in program.variant.rows.items() if program.refuses(row) is None
     ]
-    yield from dict.fromkeys([*rows[:1], *rows[-1:]])
+    last = len(rows) - 1
+    places = [last * at // max(count - 1, 1) for at in range(count)] if rows else []
+    yield from dict.fromkeys(rows[at] for at in places)
 
 
 def _calls_of(verifier: Verifier, program: Program, refs: Iterable[CallRef]) -> Iterator[_Served]:
@@ -173,7 +276,7 @@ def _calls_of(verifier: Verifier, program: Program, refs: Iterable[CallRef]) -> 
         with suppress(Exception):  # it cannot be read, which the export has said
             call = verifier.find(ref)
             sample = sample_in(program.variant, call, verifier.sorter, verifier.device)
-            yield _Served(program, sample)
+            yield _Served(program, sample, call)
 
 
 def _of_model(verifier: Verifier, call: _Served) -> Mapping[str, Any]:
