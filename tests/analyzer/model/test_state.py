@@ -374,7 +374,15 @@ class WithoutEffectSoFar(Changing):
         return self.layer(x) if self.n < 50 else x
 
 
-@pytest.mark.parametrize(("cls", "name"), [(ANumber, "n"), (ATensor, "held")])
+class WithoutEffect(Changing):
+    def forward(self, x):
+        self.n += 1
+        return self.layer(x)
+
+
+@pytest.mark.parametrize(
+    ("cls", "name"), [(ANumber, "n"), (ATensor, "held"), (WithoutEffectSoFar, "n")]
+)
 def test_what_a_program_loses_and_calls_need_is_refused(
     cls: type[Changing], name: str, tmp_path: Path
 ) -> None:
@@ -384,7 +392,7 @@ def test_what_a_program_loses_and_calls_need_is_refused(
 
 
 def test_what_the_program_does_not_change_is_called_a_constant(tmp_path: Path) -> None:
-    model = WithoutEffectSoFar()
+    model = WithoutEffect()
     (program,) = (programs := export(taped(tmp_path, model, CALLS), model)).values()
     assert (
         "the model has state that its calls change (n=3) and the program does not: it is a "
