@@ -13,6 +13,7 @@ import torch
 
 from calltape_analyzer import ExportError, export, load_programs, open_tape, replay
 from calltape_analyzer.model.state import unchanged
+from calltape_recorder import record
 from tests.analyzer.exported import call, taped
 from tests.analyzer.exporting.test_arguments import t
 
@@ -184,10 +185,23 @@ def test_a_replay_goes_in_order_and_leaves_the_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.integration
-def test_an_onnx_program_has_no_state_and_says_so(tmp_path: Path) -> None:
+def test_an_onnx_program_has_no_state_and_the_second_call_would_be_wrong(tmp_path: Path) -> None:
     tape = taped(tmp_path, Counting(True, norm=False), CALLS[:1])
-    programs = export(tape, Counting(True, norm=False), to="onnx")
-    assert programs.verify().ok
+    with pytest.raises(ExportError, match=r"what the call before left in it \(.*\bn\b") as caught:
+        export(tape, Counting(True, norm=False), to="onnx")
+    assert "let the model take it as an argument" in str(caught.value)
+
+
+@pytest.mark.integration
+def test_an_onnx_program_of_a_model_that_the_server_puts_back_says_so(tmp_path: Path) -> None:
+    model = Counting(True, norm=False)
+    with record(model, tmp_path / "a.tape"):
+        for args, kwargs in CALLS:
+            model(*args, **kwargs)
+            model.n.zero_()
+            model.replaced, model.lazy, model.calls = torch.zeros(2), None, 0
+    with open_tape(tmp_path / "a.tape") as tape:
+        programs = export(tape, Counting(True, norm=False), to="onnx")
     for program in programs.values():
         assert "n" in program.state
         assert any("the program has none" in note for note in program.notes)

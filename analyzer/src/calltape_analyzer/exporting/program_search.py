@@ -41,6 +41,7 @@ from calltape_analyzer.programs.attempts import Attempt, Outcome, error_text
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef
+from calltape_analyzer.reading.targets import outside_words
 from calltape_analyzer.text import listed, named
 from calltape_analyzer.variant import named_facts
 from calltape_analyzer.variants.derivation import part_of
@@ -169,9 +170,14 @@ class ProgramSearch:
         self._unlike = {one.call: one for one in unlike}
         if unlike and all(self._unlike_in(variant) for variant in variants):
             raise ExportError(
-                f"nothing could be exported: {unlike_words(unlike)}",
+                f"nothing could be exported: {self._why_unlike(unlike)}",
                 advice="export the model that was recorded, or record this one",
             )
+
+    def _why_unlike(self, found: Sequence[Unlike]) -> str:
+        target = self.tape.target
+        outside = target.outside if target is not None else ()
+        return f"{unlike_words(found)}{f'; {outside_words(outside)}' if outside else ''}"
 
     def _unlike_in(self, variant: VariantFacts) -> list[Unlike]:
         return [self._unlike[ref] for ref in telling_calls(variant) if ref in self._unlike]
@@ -235,7 +241,7 @@ class ProgramSearch:
         if reason is not None and reason == self._why_out_of_sight(variant, variants):
             what = IN_A_ROW
         if reason is None and (unlike := self._unlike_in(variant)):
-            reason, what = unlike_words(unlike), OTHER_RESULTS
+            reason, what = self._why_unlike(unlike), OTHER_RESULTS
         reason = reason or verifier.why_harmful(variant)
         if reason is None:
             reason, note = drawn_by_python(verifier, variant)
