@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -47,13 +47,13 @@ def sizes():
 def odd(folder: Path) -> Callable[[str], tuple[Any, ...]]:
     """Records a model of :data:`SOURCE`; gives the words of a command that exports it."""
 
-    def arguments(name: str) -> tuple[Any, ...]:
+    def arguments(name: str, sizes: Iterable[int] = (2, 3, 5)) -> tuple[Any, ...]:
         (folder / "odd_models.py").write_text(SOURCE)
         scope: dict[str, Any] = {"__name__": "odd_models"}
         exec(SOURCE, scope)
         model = scope[name]().eval()
         with record(model, folder / "odd.tape"):
-            for rows in (2, 3, 5):
+            for rows in sizes:
                 model(torch.ones(rows, 4))
         return ("export", folder / "odd.tape", "--model", f"odd_models:{name}")
 
@@ -94,7 +94,25 @@ def test_programs_for_one_size_each_are_no_success(odd: Callable[[str], tuple[An
     words = odd("sizes")
     code, out, err = run(*words)
     assert "3 of 3 recorded calls reproduced" in out
-    assert "no program generalises: each of the 3 serves one recorded size" in " ".join(err.split())
+    *_, verdict, advice = out.splitlines()
+    assert verdict == (
+        "recorded sizes only: main: 3 of 3 recorded sizes have a program each for that one only"
+    )
+    assert "pass --allow-constants" in advice
     assert code == 1
     code, out, err = run(*words, "--allow-constants")
     assert (code, err) == (0, "")
+    assert out.splitlines()[-1] == verdict
+
+
+def test_no_more_than_three_programs_for_one_size(odd: Callable[..., tuple[Any, ...]]) -> None:
+    words = odd("sizes", range(2, 9))
+    code, out, _ = run(*words, "--json")
+    document = json.loads(out)
+    assert code == 1
+    assert len(document["programs"]) == 3
+    (verdict,) = document["verdicts"]
+    assert verdict["scope"] == "recorded sizes only"
+    assert (verdict["sizes"], verdict["constant"], verdict["rejected"]) == (7, 3, 4)
+    assert verdict["reason"].startswith("each of them would need a program of its own")
+    assert run(*words, "--allow-constants").code == 1  # four recorded calls have no program

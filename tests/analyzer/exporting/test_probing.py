@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -101,7 +102,7 @@ def test_no_run_is_larger_than_four_times_the_largest_call(
     recorded, programs = probed(tmp_path, module, calls)
     assert recorded < module.largest <= 4 * recorded
     assert sum(attempt.probed for attempt in programs.attempts) > 0
-    (note,) = {note for p in programs.values() for note in p.notes if "tried at" in note}
+    (note,) = {note for p in programs.values() for note in p.remarks if "tried at" in note}
     assert "none more than 4 times as large (probe='near')" in note
 
 
@@ -116,7 +117,9 @@ def test_no_run_is_larger_than_four_times_the_largest_call(
 )
 def test_what_came_of_unseen_sizes_is_told(counts: dict[str, int], words: str) -> None:
     attempt = Attempt(variant="main", what="", probed=9, **counts)
-    (note,) = probing.Probing().notes(None, attempt)  # type: ignore[arg-type]
+    told = SimpleNamespace(variant=None, notes=[], remarks=[])
+    probing.Probing().note(told, attempt)  # type: ignore[arg-type]
+    (note,) = told.remarks if attempt.agreed == 9 else told.notes
     assert note.endswith(f"(probe='near'){words}")
 
 

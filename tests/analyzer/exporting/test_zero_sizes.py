@@ -53,7 +53,7 @@ def with_loaded(programs: Programs, folder: Path) -> list[Programs]:
 
 
 def notes(programs: Programs) -> list[str]:
-    return [note for p in programs.values() for note in p.notes if "size of 0" in note]
+    return [note for p in programs.values() for note in p.remarks if "size of 0" in note]
 
 
 @pytest.mark.integration

@@ -46,6 +46,7 @@ from calltape_analyzer.cli.output import (
 )
 from calltape_analyzer.cli.tapes import Part, opened
 from calltape_analyzer.errors import ExportError
+from calltape_analyzer.programs.variant_verdicts import last_lines
 from calltape_analyzer.progress import told_by
 from calltape_analyzer.text import some_of
 
@@ -77,8 +78,11 @@ def export(
         bool,
         typer.Option(
             "--allow-constants",
-            help="End with 0 also if each program is for one recorded size or value only.",
+            help="End with 0 also if a variant has programs for recorded sizes only.",
         ),
+    ] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Show all attempts and notes.")
     ] = False,
     opset: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="ONNX opset version.")
@@ -95,8 +99,10 @@ def export(
 
     Exports the model for each variant of the calls, runs every recorded call through the programs,
     and saves them in the directory OUT; --force replaces only what an earlier export saved there.
-    torch: torch.export programs (.pt2). onnx: ONNX models, run in ONNX Runtime. Ends with 0 only if
-    every call gives what was recorded.
+    torch: torch.export programs (.pt2). onnx: ONNX models, run in ONNX Runtime. The last lines say
+    of each variant which new calls will be served: general, recorded sizes only, or rejected. Ends
+    with 0 only if every call gives what was recorded and every variant is general, or has programs
+    for recorded sizes and --allow-constants was given.
 
     \b
     calltape export runs/llm.tape --model my.models:llama --out exported/
@@ -121,16 +127,15 @@ def export(
         if json:
             print_json(_document(programs, report, out), whole=True)
         else:
-            _print(programs, report, out)
+            _print(programs, report, out, verbose=verbose)
         if report.has_failed:
             raise typer.Exit(FAILURE)
-    if not report.ok:
+    scopes = {one.scope for one in programs.verdicts}
+    if not report.ok or "rejected" in scopes:
         raise typer.Exit(FAILURE)
-    if not programs.generalises and not allow_constants:
-        complain(
-            f"no program generalises: each of the {len(programs)} serves one recorded size or "
-            "value only. If that is what you want, pass --allow-constants"
-        )
+    if not programs.is_general and not allow_constants:
+        if not json:
+            line("(ends with 1; if programs for recorded sizes are wanted, pass --allow-constants)")
         raise typer.Exit(FAILURE)
 
 
@@ -188,6 +193,7 @@ def _document(programs: Programs, report: Report, out: Path | None) -> dict[str,
     return {
         "programs": list(programs),
         "missing": programs.missing,
+        "verdicts": [jsonlib.loads(one.model_dump_json()) for one in programs.verdicts],
         "attempts": _attempts(programs.attempts),
         "report": jsonlib.loads(report.model_dump_json()),
         "saved": str(out) if out is not None else None,
@@ -198,14 +204,17 @@ def _attempts(attempts: Iterable[Any]) -> list[Any]:
     return [jsonlib.loads(one.model_dump_json()) for one in attempts]
 
 
-def _print(programs: Programs, report: Report, out: Path | None) -> None:
-    _print_attempts(programs.attempts)
-    for name, reason in programs.missing.items():
-        line(f"no program for {name}:", " ".join(reason.split()))
-    print()
-    lines(report.table())
+def _print(programs: Programs, report: Report, out: Path | None, *, verbose: bool) -> None:
+    if verbose or not (report.ok and programs.is_general):
+        _print_attempts(programs.attempts)
+        for name, reason in programs.missing.items():
+            line(f"no program for {name}:", " ".join(reason.split()))
+        print()
+    lines(report.table(remarks=verbose))
     if out is not None:
         line("saved in", str(out))
+    for text in last_lines(programs.verdicts):
+        line(text)
 
 
 def _print_attempts(attempts: Iterable[Any]) -> None:

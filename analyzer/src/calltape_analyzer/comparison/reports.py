@@ -153,10 +153,12 @@ class Report(BaseModel, Shown):
         rows: one per call.
         notes: what a reader should know: calls that were left out, programs that serve recorded
             sizes only, arguments that were made up.
+        remarks: what was tried besides, and came out well.
     """
 
     rows: list[ReportRow]
     notes: list[JsonText] = Field(default_factory=list)
+    remarks: list[JsonText] = Field(default_factory=list)
     _is_unsteady: bool = PrivateAttr(default=False)
     _unmade: dict[str, str] = PrivateAttr(default_factory=dict)
 
@@ -271,17 +273,19 @@ class Report(BaseModel, Shown):
         elif any(row.error == _NOTHING for row in self.rows):
             yield _NO_VALUE
 
-    def table(self, *, every: bool = False) -> str:
+    def table(self, *, every: bool = False, remarks: bool = False) -> str:
         """The calls that fail, a line of text each, how many others there are, the notes, and the
         summary.
 
         Args:
             every: a line for each call instead.
+            remarks: whether to show :attr:`remarks`, too.
         """
         rows = self.rows if every else self.failing[:_MAX_LINES]
         lines = _lines(rows) if rows else []
         lines += [] if every else self._left_out(len(rows))
-        return "\n".join([*lines, *map(printable, self.notes), printable(self.summary)])
+        told = [*self.notes, *(self.remarks if remarks else ())]
+        return "\n".join([*lines, *map(printable, told), printable(self.summary)])
 
     def _left_out(self, shown: int) -> Iterator[str]:
         """What is said of the calls without a line."""

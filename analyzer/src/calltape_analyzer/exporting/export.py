@@ -194,6 +194,8 @@ def _programs(tape: Tape, exporter: Exporter, *, merging: bool) -> Programs:
         attempts=exporter.attempts,
         missing=search.missing,
         notes=search.notes,
+        remarks=search.remarks,
+        verdicts=search.verdicts,
         reference=exporter.verifier,
         tape=tape,
     )

@@ -397,7 +397,9 @@ class Exporter:
         if unread := unread_inputs(exported, plan.names):
             made.notes.append(f"nothing of it depends on the values of {named(unread, 4)}")
         if way.every_item:
-            made.notes.append("loops over what is hit run for every item; recorded calls allow it")
+            made.remarks.append(
+                "loops over what is hit run for every item; recorded calls allow it"
+            )
         return made
 
     def _settled(

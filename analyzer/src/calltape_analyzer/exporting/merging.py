@@ -68,8 +68,13 @@ class Merging:
 
     @property
     def hints(self) -> list[str]:
-        """What ``merge="never"`` would have saved, or may serve."""
-        return [*filter(None, (self._of_time, self._of_sizes))]
+        """What ``merge="never"`` may serve."""
+        return [*filter(None, [self._of_sizes])]
+
+    @property
+    def remarks(self) -> list[str]:
+        """What ``merge="never"`` would have saved."""
+        return [*filter(None, [self._of_time])]
 
     @property
     def _of_time(self) -> str | None:

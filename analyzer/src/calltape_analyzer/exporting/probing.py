@@ -27,6 +27,7 @@ from calltape_analyzer.exporting.free_memory import half_of_free
 from calltape_analyzer.exporting.run_costs import Cost, Imagine, RunCosts, variant_key
 from calltape_analyzer.exporting.time_limit import time_limit
 from calltape_analyzer.programs.attempts import Attempt, error_text
+from calltape_analyzer.programs.program import Program
 from calltape_analyzer.text import counted
 from calltape_analyzer.variants.facts import VariantFacts
 
@@ -240,19 +241,21 @@ class Probing:
 
         return measured(function, fused=self.fused).peak
 
-    def notes(self, variant: VariantFacts, attempt: Attempt) -> list[str]:
-        """At which sizes a program was tried, in words."""
+    def note(self, program: Program, attempt: Attempt) -> None:
+        """Tells a program at which sizes it was tried."""
+        variant = program.variant
         tried = f"tried at {counted(attempt.probed, 'size')} beside the recorded ones"
         if attempt.probed and self.probe == "near":
             tried += f", none more than {GROWTH} times as large"
         came_to = _came_to(attempt) if attempt.probed else self._why_none(variant, attempt)
-        found = [f"{tried} (probe={self.probe!r}){came_to}"]
+        is_well = attempt.probed == attempt.agreed > 0
+        tell = program.remarks if is_well else program.notes
+        tell.append(f"{tried} (probe={self.probe!r}){came_to}")
         if attempt.untried:
             more = len(attempt.untried) - 1
-            found.append(
+            program.notes.append(
                 f"not tried: {attempt.untried[0]}" + (f", and {more} more" if more else "")
             )
-        return found
 
     def _why_none(self, variant: VariantFacts, attempt: Attempt) -> str:
         """Why a program was tried at no size beside the recorded ones; empty if all that could be

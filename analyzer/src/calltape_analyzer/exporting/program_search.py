@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from calltape_analyzer.arguments.sizings import Bound
 from calltape_analyzer.errors import ExportError, InferenceError, TapeError
@@ -39,6 +39,7 @@ from calltape_analyzer.observing.columns import SizeRow
 from calltape_analyzer.observing.evidence import has_raised
 from calltape_analyzer.programs.attempts import Attempt, Outcome, error_text
 from calltape_analyzer.programs.program import Program
+from calltape_analyzer.programs.variant_verdicts import Lack, VariantVerdict, verdicts_on
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.reading.targets import outside_words
@@ -60,6 +61,10 @@ NOT_TRACED = "not traced"
 
 _MAX_PROGRAMS = 12
 """A variant gets at most so many programs."""
+_MAX_CONSTANTS = 3
+"""A variant gets at most so many programs for one size or one number: more of them would serve no
+new call either."""
+_EACH_ALONE = f"each of them would need a program of its own, and {_MAX_CONSTANTS} have one"
 _MAX_EXTENSIONS = 2
 _MAX_SEARCHED, _MAX_RUN = 4096, 32
 """Where a program depends on values, so many calls are searched for those that it refuses, and so
@@ -74,24 +79,33 @@ class ProgramSearch:
         tape: the calls.
         exporter: tries to make a program for a variant.
         programs: what was found, in the order in which programs are asked for a call.
-        missing: why variants, or some of their sizes or values, have no program.
+        lacks: which variants, or some of their sizes or values, have no program, and why.
+        verdicts: which new calls of each variant will be served.
         untraceable: the names of variants that no trace can take, or whose calls no program
             follows.
         notes: what a person should know about the export as a whole.
+        remarks: what could have been done in less time.
     """
 
     tape: Tape
     exporter: Exporter
     programs: list[Program] = field(default_factory=list)
-    missing: dict[str, str] = field(default_factory=dict)
+    lacks: dict[str, Lack] = field(default_factory=dict)
+    verdicts: list[VariantVerdict] = field(default_factory=list)
     untraceable: set[str] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
     _own: OwnTensors = field(default_factory=lambda: OwnTensors({}, {}))
     _out_of_sight: dict[CallRef, str | None] = field(default_factory=dict)
     _unlike: dict[CallRef, Unlike] = field(default_factory=dict)
 
+    @property
+    def missing(self) -> dict[str, str]:
+        """Why variants, or some of their sizes or values, have no program."""
+        return {name: lack.reason for name, lack in self.lacks.items()}
+
     def run(self, *, merging: bool) -> None:
-        """Fills ``programs``, ``missing`` and ``notes``.
+        """Fills ``programs``, ``lacks``, ``verdicts`` and ``notes``.
 
         Args:
             merging: whether one program may serve a prefill and its decode steps.
@@ -101,7 +115,7 @@ class ProgramSearch:
         """
         variants = self._variants()
         self.exporter.verifier.probing.bound = Bound.of(variants)
-        variants = [v for v in variants if self._can_be_traced(v, variants)]
+        every, variants = variants, [v for v in variants if self._can_be_traced(v, variants)]
         merged = Merging(self.tape, self.exporter)
         left = merged.run(variants) if merging else variants
         self.programs += merged.programs
@@ -111,9 +125,8 @@ class ProgramSearch:
             except TapeError:
                 raise
             except Exception as error:  # a fault of ours costs this variant only
-                self.missing[variant.name] = (
-                    f"a fault of calltape, which is worth a report: {error_text(error)}"
-                )
+                fault = f"a fault of calltape, which is worth a report: {error_text(error)}"
+                self._lack(variant, "variant", fault)
         self._leave_out_lost()
         for program in self.programs:
             program.refuse_own(self._own.minded)
@@ -123,6 +136,8 @@ class ProgramSearch:
                 "such calls are refused where the model is, and no tape tells them from others"
             )
         self.notes += merged.hints
+        self.remarks += merged.remarks
+        self.verdicts = verdicts_on(every, self.programs, [*self.lacks.values()])
 
     def _variants(self) -> list[VariantFacts]:
         """The variants of the tape. If the model asks for the modes of its caller, or reads layouts
@@ -248,13 +263,22 @@ class ProgramSearch:
             self.notes += [note] if note and note not in self.notes else []
         if reason is None:
             return True
-        self._leave_out(variant.name, what, reason)
+        self._leave_out(variant, what, reason)
         return False
 
-    def _leave_out(self, name: str, what: str, reason: str) -> None:
-        self.missing[name] = reason
-        self.untraceable.add(name)
-        self.exporter.attempts.append(Attempt(variant=name, what=what, error=reason))
+    def _leave_out(self, variant: VariantFacts, what: str, reason: str) -> None:
+        self._lack(variant, "variant", reason)
+        self.untraceable.add(variant.name)
+        self.exporter.attempts.append(Attempt(variant=variant.name, what=what, error=reason))
+
+    def _lack(
+        self,
+        variant: VariantFacts,
+        kind: Literal["variant", "sizes", "values"],
+        reason: str,
+        what: str = "",
+    ) -> None:
+        self.lacks[f"{variant.name}{what}"] = Lack(variant, kind, reason)
 
     def _why_untraceable(
         self, variant: VariantFacts, variants: Sequence[VariantFacts]
@@ -281,7 +305,7 @@ class ProgramSearch:
             why = why_lost(self.exporter.verifier, program, others, self.tape.calls)
             if why is not None:
                 self.programs.remove(program)
-                self._leave_out(program.name, IN_A_ROW, why)
+                self._leave_out(program.variant, IN_A_ROW, why)
 
     def _cover(self, variant: VariantFacts) -> None:
         """Finds programs until every recorded size of a variant has one: the next program is traced
@@ -291,7 +315,8 @@ class ProgramSearch:
         lost: list[SizeRow] = []
         reason = ""
         attempts: list[Attempt] = []
-        while left and len(attempts) < _MAX_PROGRAMS:
+        constants = 0
+        while left and len(attempts) < _MAX_PROGRAMS and constants < _MAX_CONSTANTS:
             made = len(attempts)
             named = replace(variant, name=f"{variant.name} ({made + 1})" if made else variant.name)
             outcome = self._exported(named, left if made else None)
@@ -315,12 +340,15 @@ class ProgramSearch:
                 outcome.program.note_one_size()
             self.programs.append(outcome.program)
             attempts.append(outcome.attempt)
+            constants += outcome.program.is_constant
             left = [row for row in left if row not in good]
             if not made and left:
                 left = self._cover_left_ints(variant, left)
+        if left and constants == _MAX_CONSTANTS:
+            reason = reason or _EACH_ALONE
         if any(attempt.by_values for attempt in attempts):
             self._cover_other_values(variant, len(attempts))
-        if attempts:
+        if attempts and constants < len(attempts):
             self._extend(variant, len(attempts), attempts)
         self._note_missing_sizes(variant, [*lost, *left], reason)
 
@@ -338,19 +366,17 @@ class ProgramSearch:
         """Finds a program per value of the ints that vary. Tells whether there are any."""
         parts = list(int_value_parts(variant))
         before = len(self.programs)
-        for part in parts[:_MAX_PROGRAMS]:
+        for part in parts[:_MAX_CONSTANTS]:
             name_symbols(part)
             self._cover(part)
             if len(self.programs) == before:
-                self.missing.pop(part.name, None)
+                self.lacks.pop(part.name, None)
                 return False  # what cannot be traced with one value cannot with another
-        left = sum(part.calls for part in parts[_MAX_PROGRAMS:])
+        left = sum(part.calls for part in parts[_MAX_CONSTANTS:])
         if left:
-            names = ", ".join(variant.group.layout.column_name(c) for c in varying_ints(variant))
-            self.missing[f"{variant.name}, other values of {names}"] = (
-                f"{left} of {variant.calls} calls; the model does something else for each value, "
-                f"and a variant gets at most {_MAX_PROGRAMS} programs"
-            )
+            columns = varying_ints(variant)
+            names = [variant.group.layout.column_name(column) for column in columns]
+            self._lack_values(variant, left, names, _MAX_CONSTANTS)
         return True
 
     def _cover_left_ints(self, variant: VariantFacts, left: Sequence[SizeRow]) -> list[SizeRow]:
@@ -370,18 +396,28 @@ class ProgramSearch:
             if len(self.programs) > before:
                 served = self.programs[before:]
                 rest = [r for r in rest if all(p.refuses(r) is not None for p in served)]
-            self.missing.pop(part.name, None)
+            self.lacks.pop(part.name, None)
         return rest
+
+    def _lack_values(
+        self, variant: VariantFacts, left: int, names: Sequence[str], most: int
+    ) -> None:
+        self._lack(
+            variant,
+            "values",
+            f"{left} of {variant.calls} calls; the model does something else for each value, and "
+            f"a variant gets at most {most} programs",
+            f", other values of {', '.join(names)}",
+        )
 
     def _note_missing_sizes(
         self, variant: VariantFacts, lost: Sequence[SizeRow], reason: str
     ) -> None:
         if lost and len(lost) < len(variant.rows):
-            some = f"{len(lost)} of {len(variant.rows)} recorded sizes have no program"
-            limit = f"a variant gets at most {_MAX_PROGRAMS}"
-            self.missing[f"{variant.name}, other sizes"] = f"{some}: {reason or limit}"
+            limit = f"a variant gets at most {_MAX_PROGRAMS} programs"
+            self._lack(variant, "sizes", reason or limit, f", {len(lost)} other sizes")
         elif lost:
-            self.missing[variant.name] = reason
+            self._lack(variant, "variant", reason)
 
     def _extend(self, variant: VariantFacts, made: int, attempts: Sequence[Attempt]) -> None:
         """Finds programs for sizes beyond the recorded ones, if all that were made refuse them."""
@@ -401,7 +437,7 @@ class ProgramSearch:
             outcome = self.exporter.extend(named, waiting[0], symbolic_ints=by_ints)
             if outcome.program is None or outcome.attempt is None:
                 break
-            outcome.program.notes.append("traced at sizes that were not recorded")
+            outcome.program.remarks.append("traced at sizes that were not recorded")
             found.append(outcome.program)
             is_wide = is_wide or outcome.attempt.agreed > 1
             waiting = [s for s in waiting[1:] if s in outcome.attempt.refused]
@@ -422,19 +458,18 @@ class ProgramSearch:
         if serves_all_values(outcome.program, outcome.attempt, values, everywhere, verifier):
             return False
         before = len(self.programs)
-        for number, value in enumerate(values[:_MAX_PROGRAMS], 1):
+        # Of texts and switches there are few, and nobody expects a program to take another one.
+        of_numbers = any(type(v) in (int, float) for value in values for v in value.values.values())
+        most = _MAX_CONSTANTS if of_numbers else _MAX_PROGRAMS
+        for number, value in enumerate(values[:most], 1):
             part = part_of_value(variant, value, number)
             name_symbols(part)
             self._cover(part)
             if len(self.programs) == before:
                 return True  # what cannot be traced with one value cannot with another
-        left = variant.calls - sum(value.calls for value in values[:_MAX_PROGRAMS])
+        left = variant.calls - sum(value.calls for value in values[:most])
         if left:
-            names = ", ".join(map(str, variant.group.varying))
-            self.missing[f"{variant.name}, other values of {names}"] = (
-                f"{left} of {variant.calls} calls; the model does something else for each value, "
-                f"and a variant gets at most {_MAX_PROGRAMS} programs"
-            )
+            self._lack_values(variant, left, [*map(str, variant.group.varying)], most)
         return True
 
     def _cover_other_values(self, variant: VariantFacts, made: int) -> None:
@@ -451,10 +486,11 @@ class ProgramSearch:
             self.programs.append(outcome.program)
             left = self._refused_calls(variant, own)
         if left and not self._cover_tensor_values(variant):
-            self.missing[f"{variant.name}, other values"] = (
-                f"call {left[0].number} has the sizes of another call, and values that no program "
-                "takes"
+            number = left[0].number
+            reason = (
+                f"call {number} has the sizes of another call, and values that no program takes"
             )
+            self._lack(variant, "values", reason, ", other values")
 
     def _refused_calls(self, variant: VariantFacts, programs: Sequence[Program]) -> list[Call]:
         """The calls of a variant, of the first ones, that no program reproduces."""
@@ -485,13 +521,13 @@ class ProgramSearch:
         sorter = self.exporter.verifier.sorter
         for where, count, parts in tensor_value_parts(variant, errors, self.tape.calls, sorter):
             made: list[Program] = []
-            for part in islice(parts, _MAX_PROGRAMS):
+            for part in islice(parts, _MAX_CONSTANTS):
                 name_symbols(part)
                 outcome = self.exporter.export(part)
                 if outcome.program is None or not (outcome.attempt and outcome.attempt.reproduced):
                     if not made:
                         break
-                    self.missing[part.name] = self._reason(part.name, outcome)
+                    self._lack(part, "values", self._reason(part.name, outcome))
                     continue
                 outcome.program.notes.append(
                     f"{where} is a constant of it: calls with another value of it are refused"
@@ -500,11 +536,10 @@ class ProgramSearch:
             if not made:
                 continue
             self.programs += made
-            if count > _MAX_PROGRAMS:
-                rest = count - _MAX_PROGRAMS
-                self.missing[f"{variant.name}, other values of {where}"] = (
-                    f"{rest} of {count} values: a variant gets at most {_MAX_PROGRAMS}"
-                )
+            if count > _MAX_CONSTANTS:
+                some = f"{count - _MAX_CONSTANTS} of {count} values"
+                most = f"{some}: a variant gets at most {_MAX_CONSTANTS}"
+                self._lack(variant, "values", most, f", other values of {where}")
             return True
         return False
 

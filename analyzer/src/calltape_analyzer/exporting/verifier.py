@@ -135,7 +135,7 @@ class Verifier(Runner):
         self._probe_all(program, attempt, sizings, until)
         if sizings and not attempt.probed and not narrow:
             self._probe_all(program, attempt, self.probing.cheaper(program.variant), until)
-        program.notes += self.probing.notes(program.variant, attempt)
+        self.probing.note(program, attempt)
 
     def _probe_all(
         self, program: Program, attempt: Attempt, sizings: Sequence[Sizing], until: float

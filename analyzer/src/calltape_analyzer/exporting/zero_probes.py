@@ -93,4 +93,4 @@ def _note(program: Program, taken: Mapping[frozenset[Column], Difference]) -> No
         own = [columns for columns, found in taken.items() if bool(found.compared) is has_values]
         if own:
             shown = ", ".join(" and ".join(map(name, sorted(columns))) for columns in own)
-            program.notes.append(f"takes a size of 0 for {shown}: {how}")
+            program.remarks.append(f"takes a size of 0 for {shown}: {how}")

@@ -64,6 +64,7 @@ def document_of(program: Program) -> dict[str, Any]:
         "name": variant.name,
         "inputs": list(program.plan.names),
         "notes": program.notes,
+        "remarks": program.remarks,
         "state": list(program.state),
         "unwritten": list(program.unwritten),
         "draws": list(program.draws),

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from calltape_analyzer.programs.attempts import Attempt
+from calltape_analyzer.programs.variant_verdicts import VariantVerdict
 
-__all__ = ["MAX_NOTE", "attempt_documents", "attempts_of"]
+__all__ = ["MAX_NOTE", "attempt_documents", "attempts_of", "verdict_documents", "verdicts_of"]
 
 MAX_NOTE = 10_000
 """Characters of a text that is saved; what is longer is cut."""
@@ -28,6 +29,19 @@ def attempt_documents(attempts: Iterable[Attempt]) -> list[dict[str, Any]]:
 def attempts_of(documents: Sequence[Any]) -> list[Attempt]:
     """The attempts of :func:`attempt_documents`."""
     return [Attempt.model_validate(document) for document in documents]
+
+
+def verdict_documents(verdicts: Iterable[VariantVerdict]) -> list[dict[str, Any]]:
+    """Verdicts as JSON."""
+    return [
+        {name: _cut(value) for name, value in one.model_dump(mode="json").items()}
+        for one in verdicts
+    ]
+
+
+def verdicts_of(documents: Sequence[Any]) -> list[VariantVerdict]:
+    """The verdicts of :func:`verdict_documents`."""
+    return [VariantVerdict.model_validate(document) for document in documents]
 
 
 def _cut(value: Any) -> Any:

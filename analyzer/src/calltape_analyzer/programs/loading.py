@@ -14,7 +14,7 @@ from calltape_analyzer.programs.conditions import Conditions
 from calltape_analyzer.programs.consistency import check_program
 from calltape_analyzer.programs.documents import program_parts, rows_of, signature_of
 from calltape_analyzer.programs.exported_model import ExportedModel, UnloadedModel
-from calltape_analyzer.programs.history import attempts_of
+from calltape_analyzer.programs.history import attempts_of, verdicts_of
 from calltape_analyzer.programs.manifest import (
     FileFacts,
     Manifest,
@@ -126,6 +126,7 @@ def _programs(
             draws=tuple(document["draws"]),
             aliases=frozenset(document["aliases"]),
             never_own=frozenset(document["never_own"]),
+            remarks=list(document["remarks"]),
         )
         check_program(program)
         return program
@@ -135,6 +136,7 @@ def _programs(
         for document in manifest["programs"]
     ]
     attempts = within_manifest(folder, lambda: attempts_of(manifest["attempts"]))
+    verdicts = within_manifest(folder, lambda: verdicts_of(manifest["verdicts"]))
     # Last, because all of the manifest is known to be good now.
     for program, document in zip(programs, manifest["programs"], strict=True):
         program.model = model_of(document["file"], program.plan.names)
@@ -143,7 +145,9 @@ def _programs(
     laid_out, unshared = manifest["laid_out"], [(one, other) for one, other in manifest["unshared"]]
     sorter = CallSorter(signature, index.renamed, None, asked, laid_out, ordered, unshared)
     missing, notes = manifest["missing"], manifest["notes"]
-    return Programs(programs, sorter, attempts=attempts, missing=missing, notes=notes)
+    return Programs(
+        programs, sorter, attempts=attempts, missing=missing, notes=notes, verdicts=verdicts
+    )
 
 
 def _check_files(folder: Path, file: str, known: Sequence[FileFacts]) -> None:

@@ -183,6 +183,7 @@ class _Program(TypedDict):
     name: Name
     inputs: Many[Name]
     notes: Many[Note]
+    remarks: Many[Note]
     state: Annotated[Many[Name], Field(max_length=_MAX_LEAVES)]
     unwritten: Annotated[Many[Name], Field(max_length=_MAX_LEAVES)]
     draws: Annotated[Many[Name], Field(max_length=_MAX_NOTES)]
@@ -228,6 +229,21 @@ class _Attempt(TypedDict):
     by_values: bool
 
 
+class _Verdict(TypedDict):
+    variant: Note
+    scope: Literal["general", "recorded sizes only", "rejected"]
+    calls: Size
+    sizes: Size
+    rejected: Size
+    lacks_values: bool
+    constant: Size
+    open: Annotated[Many[Note], Field(max_length=_MAX_LEAVES)]
+    closed: Annotated[Many[Note], Field(max_length=_MAX_LEAVES)]
+    tried: Size
+    taken: Size
+    reason: Note
+
+
 class Manifest(TypedDict):
     """Everything in the file. ``files`` are the files that were written with it; a name may be
     there twice while a save replaces a file."""
@@ -240,6 +256,7 @@ class Manifest(TypedDict):
     missing: Annotated[dict[Name, Note], at_most(_MAX_NOTES)]
     notes: Annotated[Many[Note], Field(max_length=_MAX_NOTES)]
     attempts: Annotated[Many[Annotated[_Attempt, _Whole()]], Field(max_length=_MAX_ATTEMPTS)]
+    verdicts: Annotated[Many[_Verdict], Field(max_length=_MAX_ATTEMPTS)]
     files: Annotated[Many[FileFacts], Field(max_length=4 * _MAX_PROGRAMS)]
     programs: Annotated[Many[Annotated[_Program, _Whole()]], Field(max_length=_MAX_PROGRAMS)]
 

@@ -136,6 +136,8 @@ class Program:
         never_own: the tensors among the arguments, by number, for which the model returns something
             else if they are its own, so that such calls are refused.
         owner: the model, if it is here.
+        why_only: why it has :attr:`only`; a program that was loaded does not know.
+        remarks: what was tried and came out well.
         views: which outputs of its runs shared memory with which tensors of the arguments.
         draws: where the model draws random numbers; empty if it does not, or if none of them reach
             what was compared.
@@ -160,6 +162,8 @@ class Program:
     never_own: frozenset[int] = frozenset()
     owner: Any = None
     views: dict[str, frozenset[int]] = field(default_factory=dict)
+    why_only: str = ""
+    remarks: list[str] = field(default_factory=list)
     _state_notes: list[str] = field(default_factory=list)
 
     @property
@@ -496,6 +500,7 @@ class Program:
             why: what makes others doubtful.
         """
         self.only = frozenset(rows)
+        self.why_only = why
         self.notes.append(f"serves {counted(len(self.only), 'recorded size')}{_ONLY}{why}")
 
     def _unproven(self, row: SizeRow) -> str:

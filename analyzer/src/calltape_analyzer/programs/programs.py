@@ -23,6 +23,7 @@ from calltape_analyzer.programs.attempts import Attempt
 from calltape_analyzer.programs.dispatch import accepting_programs, no_variant, serve
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.returned_arguments import in_own_objects
+from calltape_analyzer.programs.variant_verdicts import VariantVerdict
 from calltape_analyzer.programs.verification import ModelReference, Verification
 from calltape_analyzer.text import variant_names
 
@@ -46,6 +47,8 @@ class Programs(Mapping[str, Program], Shown):
         attempts: what was tried to export them.
         missing: why variants have no program, by name.
         notes: what a person should know about the export as a whole.
+        remarks: what could have been done in less time.
+        verdicts: which new calls of each variant will be served.
         parts: programs of submodules that were exported as well, by the submodule's name.
     """
 
@@ -57,6 +60,8 @@ class Programs(Mapping[str, Program], Shown):
         attempts: Sequence[Attempt] = (),
         missing: Mapping[str, str] | None = None,
         notes: Sequence[str] = (),
+        remarks: Sequence[str] = (),
+        verdicts: Sequence[VariantVerdict] = (),
         reference: ModelReference | None = None,
         tape: Tape | None = None,
     ) -> None:
@@ -72,6 +77,8 @@ class Programs(Mapping[str, Program], Shown):
         self.attempts = tuple(attempts)
         self.missing = dict(missing or {})
         self.notes = tuple(notes)
+        self.remarks = tuple(remarks)
+        self.verdicts = tuple(verdicts)
         # transformers asks what ``forward`` takes, also after ``model.forward = programs``.
         self.__signature__ = self._sorter.signature.as_python()
 
@@ -159,11 +166,10 @@ class Programs(Mapping[str, Program], Shown):
                     one.__dict__[method] = old
 
     @property
-    def generalises(self) -> bool:
-        """Whether a program may serve calls that differ from the recorded ones in size or value.
-        False if there are several programs, and each is for one size, or for one value of a tensor,
-        because no program for more could be made."""
-        return len(self) < 2 or not all(program.is_constant for program in self.values())
+    def is_general(self) -> bool:
+        """Whether the programs serve calls of every variant that differ from the recorded ones in
+        each size that varied."""
+        return all(one.scope == "general" for one in self.verdicts)
 
     @property
     def tolerances(self) -> Tolerances:
@@ -299,7 +305,9 @@ class Programs(Mapping[str, Program], Shown):
             if unknown := program.unknown_classes():
                 notes.append(f"returns placeholders for {', '.join(unknown)}, not known here")
             report.notes += [f"{program.name}: {note}" for note in notes]
+            report.remarks += [f"{program.name}: {remark}" for remark in program.remarks]
         report.notes += [*self.notes, *verification.notes]
+        report.remarks += self.remarks
         return report
 
     @property
@@ -324,8 +332,8 @@ class Programs(Mapping[str, Program], Shown):
 
     def save(self, directory: str | os.PathLike[str]) -> None:
         """Writes the programs, a manifest and the shapes, for :func:`load_programs`: with
-        :attr:`attempts`, :attr:`missing` and :attr:`notes`. Those of :attr:`parts` have a ``save``
-        of their own.
+        :attr:`attempts`, :attr:`missing`, :attr:`verdicts` and :attr:`notes`. Those of
+        :attr:`parts` have a ``save`` of their own.
 
         What an earlier save wrote into the directory is replaced; nothing else is replaced or
         removed.

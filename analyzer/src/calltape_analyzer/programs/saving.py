@@ -21,7 +21,7 @@ from calltape_analyzer.errors import TapeError, UsageError
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.programs.attempts import Attempt
 from calltape_analyzer.programs.documents import document_of, signature_document
-from calltape_analyzer.programs.history import MAX_NOTE, attempt_documents
+from calltape_analyzer.programs.history import MAX_NOTE, attempt_documents, verdict_documents
 from calltape_analyzer.programs.manifest import (
     FORMAT,
     MANIFEST,
@@ -33,6 +33,7 @@ from calltape_analyzer.programs.manifest import (
 )
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.regular_files import digest_of
+from calltape_analyzer.programs.variant_verdicts import VariantVerdict
 from calltape_analyzer.text import some_of
 from calltape_analyzer.variants.variant_findings import findings_of
 from calltape_analyzer.writing.temporary import TemporaryFolder
@@ -48,6 +49,7 @@ class SavedPrograms(Protocol):
     attempts: tuple[Attempt, ...]
     missing: dict[str, str]
     notes: tuple[str, ...]
+    verdicts: tuple[VariantVerdict, ...]
 
     def values(self) -> Iterable[Program]: ...
 
@@ -255,6 +257,7 @@ def _staged(
         "missing": {name: why[:MAX_NOTE] for name, why in programs.missing.items()},
         "notes": [note[:MAX_NOTE] for note in programs.notes],
         "attempts": attempt_documents(programs.attempts),
+        "verdicts": verdict_documents(programs.verdicts),
         "files": files,
         "programs": documents,
     }

@@ -1,0 +1,316 @@
+"""Which new calls will be served: a verdict per variant.
+
+In come the variants of a tape and the programs that were made for them. Out goes, for each variant,
+whether its programs take sizes that nobody recorded. Nothing is run: programs know the sizes that
+they take.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Sequence
+from itertools import chain
+from textwrap import shorten
+from typing import Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict
+
+from calltape_analyzer.arguments.samples import resized_row
+from calltape_analyzer.arguments.sizings import (
+    Sizing,
+    followed,
+    sizings_below,
+    sizings_beyond,
+    sizings_unseen,
+    values_at,
+)
+from calltape_analyzer.observing.columns import SizeRow
+from calltape_analyzer.programs.program import Program
+from calltape_analyzer.text import counted, named, printable, some_of
+from calltape_analyzer.variants.facts import VariantFacts
+
+__all__ = ["Lack", "Scope", "VariantVerdict", "last_lines", "verdicts_on"]
+
+Scope = Literal["general", "recorded sizes only", "rejected"]
+
+_MAX_ROWS = 256
+_MAX_UNSEEN = 6
+_MAX_LINES = 4
+_MAX_NAMED = 4
+_MAX_REASON = 240
+_STEPS = (1, 2, 3)
+_NO_REASON = "no program takes its sizes"
+
+
+class Lack(NamedTuple):
+    """Why a variant, or some of its sizes or values, have no program.
+
+    Attributes:
+        variant: that was to be exported.
+        kind: what has none.
+        reason: why.
+    """
+
+    variant: VariantFacts
+    kind: Literal["variant", "sizes", "values"]
+    reason: str
+
+
+class VariantVerdict(BaseModel):
+    """Which calls of one variant will be served.
+
+    Attributes:
+        variant: its name.
+        scope: ``"general"``: every recorded size has a program that takes others as well, and each
+            size that varied may have values that nobody recorded. ``"recorded sizes only"``: some
+            of that is not so. ``"rejected"``: no call is served.
+        calls: how many calls it has on the tape.
+        sizes: how many recorded sizes were looked at.
+        rejected: how many of them have no program.
+        lacks_values: whether some recorded values have none.
+        constant: how many have only programs for one size or one value.
+        open: the dimensions and ints that may have values that nobody recorded.
+        closed: those that varied, and may not; and floats that differ between variants, each of
+            which is for one value.
+        tried, taken: how many sizes beside the recorded ones were looked at, and how many of them a
+            program takes.
+        reason: why the scope is not ``"general"``; empty if no size varied.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    variant: str
+    scope: Scope
+    calls: int
+    sizes: int
+    rejected: int = 0
+    lacks_values: bool = False
+    constant: int = 0
+    open: tuple[str, ...] = ()
+    closed: tuple[str, ...] = ()
+    tried: int = 0
+    taken: int = 0
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.scope}: {printable(self.variant)}: {self.words}"
+
+    @property
+    def words(self) -> str:
+        """What that means for new calls."""
+        reason = shorten(printable(self.reason), _MAX_REASON, placeholder=" ...")
+        why = f": {reason}" if reason else ""
+        beside = f" (takes {self.taken} of {self.tried} sizes beside the recorded ones)"
+        if self.scope == "rejected":
+            return f"no program{why}"
+        if self.scope == "general":
+            return f"new calls may have any {_listed(self.open)}{beside if self.tried else ''}"
+        parts = []
+        if self.constant:
+            alone = "each for that one only" if self.constant > 1 else "for that one only"
+            parts.append(
+                f"{self.constant} of {counted(self.sizes, 'recorded size')} "
+                f"{_have(self.constant)} a program {alone}"
+            )
+        if self.rejected:
+            parts.append(f"{self.rejected} of {self.sizes} {_have(self.rejected)} none")
+        if self.lacks_values:
+            parts.append("some recorded values have none")
+        if not parts and self.closed:
+            free = f", with any {_listed(self.open)}" if self.open else ""
+            parts.append(f"new calls need a recorded {_listed(self.closed)}{free}")
+        if not parts:
+            same = f"no size varied in {counted(self.calls, 'call')}, and new calls need the same"
+            parts.append(same)
+        return f"{', '.join(parts)}{why}"
+
+
+def _have(count: int) -> str:
+    return "has" if count == 1 else "have"
+
+
+def last_lines(verdicts: Sequence[VariantVerdict]) -> list[str]:
+    """The verdicts, the worst last; of many variants a line for each scope."""
+    order: tuple[Scope, ...] = ("general", "recorded sizes only", "rejected")
+    if len(verdicts) <= _MAX_LINES:
+        return [str(one) for one in sorted(verdicts, key=lambda one: order.index(one.scope))]
+    lines: list[str] = []
+    for scope in order:
+        own = [one for one in verdicts if one.scope == scope]
+        if own:
+            names = some_of([printable(one.variant) for one in own], _MAX_NAMED)
+            lines.append(f"{scope}: {counted(len(own), 'variant')} ({names}): {own[0].words}")
+    return lines
+
+
+def verdicts_on(
+    variants: Iterable[VariantFacts], programs: Sequence[Program], lacks: Sequence[Lack]
+) -> list[VariantVerdict]:
+    """The verdict on each variant of a tape.
+
+    Args:
+        variants: of the tape.
+        programs: that were made.
+        lacks: what has none.
+    """
+    every = list(variants)
+    floats = _floats_of(every)
+    return [
+        _verdict_on(
+            variant,
+            programs,
+            [one for one in lacks if _is_of(one.variant, variant)],
+            floats[_tensors(variant)],
+        )
+        for variant in every
+    ]
+
+
+def _tensors(variant: VariantFacts) -> Hashable:
+    return variant.group.facts, variant.group.layout.tensors
+
+
+def _floats_of(variants: Iterable[VariantFacts]) -> dict[Hashable, list[str]]:
+    """The floats that differ between variants of the same tensors, where None is a default that was
+    not passed. A program for one float takes no other."""
+    found: dict[Hashable, list[dict[str, str]]] = defaultdict(list)
+    for variant in variants:
+        fixed = {str(place): repr(v) for place, v in variant.group.fixed() if type(v) is float}
+        found[_tensors(variant)].append(fixed)
+    return {
+        tensors: [
+            name
+            for name in sorted({*chain.from_iterable(alike)})
+            if len({fixed.get(name) for fixed in alike}) > 1
+        ]
+        for tensors, alike in found.items()
+    }
+
+
+def _is_of(part: VariantFacts, variant: VariantFacts) -> bool:
+    """Whether a variant that was exported has calls of one of the tape."""
+    key = variant.group.key
+    if not part.group.key.takes(key):
+        return part.completion_of(key) is not None
+    return any(part.refuses(row) is None for row in variant.rows)
+
+
+def _verdict_on(
+    variant: VariantFacts,
+    programs: Sequence[Program],
+    lacks: Sequence[Lack],
+    floats: Sequence[str],
+) -> VariantVerdict:
+    rows = list(variant.rows)[:_MAX_ROWS]
+    rejected = constant = 0
+    limits: list[str] = []
+    wide = [one for one in programs if not _is_narrow(one, variant)]
+    for row in rows:
+        if _takes(wide, variant, row):
+            continue
+        narrow = next((one for one in programs if _takes([one], variant, row)), None)
+        rejected += narrow is None
+        constant += narrow is not None
+        limits += [narrow.why_only] if narrow is not None and narrow.why_only else []
+    free = [i for i, symbol in enumerate(variant.symbols) if symbol.relation is None]
+    moved = [i for i in free if _may_move(wide, variant, i)]
+    beside = _beside(variant)
+    taken = sum(_takes(wide, variant, resized_row(variant, s.row, s.values)) for s in beside)
+    lacks_values = any(one.kind == "values" for one in lacks)
+    scope: Scope = "general"
+    reason = ""
+    if rejected == len(rows):
+        scope, reason = "rejected", lacks[-1].reason if lacks else _NO_REASON
+    elif rejected or constant or lacks_values or floats or len(moved) < len(free) or not free:
+        scope = "recorded sizes only"
+        if lacks and (rejected or lacks_values):
+            reason = lacks[-1].reason
+        elif limits:
+            reason = limits[0]
+        elif wide and len(moved) < len(free):
+            refusals = (_refusal(wide, variant, _row(variant, one)) for one in beside)
+            reason = next(filter(None, refusals), "")
+    return VariantVerdict(
+        variant=variant.name,
+        scope=scope,
+        calls=variant.calls,
+        sizes=len(rows),
+        rejected=rejected,
+        lacks_values=lacks_values,
+        constant=constant,
+        open=tuple(_name(variant, i) for i in moved),
+        closed=(*(_name(variant, i) for i in free if i not in moved), *floats),
+        tried=len(beside),
+        taken=taken,
+        reason=reason,
+    )
+
+
+def _is_narrow(program: Program, variant: VariantFacts) -> bool:
+    """Whether a program is for recorded sizes or for one number only. One for a text or a switch is
+    not: nobody expects it to take another one."""
+    numbers = any(
+        isinstance(value, int | float) and not isinstance(value, bool)
+        for value in program.variant.held.values()
+    )
+    own = program.variant
+    ints = own.group.key.takes(variant.group.key) and any(
+        column.is_int and not own.dimensions[column].dynamic
+        for column in variant.dynamic()
+        if column in own.dimensions
+    )
+    return program.is_constant or program.only is not None or numbers or ints
+
+
+def _takes(programs: Iterable[Program], variant: VariantFacts, row: SizeRow) -> bool:
+    for program in programs:
+        own = program.variant.row_in(variant.group.key, row)
+        if own is not None and program.refuses(own) is None:
+            return True
+    return False
+
+
+def _refusal(programs: Iterable[Program], variant: VariantFacts, row: SizeRow) -> str:
+    """Why the first program that is for these calls rejects sizes."""
+    for program in programs:
+        own = program.variant.row_in(variant.group.key, row)
+        if own is not None and (why := program.refuses(own)) is not None:
+            return why
+    return ""
+
+
+def _row(variant: VariantFacts, sizing: Sizing) -> SizeRow:
+    return resized_row(variant, sizing.row, sizing.values)
+
+
+def _beside(variant: VariantFacts) -> list[Sizing]:
+    """Sizes that no call had, near the recorded ones, and twice and half as large."""
+    found = [
+        *sizings_unseen(variant, _MAX_UNSEEN),
+        *sizings_beyond(variant, _MAX_UNSEEN),
+        *sizings_below(variant, _MAX_UNSEEN),
+    ]
+    return list(dict.fromkeys(found))
+
+
+def _may_move(programs: Sequence[Program], variant: VariantFacts, place: int) -> bool:
+    """Whether a program takes a value of a symbol that no call had, with recorded ones of the
+    others."""
+    symbol = variant.symbols[place]
+    known = set(symbol.values)
+    for row in range(min(len(variant.rows), _MAX_UNSEEN)):
+        values = values_at(variant, row)
+        wanted = [values[place] + step * symbol.unit for step in _STEPS]
+        for value in (*wanted, max(known) + symbol.unit, 2 * max(known)):
+            moved = None if value in known else followed(variant.symbols, values, {place: value})
+            if moved is not None and _takes(programs, variant, resized_row(variant, row, moved)):
+                return True
+    return False
+
+
+def _name(variant: VariantFacts, place: int) -> str:
+    return variant.group.layout.column_name(variant.symbols[place].columns[0])
+
+
+def _listed(names: Sequence[str]) -> str:
+    return printable(named(names, _MAX_NAMED))

@@ -1,0 +1,118 @@
+"""Of each variant it is said which new calls will be served, and what is said is so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from calltape_analyzer import NoVariant, Programs, export, load_programs
+from calltape_analyzer.programs.variant_verdicts import VariantVerdict, last_lines
+from tests.analyzer.exported import Call, call, taped
+
+
+class Scaled(torch.nn.Module):
+    """Its result depends on a float and a text."""
+
+    def forward(self, x: Any, by: float = 1.0, mode: str = "sum") -> Any:
+        return (x * by).sum(0) if mode == "sum" else (x * by).mean(0)
+
+
+class EachSize(torch.nn.Module):
+    """Each number of rows is a model of its own; columns are free."""
+
+    def forward(self, x: Any) -> Any:
+        return x.sum(0) * int(str(int(x.shape[0])))
+
+
+class EvenLater(torch.nn.Module):
+    """Calls of one row cannot be traced."""
+
+    def forward(self, x: Any) -> Any:
+        return torch.from_numpy(x.numpy()) if x.dim() == 1 else x * 2
+
+
+def exported(folder: Path, model: torch.nn.Module, calls: list[Call]) -> Programs:
+    return export(taped(folder, model, calls), model)
+
+
+def rows(*sizes: tuple[int, int]) -> list[Call]:
+    return [call(torch.rand(*size)) for size in sizes]
+
+
+def test_general(tmp_path: Path) -> None:
+    programs = exported(tmp_path, Scaled(), rows((2, 3), (3, 5), (5, 4)))
+    (verdict,) = programs.verdicts
+    assert verdict.scope == "general"
+    assert programs.is_general
+    assert verdict.open == ("x[0]", "x[1]")
+    assert verdict.tried == verdict.taken > 2
+    assert str(verdict).startswith("general: main: new calls may have any x[0] and x[1] (takes ")
+    programs(torch.rand(17, 23))
+    programs.save(tmp_path / "saved")
+    loaded = load_programs(tmp_path / "saved", trusted=True)
+    assert loaded.verdicts == programs.verdicts
+
+
+def test_a_size_that_never_varied(tmp_path: Path) -> None:
+    programs = exported(tmp_path, Scaled(), rows((2, 3), (2, 3)))
+    (verdict,) = programs.verdicts
+    assert verdict.scope == "recorded sizes only"
+    assert verdict.words == "no size varied in 2 calls, and new calls need the same"
+    assert not programs.is_general
+    with pytest.raises(NoVariant):
+        programs(torch.rand(3, 3))
+
+
+def test_one_dimension_is_free_and_another_is_not(tmp_path: Path) -> None:
+    programs = exported(tmp_path, EachSize(), rows((2, 3), (3, 5), (2, 7), (3, 4)))
+    (verdict,) = programs.verdicts
+    assert verdict.scope == "recorded sizes only"
+    assert verdict.open == ("x[1]",)
+    assert verdict.closed == ("x[0]",)
+    assert "new calls need a recorded x[0], with any x[1]" in verdict.words
+    programs(torch.rand(2, 11))
+    with pytest.raises(NoVariant):
+        programs(torch.rand(4, 3))
+
+
+def test_a_float_that_is_one_of_those_that_were_recorded(tmp_path: Path) -> None:
+    calls = [call(torch.rand(n, 3), by) for n, by in ((2, 0.5), (3, 0.5), (4, 2.0), (5, 2.0))]
+    programs = exported(tmp_path, Scaled(), calls)
+    for verdict in programs.verdicts:
+        assert verdict.scope == "recorded sizes only"
+        assert verdict.closed == ("by",)
+    with pytest.raises(NoVariant):
+        programs(torch.rand(2, 3), 0.7)
+
+
+def test_a_text_is_not_expected_to_be_another(tmp_path: Path) -> None:
+    calls = [
+        call(torch.rand(n, 3), mode=m)
+        for n, m in ((2, "sum"), (3, "mean"), (4, "sum"), (5, "mean"))
+    ]
+    programs = exported(tmp_path, Scaled(), calls)
+    assert len(programs.verdicts) == 2
+    assert programs.is_general
+
+
+def test_a_variant_without_a_program(tmp_path: Path) -> None:
+    calls = [*rows((2, 3), (3, 3)), call(torch.rand(4)), call(torch.rand(5))]
+    programs = exported(tmp_path, EvenLater(), calls)
+    scopes = {verdict.scope for verdict in programs.verdicts}
+    assert scopes == {"general", "rejected"}
+    (rejected,) = [one for one in programs.verdicts if one.scope == "rejected"]
+    assert rejected.words.startswith("no program: ")
+    assert last_lines(programs.verdicts)[-1].startswith(f"rejected: {rejected.variant}: ")
+
+
+def test_many_variants_have_a_line_for_each_scope() -> None:
+    every = [
+        VariantVerdict(variant=f"v{n}", scope="rejected" if n == 3 else "general", calls=1, sizes=1)
+        for n in range(9)
+    ]
+    general, rejected = last_lines(every)
+    assert general.startswith("general: 8 variants (v0, v1, v2, v4 and 4 more): ")
+    assert rejected.startswith("rejected: 1 variant (v3): no program")
