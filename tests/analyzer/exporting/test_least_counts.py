@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -58,3 +59,32 @@ def test_floats_of_sizes_are_open(tmp_path: Path) -> None:
     programs = made(tmp_path, model, calls)
     assert len(programs) == 1
     assert_as_module(programs, model, [call(t(1, 1, 66, 50), boxes), call(t(1, 1, 40, 36), -boxes)])
+
+
+class Suppressed(Model):
+    """Keeps boxes above a threshold, per picture: two counts that only values tell."""
+
+    def forward(self, boxes, scores):
+        image, at = torch.where(scores > 0.5)
+        keep = vision.ops.batched_nms(boxes[image, at], scores[image, at], image, 0.5)
+        return image[keep], boxes[image, at][keep]
+
+
+def _pictures(images: int, count: int) -> Any:
+    generator = torch.Generator().manual_seed(100 * images + count)
+    corner = torch.rand(images, count, 2, generator=generator) * 50
+    far = corner + 10 * torch.rand(images, count, 2, generator=generator)
+    return call(torch.cat([corner, far], -1), torch.rand(images, count, generator=generator))
+
+
+@pytest.mark.integration
+def test_counts_of_the_traced_call_are_no_constants_of_an_onnx_model(tmp_path: Path) -> None:
+    model = Suppressed()
+    calls = [_pictures(2, 9), _pictures(3, 14), _pictures(2, 20)]
+    programs = made(tmp_path, model, calls, to="onnx")
+    assert len(programs) == 1
+    assert_as_module(programs, model, [_pictures(4, 30), _pictures(1, 9), _pictures(2, 11)])
+    (program,) = programs.values()
+    shapes = [one.type.tensor_type.shape for one in program.exported.model_proto.graph.value_info]
+    # Only constants have a shape; the first picture had 9 boxes.
+    assert not [dim for shape in shapes for dim in shape.dim if dim.dim_param or dim.dim_value > 2]

@@ -37,6 +37,16 @@ def test_a_view_is_counted_once_and_what_is_freed_no_more() -> None:
     assert measured(views).peak == 600
 
 
+@pytest.mark.integration
+def test_what_compiles_itself_is_run_too() -> None:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    x = torch.rand(1, 2, 7, 8)
+    value, peak = measured(lambda: flex_attention(x, x, x))
+    assert value.shape == x.shape
+    assert peak >= 4 * x.numel()
+
+
 def groups(folder: Path, monkeypatch: pytest.MonkeyPatch, **files: str) -> None:
     for name, text in files.items():
         (folder / name.replace("__", ".")).write_text(text)

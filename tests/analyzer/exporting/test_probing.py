@@ -102,7 +102,9 @@ def test_no_run_is_larger_than_four_times_the_largest_call(
     recorded, programs = probed(tmp_path, module, calls)
     assert recorded < module.largest <= 4 * recorded
     assert sum(attempt.probed for attempt in programs.attempts) > 0
-    (note,) = {note for p in programs.values() for note in p.remarks if "tried at" in note}
+    (note,) = {
+        note for p in programs.values() for note in (*p.notes, *p.remarks) if "tried at" in note
+    }
     assert "none more than 4 times as large (probe='near')" in note
 
 

@@ -49,6 +49,12 @@ class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._live = 0
         self._known: dict[int, Any] = {}
 
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """That it sees no operators within what ``torch.compile`` makes. Otherwise nothing could be
+        compiled, and ``flex_attention`` raises an error then."""
+        return True
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:

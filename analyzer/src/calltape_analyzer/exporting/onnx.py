@@ -14,6 +14,7 @@ from calltape_analyzer.arguments.plan import Plan, identifier
 from calltape_analyzer.arguments.templates import Template
 from calltape_analyzer.exporting.kept_assertions import kept_assertions
 from calltape_analyzer.exporting.kernel_casts import cast_for_kernels
+from calltape_analyzer.exporting.least_counts import least_counts
 from calltape_analyzer.exporting.onnx_checks import checks_kept, join_checks
 from calltape_analyzer.exporting.storage_order import order_as_stored
 from calltape_analyzer.exporting.translations import translations
@@ -53,14 +54,25 @@ def to_onnx(
     own = dict(given.get("custom_translation_table") or {})
     given["custom_translation_table"] = {**translations(), **own}
     order_as_stored(exported.graph_module)
-    with (
-        warnings.catch_warnings(),
-        _small_constants(),
-        kept_assertions(of_model=False),
-        checks_kept(_translatable) as checks,
-    ):
-        warnings.simplefilter("ignore")
-        program: Any = torch.onnx.export(exported, (), None, **given)
+
+    def converted(*, by_values: bool) -> tuple[Any, list[str]]:
+        with (
+            warnings.catch_warnings(),
+            _small_constants(),
+            least_counts(),
+            _values_of_trace(exported, kept=by_values),
+            kept_assertions(of_model=False),
+            checks_kept(_translatable) as checks,
+        ):
+            warnings.simplefilter("ignore")
+            return torch.onnx.export(exported, (), None, **given), checks
+
+    try:
+        program, checks = converted(by_values=False)
+    except Exception:  # of any type: an operator may be taken apart by values only
+        if not _knows_values(exported):
+            raise
+        program, checks = converted(by_values=True)
     if program is None:
         raise RuntimeError("torch.onnx.export gave no program (dynamo=False is not supported here)")
     join_checks(program, checks)
@@ -73,6 +85,7 @@ def to_onnx(
         _name_values(graph, graph.outputs, [*names, CHECKS] if has_checks else names)
     _note_complex(program, exported)
     _name_dimensions(program, plan, variant)
+    _forget_shapes(program, exported)
     return OnnxModel(program)
 
 
@@ -126,6 +139,49 @@ def _widen_indices(module: Any) -> None:
             wide.append(made)
         node.args = (node.args[0], wide, *node.args[2:])
     module.recompile()
+
+
+def _mode_of(exported: Any) -> Any:
+    """The mode of the fake tensors of a trace; None if it has none."""
+    values = (node.meta.get("val") for node in exported.graph.nodes)
+    return next((mode for value in values if (mode := getattr(value, "fake_mode", None))), None)
+
+
+def _knows_values(exported: Any) -> bool:
+    return bool(getattr(_mode_of(exported), "propagate_real_tensors", False))
+
+
+def _forget_shapes(program: Any, exported: Any) -> None:
+    """Takes the shapes of inner values out of a model if values decide about them: those are the
+    ones of the sample, or different sizes share a name, and ONNX Runtime reuses memory by them."""
+    if not any(str(symbol).startswith("u") for symbol in exported.range_constraints):
+        return
+    graph = program.model.graph
+    outer = {id(value) for value in (*graph.inputs, *graph.outputs)}
+    for node in graph.all_nodes():
+        for value in node.outputs:
+            if id(value) not in outer:
+                value.shape = None
+
+
+@contextmanager
+def _values_of_trace(exported: Any, *, kept: bool) -> Iterator[None]:
+    """Lets the conversion, which traces a program again, know the values of the trace, or not.
+    Where it takes an operator apart, it would pin a number that only these values tell: how many
+    boxes the first picture has (torch 2.15)."""
+    mode = _mode_of(exported)
+    if kept or not _knows_values(exported):
+        yield
+        return
+    known = getattr(mode.shape_env, "real_tensor_prop_unbacked_vals", {})
+    before = dict(known)
+    try:
+        mode.propagate_real_tensors = False
+        known.clear()
+        yield
+    finally:
+        known.update(before)
+        mode.propagate_real_tensors = True
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from calltape_analyzer.arguments.plan import Plan
 from calltape_analyzer.arguments.sizings import is_batch
+from calltape_analyzer.exporting.cached_functions import cached_functions
 from calltape_analyzer.exporting.constants import known_constants
 from calltape_analyzer.exporting.empty_results import NotEmpty, never_empty
 from calltape_analyzer.exporting.hit_loops import Line, every_item
@@ -117,6 +118,7 @@ class Way:
                 open_lengths(self.open_lengths),
                 OpenOperators(),
                 known_constants(bool(plan.frozen)),
+                cached_functions(module),
                 symbolic_sizes(module, unnoticed=self.unnoticed),
                 unnoticed(self.unnoticed),
                 whole_strides(),

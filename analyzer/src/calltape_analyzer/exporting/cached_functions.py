@@ -1,0 +1,97 @@
+"""Functions that remember their results (``functools.lru_cache``), in a trace.
+
+Such a function hashes its arguments. A size of a trace has no hash, or the one of its value: then
+the program is for this size, and the function remembers a tensor of the trace, which a later call
+of the application would get. Here a size goes past the memory of the function.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from types import ModuleType
+from typing import Any
+
+import torch
+
+__all__ = ["cached_functions"]
+
+_Cached = type(functools.lru_cache(lambda: None))
+_SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+_NOT_OF_MODELS = ("torch", "builtins")
+
+
+@contextmanager
+def cached_functions(module: torch.nn.Module) -> Iterator[None]:
+    """Lets functions that remember their results take sizes of a trace within the block, and forget
+    tensors of it.
+
+    Args:
+        module: the model. Functions are looked for in the packages and classes of its parts.
+    """
+    memories: list[Any] = []
+    with ExitStack() as stack:
+        for owner, name, cached in _found(module):
+            before = vars(owner)[name]
+            passing = _passing(cached, memories)
+            made = staticmethod(passing) if isinstance(before, staticmethod) else passing
+            setattr(owner, name, made)
+            stack.callback(setattr, owner, name, before)
+        try:
+            yield
+        finally:
+            for cached in memories:
+                cached.cache_clear()
+
+
+def _found(module: torch.nn.Module) -> Iterator[tuple[Any, str, Any]]:
+    """Each function, with what has it and its name there."""
+    classes = dict.fromkeys(cls for part in module.modules() for cls in type(part).__mro__)
+    own = [cls for cls in classes if _package(cls.__module__) not in _NOT_OF_MODELS]
+    packages = {_package(cls.__module__) for cls in own}
+    owners: list[Any] = [
+        one
+        for name, one in list(sys.modules.items())
+        if isinstance(one, ModuleType) and _package(name) in packages
+    ]
+    for owner in (*owners, *own):
+        for name, value in list(vars(owner).items()):
+            function = value.__func__ if isinstance(value, staticmethod) else value
+            if type(function) is _Cached:
+                yield owner, name, function
+
+
+def _package(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def _passing(cached: Any, memories: list[Any]) -> Callable[..., Any]:
+    """What takes the place of a function.
+
+    Args:
+        cached: the function.
+        memories: is told of it if it remembers a tensor of the trace.
+    """
+
+    @functools.wraps(cached.__wrapped__)
+    def passing(*args: Any, **kwargs: Any) -> Any:
+        if any(map(_has_symbol, (*args, *kwargs.values()))):
+            return cached.__wrapped__(*args, **kwargs)
+        misses = cached.cache_info().misses
+        result = cached(*args, **kwargs)
+        if cached.cache_info().misses != misses and _has_tensor(result):
+            memories.append(cached)
+        return result
+
+    return passing
+
+
+def _has_symbol(value: Any) -> bool:
+    parts = value if isinstance(value, tuple) else (value,)
+    return any(isinstance(part, _SYMBOLS) for part in parts)
+
+
+def _has_tensor(value: Any) -> bool:
+    return any(isinstance(leaf, torch.Tensor) for leaf in torch.utils._pytree.tree_leaves(value))
