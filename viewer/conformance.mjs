@@ -87,9 +87,10 @@ function nodeForm(node, scalars) {
   return made;
 }
 
-/** The default dtype is said only where it is another than torch's own. */
-function contextForm({ default_dtype, ...rest }) {
-  return default_dtype === "float32" ? rest : { ...rest, default_dtype };
+/** The default dtype is said only where it is another than torch's own, and training mode where it was on. */
+function contextForm({ default_dtype, training, ...rest }) {
+  const made = default_dtype === "float32" ? rest : { ...rest, default_dtype };
+  return training ? { ...made, training } : made;
 }
 
 function leafForm(leaf) {

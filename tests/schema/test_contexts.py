@@ -21,6 +21,7 @@ def test_a_context_is_read_with_its_defaults() -> None:
     found = decode_structure(encode_structure(structure({"autocast": [CPU], "new": 1}))).context
     assert found is not None
     assert (found.grad, found.inference, found.default_dtype) == (True, False, "float32")
+    assert not found.training
     assert [one.dtype for one in found.autocast] == ["bfloat16"]
 
 
@@ -41,6 +42,7 @@ def test_a_structure_without_one_has_none() -> None:
         {"inference": "no"},
         {"default_dtype": "../float64"},
         {"default_dtype": None},
+        {"training": 1},
         "no_grad",
     ],
     ids=str,

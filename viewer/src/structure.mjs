@@ -129,6 +129,7 @@ const contextFields = record({
   grad: withDefault(bool, true),
   inference: withDefault(bool, false),
   default_dtype: withDefault(torchName, "float32"),
+  training: withDefault(bool, false),
 });
 
 /** What the thread of a call was in. */

@@ -111,12 +111,16 @@ class CallHandler:
                 ask = admission.by_number
                 kept = ask if ask is None or ask is True else ask(number, None)
             alike = admission.known_calls.call
+            names = pipeline.module_names
+            is_training = names is not None and names.is_training()
             # The dispatch keys of the thread are a part of a look, and this one was learned from a
             # call that was not traced. So without a mode, a call like it is not traced either.
             if alike is None or (
-                dispatch_modes() or function_modes() or not alike.is_of_call(args, kwargs)
+                dispatch_modes()
+                or function_modes()
+                or not alike.is_of_call(args, kwargs, is_training=is_training)
             ):
-                side = seen_inputs(pipeline, args, kwargs)
+                side = seen_inputs(pipeline, args, kwargs, is_training=is_training)
             elif kept is not False or admission.holds:
                 side = recognized(alike, [*args, *kwargs.values()])
             else:
@@ -399,7 +403,9 @@ class Seen(NamedTuple):
             pipeline.unkept.count(self.structure, self.row)
 
 
-def seen_inputs(pipeline: Pipeline, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Seen:
+def seen_inputs(
+    pipeline: Pipeline, args: tuple[Any, ...], kwargs: dict[str, Any], *, is_training: bool
+) -> Seen:
     """What is known of the inputs of a call.
 
     Raises:
@@ -411,8 +417,12 @@ def seen_inputs(pipeline: Pipeline, args: tuple[Any, ...], kwargs: dict[str, Any
         # A mode such as `with torch.device(...)` intercepts even the read of a shape. Without one,
         # functions that the host registered for its classes run as they do elsewhere.
         with torch._C.DisableTorchFunction():
-            return seen(pipeline, capture_inputs(args, kwargs, pipeline.module_names))
-    side = seen(pipeline, capture_inputs(args, kwargs, pipeline.module_names))
+            return seen(
+                pipeline,
+                capture_inputs(args, kwargs, pipeline.module_names, is_training=is_training),
+            )
+    captured = capture_inputs(args, kwargs, pipeline.module_names, is_training=is_training)
+    side = seen(pipeline, captured)
     known, leaves, known_calls = side.known, side.leaves, pipeline.known_calls
     in_a_row, known_calls.latest = known is known_calls.latest, known
     is_flat = len(leaves) == len(args) + len(kwargs) and not side.scalars
@@ -423,7 +433,7 @@ def seen_inputs(pipeline: Pipeline, args: tuple[Any, ...], kwargs: dict[str, Any
         if alike is None and known.met_again():
             look = look_at(leaves, side.structure.wanted)
             alike = known.learn(leaves, look, in_a_row=in_a_row)
-        if alike is not None and alike.learn_call(args, kwargs, leaves):
+        if alike is not None and alike.learn_call(args, kwargs, leaves, is_training=is_training):
             known_calls.call = alike
         return side._replace(alike=alike)  # so that the leaves are not compared once more
     return side

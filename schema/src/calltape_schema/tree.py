@@ -255,13 +255,15 @@ class Autocast(Record):
 
 class CallContext(Record):
     """What the thread of a call was in when the call began: ``torch.autocast``, and whether it
-    recorded gradients, or was in inference mode; and the default dtype of torch, by its name. The
-    defaults are those of torch."""
+    recorded gradients, or was in inference mode; the default dtype of torch, by its name; and
+    whether the model was in training mode (of a function it is not known). The defaults are those
+    of torch, and evaluation mode."""
 
     autocast: Annotated[Many[Autocast], Field(max_length=MAX_AUTOCASTS)] = ()
     grad: bool = True
     inference: bool = False
     default_dtype: Annotated[str, Field(max_length=64, pattern=r"^[a-z][a-z0-9_]*$")] = "float32"
+    training: bool = False
 
     @model_validator(mode="after")
     def _devices_are_distinct(self) -> Self:

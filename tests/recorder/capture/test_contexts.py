@@ -51,7 +51,7 @@ CONTEXTS: dict[str, tuple[Callable[[], Any], CallContext | None]] = {
 @pytest.mark.parametrize("name", CONTEXTS)
 def test_each_context_is_on_the_tape(tmp_path: Path, name: str) -> None:
     entered, expected = CONTEXTS[name]
-    model = Echo()
+    model = Echo().eval()
     with record(model, tmp_path / "a.tape"), entered():
         model(torch.ones(2), [1, "text"])
     (call,) = read(tmp_path / "a.tape").calls
@@ -62,7 +62,7 @@ def test_each_context_is_on_the_tape(tmp_path: Path, name: str) -> None:
 
 def test_calls_that_look_alike_keep_their_contexts(tmp_path: Path) -> None:
     # Equal tensors are recognized without a look at them: in another context they are not equal.
-    model, given = Echo(), (torch.ones(2, 3), torch.zeros(2, 3))
+    model, given = Echo().eval(), (torch.ones(2, 3), torch.zeros(2, 3))
     order = [
         "none",
         "none",
@@ -84,7 +84,7 @@ def test_calls_that_look_alike_keep_their_contexts(tmp_path: Path) -> None:
 
 
 def test_a_nested_region_counts_as_the_caller_sees_it(tmp_path: Path) -> None:
-    model = Echo()
+    model = Echo().eval()
     with (
         record(model, tmp_path / "a.tape"),
         autocast(torch.bfloat16),
@@ -110,7 +110,51 @@ def test_a_call_of_each_context_is_kept_per_structure(tmp_path: Path) -> None:
 def test_autocast_of_another_device_is_noted() -> None:
     torch.set_autocast_enabled("cuda", True)
     try:
-        assert ("cuda", "float16") in contexts.context_now()[3]
+        assert ("cuda", "float16") in contexts.context_now(is_training=False)[3]
     finally:
         torch.set_autocast_enabled("cuda", False)
-    assert contexts.context_now() == contexts.ORDINARY
+    assert contexts.context_now(is_training=False) == contexts.ORDINARY
+
+
+def test_the_mode_of_the_model_is_on_the_tape(tmp_path: Path) -> None:
+    model = Echo()
+    with record(model, tmp_path / "a.tape"), torch.no_grad():
+        for is_training in (True, True, False, True, False, False):
+            model.train(is_training)
+            model(torch.ones(2))
+    found = [call.record.inputs.spec().context for call in read(tmp_path / "a.tape").calls]
+    assert [context is not None and context.training for context in found] == [
+        True, True, False, True, False, False
+    ]  # fmt: skip
+    class Plain:
+        def run(self, x: torch.Tensor) -> torch.Tensor:
+            return x
+
+    plain = Plain()
+    with record(plain, tmp_path / "b.tape", method="run"), torch.no_grad():
+        plain.run(torch.ones(2))
+    (call,) = read(tmp_path / "b.tape").calls
+    context = call.record.inputs.spec().context
+    assert context is not None
+    assert not context.training  # a function has no mode
+
+
+@pytest.mark.parametrize("name", CONTEXTS)
+def test_training_mode_is_beside_the_rest_of_the_context(tmp_path: Path, name: str) -> None:
+    entered, expected = CONTEXTS[name]
+    model = Echo().train()
+    with record(model, tmp_path / "a.tape"), entered():
+        model(torch.ones(2), [1, "text"])
+    (call,) = read(tmp_path / "a.tape").calls
+    document = {} if expected is None else expected.model_dump()
+    assert call.record.inputs.spec().context == CallContext(**(document | {"training": True}))
+
+
+def test_a_mode_that_cannot_be_asked_is_none(tmp_path: Path) -> None:
+    class Odd(Echo):
+        training = property(lambda _: 1 / 0, lambda *_: None)
+
+    model = Odd()
+    with record(model, tmp_path / "a.tape"):
+        model(torch.ones(2))
+    assert len(list(read(tmp_path / "a.tape").calls)) == 1

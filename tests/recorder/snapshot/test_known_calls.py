@@ -87,7 +87,7 @@ def test_many_leaves_of_the_same_sizes_share_guards(name: str, grad: bool) -> No
         many = learned(plain, structure_of(17))
         assert many is not None
         assert many._check is None
-        assert not many.learn_call(tuple(plain), {}, plain)
+        assert not many.learn_call(tuple(plain), {}, plain, is_training=False)
         leaves = [torch.randn(4, 8) for _ in range(17)]
         assert fits(many, leaves)
         assert parts_of(many.look) == parts_of(look_at(leaves, True))

@@ -154,7 +154,7 @@ def test_a_logging_handler_that_raises_stops_nothing(
             model(x)
             assert recorder.flush()
             with monkeypatch.context() as patch:
-                patch.setattr("calltape_recorder.handler.capture_inputs", lambda *_: 1 / 0)
+                patch.setattr("calltape_recorder.handler.capture_inputs", lambda *_, **__: 1 / 0)
                 model([x])
             model(x)
             assert recorder.flush()
@@ -173,7 +173,7 @@ def test_whatever_the_writer_meets_it_goes_on(
     with record(model, path) as recorder:
         writer: Any = recorder._handler.pipeline.writer  # type: ignore[union-attr]
         with monkeypatch.context() as patch:
-            patch.setattr(writer, "_write", lambda *_: 1 / 0)
+            patch.setattr(writer, "_write", lambda *_, **__: 1 / 0)
             model(x)
             assert recorder.flush()
         model(x)

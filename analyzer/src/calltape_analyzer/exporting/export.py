@@ -56,11 +56,12 @@ def export(
 
     Args:
         tape: the recorded calls.
-        module: the recorded model, with its weights, in the mode that it should be exported in; or
-            the recorded function. It is called. What its calls change is put back: parameters,
-            buffers, Python attributes and generators of random numbers, except what is written past
-            torch's operators (numpy, compiled kernels), and globals. If recorded calls need what
-            the ones before left outside of buffers, their variant has no program.
+        module: the recorded model, with its weights; or the recorded function. It is called, in
+            the mode (training or evaluation) that it was recorded in. What its calls change is put
+            back: parameters, buffers, Python attributes and generators of random numbers, except
+            what is written past torch's operators (numpy, compiled kernels), and globals. If
+            recorded calls need what the ones before left outside of buffers, their variant has no
+            program.
         to: ``"onnx"`` for ``torch.onnx.ONNXProgram``, run in ONNX Runtime.
         merge: ``"auto"`` makes one program of prefill and decode steps if replay proves it right.
             ``"never"`` saves the time to find out; ``notes`` say where that would have been wise.
@@ -166,28 +167,31 @@ def _exporter(
 
 
 def _programs(tape: Tape, exporter: Exporter, *, merging: bool) -> Programs:
-    training = exporter.verifier.module.training
     search = ProgramSearch(tape, exporter)
     with _without_warnings():
         search.run(merging=merging)
     if not search.programs:
         reasons = "; ".join(_reasons(search))
-        hint = (
-            "; the model is in training mode: call eval() if that is not meant" if training else ""
-        )
         was_traced = any(map(_was_traced, exporter.attempts))
-        if not was_traced:
-            hint = ""
+        hint = ""
+        if True in exporter.verifier.sorter.training_modes and was_traced:
+            hint = "; the calls were recorded in training mode: record a model after eval()"
         if tape.removed:  # the likelier cause
             hint = f"; without {', '.join(tape.removed)}, which remove_inputs left out"
         elif tape.target is not None and tape.target.outside and was_traced:
             hint = f"; {outside_words(tape.target.outside)}"
         raise ExportError(f"nothing could be exported: {reasons}{hint}", exporter.attempts)
-    if training:
-        for program in search.programs:
+    for program in search.programs:
+        if program.plan.context.training:
             program.notes.append(
-                "the model was exported in training mode; call eval() if that is not meant"
+                "was exported in training mode, in which its calls were recorded: if that is not "
+                "meant, call eval() before recording"
             )
+    if exporter.verifier.module.training and False in exporter.verifier.sorter.training_modes:
+        search.notes.append(
+            "the model is in training mode; where its calls were recorded in evaluation mode, it "
+            "was run and exported in that"
+        )
     return Programs(
         search.programs,
         exporter.verifier.sorter,

@@ -447,8 +447,9 @@ class Exporter:
             _quiet(),
             time_limit(self.verifier.budget.within(_WAITING * self._seconds), self._seconds),
             generators_kept(module),
-            as_called(plan.context, verifier.device),
+            as_called(plan.context, verifier.device, module),
         ):
+            traced.training = module.training
             exported = torch.export.export(traced, args, kwargs, dynamic_shapes=shapes, **options)
             demand_assertions(exported)
         if time.thread_time() - begin > self._seconds / 2:

@@ -90,7 +90,7 @@ def eager(
     arguments = plan.build(sample, classes, device)
     checked(arguments, plan.signature)
     args, kwargs = as_call(arguments, plan.signature)
-    with as_called(context or plan.context, device):
+    with as_called(context or plan.context, device, call):
         return call(*args, **kwargs)
 
 

@@ -1,5 +1,5 @@
-"""Runs of a model as it was called: under autocast, with the default dtype, and in the grad and
-inference modes."""
+"""Runs of a model as it was called: under autocast, with the default dtype, in the grad and
+inference modes, and in training or evaluation mode."""
 
 from __future__ import annotations
 
@@ -25,14 +25,16 @@ _KINDS = ("cpu", "cuda", "xpu", "mps", "mtia", "maia", "hpu", "xla", "privateuse
 
 
 @contextmanager
-def as_called(context: Context, device: str) -> Iterator[None]:
-    """Puts this thread into the context of a call, and out of its own.
+def as_called(context: Context, device: str, model: Any = None) -> Iterator[None]:
+    """Puts this thread into the context of a call, and out of its own; and the model into the mode
+    that it was in.
 
     Gradients take memory, so they are recorded only if the model asks whether they are.
 
     Args:
         context: of the call.
         device: that it runs on now.
+        model: what is called: a module, or a method of one. Anything else has no mode.
     """
     import torch
 
@@ -44,8 +46,28 @@ def as_called(context: Context, device: str) -> Iterator[None]:
         torch.set_grad_enabled(grad),
         with_default_dtype(context),
         under_autocast(context, device),
+        _in_mode(model, training=context.training),
     ):
         yield
+
+
+@contextmanager
+def _in_mode(model: Any, *, training: bool) -> Iterator[None]:
+    """Puts a module into training or evaluation mode. Parts may be in another mode than the whole,
+    so that one that is in this mode stays as it is."""
+    import torch
+
+    module = getattr(model, "__self__", model)
+    if not isinstance(module, torch.nn.Module) or module.training is training:
+        yield
+        return
+    before = [(part, part.training) for part in module.modules()]
+    try:
+        module.train(training)
+        yield
+    finally:
+        for part, was in before:
+            part.training = was
 
 
 @contextmanager

@@ -1,9 +1,9 @@
-"""The context that a call ran in: ``torch.autocast``, the default dtype, and the grad and inference
-modes.
+"""The context that a call ran in: ``torch.autocast``, the default dtype, the grad and inference
+modes, and whether the model was in training mode.
 
 In comes the context of a recorded call, or what the thread of a live call is in. Autocast and the
-default dtype separate calls as their structure does: a program was traced under them. The two modes
-separate calls only if the model asks for them.
+default dtype separate calls as their structure does: a program was traced under them. The grad and
+inference modes separate calls only if the model asks for them, training mode if a tape has both.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["CONTEXT", "ORDINARY", "Context", "Mode"]
 CONTEXT = "(context)"
 """Stands for the name of an argument in the keys of a layout."""
 
-Mode = Literal["grad", "inference"]
+Mode = Literal["grad", "inference", "training"]
 FLOAT = "float32"
 """The default dtype of torch, if nobody has set another."""
 _MOST = 5
@@ -37,8 +37,9 @@ class Context:
         met: those of them for a type of device that an argument is on. The others have no effect
             on a model whose arguments are where it is.
         grad, inference: whether gradients were recorded, and whether inference mode was on.
-        asked: the modes that the model asks for, so that they separate calls.
+        asked: the modes that separate calls.
         dtype: the default dtype of torch.
+        training: whether the model was in training mode.
     """
 
     autocast: tuple[tuple[str, str], ...] = ()
@@ -47,6 +48,7 @@ class Context:
     inference: bool = False
     asked: frozenset[Mode] = frozenset()
     dtype: str = FLOAT
+    training: bool = False
 
     @classmethod
     def of(
@@ -61,18 +63,20 @@ class Context:
             recorded: what the tape has; None for torch's defaults.
             devices: of the arguments, such as ``cuda:0``. Without any, the call ran where the model
                 was, which nobody has noted.
-            asked: the modes that the model asks for.
+            asked: the modes that separate calls.
         """
         found = recorded or _DEFAULT
         types = {_type(one) for one in devices}
         pairs = tuple(sorted((one.device, one.dtype) for one in found.autocast))
         met = tuple(pair for pair in pairs if not types or pair[0] in types)
         dtype = found.default_dtype
-        return cls(pairs, met, found.grad, found.inference, frozenset(asked), dtype)
+        modes = found.grad, found.inference, frozenset(asked)
+        return cls(pairs, met, *modes, dtype, found.training)
 
     @classmethod
     def now(cls, devices: Iterable[str] = (), asked: Collection[Mode] = ()) -> Context:
-        """Of a call that this thread makes, with arguments on these devices."""
+        """Of a call that this thread makes, with arguments on these devices. It takes the place of
+        one of a model in evaluation mode."""
         import torch
 
         types = {_type(device) for device in devices} or _KINDS
@@ -87,7 +91,11 @@ class Context:
         default."""
         casts = tuple(Autocast(device=device, dtype=dtype) for device, dtype in self.met)
         found = CallContext(
-            autocast=casts, grad=self.grad, inference=self.inference, default_dtype=self.dtype
+            autocast=casts,
+            grad=self.grad,
+            inference=self.inference,
+            default_dtype=self.dtype,
+            training=self.training,
         )
         return None if found == _DEFAULT else found
 
@@ -109,6 +117,8 @@ class Context:
             found.append("inference_mode")
         if self.grad == self.inference:
             found.append("gradients" if self.grad else "no_grad")
+        if self.training:
+            found.append("training")
         return ", ".join(found) or None
 
     def separating(self, other: Context | None = None) -> str:
@@ -130,6 +140,8 @@ class Context:
             found.append("gradients" if self.grad else "no gradients")
         if "inference" in self.asked:
             found.append("inference mode" if self.inference else "no inference mode")
+        if "training" in self.asked:
+            found.append("training mode" if self.training else "evaluation mode")
         return some_of(found, _MOST) or "no autocast"
 
     def dtype_in_words(self) -> str:

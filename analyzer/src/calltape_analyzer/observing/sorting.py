@@ -49,13 +49,17 @@ class CallSorter:
         signature: of the recorded method.
         renamed: from the name of a class on the tape to its name in this process.
         model: has the modules that may be keys of dicts among the arguments of live calls.
-        asked: the grad and inference modes that the model asks for: they separate calls.
+        asked: the modes that separate calls: grad and inference if the model asks for them,
+            training if there are calls in training and in evaluation mode.
         laid_out: the paths of the tensors whose layout in memory the model reads: calls with
             other layouts of them are of other groups.
         ordered: the paths of the plain dicts of which the model reads the order of the keys:
             likewise.
         unshared: the pairs of paths of tensors of which it does not matter to the model whether
             they are one object, or share memory.
+
+    Attributes:
+        training_modes: the modes of the model (True for training) that calls so far were in.
     """
 
     def __init__(
@@ -78,6 +82,7 @@ class CallSorter:
         self._module_names: dict[int, str] | None = None
         self._layouts: dict[Hashable, ArgumentLayout] = {}
         self._switches: dict[bytes, tuple[tuple[int, Any], ...]] = {}
+        self.training_modes: set[bool] = set()
 
     def separate_by(
         self,
@@ -155,13 +160,16 @@ class CallSorter:
         return evidence
 
     def settled(self, calls: Calls) -> tuple[CallSorter, Observations]:
-        """What was seen in the calls, and the sorter that laid them out: whether an int varies is
-        known when all calls are.
+        """What was seen in the calls, and the sorter that laid them out: whether an int varies, and
+        whether there are calls in training and in evaluation mode, is known when all calls are.
 
         Raises:
             TapeError: as :meth:`observations`.
         """
         observed = self.observations(calls)
+        if len(self.training_modes) > 1 and "training" not in self.asked:
+            self.separate_by({"training"})
+            observed = self.observations(calls)
         layouts = [part.layout for part in observed.parts()]
         sorter = self.agreeing(layouts)
         names = sorter.signature.varying
@@ -242,6 +250,7 @@ class CallSorter:
                 spec.root, tree.scalars, self.signature, self.renamed, context, self.ordered
             )
             self._layouts[tree.structure, on, devices] = found
+            self.training_modes.add(context.training)
         return found
 
     def _devices(self, tree: Tree) -> frozenset[str]:

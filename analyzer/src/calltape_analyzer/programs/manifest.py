@@ -110,7 +110,7 @@ class FileFacts(TypedDict):
 class _Layout(TypedDict):
     structure: Packed
     positional: Place
-    asked: Annotated[Many[Literal["grad", "inference"]], Field(max_length=2)]
+    asked: Annotated[Many[Literal["grad", "inference", "training"]], Field(max_length=3)]
     ordered: Annotated[Many[Name], Field(max_length=_MAX_LEAVES)]
 
 

@@ -175,7 +175,8 @@ class _CallableRunner(Runner):
 
         tree = call.record.inputs
         devices = [leaf.device for leaf in tree.facts()]
-        return as_called(Context.of(tree.spec().context, devices, self._asked), str(self._device))
+        context = Context.of(tree.spec().context, devices, self._asked)
+        return as_called(context, str(self._device), self._module)
 
     def undisturbed(self) -> AbstractContextManager[Any]:
         from calltape_analyzer.model.randomness import generators_kept

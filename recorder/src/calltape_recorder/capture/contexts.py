@@ -1,8 +1,9 @@
 """What the thread of a call is in: its context, and whether something traces it.
 
-The context is ``torch.autocast``, the grad and inference modes, and the default dtype of torch. It
-stands first among the tokens of the inputs, so that calls in different contexts have different
-structures: whatever tells structures apart (counters, policies, repeats) tells these apart as well.
+The context is ``torch.autocast``, the grad and inference modes, the default dtype of torch, and
+whether the model is in training mode. It stands first among the tokens of the inputs, so that calls
+in different contexts have different structures: whatever tells structures apart (counters,
+policies, repeats) tells these apart as well.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ import torch
 _C: Any = torch._C
 
 Context = tuple[Any, ...]
-"""``("inputs", grad, inference, ((device, dtype), ...))``, and the default dtype if it is not
-torch's own."""
+"""``("inputs", grad, inference, ((device, dtype), ...))``; and the default dtype if it is not
+torch's own, or the model is in training mode; and True if it is."""
 
 ORDINARY: Context = ("inputs", True, False, ())
 _NO_GRAD: Context = ("inputs", False, False, ())
 _INFERENCE: Context = ("inputs", False, True, ())
+_TRAINING: Context = ("inputs", True, False, (), "float32", True)
 
 _grad = torch.is_grad_enabled
 _inference = torch.is_inference_mode_enabled
@@ -47,8 +49,12 @@ def _is_any_on() -> bool:
 _autocasts: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled", _is_any_on)
 
 
-def context_now() -> Context:
-    """What this thread is in."""
+def context_now(*, is_training: bool) -> Context:
+    """What this thread is in, and the model."""
+    if is_training:
+        if _dtype() is _FLOAT and _grad() and not _inference() and not _autocasts():
+            return _TRAINING
+        return ("inputs", _grad(), _inference(), _autocast_now(), _name(_dtype()), True)
     if _dtype() is not _FLOAT:
         return ("inputs", _grad(), _inference(), _autocast_now(), _name(_dtype()))
     if _autocasts():
@@ -62,10 +68,12 @@ def context_document(context: Context) -> dict[str, Any] | None:
     """The context as the tape has it; None if it is torch's default."""
     if context == ORDINARY:
         return None
-    _, grad, inference, autocast, *dtype = context
+    _, grad, inference, autocast, *rest = context
     found = [{"device": device, "dtype": dtype} for device, dtype in autocast]
     document = {"autocast": found, "grad": grad, "inference": inference}
-    return document | {"default_dtype": dtype[0]} if dtype else document
+    if rest and rest[0] != "float32":
+        document["default_dtype"] = rest[0]
+    return document | {"training": True} if len(rest) > 1 else document
 
 
 def _autocast_now() -> tuple[tuple[str, str], ...]:

@@ -160,6 +160,14 @@ class ModuleNames:
         self._names, self._searches = {}, 0
         self._root = weakref.ref(model) if isinstance(model, torch.nn.Module) else None
 
+    def is_training(self) -> bool:
+        """Whether the recorded model is in training mode; False if it is no module, or gone."""
+        root = None if self._root is None else self._root()
+        try:
+            return root is not None and root.training is True
+        except Exception:  # a property of the host
+            return False
+
     def of(self, module: torch.nn.Module) -> str | None:
         """The name of a part; None if the recorded model does not have it."""
         reference, name = self._names.get(id(module), (None, None))

@@ -125,7 +125,11 @@ class Capture(NamedTuple):
 
 
 def capture_inputs(
-    args: tuple[Any, ...], kwargs: dict[str, Any], module_names: ModuleNames | None = None
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    module_names: ModuleNames | None = None,
+    *,
+    is_training: bool = False,
 ) -> Capture:
     """Captures the inputs: a tuple of the positional arguments, and a dict of the named ones. The
     first token is the context of the call.
@@ -133,12 +137,13 @@ def capture_inputs(
     Args:
         args, kwargs: of the call.
         module_names: the names of modules that are keys of dicts.
+        is_training: whether the model is in training mode.
 
     Raises:
         Traced: one is a tracer of torch.fx.
         ValueError: there are more arguments than a tape can hold, or two have one name.
     """
-    context, names = context_now(), tuple(kwargs)
+    context, names = context_now(is_training=is_training), tuple(kwargs)
     leaves = [*args, *kwargs.values()]
     if len(leaves) > MAX_TREE_NODES:
         raise ValueError(f"{len(leaves)} arguments")

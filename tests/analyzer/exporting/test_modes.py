@@ -1,0 +1,90 @@
+"""A model is run and exported in the mode, training or evaluation, in which it was recorded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from calltape_analyzer import Programs, Tape, export, load_programs, open_tape, replay
+from calltape_recorder import record
+from tests.analyzer.exported import assert_same
+
+
+class Net(torch.nn.Module):
+    """Drops most of what it has while it is trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(6, 6)
+        self.drop = torch.nn.Dropout(0.9)
+        self.norm = torch.nn.BatchNorm1d(6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.drop(self.layer(x)))
+
+
+class Modal(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if self.training else x * 3
+
+
+def taped(path: Path, model: torch.nn.Module, *modes: bool) -> Tape:
+    before = model.training
+    with record(model, path), torch.no_grad():
+        for is_training in modes:
+            model.train(is_training)
+            for rows in (3, 5, 4):
+                model(torch.ones(rows, 6))
+    model.train(before)
+    return open_tape(path)
+
+
+def modes_of(model: torch.nn.Module) -> list[bool]:
+    return [part.training for part in model.modules()]
+
+
+def test_a_model_in_training_mode_is_exported_in_that_of_its_calls(tmp_path: Path) -> None:
+    model = Net()
+    tape = taped(tmp_path / "a.tape", model, False)
+    model.norm.eval()
+    before = modes_of(model)
+    programs = export(tape, model)
+    assert programs.verify().ok
+    assert replay(tape, model).ok
+    assert modes_of(model) == before
+    (note,) = programs.notes
+    assert "the model is in training mode" in note
+    x = torch.rand(7, 6)
+    assert_same(model.eval()(x), programs(x))
+
+
+def test_a_part_in_another_mode_stays_so(tmp_path: Path) -> None:
+    model = Net().train()
+    model.drop.eval()
+    with record(model, tmp_path / "a.tape"), torch.no_grad():
+        for rows in (3, 5):
+            model(torch.ones(rows, 6) * torch.arange(rows)[:, None])
+    with open_tape(tmp_path / "a.tape") as tape:
+        assert replay(tape, model).ok
+        programs = export(tape, model)
+    (program,) = programs.values()
+    assert not program.draws
+    assert any("was exported in training mode" in note for note in program.notes)
+
+
+def of_both(folder: Path, programs: Programs, model: torch.nn.Module) -> list[Programs]:
+    programs.save(folder)
+    return [programs, load_programs(folder, trusted=True)]
+
+
+def test_calls_in_both_modes_are_of_two_variants(tmp_path: Path) -> None:
+    model = Modal()
+    tape = taped(tmp_path / "a.tape", model, True, False)
+    assert sorted(v.name for v in tape.variants()) == ["evaluation mode", "training mode"]
+    programs = export(tape, model)
+    assert programs.verify().ok
+    assert programs.is_general
+    for each in of_both(tmp_path / "saved", programs, model):
+        assert torch.equal(each(torch.ones(9, 6)), torch.full((9, 6), 3.0))
+        assert each.verify(tape).ok
