@@ -126,6 +126,7 @@ def test_the_mode_of_the_model_is_on_the_tape(tmp_path: Path) -> None:
     assert [context is not None and context.training for context in found] == [
         True, True, False, True, False, False
     ]  # fmt: skip
+
     class Plain:
         def run(self, x: torch.Tensor) -> torch.Tensor:
             return x

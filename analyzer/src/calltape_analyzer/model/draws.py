@@ -47,6 +47,8 @@ class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         operators: the names of these operators.
         others: the generators beside torch's that were drawn from.
         lines: the lines of the model that drew from them.
+        is_of_call: whether all draws by operators were from generators that neither torch has nor
+            the model: it may make them anew in each call, and draw the same.
     """
 
     supports_higher_order_operators = True
@@ -66,6 +68,7 @@ class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.operators: dict[str, None] = {}
         self.others: list[str] = []
         self.lines: list[traceback.FrameSummary] = []
+        self.is_of_call = True
 
     def __enter__(self) -> Draws:
         importlib.import_module("torch._dynamo")  # a mode imports it, and below lines are looked at
@@ -100,9 +103,9 @@ class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
             given = kwargs.get("generator")
             state = given.get_state() if isinstance(given, torch.Generator) else None
             result = func(*args, **kwargs)
-            is_drawn = bool(before.moved()) or (
-                state is not None and not is_same(state, given.get_state())
-            )
+            is_known = bool(before.moved())
+            self.is_of_call = self.is_of_call and not is_known
+            is_drawn = is_known or (state is not None and not is_same(state, given.get_state()))
         else:
             result = func(*args, **kwargs)
         if is_drawn:

@@ -19,6 +19,7 @@ __all__ = [
     "Generators",
     "Numbers",
     "generators_kept",
+    "held_generators",
     "is_same",
     "reseed",
     "set_python",
@@ -84,7 +85,7 @@ def reseed(module: torch.nn.Module | None = None) -> None:
     """Gives all generators another state, which has nothing to do with the one before."""
     set_python(module, "others")
     torch.manual_seed(_OTHER_SEED)
-    for generator in _held(module):
+    for generator in held_generators(module):
         if isinstance(generator, torch.Generator):
             generator.manual_seed(_OTHER_SEED)
 
@@ -128,7 +129,7 @@ def _accesses(
             generators += device.default_generators
     for one in generators:
         yield "torch", one.get_state, one.set_state
-    for one in _held(module):
+    for one in held_generators(module):
         if isinstance(one, torch.Generator):
             yield "torch", one.get_state, one.set_state
         elif isinstance(one, random.Random):
@@ -151,7 +152,7 @@ def _numpy_access(generator: Any) -> tuple[Callable[[], Any], Callable[[Any], An
     return lambda: generator.bit_generator.state, put
 
 
-def _held(module: torch.nn.Module | None) -> Iterator[Any]:
+def held_generators(module: torch.nn.Module | None) -> Iterator[Any]:
     """The generators in the attributes of a module and its parts, and in the Python modules of
     these."""
     numpy = sys.modules.get("numpy")

@@ -142,6 +142,8 @@ def _advice(name: str, found: Placeholder, may_lack: bool) -> str:
             f"no program takes one: read it before, and call the model with a list or tensors of "
             f"what it gives, and record that{or_without}"
         )
+    if found.reason == UNKNOWN_CLASS and (of_torch := _of_torch(found.type_name)):
+        return f"{of_torch}, and record that{or_without}"
     if found.reason == UNKNOWN_CLASS:
         return (
             f"register {class_name} with torch.utils._pytree.register_pytree_node, record again, "
@@ -177,6 +179,19 @@ def class_advice(names: Sequence[str]) -> str:
 
 def _articled(names: Iterable[str]) -> str:
     return " and ".join(f"a {name}" for name in names)
+
+
+def _of_torch(type_name: str) -> str:
+    """What to do about an object of a class of torch: nobody registers these for others. Empty for
+    another class."""
+    module, _, name = type_name.rpartition(":")
+    if module.partition(".")[0] != "torch":
+        return ""
+    if name == "Generator":
+        return "no program takes one: draw the numbers before, and call the model with them"
+    if name == "BlockMask":
+        return "no program takes one: let the model make it, of tensors or sizes that it takes"
+    return "no program takes one: call the model with the tensors that it holds"
 
 
 def _is_of_python(type_name: str) -> bool:

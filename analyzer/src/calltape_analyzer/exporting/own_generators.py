@@ -1,0 +1,58 @@
+"""Numbers from a generator that the model makes anew in each call: constants of the program.
+
+``torch.export`` keeps the generator of the trace as an object of the program, which goes on drawing
+from it: the first call of the program is right, and no other one. A model that seeds a generator of
+its own draws the same numbers in each call, so that the trace has them as a tensor. How many they
+are must not follow from the arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes
+
+from calltape_analyzer.model.randomness import held_generators
+
+__all__ = ["own_generators"]
+
+
+@contextmanager
+def own_generators(module: torch.nn.Module) -> Iterator[None]:
+    """Lets a trace within the block draw at once from generators that are made in it. Where that
+    cannot be, the trace fails with a NotImplementedError.
+
+    Args:
+        module: the model. Generators that it holds go on from call to call, and stay as they are.
+    """
+    with _Drawing(set(map(id, held_generators(module)))):
+        yield
+
+
+class _Drawing(TorchFunctionMode):
+    def __init__(self, held: set[int]) -> None:
+        super().__init__()
+        self._held = held
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        given = kwargs or {}
+        generator = given.get("generator")
+        if generator is None or id(generator) in self._held:
+            return func(*args, **given)
+        others = pytree.tree_leaves((args, {**given, "generator": None}))
+        if any(isinstance(one, (torch.Tensor, torch.SymInt, torch.SymFloat)) for one in others):
+            raise NotImplementedError(
+                "the model makes a generator of random numbers in each call, and what it draws "
+                "follows from sizes or values of its arguments: a program would go on drawing from "
+                "one call to the next (draw a fixed number and take a part of it, or pass the "
+                "numbers as an argument)"
+            )
+        with _disable_current_modes():
+            return func(*args, **given)
