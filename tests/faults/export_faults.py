@@ -10,7 +10,7 @@ FAULTS = (
     Fault(
         "export-guard-is-not-checked",
         f"{_ANALYZER}programs/conditions.py",
-        'return f"the program wants {_readable(text)}" if holds is False else None',
+        "if holds is not False:\n            return None",
         "return None",
         "A program runs at sizes that its guards exclude, and returns other values.",
         ("analyzer/programs/test_conditions.py",),

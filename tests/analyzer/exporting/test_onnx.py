@@ -147,7 +147,7 @@ def test_saved_models_refuse_what_they_refused(tmp_path: Path) -> None:
     made(tmp_path, module, calls, to="onnx").save(tmp_path / "saved")
     loaded = load_programs(tmp_path / "saved")
     assert_as_module(loaded, module, calls, rtol=1e-3)
-    with pytest.raises(NoVariant, match="Runtime assertion failed"):
+    with pytest.raises(NoVariant, match="the program is for calls in which"):
         loaded(t(5, 3), torch.tensor([3, 2]))
     grids = [call(t(5, 3), torch.tensor([i, j])) for i in range(1, 6) for j in range(1, 6)]
     assert never_wrong(loaded, module, grids) >= 2

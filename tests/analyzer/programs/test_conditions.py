@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from calltape_analyzer import Programs, export
 from calltape_analyzer.arguments.live_calls import LiveCall
+from calltape_analyzer.programs.condition_words import assertion_in_words
 from calltape_analyzer.programs.conditions import Conditions, Sized
 from calltape_analyzer.programs.program import Program
 from tests.analyzer.exported import Call, call, taped
@@ -215,10 +216,48 @@ def test_condition_that_holds_refuses_nothing(guard: str) -> None:
 
 @pytest.mark.parametrize(
     ("guard", "text"),
-    [("L['x'].size()[0] <= 3", "x[0] <= 3"), ("L['xs'][0].size()[0] == 4", "xs[0][0] == 4")],
+    [
+        ("L['x'].size()[0] <= 3", "x[0] is at most 3"),
+        ("L['xs'][0].size()[0] == 4", "xs[0][0] is 4"),
+        ("3 >= L['x'].size()[0]", "x[0] is at most 3"),
+        ("L['x'].size()[0] <= 3 and L['n'] > 4", "x[0] is at most 3, and n is more than 4"),
+        ("((-1)*(((-1)*L['x'].size()[0]) // 4)) != 1", "ceil(x[0] / 4) is not 1"),
+        (
+            "torch.sym_max(1, torch.sym_max(L['x'].size()[0], L['n'])) != L['n']",
+            "max(1, x[0], n) is not n",
+        ),
+        ("((-1) + L['x'].size()[0]) // 2 == 7", "(x[0] - 1) // 2 is 7"),
+        ("torch.sym_not(L['x'].size()[0] == 4)", "it is not so that x[0] is 4"),
+    ],
 )
 def test_refusal_reads_like_the_condition(guard: str, text: str) -> None:
-    assert refusal_of(guard) == f"the program wants {text}"
+    assert refusal_of(guard) == f"the program is for calls in which {text}"
+
+
+@pytest.mark.parametrize(
+    ("condition", "words"),
+    [
+        ("Ne(u0, 1)", "a number that the values tell is not 1"),
+        ("u4 >= 22", "a number that the values tell is at least 22"),
+        ("0 <= ((s27//u1))", "s27 // u1 is at least 0, where u1 follows from values"),
+        (
+            "(1 <= ((s27//u1))) & (Eq(u2, u1))",
+            "s27 // u1 is at least 1, and u2 is u1, where u1 and u2 follow from values",
+        ),
+        (
+            "(" * 400 + "u0" + ")" * 400,
+            "(" * 400 + "u0" + ")" * 400 + ", where u0 follows from values",
+        ),
+    ],
+)
+def test_an_assertion_reads_like_a_sentence(condition: str, words: str) -> None:
+    text = f"Runtime assertion failed for expression {condition} on node 'ge_1'"
+    assert assertion_in_words(text) == f"the program is for calls in which {words}"
+    placed = f"{text}: the model asks at values.py:3, in forward: if n > 1:"
+    assert assertion_in_words(placed).endswith(
+        ": the model asks at values.py:3, in forward: if n > 1:"
+    )
+    assert assertion_in_words("another error") == "another error"
 
 
 HOSTILE = [
@@ -287,7 +326,9 @@ def test_products_of_huge_numbers_stay_small_in_time() -> None:
 @pytest.mark.parametrize("digits", [10**7, 10**10, 10**30])
 def test_digits_before_the_point_stay_few(digits: int) -> None:
     assert refusal_of(f"round(5, -{digits}) == 1") is None
-    assert refusal_of("round(1234, -2) == 1") == "the program wants round(1234, -2) == 1"
+    assert refusal_of("round(1234, -2) == 1") == (
+        "the program is for calls in which round(1234, -2) is 1"
+    )
 
 
 @given(text=st.text(alphabet="L[]'x.size()0123 +-*/%<>=!andornt\"", max_size=60))

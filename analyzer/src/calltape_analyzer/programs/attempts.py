@@ -13,6 +13,7 @@ from calltape_analyzer.arguments.sizings import Sizing
 from calltape_analyzer.comparison.comparing import Difference
 from calltape_analyzer.comparison.json_values import JsonText
 from calltape_analyzer.observing.columns import SizeRow
+from calltape_analyzer.programs.condition_words import assertion_in_words
 from calltape_analyzer.programs.program import Program
 
 __all__ = ["Attempt", "Outcome", "RowOutcome", "error_text"]
@@ -188,4 +189,6 @@ def error_text(error: BaseException) -> str:
         error = error.__cause__  # the cause says what went wrong
     text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return f"{type(error).__name__}: {' '.join(lines[:3])[:400]}"
+    shown = " ".join(lines[:3])[:400]
+    words = assertion_in_words(shown)
+    return f"{type(error).__name__}: {shown}" if words == shown else words

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from calltape_analyzer.programs.condition_words import guard_in_words
+
 __all__ = ["MAX_TEXT", "Conditions", "Sized"]
 
 
@@ -146,7 +148,9 @@ class Conditions:
 
     def _guard(self, text: str, arguments: Mapping[str, Any]) -> str | None:
         holds = _holds(text, arguments)
-        return f"the program wants {_readable(text)}" if holds is False else None
+        if holds is not False:
+            return None
+        return f"the program is for calls in which {guard_in_words(text)}"
 
     def document(self) -> dict[str, Any]:
         """The conditions as JSON, for :meth:`from_document`."""
@@ -172,11 +176,6 @@ def _bound(limit: Any) -> int | None:
     except (TypeError, ValueError, OverflowError, AttributeError):
         return None  # infinite
     return found if abs(found) < 2**62 else None
-
-
-def _readable(text: str) -> str:
-    """``L['x'].size()[1] <= 4`` as ``x[1] <= 4``."""
-    return re.sub(r"L\['([^']*)'\]", r"\1", text.strip()).replace(".size()", "")
 
 
 def _power(base: float, exponent: float) -> Any:

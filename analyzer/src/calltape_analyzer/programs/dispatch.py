@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias
 from calltape_analyzer.arguments.samples import Sample, in_variant
 from calltape_analyzer.errors import NoVariant
 from calltape_analyzer.observing.groups import SortedCall
+from calltape_analyzer.programs.attempts import error_text
 from calltape_analyzer.programs.program import SHARES_WITH_MODEL, Program
 from calltape_analyzer.programs.unknown_classes import unknown_class_in
 from calltape_analyzer.pytree.recorded_description import MODULE_KEYS
@@ -25,6 +26,7 @@ CallOrigin: TypeAlias = "Literal['caller', 'exported', 'tape']"
 whether it was exported."""
 
 _MAX_REASON = 160
+_MAX_ERROR = 240
 _TRIED = "the programs' attempts and missing tell what was tried"
 _RECORDED: dict[CallOrigin, str] = {
     "exported": f"the export had this call, and made no program that takes it; {_TRIED}",
@@ -99,9 +101,7 @@ def serve(
         except Exception as error:
             if len(found) == 1 and not _is_of_inputs(error):
                 raise
-            reasons[program.name] = (
-                f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]:.200}"
-            )
+            reasons[program.name] = error_text(error)[:_MAX_ERROR]
     raise no_variant(
         "no program accepts these arguments", programs, call, reasons, missing, origin=origin
     )
