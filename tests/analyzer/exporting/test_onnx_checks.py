@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from calltape_analyzer import load_programs
+from calltape_analyzer import export, load_programs
+from calltape_analyzer.arguments.live_calls import LiveCall
 from calltape_analyzer.errors import NoVariant
-from tests.analyzer.exported import assert_as_module, call, made
+from calltape_analyzer.exporting.probing import Probing
+from calltape_analyzer.exporting.unseen_runs import UnseenRuns
+from calltape_analyzer.exporting.verifier import Verifier
+from tests.analyzer.exported import assert_as_module, call, made, taped
 from tests.analyzer.exporting.test_arguments import Model, t
 
 pytest.importorskip("onnxruntime")
@@ -51,3 +56,36 @@ def test_a_result_that_may_not_be_empty_is_checked(tmp_path: Path) -> None:
     assert_as_module(programs, model, [call(t(9, 3))])
     with pytest.raises(NoVariant, match="the program is for calls in which"):
         programs(-torch.ones(4, 3))
+
+
+class Halves(torch.nn.Module):
+    """Takes the first half of as many rows as a mask says: at least two."""
+
+    def forward(self, x: Any, mask: Any) -> Any:
+        count = int(mask.sum())
+        torch._check(count >= 2)
+        torch._check(count <= x.shape[0])
+        return x[:count].sum(0), x.new_zeros(count - 2)
+
+
+@pytest.mark.parametrize("marked", [3, 0])
+def test_an_error_of_the_runtime_where_an_assertion_fails_is_a_refusal(
+    tmp_path: Path, marked: int
+) -> None:
+    def of(rows: int, ones: int) -> Any:
+        return call(torch.ones(rows, 4), torch.arange(rows) < ones)
+
+    module = Halves()
+    tape = taped(tmp_path, module, [of(5, 3), of(6, 4), of(7, 2)])
+    programs = export(tape, module, to="onnx")
+    (program,) = programs.values()
+    verifier = programs._reference
+    assert isinstance(verifier, Verifier)
+    runs = UnseenRuns(verifier, Probing(), program)
+    args, _ = of(5, marked)
+    sample = LiveCall(args, {}, programs.sorter).sample
+    found = runs._why_refused(sample)
+    assert (found is None) == (marked == 3)
+    if found is not None:
+        assert found.is_condition
+        assert "a number that the values tell is at least 2" in found.text

@@ -10,8 +10,9 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
+from calltape_analyzer.arguments.samples import Sample
 from calltape_analyzer.arguments.sizings import Sizing
 from calltape_analyzer.comparison.comparing import Difference, compared
 from calltape_analyzer.exporting.apart import Apart, DeathError, apart
@@ -20,6 +21,7 @@ from calltape_analyzer.exporting.probing import Probing
 from calltape_analyzer.exporting.run_costs import Cost
 from calltape_analyzer.exporting.runner import Runner
 from calltape_analyzer.programs.attempts import error_text
+from calltape_analyzer.programs.dispatch import is_of_inputs
 from calltape_analyzer.programs.exported_model import ConditionError
 from calltape_analyzer.programs.program import Program
 
@@ -28,8 +30,10 @@ __all__ = ["Failure", "Ran", "UnseenRuns", "unseen_runs"]
 _MODEL, _PROGRAM = "the model itself", "the program"
 
 
-class Failure(NamedTuple):
-    """An error that the model or a program raised: its type, and the type with its words."""
+@dataclass(frozen=True)
+class Failure:
+    """An error that the model or a program raised: its type, the type with its words, and whether
+    it is a condition of the program that the sizes do not meet."""
 
     kind: str
     text: str
@@ -171,7 +175,7 @@ class UnseenRuns:
         try:
             got = runner.outputs(program, sample)
         except Exception as error:  # torch and runtimes raise errors of any type
-            ran.failed = Failure.of(error)
+            ran.failed = self._why_refused(sample) or Failure.of(error)
             return ran
         ran.found = compared(expected, got, runner.tolerances)
         if not ran.found.agrees:
@@ -181,6 +185,18 @@ class UnseenRuns:
             if ran.doubt is None and self._agrees_with_others(sizing, say):
                 ran.doubt = "it is the same as the model with other values"
         return ran
+
+    def _why_refused(self, sample: Sample) -> Failure | None:
+        """Why the program of torch, which this one was converted from, refuses a sample; None if it
+        does not. A runtime that has no assertions may raise an error of its own there."""
+        traced = self._program.traced
+        if traced is None:
+            return None
+        try:
+            traced.run(self._program.inputs(sample.cloned()))
+        except Exception as error:  # torch raises errors of any type
+            return replace(Failure.of(error), is_condition=True) if is_of_inputs(error) else None
+        return None
 
     def _agrees_with_others(self, sizing: Sizing, say: Any) -> bool:
         """Whether the program agrees with the model if it is given other values of these sizes: two

@@ -19,7 +19,7 @@ from calltape_analyzer.pytree.recorded_description import MODULE_KEYS
 from calltape_analyzer.text import named
 from calltape_schema.tree import Node, OpaqueNode, walk
 
-__all__ = ["CallOrigin", "accepting_programs", "no_variant", "serve"]
+__all__ = ["CallOrigin", "accepting_programs", "is_of_inputs", "no_variant", "serve"]
 
 CallOrigin: TypeAlias = "Literal['caller', 'exported', 'tape']"
 """Who makes a call: somebody, now; the tape that was exported; or a tape of which nobody knows
@@ -99,7 +99,7 @@ def serve(
         try:
             return program, program.outputs(own)
         except Exception as error:
-            if len(found) == 1 and not _is_of_inputs(error):
+            if len(found) == 1 and not is_of_inputs(error):
                 raise
             reasons[program.name] = error_text(error)[:_MAX_ERROR]
     raise no_variant(
@@ -182,7 +182,7 @@ def _has_module_keys(root: Node) -> bool:
     return any(isinstance(n, OpaqueNode) and n.reason == MODULE_KEYS for n in walk(root))
 
 
-def _is_of_inputs(error: Exception) -> bool:
+def is_of_inputs(error: Exception) -> bool:
     """Whether a program refused its inputs, rather than failing with the model's own error. The
     conditions of an exported program are assertions; ONNX Runtime names its own errors."""
     if isinstance(error, AssertionError):

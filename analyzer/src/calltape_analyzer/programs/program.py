@@ -137,6 +137,7 @@ class Program:
             else if they are its own, so that such calls are refused.
         owner: the model, if it is here.
         why_only: why it has :attr:`only`; a program that was loaded does not know.
+        traced: the program of torch that :attr:`model` was converted from, while it is exported.
         remarks: what was tried and came out well.
         views: which outputs of its runs shared memory with which tensors of the arguments.
         draws: where the model draws random numbers; empty if it does not, or if none of them reach
@@ -163,6 +164,7 @@ class Program:
     owner: Any = None
     views: dict[str, frozenset[int]] = field(default_factory=dict)
     why_only: str = ""
+    traced: ExportedModel | None = None
     remarks: list[str] = field(default_factory=list)
     _state_notes: list[str] = field(default_factory=list)
 
