@@ -29,11 +29,13 @@ class CompleteInputs(NamedTuple):
     Attributes:
         args, kwargs: as they were passed.
         made_up: how many of their values are not the recorded ones.
+        laid_out: how many of their tensors were made contiguous.
     """
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     made_up: int
+    laid_out: int = 0
 
 
 def complete_inputs(
@@ -70,15 +72,17 @@ def complete_inputs(
     place_together(facts, tensors, missing)
     moved = [leaf for leaf, one in enumerate(facts) if _moves(tensors[leaf], one, are_mixed)]
     tensors = on_device(tensors, moved, device)
+    spread: list[int] = []
     if are_contiguous:
         # The tape has one element of an expanded axis, however long it is.
-        shapes = [(facts[i].shape, t.dtype.itemsize) for i, t in tensors.items() if _is_spread(t)]
+        spread = [i for i, tensor in tensors.items() if _is_spread(tensor)]
+        shapes = [(facts[i].shape, tensors[i].dtype.itemsize) for i in spread]
         check_memory(memory_limit_of(call.tape_bytes), shapes, "contiguous arguments of one call")
-        tensors = {i: contiguous(t) if _is_spread(t) else t for i, t in tensors.items()}
+        tensors |= {i: contiguous(tensors[i]) for i in spread}
     if not are_contiguous:
         tensors = {leaf: with_flags(tensor, facts[leaf]) for leaf, tensor in tensors.items()}
     args, kwargs = call.build("inputs", root, tensors, texts.scalars)
-    return CompleteInputs(args, kwargs, len(missing) + texts.made_up)
+    return CompleteInputs(args, kwargs, len(missing) + texts.made_up, len(spread))
 
 
 def has_made_up(call: Call) -> bool:

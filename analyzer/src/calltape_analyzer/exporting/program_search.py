@@ -136,8 +136,25 @@ class ProgramSearch:
                 "such calls are refused where the model is, and no tape tells them from others"
             )
         self.notes += merged.hints
+        self._note_layouts(every)
         self.remarks += merged.remarks
         self.verdicts = verdicts_on(every, self.programs, [*self.lacks.values()])
+
+    def _note_layouts(self, variants: Sequence[VariantFacts]) -> None:
+        """Notes tensors that came in several layouts. A program takes all of them; what compiles it
+        further may not."""
+        laid_out = self.exporter.verifier.sorter.laid_out
+        layouts: dict[str, set[str]] = {}
+        for variant in variants:
+            places = variant.group.layout.tensors
+            for place, formats in zip(places, variant.group.formats, strict=False):
+                layouts.setdefault(str(place), set()).update(formats)
+        several = sorted(name for name, found in layouts.items() if len(found) > 1)
+        if unread := [name for name in several if name not in laid_out]:
+            self.notes.append(
+                f"calls have {named(unread, 5)} in several layouts in memory: these programs take "
+                "all of them, and a package of AOTInductor only that of its example"
+            )
 
     def _variants(self) -> list[VariantFacts]:
         """The variants of the tape. If the model asks for the modes of its caller, or reads layouts

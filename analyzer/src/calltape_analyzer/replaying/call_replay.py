@@ -73,6 +73,7 @@ class CallReplay:
         self._omitted: set[str] = set()
         self._withheld: set[str] = set()
         self._made_up = self._classes_only = self._unmeasured = self._without_arguments = 0
+        self._laid_out = 0
         self._unmade: dict[str, str] = {}
         self._unsteady: int | None = None
         self._draws: tuple[str, ...] = ()
@@ -94,6 +95,7 @@ class CallReplay:
         except Exception as error:
             return failed_row(call.number, None, error, "tape")
         self._made_up += run.made_up
+        self._laid_out += run.laid_out
         if call.error is not None and self._expect == "recorded":
             row = self._raising(call, run)
         else:
@@ -231,6 +233,13 @@ class CallReplay:
     def notes(self) -> list[str]:
         """What a reader of the report should know of all calls together."""
         found = [*made_up_note(self._made_up), *withheld_note(self._withheld)]
+        if self._laid_out:
+            calls = counted(self._laid_out, "call")
+            found.append(
+                f"{calls} got contiguous copies of tensors that were recorded in another layout: "
+                "the package computes with the strides it was compiled for and does not look at "
+                "those of its inputs, so pass it contiguous tensors, or it returns other values"
+            )
         if self._unmade:
             not_tried = counted(self._without_arguments, "call")
             verb = "was" if self._without_arguments == 1 else "were"

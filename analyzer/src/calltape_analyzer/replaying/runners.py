@@ -57,11 +57,13 @@ class Run(ABC):
 
     Attributes:
         made_up: whether some of its arguments are not the recorded ones.
+        laid_out: whether some of its tensors lie contiguous where the recorded ones did not.
         is_whole: whether all of its arguments are objects as the model knows them.
         seconds: how long it took, after it was run.
     """
 
     made_up: bool = False
+    laid_out: bool = False
     is_whole: bool = True
     seconds: float = 0.0
 
@@ -205,6 +207,7 @@ class _CallOf(Run):
         self._function = function
         self._args, self._kwargs = without_removed(inputs.args, inputs.kwargs, signature)
         self.made_up = inputs.made_up > 0
+        self.laid_out = inputs.laid_out > 0
         self.unmade = unmade_in((self._args, self._kwargs))
         self._missing = placeholder_words((self._args, self._kwargs))
         self.is_whole = not self._missing
