@@ -39,7 +39,12 @@ from calltape_analyzer.observing.columns import SizeRow
 from calltape_analyzer.observing.evidence import has_raised
 from calltape_analyzer.programs.attempts import Attempt, Outcome, error_text
 from calltape_analyzer.programs.program import Program
-from calltape_analyzer.programs.variant_verdicts import Lack, VariantVerdict, verdicts_on
+from calltape_analyzer.programs.variant_verdicts import (
+    Lack,
+    VariantVerdict,
+    takes,
+    verdicts_on,
+)
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.reading.targets import outside_words
@@ -137,8 +142,17 @@ class ProgramSearch:
             )
         self.notes += merged.hints
         self._note_layouts(every)
+        self._drop_served()
         self.remarks += merged.remarks
         self.verdicts = verdicts_on(every, self.programs, [*self.lacks.values()])
+
+    def _drop_served(self) -> None:
+        """Lists nothing as missing that another program serves: one for a part of a variant, or one
+        that was traced later."""
+        known = [program for program in self.programs if not program.depends_on_values]
+        for name, (variant, kind, _) in list(self.lacks.items()):
+            if kind != "values" and all(takes(known, variant, row) for row in variant.rows):
+                del self.lacks[name]
 
     def _note_layouts(self, variants: Sequence[VariantFacts]) -> None:
         """Notes tensors that came in several layouts. A program takes all of them; what compiles it

@@ -29,7 +29,7 @@ from calltape_analyzer.programs.program import Program
 from calltape_analyzer.text import counted, named, printable, some_of
 from calltape_analyzer.variants.facts import VariantFacts
 
-__all__ = ["Lack", "Scope", "VariantVerdict", "last_lines", "verdicts_on"]
+__all__ = ["Lack", "Scope", "VariantVerdict", "last_lines", "takes", "verdicts_on"]
 
 Scope = Literal["general", "recorded sizes only", "rejected"]
 
@@ -206,16 +206,16 @@ def _verdict_on(
     limits: list[str] = []
     wide = [one for one in programs if not _is_narrow(one, variant)]
     for row in rows:
-        if _takes(wide, variant, row):
+        if takes(wide, variant, row):
             continue
-        narrow = next((one for one in programs if _takes([one], variant, row)), None)
+        narrow = next((one for one in programs if takes([one], variant, row)), None)
         rejected += narrow is None
         constant += narrow is not None
         limits += [narrow.why_only] if narrow is not None and narrow.why_only else []
     free = [i for i, symbol in enumerate(variant.symbols) if symbol.relation is None]
     moved = [i for i in free if _may_move(wide, variant, i)]
     beside = _beside(variant)
-    taken = sum(_takes(wide, variant, resized_row(variant, s.row, s.values)) for s in beside)
+    taken = sum(takes(wide, variant, resized_row(variant, s.row, s.values)) for s in beside)
     lacks_values = any(one.kind == "values" for one in lacks)
     scope: Scope = "general"
     reason = ""
@@ -262,7 +262,8 @@ def _is_narrow(program: Program, variant: VariantFacts) -> bool:
     return program.is_constant or program.only is not None or numbers or ints
 
 
-def _takes(programs: Iterable[Program], variant: VariantFacts, row: SizeRow) -> bool:
+def takes(programs: Iterable[Program], variant: VariantFacts, row: SizeRow) -> bool:
+    """Whether a program takes the sizes of a row of a variant."""
     for program in programs:
         own = program.variant.row_in(variant.group.key, row)
         if own is not None and program.refuses(own) is None:
@@ -303,7 +304,7 @@ def _may_move(programs: Sequence[Program], variant: VariantFacts, place: int) ->
         wanted = [values[place] + step * symbol.unit for step in _STEPS]
         for value in (*wanted, max(known) + symbol.unit, 2 * max(known)):
             moved = None if value in known else followed(variant.symbols, values, {place: value})
-            if moved is not None and _takes(programs, variant, resized_row(variant, row, moved)):
+            if moved is not None and takes(programs, variant, resized_row(variant, row, moved)):
                 return True
     return False
 
