@@ -151,12 +151,12 @@ def test_merge_in_vain_says_what_it_cost(
     tried = [attempt for attempt in programs.attempts if " + " in attempt.variant]
     assert tried
     assert not any(attempt.ok for attempt in tried)
-    said = [note for note in programs.verify().notes if "merge='never'" in note]
-    assert list(programs.notes) == said
+    said = [remark for remark in programs.verify().remarks if "merge='never'" in remark]
+    assert list(programs.remarks) == said
     assert len(said) == (1 if least == 0 else 0)
     programs.save(tmp_path / "saved")
     loaded = load_programs(tmp_path / "saved", classes=[ToyCache], trusted=True)
-    assert loaded.notes == programs.notes
+    assert loaded.remarks == programs.remarks
 
 
 @pytest.mark.integration
@@ -164,10 +164,10 @@ def test_hint_is_not_given_where_it_would_be_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(merging, "_WORTH_SAYING", 0.0)
-    assert not made(tmp_path, Attending(), STEPS, classes=[ToyCache]).notes
+    assert not made(tmp_path, Attending(), STEPS, classes=[ToyCache]).remarks
     apart = tmp_path / "apart"
     apart.mkdir()
-    assert not made(apart, Asking(), STEPS, classes=[ToyCache], merge="never").notes
+    assert not made(apart, Asking(), STEPS, classes=[ToyCache], merge="never").remarks
 
 
 class WidensMany(Attending):

@@ -146,7 +146,13 @@ def _programs(
     sorter = CallSorter(signature, index.renamed, None, asked, laid_out, ordered, unshared)
     missing, notes = manifest["missing"], manifest["notes"]
     return Programs(
-        programs, sorter, attempts=attempts, missing=missing, notes=notes, verdicts=verdicts
+        programs,
+        sorter,
+        attempts=attempts,
+        missing=missing,
+        notes=notes,
+        remarks=manifest["remarks"],
+        verdicts=verdicts,
     )
 
 

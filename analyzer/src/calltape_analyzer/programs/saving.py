@@ -49,6 +49,7 @@ class SavedPrograms(Protocol):
     attempts: tuple[Attempt, ...]
     missing: dict[str, str]
     notes: tuple[str, ...]
+    remarks: tuple[str, ...]
     verdicts: tuple[VariantVerdict, ...]
 
     def values(self) -> Iterable[Program]: ...
@@ -256,6 +257,7 @@ def _staged(
         "unshared": sorted(map(list, sorter.unshared)),
         "missing": {name: why[:MAX_NOTE] for name, why in programs.missing.items()},
         "notes": [note[:MAX_NOTE] for note in programs.notes],
+        "remarks": [remark[:MAX_NOTE] for remark in programs.remarks],
         "attempts": attempt_documents(programs.attempts),
         "verdicts": verdict_documents(programs.verdicts),
         "files": files,
