@@ -118,7 +118,7 @@ def build_model() -> torch.nn.Module:
     from {module} import {name}
 
     model = {made}
-    return model{mode}"""
+    return model"""
 
 
 @bounded()
@@ -178,9 +178,7 @@ def script(
         facts="\n".join(f"#   {_comment(fact)}" for fact in facts),
         tapes=_texts(tape.paths, beside) + (f"\nCALL = {literal(address)}" if address else ""),
         given=", stand_ins=True" if found.stand_ins else "",
-        build=_TO_FILL_IN
-        if model is None
-        else _import(model, beside, train=failure is not None and failure.train),
+        build=_TO_FILL_IN if model is None else _import(model, beside),
         part=part_expression(tape) if address is None else "tape.only(calls=CALL)",
         to=literal(to),
         probe=', probe="none"' if failure is not None and failure.kind == "export" else "",
@@ -296,13 +294,12 @@ def is_factory(name: str) -> bool:
     )
 
 
-def _import(model: str, beside: bool, *, train: bool) -> str:
+def _import(model: str, beside: bool) -> str:
     module, _, attribute = model.partition(":")
     name = attribute.partition(".")[0]
     made = f"{attribute} if isinstance({attribute}, torch.nn.Module) else {attribute}()"
     places = "os.path.dirname(os.path.abspath(__file__))" if beside else "os.getcwd()"
-    mode = "" if train else ".eval()"
-    return _IMPORTED.format(module=module, name=name, made=made, mode=mode, places=places)
+    return _IMPORTED.format(module=module, name=name, made=made, places=places)
 
 
 def _facts(tape: Tape) -> Iterator[str]:

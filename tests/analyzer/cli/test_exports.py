@@ -5,16 +5,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from calltape_analyzer import export, open_tape
+from calltape_analyzer import export, load_programs, open_tape
 from calltape_analyzer.cli import exports
 from calltape_analyzer.cli.exports import _print_attempts
 from calltape_analyzer.programs.attempts import Attempt
+from calltape_recorder import record
 from tests.analyzer.cli.commands import run
-from tests.analyzer.cli.models import MODULE
+from tests.analyzer.cli.models import MODULE, SOURCE
 from tests.analyzer.explanation.test_explaining import CHATS, record_chats, toy_lm
 from tests.analyzer.tapes import write_tape
 
@@ -37,10 +39,17 @@ def test_replay_that_differs(classifier_tape: Path) -> None:
     assert [row["call"] for row in document["rows"]] == [0, 1, 2, 3]
 
 
-def test_the_model_is_in_evaluation_mode(classifier_tape: Path) -> None:
-    arguments = ("replay", classifier_tape, "--model", f"{MODULE}:classifier")
-    assert run(*arguments).code == 0
-    assert run(*arguments, "--train").code == 1  # dropout
+def test_the_model_is_in_the_mode_of_its_calls(folder: Path) -> None:
+    arguments = ("--model", f"{MODULE}:classifier")  # with dropout
+    scope: dict[str, Any] = {"__name__": MODULE}
+    exec(SOURCE, scope)
+    for is_training in (False, True):
+        model = scope["classifier"]().train(is_training)
+        tape = folder / f"{is_training}.tape"
+        torch.rand(7)  # dropout draws from here on
+        with record(model, tape), torch.no_grad():
+            model(torch.ones(3, 4))
+        assert run("replay", tape, *arguments).code == is_training
 
 
 @pytest.mark.parametrize("verb", ["export", "replay"])
@@ -117,14 +126,16 @@ def test_help() -> None:
 def test_export_replay_and_check(classifier_tape: Path, folder: Path) -> None:
     out_dir = folder / "exported"
     model = ("--model", f"{MODULE}:classifier")
-    code, out, err = run("export", classifier_tape, *model, "--out", out_dir)
+    code, out, err = run("export", classifier_tape, *model, "--out", out_dir, "-v")
     assert (code, err) == (0, "")
     assert out.split("\n", 1)[0].split() == [
         "variant", "tried", "recorded", "sizes", "unseen", "sizes", "seconds",
         "what", "came", "of", "it",
     ]  # fmt: skip
     assert "4 of 4 recorded calls reproduced" in out
-    assert f"saved in {out_dir}" in out
+    saved, *verdicts = out.splitlines()[-1 - len(load_programs(out_dir, trusted=True).verdicts) :]
+    assert saved == f"saved in {out_dir}"
+    assert all(line.startswith("general: ") for line in verdicts)
     code, out, err = run("replay", classifier_tape, out_dir, "--trust")
     assert (code, err) == (0, "")
     assert "4 of 4 recorded calls reproduced" in out

@@ -57,13 +57,13 @@ def test_a_float_that_matters_makes_a_program_per_value_and_never_a_wrong_result
     (variant,) = tape.variants()
     assert len(variant) == 14
     programs = export(tape, Scaled())
-    assert list(programs) == [f"main, scale={value}" for value in values[:12]]
+    assert list(programs) == [f"main, scale={value}" for value in values[:3]]
     report = programs.verify()
-    assert [row.ok for row in report] == [True] * 12 + [False] * 2
+    assert [row.ok for row in report] == [True] * 3 + [False] * 11
     assert not any(row.variant for row in report if not row.ok)  # refused, not wrong
-    assert programs.missing["main, other values of scale"].startswith("2 of 14 calls")
+    assert programs.missing["main, other values of scale"].startswith("11 of 14 calls")
     x = torch.randn(30 if sizes > 1 else 2, 4)  # a size that no call had with this value
-    torch.testing.assert_close(programs(x, scale=3.25), torch.tanh(x) * 3.25)
+    torch.testing.assert_close(programs(x, scale=2.25), torch.tanh(x) * 2.25)
     with pytest.raises(NoVariant, match=r"scale is 0\.5; this program has 0\.25"):
         programs(x, scale=0.5)
 

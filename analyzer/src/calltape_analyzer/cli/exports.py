@@ -30,7 +30,6 @@ from calltape_analyzer.cli.options import (
     OptionalOut,
     Paths,
     To,
-    Train,
     Variants,
     classes_of,
     model_of,
@@ -87,7 +86,6 @@ def export(
     opset: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="ONNX opset version.")
     ] = None,
-    train: Train = False,
     classes: ClassNames = None,
     target: OfTarget = None,
     calls: Calls = None,
@@ -118,7 +116,7 @@ def export(
     known = classes_of(classes)
     part = Part(calls, variant, ignore, target)
     with opened(paths, part, runs=True, classes=known) as tape:
-        module = model_of(model, train=train)
+        module = model_of(model)
         options |= {"to": to, "probe": probe, "max_seconds": max_seconds}
         programs = _exported(tape, module, options, json)
         report = programs.verify(progress=sys.stderr.isatty())

@@ -41,7 +41,6 @@ __all__ = [
     "Paths",
     "Scan",
     "To",
-    "Train",
     "Variants",
     "address",
     "classes_of",
@@ -147,7 +146,6 @@ ClassNames = Annotated[
         help="A class of arguments, such as a cache. It is imported. May come again.",
     ),
 ]
-Train = Annotated[bool, typer.Option("--train", help="Do not put the model in evaluation mode.")]
 MaxSeconds = Annotated[
     float | None,
     typer.Option(
@@ -200,13 +198,11 @@ def classes_of(names: Sequence[str] | None, *, are_words: bool = True) -> list[t
     return found
 
 
-def model_of(name: str, *, train: bool = False) -> torch.nn.Module:
+def model_of(name: str) -> torch.nn.Module:
     """Imports a factory and calls it.
 
     Args:
         name: ``package.module:factory``.
-        train: leaves the model in the mode that the factory gives it; else it is put in evaluation
-            mode.
 
     Raises:
         BadParameter: the name has another form.
@@ -215,7 +211,7 @@ def model_of(name: str, *, train: bool = False) -> torch.nn.Module:
     expect_factory(name)
     from calltape_analyzer.model.factories import made_by
 
-    return made_by(name, train=train)
+    return made_by(name)
 
 
 def expect_factory(name: str, what: str = "factory") -> None:

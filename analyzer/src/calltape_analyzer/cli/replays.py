@@ -22,7 +22,6 @@ from calltape_analyzer.cli.options import (
     Json,
     OfTarget,
     OptionalModelName,
-    Train,
     Variants,
     classes_of,
     model_of,
@@ -81,7 +80,6 @@ def replay(
             help="Run nothing: compare what an exported model declares with the calls.",
         ),
     ] = False,
-    train: Train = False,
     classes: ClassNames = None,
     trust: Annotated[
         bool,
@@ -114,7 +112,7 @@ def replay(
     if dry_run:
         unused = {
             "--model": model, "--rtol": rtol, "--atol": atol, "--slower-than": slower_than,
-            "--bisect": bisect, "--train": train, "--expect": expect != "recorded",
+            "--bisect": bisect, "--expect": expect != "recorded",
         }  # fmt: skip
         for name, value in unused.items():
             if value is not None and value is not False:
@@ -132,7 +130,7 @@ def replay(
             from calltape_analyzer.comparison.comparing import Tolerances
             from calltape_analyzer.replaying.replaying import replay as replay_calls
 
-            through = _existing(given) if given is not None else model_of(str(model), train=train)
+            through = _existing(given) if given is not None else model_of(str(model))
             is_bounded = rtol is not None or atol is not None
             given_bounds = Tolerances(rtol=rtol, atol=atol) if is_bounded else None
             report = found.report = replay_calls(

@@ -28,13 +28,11 @@ class ShownFailure:
         kind: ``predicate``, ``export`` or ``replay``.
         name: of the predicate, or of what makes the model; None if a redaction removed it.
         to_onnx: whether the export was to ONNX.
-        train: whether models stayed in the mode in which they were made.
     """
 
     kind: str
     name: str | None
     to_onnx: bool = False
-    train: bool = False
 
 
 def all_shown_failures(tape: Tape) -> Iterator[ShownFailure]:
@@ -65,5 +63,4 @@ def _of_step(step: Step) -> Iterator[ShownFailure]:
                 kind=option.removeprefix(_CHECK),
                 name=None if is_without_text(value) else value,
                 to_onnx="to" in options,
-                train="train" in options,
             )

@@ -73,7 +73,6 @@ class Check(PlainData):
         name: ``package.module:function`` of the predicate, or of what makes the model.
         reference: what makes the model that gives the outputs of calls whose arguments are new.
         to: the kind of export.
-        train: leaves models in the mode in which they are made.
         classes: by their name on the tape, the classes that objects may be rebuilt from.
     """
 
@@ -81,7 +80,6 @@ class Check(PlainData):
     name: str
     reference: str | None = None
     to: Literal["torch", "onnx"] = "torch"
-    train: bool = False
     classes: dict[str, str] = Field(default_factory=dict)
 
     def load(self) -> str:
@@ -118,7 +116,7 @@ class Check(PlainData):
         if self.reference is not None:
             with open_tape(path, classes=classes) as tape:
                 if any(map(is_changed, tape.calls)):
-                    model = made_by(self.reference, train=self.train)
+                    model = made_by(self.reference)
                     if not settle(tape, model, settled):
                         return Outcome(end="passed")
                     path = settled
@@ -133,7 +131,7 @@ class Check(PlainData):
         if self.kind == "predicate":
             return _of_predicate(tape, imported(self.name))
         try:
-            model = made_by(self.name, train=self.train)
+            model = made_by(self.name)
         except TapeError as error:
             return Outcome(end="unusable", reasons=(str(error),))
         return (
@@ -148,7 +146,6 @@ def check_of(
     fails_replay: Named | None,
     reference: Named | None,
     to: Literal["torch", "onnx"],
-    train: bool,
 ) -> Check:
     """The one check that was given.
 
@@ -169,7 +166,7 @@ def check_of(
     ((kind, function),) = given
     classes = {name: f"{cls.__module__}:{cls.__qualname__}" for name, cls in _classes(tape).items()}
     return Check(
-        kind=kind, name=_name_of(function), to=to, train=train, classes=classes,
+        kind=kind, name=_name_of(function), to=to, classes=classes,
         reference=None if reference is None else _name_of(reference),
     )  # fmt: skip
 

@@ -102,7 +102,7 @@ def command_of(check: Check, tape: Tape, path: str) -> str | None:
         words += ["--expect", "success"]
     for name in check.classes:
         words += ["--classes", name]
-    return shlex.join([*words, *(["--train"] if check.train else [])])
+    return shlex.join(words)
 
 
 def notes_of_memory(reason: str) -> list[str]:

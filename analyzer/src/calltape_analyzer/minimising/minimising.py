@@ -55,7 +55,6 @@ def minimise_tape(
     fails_replay: Named | None = None,
     reference: Named | None = None,
     to: Literal["torch", "onnx"] = "torch",
-    train: bool = False,
     max_seconds: float | None = None,
     step_seconds: float | None = None,
     max_memory: int | None = None,
@@ -84,8 +83,6 @@ def minimise_tape(
         fails_replay: what makes a model, whose :func:`replay` fails.
         reference: what makes a model that is right: it gives the outputs of changed calls.
         to: the kind of export.
-        train: leaves models in the mode in which they are made; else they are put in evaluation
-            mode.
         max_seconds: how long all of it may take. When the time is up, the smallest tape so far is
             written.
         step_seconds: how long one try may take; by default three times as long as the first one,
@@ -109,7 +106,7 @@ def minimise_tape(
     began = time.monotonic()
     deadline = None if max_seconds is None else began + max_seconds
     choices = choices_of(redact)
-    check = check_of(tape, fails, fails_export, fails_replay, reference, to, train)
+    check = check_of(tape, fails, fails_export, fails_replay, reference, to)
     _check_numbers(max_seconds, step_seconds, max_memory)
     target = Path(path)
     tape.calls.scan()  # a survey has none
@@ -208,8 +205,6 @@ class _Work:
             options["reference"] = self._check.reference
         if self._check.kind == "export" and self._check.to != "torch":
             options["to"] = self._check.to
-        if self._check.train:
-            options["train"] = True
         path = str(self._folder / "smallest.tape")
         with NewTape(path, _manifest(self._tape, options)) as writer:
             for call in search.tape.calls:

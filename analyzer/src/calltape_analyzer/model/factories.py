@@ -86,13 +86,11 @@ def _no_attribute(module: str, found: Any, attribute: str, part: str) -> UnfitNa
     return UnfitNameError(f"{module} has no {attribute}", advice=f"name one that is there{such}")
 
 
-def made_by(name: str, *, train: bool = False) -> torch.nn.Module:
+def made_by(name: str) -> torch.nn.Module:
     """Imports a factory and calls it.
 
     Args:
         name: of a function without arguments, or of a module object.
-        train: leaves the model in the mode that the factory gives it; else it is put in evaluation
-            mode.
 
     Raises:
         UsageError: it cannot be imported, fails, or gives something that is no module.
@@ -103,7 +101,7 @@ def made_by(name: str, *, train: bool = False) -> torch.nn.Module:
     if not isinstance(made, torch.nn.Module):
         what = f"{type(made).__module__}.{type(made).__qualname__}"
         raise UsageError(f"{name} gives a {what}", advice="let it return a torch.nn.Module")
-    return made if train else made.eval()
+    return made
 
 
 def _called(found: Any, name: str) -> Any:
