@@ -46,7 +46,7 @@ class Rounding(Model):
 
 
 def notes(programs) -> str:
-    return "\n".join(note for p in programs.values() for note in p.notes)
+    return "\n".join(note for p in programs.values() for note in (*p.notes, *p.remarks))
 
 
 @pytest.mark.integration
