@@ -18,6 +18,7 @@ from calltape_analyzer.arguments.samples import Sample, sample_in
 from calltape_analyzer.comparison.comparing import compared
 from calltape_analyzer.errors import TapeError
 from calltape_analyzer.exporting.doubts import doubt_of
+from calltape_analyzer.exporting.observed_calls import LAYOUT
 from calltape_analyzer.exporting.runner import Runner
 from calltape_analyzer.model.asked_modes import names_in
 from calltape_analyzer.pytree.memory import extent, is_apart, is_strided
@@ -77,7 +78,11 @@ def asked_facts(
     looks_around = bool(_AROUND & names)
     found: dict[str, list[str]] = {}
     for variant in variants[:_MAX_VARIANTS] if facts or looks_around else ():
-        ask = partial(_asked_in, runner, variant, facts, looks_around)
+        own = [fact for fact in facts if runner.asks(variant, fact.names)]
+        around = looks_around and runner.asks(variant, LAYOUT)
+        if not own and not around:
+            continue
+        ask = partial(_asked_in, runner, variant, own, around)
         for path, words in runner.asked(ask, seconds, f"{variant.name}: {_UNTRIED}") or ():
             known = found.setdefault(path, [])
             known += [words] if words not in known else []

@@ -19,6 +19,7 @@ from calltape_analyzer.arguments.samples import Sample, sample_in
 from calltape_analyzer.comparison.comparing import compared, is_described, recorded_leaves
 from calltape_analyzer.errors import TapeError
 from calltape_analyzer.exporting.doubts import doubt_of
+from calltape_analyzer.exporting.observed_calls import LAYOUT
 from calltape_analyzer.exporting.runner import Runner
 from calltape_analyzer.observing.evidence import has_raised
 from calltape_analyzer.observing.groups import GroupKey, layout_in_memory
@@ -80,6 +81,8 @@ def layouts_read(
     begins: set[str] = set()
     others = _calls_of_other_layouts(runner, variants, calls)
     for variant in variants[:_MAX_VARIANTS]:
+        if not runner.asks(variant, LAYOUT):
+            continue
         own = others.get(variant.group.key, [])
         ask = partial(_read_in, runner, variant, own)
         read, begun = runner.asked(ask, seconds, f"{variant.name}: {_UNTRIED}") or ([], [])

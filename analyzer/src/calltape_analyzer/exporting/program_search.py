@@ -175,6 +175,7 @@ class ProgramSearch:
         in memory, calls that differ in them are of different variants."""
         verifier = self.exporter.verifier
         variants = self._sorted()
+        self._look_at(self._traceable(variants))
         if asked := verifier.asked_modes(self._traceable(variants)):
             verifier.sorter.separate_by(asked)
             variants = self._sorted()
@@ -205,6 +206,12 @@ class ProgramSearch:
         self._expect_same_model(self._traceable(variants))
         return variants
 
+    def _look_at(self, variants: Sequence[VariantFacts]) -> None:
+        """Runs a call or two of each variant, to see what the model asks, and whether it answers as
+        the recorded one."""
+        unlike = unlike_recorded(self.exporter.verifier, variants, watched=True)
+        self._unlike = {one.call: one for one in unlike}
+
     def _expect_same_model(self, variants: Sequence[VariantFacts]) -> None:
         """Finds the variants whose calls the model answers in another way than the recorded one.
 
@@ -212,7 +219,15 @@ class ProgramSearch:
             ExportError: there are no others.
         """
         verifier = self.exporter.verifier
-        unlike = [] if verifier.budget.is_spent else unlike_recorded(verifier, variants)
+        # What is known by now of the model may be why it answered in another way.
+        doubtful = [
+            variant
+            for variant in variants
+            if self._unlike_in(variant)
+            or any(verifier.was_watched(ref) is None for ref in telling_calls(variant))
+        ]
+        may_run = bool(doubtful) and not verifier.budget.is_spent
+        unlike = unlike_recorded(verifier, doubtful, watched=False) if may_run else []
         self._unlike = {one.call: one for one in unlike}
         if unlike and all(self._unlike_in(variant) for variant in variants):
             raise ExportError(

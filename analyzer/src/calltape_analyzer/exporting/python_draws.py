@@ -68,6 +68,9 @@ def drawn_by_python(verifier: Verifier, variant: VariantFacts) -> tuple[str | No
 def _calls(verifier: Verifier, variant: VariantFacts) -> Iterator[tuple[Plan, Sample]]:
     rows = _MAX_ROWS if may_draw(verifier.module) else 1
     for _, seen in islice(variant.rows.items(), rows):
+        watched = verifier.was_watched(seen.first)
+        if watched is not None and watched.asked is not None and set(watched.moved) <= {"torch"}:
+            continue
         sample = sample_in(variant, verifier.find(seen.first), verifier.sorter, verifier.device)
         yield Plan.of(variant, sample, verifier.sorter.signature), sample
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -26,6 +26,12 @@ from calltape_analyzer.errors import UsageError
 from calltape_analyzer.exporting.apart import DeathError, apart
 from calltape_analyzer.exporting.causes import places_of
 from calltape_analyzer.exporting.hit_loops import Line, LoopEvidence
+from calltape_analyzer.exporting.observed_calls import (
+    MODES,
+    ObservedCall,
+    Questions,
+    hides_questions,
+)
 from calltape_analyzer.exporting.patching import PATCHING
 from calltape_analyzer.model.asked_modes import may_ask
 from calltape_analyzer.model.calls import as_module, device_of, eager, entry_of, wanted_classes
@@ -83,6 +89,7 @@ class Runner:
     tolerances: Tolerances
     state: dict[str, str] = field(default_factory=dict)
     unknown: list[str] = field(default_factory=list)
+    _observed: dict[CallRef, ObservedCall] = field(default_factory=dict)
     _drawing: set[Hashable] = field(default_factory=set)
     _searched: set[Hashable] = field(default_factory=set)
     _views: dict[Hashable, Mapping[str, frozenset[int]]] = field(default_factory=dict)
@@ -182,12 +189,49 @@ class Runner:
             value = eager(self.entry, plan, given, self.classes, self.device, context)
             return apart_from(self.module, detached(leaves_of(value)))
 
+    def observed(self, variant: VariantFacts, ref: CallRef) -> ObservedCall:
+        """A run of a recorded call that is watched: what it asks, and what it returns. What the
+        model returned is in the answer of the run itself only."""
+        from calltape_analyzer.model.randomness import Generators
+        from calltape_analyzer.model.state import apart_from
+
+        found = ObservedCall()
+        with suppress(Exception):  # the model raises, or cannot be watched: nobody knows
+            sample = sample_in(variant, self.find(ref), self.sorter, self.device)
+            plan = Plan.of(variant, sample, self.sorter.signature)
+            given, questions = sample.cloned(), Questions(self.module)
+            with self.undisturbed(), PATCHING:
+                generators = Generators(self.module)
+                value = eager(self.entry, plan, given, self.classes, self.device, within=questions)
+                found.moved = generators.moved()
+                found.leaves = apart_from(self.module, detached(leaves_of(value)))
+            found.asked = None if hides_questions(self.module) else questions.asked
+        self._observed[ref] = replace(found, leaves=None)
+        return found
+
+    def asks(self, variant: VariantFacts, names: Collection[str]) -> bool:
+        """Whether the model may ask for any of these in calls of a variant: it did in one that was
+        watched, or none was.
+
+        Args:
+            variant: of the calls.
+            names: as of :class:`~calltape_analyzer.exporting.observed_calls.ObservedCall`.
+        """
+        refs = {seen.first for _, seen in variant.rows.items()}
+        own = [one for ref, one in self._observed.items() if ref in refs]
+        known = [one.asked for one in own]
+        return not known or any(asked is None or not asked.isdisjoint(names) for asked in known)
+
+    def was_watched(self, ref: CallRef) -> ObservedCall | None:
+        """What came of a call that was watched, without what it returned."""
+        return self._observed.get(ref)
+
     def asked_modes(self, variants: Sequence[VariantFacts]) -> frozenset[Mode]:
         """The modes that the model asks for, and that change what it returns. If its code names
         one, the first calls of a few variants are run with and without it."""
         found: set[Mode] = set()
         for variant in variants[:_MAX_ASKED]:
-            for mode in may_ask(self.module) - found:
+            for mode in may_ask(self.module) - found if self.asks(variant, MODES) else ():
                 with suppress(Exception):  # errors of any type are no evidence
                     if self._minds(variant, mode):
                         found.add(mode)

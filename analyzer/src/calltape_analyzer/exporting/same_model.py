@@ -41,7 +41,9 @@ class Unlike(NamedTuple):
     error: str
 
 
-def unlike_recorded(runner: Runner, variants: Sequence[VariantFacts]) -> list[Unlike]:
+def unlike_recorded(
+    runner: Runner, variants: Sequence[VariantFacts], *, watched: bool
+) -> list[Unlike]:
     """The calls, of those that were run, for which the model returns something else than was
     recorded. A model that draws random numbers, or that calls change, is judged by what depends on
     neither.
@@ -49,11 +51,12 @@ def unlike_recorded(runner: Runner, variants: Sequence[VariantFacts]) -> list[Un
     Args:
         runner: has the model.
         variants: of each, :func:`telling_calls` are run.
+        watched: whether it is noted what the model asks (:meth:`Runner.observed`).
     """
     found: list[Unlike] = []
     for variant in variants[:_MAX_VARIANTS]:
         for ref in telling_calls(variant):
-            error = _difference(runner, variant, ref)
+            error = _difference(runner, variant, ref, watched=watched)
             if error is not None:
                 found.append(Unlike(ref, error))
     return [] if runner.state else found
@@ -75,9 +78,12 @@ def telling_calls(variant: VariantFacts) -> Iterator[CallRef]:
     yield from dict.fromkeys(seen.first for _, seen in (rows[0], rows[-1]))
 
 
-def _difference(runner: Runner, variant: VariantFacts, ref: CallRef) -> str | None:
+def _difference(
+    runner: Runner, variant: VariantFacts, ref: CallRef, *, watched: bool
+) -> str | None:
     """In what the model differs from the tape; None if it does not, or nobody knows."""
     call = runner.find(ref)
+    seen = runner.observed(variant, ref).leaves if watched else None
     outputs = call.record.outputs
     leaves = (*call.record.inputs.facts(), *(outputs.facts() if outputs is not None else ()))
     if outputs is None or not all(leaf.key for leaf in leaves):
@@ -88,7 +94,7 @@ def _difference(runner: Runner, variant: VariantFacts, ref: CallRef) -> str | No
     try:
         sample = sample_in(variant, call, runner.sorter, runner.device)
         plan = Plan.of(variant, sample, runner.sorter.signature)
-        got = runner.eager(plan, sample)
+        got = seen if seen is not None else runner.eager(plan, sample)
         if compared(expected, got, runner.tolerances).agrees or not is_described(got):
             return None
         _, drawn = runner.drawn(plan, sample, differs=True)

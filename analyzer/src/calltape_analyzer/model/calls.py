@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from calltape_analyzer.arguments.plan import Plan
@@ -85,12 +86,14 @@ def eager(
     classes: ClassIndex,
     device: str,
     context: Context | None = None,
+    within: AbstractContextManager[Any] | None = None,
 ) -> Any:
-    """What the model returns for a sample, by default in the context of the variant's calls."""
+    """What the model returns for a sample, by default in the context of the variant's calls.
+    ``within`` is around the call alone."""
     arguments = plan.build(sample, classes, device)
     checked(arguments, plan.signature)
     args, kwargs = as_call(arguments, plan.signature)
-    with as_called(context or plan.context, device, call):
+    with as_called(context or plan.context, device, call), within or contextlib.nullcontext():
         return call(*args, **kwargs)
 
 

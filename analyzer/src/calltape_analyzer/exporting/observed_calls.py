@@ -1,0 +1,216 @@
+"""What a model asks of tensors in a recorded call, seen in one run of it.
+
+Whether a model reads strides, flags or addresses can be found out by runs in which these differ, a
+run for each. Nearly all models ask for none of them, and one run shows that: torch tells a mode of
+each function and property of a tensor that Python asks for. Kernels that are no operators of torch
+are not seen; a model that may call one is asked as before.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from types import BuiltinFunctionType, FunctionType, ModuleType
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+__all__ = ["LAYOUT", "MODES", "ObservedCall", "Questions", "hides_questions"]
+
+LAYOUT = frozenset({
+    "stride", "is_contiguous", "as_strided", "as_strided_", "storage_offset", "data_ptr", "set_",
+    "untyped_storage", "storage", "numpy", "__array__", "__dlpack__", "dim_order", "is_set_to",
+    "_is_alias_of", "_typed_storage", "__cuda_array_interface__", "written", "operator",
+})  # fmt: skip
+"""What tells how a tensor lies in memory. ``written``: a tensor was written to that may be a view
+or a copy of another one, which its layout decides. ``operator``: one of a library ran, which gets
+the memory."""
+MODES = frozenset({
+    "requires_grad", "grad_fn", "is_leaf", "is_inference", "is_grad_enabled",
+    "is_inference_mode_enabled",
+})  # fmt: skip
+"""What tells the mode of the caller."""
+_ASKED = LAYOUT | MODES | {"is_conj", "is_neg", "_version", "_base", "_is_view"}
+_COPIES_OR_NOT = ("reshape", "reshape_as", "flatten", "contiguous", "ravel", "to", "type_as")
+_OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
+_OF_TORCH = ("aten", "prims", "prim")
+_MODE_FUNCTIONS = ("is_grad_enabled", "is_inference_mode_enabled")
+
+
+@dataclass
+class ObservedCall:
+    """A run of a recorded call.
+
+    Attributes:
+        leaves: what the model returned; None if it raised.
+        asked: the names of what was asked of tensors that are not the model's own, and of the
+            caller; None if nobody knows.
+        moved: the generators of random numbers that were drawn from.
+    """
+
+    leaves: dict[str, Any] | None = None
+    asked: frozenset[str] | None = None
+    moved: list[str] = field(default_factory=list)
+
+
+def _functions(names: Collection[str]) -> dict[Any, str]:
+    """The functions that torch tells a mode of, with their names."""
+    found: dict[Any, str] = {}
+    for owner in (torch.Tensor, torch):
+        for name in names:
+            value: Any = getattr(owner, name, None)
+            if callable(value):
+                found[value] = name
+            elif hasattr(value, "__get__"):  # a property
+                found[value.__get__] = name
+    return found
+
+
+_WRITING = [
+    name
+    for name in dir(torch.Tensor)
+    if (name.endswith("_") and not name.endswith("__"))
+    or name == "__setitem__"
+    or (name.startswith("__i") and hasattr(torch.Tensor, f"__{name[3:]}"))
+]
+_QUESTIONS = _functions(_ASKED - {"written", "operator", *_MODE_FUNCTIONS})
+_WRITES = _functions(_WRITING)
+_MAY_COPY = _functions(_COPIES_OR_NOT)
+
+
+class Questions(TorchFunctionMode):
+    """Notes what is asked of tensors while a model runs in the block.
+
+    Args:
+        module: the model, whose own tensors do not count.
+    """
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__()
+        self._own = {
+            memory
+            for tensor in (*module.parameters(), *module.buffers())
+            if (memory := _memory(tensor)) is not None
+        }
+        self._found: set[str] = set()
+        self._may_be_view = self._is_written = False
+        self._patched = ExitStack()
+
+    @property
+    def asked(self) -> frozenset[str]:
+        """What was asked."""
+        is_read = self._may_be_view and self._is_written
+        return frozenset(self._found | ({"written"} if is_read else set()))
+
+    def __enter__(self) -> Questions:
+        self._patched.enter_context(_telling(self._found.add))
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        self._patched.close()
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        name = _QUESTIONS.get(func)
+        if name is not None:
+            if not (args and isinstance(args[0], torch.Tensor) and _memory(args[0]) in self._own):
+                self._found.add(name)
+        elif func in _WRITES or (kwargs and kwargs.get("out") is not None):
+            self._is_written = True
+        elif func in _MAY_COPY:
+            self._may_be_view = True
+        elif isinstance(func, _OPERATORS) and _namespace(func) not in _OF_TORCH:
+            self._found.add("operator")
+        return func(*args, **(kwargs or {}))
+
+
+def hides_questions(module: torch.nn.Module) -> bool:
+    """Whether parts of a model may ask what no mode sees: compiled and scripted ones, and functions
+    of libraries that are no operators of torch, beside its classes or beside functions that they
+    import."""
+    for part in module.modules():
+        if isinstance(part, (torch.jit.ScriptModule, torch._dynamo.eval_frame.OptimizedModule)):
+            return True
+        if isinstance(vars(part).get("forward"), torch.jit.ScriptFunction):
+            return True
+    own = _python_modules({c.__module__ for part in module.modules() for c in type(part).__mro__})
+    values = [value for one in own for value in list(vars(one).values())]
+    imported = {one.__module__ for one in values if isinstance(one, FunctionType)}
+    values += [one for each in _python_modules(imported) for one in list(vars(each).values())]
+    return any(map(_is_hidden, values))
+
+
+def _python_modules(names: Iterable[str]) -> list[ModuleType]:
+    return [sys.modules[name] for name in names if name in sys.modules and not _is_known(name)]
+
+
+def _is_hidden(value: Any) -> bool:
+    """Whether code can do with a value what no mode sees."""
+    if any(value is getattr(torch, name) for name in _MODE_FUNCTIONS):
+        return True  # imported by its name
+    if isinstance(value, (torch.jit.ScriptFunction, torch.jit.ScriptModule)):
+        return True
+    if hasattr(value, "_torchdynamo_orig_callable"):
+        return True
+    name = None
+    if isinstance(value, ModuleType):
+        name = value.__name__
+    elif isinstance(value, BuiltinFunctionType):
+        name = value.__module__
+    file = getattr(sys.modules.get(name or ""), "__file__", None) or ""
+    is_extension = file.endswith((".so", ".pyd"))
+    return is_extension and not _is_known(name or "") and "lib-dynload" not in file
+
+
+def _is_known(name: str) -> bool:
+    """Whether no function of a package computes on tensors past torch: numpy is seen where it gets
+    them, and safetensors reads files."""
+    return name.partition(".")[0] in ("torch", "builtins", "numpy", "safetensors")
+
+
+def _namespace(func: Any) -> str:
+    return str(getattr(func, "namespace", None) or str(func).partition(".")[0])
+
+
+def _memory(tensor: Any) -> int | None:
+    try:
+        return int(tensor.untyped_storage()._cdata)
+    except (RuntimeError, NotImplementedError):  # it has none
+        return None
+
+
+@contextmanager
+def _telling(tell: Callable[[str], None]) -> Iterator[None]:
+    """Tells of the functions of torch that ask for the mode of the caller, and of the question
+    whether something is a parameter."""
+    own: Any = torch
+    kind: Any = type(torch.nn.Parameter)
+    is_parameter = kind.__instancecheck__
+
+    def told_of_parameter(cls: Any, instance: Any) -> bool:
+        tell("Parameter")
+        return bool(is_parameter(cls, instance))
+
+    def telling(name: str, function: Callable[[], bool]) -> Callable[[], bool]:
+        def told() -> bool:
+            tell(name)
+            return function()
+
+        return told
+
+    before = {name: getattr(own, name) for name in _MODE_FUNCTIONS}
+    try:
+        for name, function in before.items():
+            setattr(own, name, telling(name, function))
+        kind.__instancecheck__ = told_of_parameter
+        yield
+    finally:
+        kind.__instancecheck__ = is_parameter
+        for name, function in before.items():
+            setattr(own, name, function)
