@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from calltape_analyzer.programs.loading import load_programs
     from calltape_analyzer.programs.program import Program
     from calltape_analyzer.programs.programs import Programs
+    from calltape_analyzer.programs.variant_verdicts import VariantVerdict
     from calltape_analyzer.pytree.classes import ClassIndex
     from calltape_analyzer.pytree.inputs import Inputs
     from calltape_analyzer.pytree.placeholder import Placeholder
@@ -189,6 +190,7 @@ __all__ = [
     "Variant",
     "VariantFindings",
     "VariantShapes",
+    "VariantVerdict",
     "__version__",
     "bundle",
     "check",
@@ -273,6 +275,7 @@ _NAMES = {
     "programs.programs": ("Programs",),
     "pytree.classes": ("ClassIndex",),
     "pytree.inputs": ("Inputs",),
+    "programs.variant_verdicts": ("VariantVerdict",),
     "pytree.placeholder": ("Placeholder",),
     "pytree.registration": ("register_flattening_functions",),
     "pytree.rendering": ("render",),

@@ -78,7 +78,7 @@ def test_another_form_is_found_out(what: str, tape: Tape, model: Talking) -> Non
 
 
 def test_made_up_arguments_are_like_the_recorded_ones(tape: Tape) -> None:
-    args, kwargs, made_up = complete_inputs(tape.calls[1])
+    args, kwargs, made_up, _ = complete_inputs(tape.calls[1])
     ids, mask = args
     low, high = int(ids.min()), int(ids.max())
     assert 0 <= low <= high < 5000

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from calltape_analyzer.arguments.complete_inputs import has_made_up
 from calltape_analyzer.arguments.plan import Plan
 from calltape_analyzer.arguments.samples import Sample, resized, resized_row, sample_in
 from calltape_analyzer.arguments.sizings import Sizing, sizings_of_one
@@ -195,9 +196,12 @@ class Runner:
         from calltape_analyzer.model.randomness import Generators
         from calltape_analyzer.model.state import apart_from
 
-        found = ObservedCall()
+        found, call = ObservedCall(), self.find(ref)
+        if has_made_up(call):  # with other values than recorded it may end the process
+            self._observed[ref] = found
+            return found
         with suppress(Exception):  # the model raises, or cannot be watched: nobody knows
-            sample = sample_in(variant, self.find(ref), self.sorter, self.device)
+            sample = sample_in(variant, call, self.sorter, self.device)
             plan = Plan.of(variant, sample, self.sorter.signature)
             given, questions = sample.cloned(), Questions(self.module)
             with self.undisturbed(), PATCHING:

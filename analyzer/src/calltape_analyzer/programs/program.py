@@ -164,7 +164,7 @@ class Program:
     owner: Any = None
     views: dict[str, frozenset[int]] = field(default_factory=dict)
     why_only: str = ""
-    traced: ExportedModel | None = None
+    traced: Any = None
     remarks: list[str] = field(default_factory=list)
     _state_notes: list[str] = field(default_factory=list)
 
