@@ -88,6 +88,7 @@ def test_one_worker_is_killed_and_replaced_then_all_are_killed(
     recorded.analysis(recorded.tapes(folder))
 
 
+@pytest.mark.slow
 def test_a_server_that_nobody_touched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = as_written(EXAMPLE, "calltape-record", tmp_path / "tapes")
     with capsys.disabled():

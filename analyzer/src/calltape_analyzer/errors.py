@@ -102,9 +102,12 @@ class UnsupportedError(TapeError, NotImplementedError):
         super().__init__("usage", reason, advice=advice)
 
 
+_MAX_TOLD = 3
+
+
 class NoVariant(TapeError, LookupError):  # noqa: N818 - what users catch reads like the report
-    """No exported program accepts a call. ``reasons`` says why, for each variant. It is a
-    :class:`LookupError` too."""
+    """No exported program accepts a call. ``reasons`` says why, for each variant, the nearest one
+    first; the text has all of a few, and the nearest of many. It is a :class:`LookupError` too."""
 
     def __init__(
         self,
@@ -114,7 +117,10 @@ class NoVariant(TapeError, LookupError):  # noqa: N818 - what users catch reads 
         advice: str = "record calls like this one as well, and export again",
     ) -> None:
         self.reasons = dict(reasons or {})
-        parts = "; ".join(f"{name}: {why}" for name, why in self.reasons.items())
+        told = [f"{name}: {why}" for name, why in self.reasons.items()]
+        if len(told) > _MAX_TOLD:
+            told[1:] = [f"and {len(told) - 1} more reasons in .reasons"]
+        parts = "; ".join(told)
         super().__init__(
             "usage",
             f"{reason} ({parts})" if parts else reason,

@@ -118,7 +118,7 @@ class CallHandler:
             if alike is None or (
                 dispatch_modes()
                 or function_modes()
-                or not alike.is_of_call(args, kwargs, is_training=is_training)
+                or not alike.is_of_call(args, kwargs, is_training)
             ):
                 side = seen_inputs(pipeline, args, kwargs, is_training=is_training)
             elif kept is not False or admission.holds:

@@ -129,3 +129,11 @@ def test_a_condition_says_that_it_is_of_the_trace(tmp_path: Path) -> None:
     programs = export(taped(tmp_path, Short(), calls), Short().eval(), probe="none")
     said = refusal(programs, torch.ones(20, 4))
     assert "x[0] is 20; the program takes at most 8 (a condition of its trace)" in said
+
+
+def test_of_many_reasons_the_nearest_is_told() -> None:
+    error = NoVariant("no program", {f"v{n}": f"why {n}" for n in range(7)})
+    assert str(error).startswith("no program (v0: why 0; and 6 more reasons in .reasons)")
+    assert len(error.reasons) == 7
+    few = NoVariant("no program", {f"v{n}": f"why {n}" for n in range(3)})
+    assert "v0: why 0; v1: why 1; v2: why 2" in str(few)

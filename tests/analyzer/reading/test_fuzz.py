@@ -219,6 +219,7 @@ def test_every_length_at_the_edges(subject: Subject) -> None:
 
 
 @pytest.mark.integration
+@pytest.mark.slow
 def test_every_truncation(subject: Subject) -> None:
     lengths = range(len(subject.data))
     found = [subject.read(subject.data[:length])[0] for length in lengths]

@@ -110,10 +110,10 @@ def test_a_call_of_each_context_is_kept_per_structure(tmp_path: Path) -> None:
 def test_autocast_of_another_device_is_noted() -> None:
     torch.set_autocast_enabled("cuda", True)
     try:
-        assert ("cuda", "float16") in contexts.context_now(is_training=False)[3]
+        assert ("cuda", "float16") in contexts.context_now(False)[3]
     finally:
         torch.set_autocast_enabled("cuda", False)
-    assert contexts.context_now(is_training=False) == contexts.ORDINARY
+    assert contexts.context_now(False) == contexts.ORDINARY
 
 
 def test_the_mode_of_the_model_is_on_the_tape(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ EVERY = pytest.mark.integration
     ("mask", "step"),
     [
         (0x01, 31),
-        pytest.param(0x01, 1, marks=EVERY),
+        pytest.param(0x01, 1, marks=[EVERY, pytest.mark.slow]),
         pytest.param(0x80, 1, marks=[EVERY, pytest.mark.slow]),
         pytest.param(0xFF, 1, marks=[EVERY, pytest.mark.slow]),
     ],

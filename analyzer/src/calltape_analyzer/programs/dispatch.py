@@ -127,9 +127,24 @@ def no_variant(
         origin: who makes the call.
     """
     not_exported = {name: f"not exported: {_cut(why)}" for name, why in missing.items()}
+    ordered = sorted(reasons, key=lambda name: _distance(programs.get(name), call))
     return NoVariant(
-        text, {**reasons, **not_exported}, advice=_advice(programs, call, reasons, missing, origin)
+        text,
+        {**{name: reasons[name] for name in ordered}, **not_exported},
+        advice=_advice(programs, call, reasons, missing, origin),
     )
+
+
+def _distance(program: Program | None, call: SortedCall) -> tuple[bool, bool, int]:
+    """How far a program is from taking a call: first those for calls of its structure, of these the
+    ones that take more than single sizes, and those with the same arguments."""
+    if program is None:
+        return True, True, 0
+    own = program.variant.group
+    is_other = program.variant.row_in(call.key, call.row) is None
+    is_narrow = program.is_constant or program.only is not None
+    unlike = len(set(own.layout.nodes) ^ set(call.layout.nodes))
+    return is_other, is_narrow, unlike
 
 
 def _advice(

@@ -49,7 +49,7 @@ def _is_any_on() -> bool:
 _autocasts: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled", _is_any_on)
 
 
-def context_now(*, is_training: bool) -> Context:
+def context_now(is_training: bool) -> Context:
     """What this thread is in, and the model."""
     if is_training:
         if _dtype() is _FLOAT and _grad() and not _inference() and not _autocasts():

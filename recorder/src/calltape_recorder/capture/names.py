@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import re
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import MemberDescriptorType
 from typing import Any, NamedTuple
 
@@ -147,11 +147,43 @@ def key_token(key: Any) -> Any:
 # cache of keys and values), and a tape has the name of the module in place of such a key.
 
 
+def _has_no_mode() -> bool:
+    return False
+
+
+def _mode_of(reference: Callable[[], Any]) -> Callable[[], bool]:
+    """What tells whether a module is in training mode. It is asked in each call, so that it looks
+    where torch keeps that."""
+    if "training" in vars(reference()):
+
+        def kept() -> bool:
+            model = reference()
+            return model is not None and model.__dict__.get("training") is True
+
+        return kept
+
+    def asked() -> bool:  # a module that is scripted or compiled has it elsewhere
+        model = reference()
+        try:
+            return model is not None and model.training is True
+        except Exception:  # a property of the host
+            return False
+
+    return asked
+
+
 class ModuleNames:
-    """Names of the parts of one model. It does not keep the model alive."""
+    """Names of the parts of one model, and its mode. It does not keep the model alive.
+
+    Attributes:
+        is_training: tells whether the model is in training mode; False if it is no module, or gone.
+    """
+
+    is_training: Callable[[], bool]
 
     def __init__(self) -> None:
         self._root: Any = None
+        self.is_training = _has_no_mode
         self._names: dict[int, tuple[Any, str]] = {}
         self._searches = 0
 
@@ -159,14 +191,7 @@ class ModuleNames:
         """Makes this the recorded model. Nothing has a name in an object that is no module."""
         self._names, self._searches = {}, 0
         self._root = weakref.ref(model) if isinstance(model, torch.nn.Module) else None
-
-    def is_training(self) -> bool:
-        """Whether the recorded model is in training mode; False if it is no module, or gone."""
-        root = None if self._root is None else self._root()
-        try:
-            return root is not None and root.training is True
-        except Exception:  # a property of the host
-            return False
+        self.is_training = _has_no_mode if self._root is None else _mode_of(self._root)
 
     def of(self, module: torch.nn.Module) -> str | None:
         """The name of a part; None if the recorded model does not have it."""

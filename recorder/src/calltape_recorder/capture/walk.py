@@ -143,7 +143,7 @@ def capture_inputs(
         Traced: one is a tracer of torch.fx.
         ValueError: there are more arguments than a tape can hold, or two have one name.
     """
-    context, names = context_now(is_training=is_training), tuple(kwargs)
+    context, names = context_now(is_training), tuple(kwargs)
     leaves = [*args, *kwargs.values()]
     if len(leaves) > MAX_TREE_NODES:
         raise ValueError(f"{len(leaves)} arguments")

@@ -106,15 +106,13 @@ class Alike:
         the call before had such leaves too and there are no guards: then there can be some."""
         return (self._check is not None or not in_a_row) and self.is_like(leaves)
 
-    def is_of_call(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], *, is_training: bool
-    ) -> bool:
+    def is_of_call(self, args: tuple[Any, ...], kwargs: dict[str, Any], is_training: bool) -> bool:
         """Whether these arguments are such leaves in the same places, and nothing else, and the
         context is the same. Then the call has the same structure. Only asked if :meth:`learn_call`
         was told so."""
         if len(args) != self._positional:
             return False
-        context = context_now(is_training=is_training)  # mostly the same object
+        context = context_now(is_training)  # mostly the same object
         if context is not self._context and context != self._context:
             return False
         leaves = args
@@ -148,7 +146,7 @@ class Alike:
         if any(type(name) is not str for name in kwargs):
             return False
         self._positional, self._names = len(args), tuple(kwargs)
-        self._context = context_now(is_training=is_training)
+        self._context = context_now(is_training)
         return True
 
     def is_like(self, leaves: Sequence[Any]) -> bool:
