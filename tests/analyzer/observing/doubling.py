@@ -20,7 +20,7 @@ class Doubling(torch.nn.Module):
 
 
 def doubled(path: Path, sizes: list[tuple[int, int]], keep: Any, **more: Any) -> Path:
-    model = Doubling()
+    model = Doubling().eval()
     with record(model, path, keep=keep, **more):
         for size in sizes:
             model(ZEROS(size))

@@ -75,7 +75,7 @@ def test_what_differs_is_named(tmp_path: Path) -> None:
 def test_made_up_offsets_fit_the_values(tmp_path: Path, values: Any) -> None:
     tape, model = taped(tmp_path, values=values)
     for one, lengths in zip(list(tape.calls)[::2], LENGTHS, strict=True):
-        (found,), _, made_up = complete_inputs(one)
+        (found,), _, made_up, _ = complete_inputs(one)
         assert made_up
         assert len(found.unbind()) == len(lengths)
         assert sum(len(part) for part in found.unbind()) == sum(lengths)
