@@ -15,7 +15,7 @@ from tests.analyzer.cli.models import Model
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    model, given = Model(), torch.ones(2, 3)
+    model, given = Model().eval(), torch.ones(2, 3)
     with record(model, tmp_path / "calls.tape"):
         model(given)
         with torch.autocast("cpu", dtype=torch.bfloat16), torch.no_grad():
@@ -34,7 +34,7 @@ def test_info_counts_contexts(path: Path) -> None:
 
 
 def test_info_is_silent_on_what_all_calls_have(tmp_path: Path) -> None:
-    model = Model()
+    model = Model().eval()
     with record(model, tmp_path / "calls.tape"), torch.no_grad():
         model(torch.ones(2, 3))
     assert "contexts" not in run("info", tmp_path / "calls.tape")[1]

@@ -100,14 +100,6 @@ def test_recorded_outputs_are_compared(models: str, tmp_path: Path) -> None:
     assert ran(source) == 1
 
 
-def test_the_mode_of_the_model_stays(
-    models: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = small(tmp_path / "small.tape", {"fails_replay": models, "train": True})
-    assert ran(script_of(path, "--model", models)) == 1
-    assert "cannot take 3 rows, True" in capsys.readouterr().out
-
-
 def test_an_export_is_shown(tmp_path: Path) -> None:
     path = small(tmp_path / "a.tape", {"fails_export": "a:b"}, error=("builtins:ValueError", "x"))
     source = script_of(path)
@@ -128,7 +120,7 @@ def test_a_predicate_is_named_and_the_calls_run(models: str, tmp_path: Path) -> 
 
 def test_a_bundle_shows_it_too(models: str, tmp_path: Path) -> None:
     """Whose redaction takes the names away, and leaves what failed."""
-    path = small(tmp_path / "small.tape", {"fails_replay": models, "train": True})
+    path = small(tmp_path / "small.tape", {"fails_replay": models})
     assert run("redact", path, "-o", tmp_path / "redacted.tape").code == 0
     for name in ("small", "redacted"):
         out = tmp_path / f"{name}.zip"

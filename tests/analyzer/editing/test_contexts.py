@@ -24,7 +24,7 @@ class Model(torch.nn.Module):
 
 @pytest.fixture
 def tape(tmp_path: Path) -> Tape:
-    model = Model()
+    model = Model().eval()
     with record(model, tmp_path / "calls.tape"):
         model(torch.ones(2, 3))
         with torch.autocast("cpu", dtype=torch.bfloat16), torch.no_grad():
@@ -63,7 +63,7 @@ def test_a_call_that_was_made_small_has_it(tape: Tape) -> None:
 
 def test_traffic_counters_lose_no_call(tmp_path: Path) -> None:
     # They cannot tell these calls apart, because they do not say where arguments are.
-    model = Model()
+    model = Model().eval()
     with record(model, tmp_path / "calls.tape"):
         for size in (2, 3):
             model(torch.ones(size, 3))

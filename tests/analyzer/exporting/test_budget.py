@@ -126,7 +126,7 @@ def test_a_trace_that_is_interrupted_for_all_of_the_time_says_so(
     module = Masked()
     with pytest.raises(
         ExportError,
-        match=r"main: interrupted: max_seconds=600 was reached; the model is in training",
+        match=r"main: interrupted: max_seconds=600 was reached; the calls were recorded in",
     ) as at:
         export(taped(tmp_path, module, CALLS[:2]), module, max_seconds=600)
     assert [attempt.error for attempt in at.value.attempts] == [None]

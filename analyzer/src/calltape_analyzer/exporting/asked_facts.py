@@ -79,7 +79,7 @@ def asked_facts(
     found: dict[str, list[str]] = {}
     for variant in variants[:_MAX_VARIANTS] if facts or looks_around else ():
         own = [fact for fact in facts if runner.asks(variant, fact.names)]
-        around = looks_around and runner.asks(variant, LAYOUT)
+        around = looks_around and (bool(_UNSEEN & names) or runner.asks(variant, LAYOUT))
         if not own and not around:
             continue
         ask = partial(_asked_in, runner, variant, own, around)
@@ -294,3 +294,5 @@ _AROUND = frozenset(
     | {"_is_alias_of", "_typed_storage", "untyped_storage"}
 )
 """What code names that asks for the memory of a tensor."""
+_UNSEEN = frozenset({"_is_alias_of"})
+"""Those of them that no mode sees (``torch._C``)."""

@@ -380,12 +380,13 @@ class Exporter:
 
         first = program(TorchModel(exported, plan.names))
         settled = self._settled(exported, assumed, first, sample) if assumed.places else None
-        model: ExportedModel = first.model
+        # Another one than before: what was settled is gone from the graph.
+        model: ExportedModel = TorchModel(exported, plan.names)
         if self.convert is not None:
             with _told_of_shared_memory(variant):
                 model = self.convert(exported, plan, result, variant)
         made = program(model)
-        made.traced = first.model if model is not first.model else None
+        made.traced = TorchModel(exported, plan.names) if self.convert is not None else None
         made.notes += filter(None, [settled])
         made.returned = traced.traced.returned
         made.notes += [unchanged_note(name) for name in traced.traced.changed]

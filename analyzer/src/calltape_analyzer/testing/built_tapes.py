@@ -72,7 +72,8 @@ def write_tape(
         path: of the new file, which must not exist yet.
         calls: what is on it.
         model: the module, or the function, that the calls are of: the tape says its class and its
-            signature. Nothing is called. Without it, the tape says neither.
+            signature, and the mode (training or evaluation) that it is in now. Nothing is called.
+            Without it, the tape says none of that.
         method: the method of a module that was called.
         values: ``"none"`` leaves the values of tensors out, like a recording of shapes.
 
@@ -99,6 +100,7 @@ def write_tape(
                 time_ns=manifest.created_ns + number,
                 duration_ns=None if one.seconds is None else round(one.seconds * 1e9),
                 values=values,
+                training=getattr(model, "training", False) is True,
             )
             writer.write(built.record, built.values)
         writer.seal()

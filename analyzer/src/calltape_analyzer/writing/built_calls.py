@@ -45,6 +45,7 @@ def build_call(
     duration_ns: int | None = None,
     thread: int = 0,
     values: Literal["all", "none"] = "all",
+    training: bool = False,
 ) -> BuiltCall:
     """A call as a recorder would have written it.
 
@@ -55,12 +56,14 @@ def build_call(
         error: what was raised instead.
         time_ns, duration_ns, thread: as in the record.
         values: ``none`` leaves the values of tensors out.
+        training: whether the model was in training mode.
 
     Raises:
         TapeError: ``limit`` for more than the format can hold.
     """
     found: dict[str, Any] = {}
-    inputs = build_tree((tuple(args), dict(kwargs or {})), "", found, values=values)
+    given = (tuple(args), dict(kwargs or {}))
+    inputs = build_tree(given, "", found, values=values, training=training)
     result = None
     if outputs is not ABSENT and error is None:
         result = build_tree(outputs, "outputs", found, values=values)
@@ -75,7 +78,12 @@ def build_call(
 
 
 def build_tree(
-    value: Any, path: str, found: dict[str, Any], *, values: Literal["all", "none"] = "all"
+    value: Any,
+    path: str,
+    found: dict[str, Any],
+    *,
+    values: Literal["all", "none"] = "all",
+    training: bool = False,
 ) -> Tree:
     """One side of a call.
 
@@ -84,6 +92,7 @@ def build_tree(
         path: of the root: empty for inputs, ``outputs`` for outputs.
         found: gets the tensor of each key.
         values: ``none`` leaves the values of tensors out.
+        training: of inputs, whether the model was in training mode.
     """
     description = describe_result(value) if path else describe_as_recorded(value)
     tensors = list({id(tensor): tensor for tensor in description.tensors}.values())
@@ -102,6 +111,9 @@ def build_tree(
         documents.append(_leaf(facts, tensors[number], paths[number], found, values))
     scalars = [_packed(one) for one in description.scalars]
     document = {"root": root, "leaves": len(documents), "scalars": len(scalars)}
+    if training:
+        modes = {"grad": True, "inference": False}
+        document["context"] = {"autocast": [], **modes, "training": True}
     return Tree.model_construct(
         structure=encode_structure(document),
         leaves=encode_leaves(documents),
