@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 
 from calltape_analyzer import Programs, Tape, export, load_programs, open_tape, replay
@@ -59,6 +60,7 @@ def test_a_model_in_training_mode_is_exported_in_that_of_its_calls(tmp_path: Pat
     assert_same(model.eval()(x), programs(x))
 
 
+@pytest.mark.integration
 def test_a_part_in_another_mode_stays_so(tmp_path: Path) -> None:
     model = Net().train()
     model.drop.eval()
@@ -78,6 +80,7 @@ def of_both(folder: Path, programs: Programs, model: torch.nn.Module) -> list[Pr
     return [programs, load_programs(folder, trusted=True)]
 
 
+@pytest.mark.integration
 def test_calls_in_both_modes_are_of_two_variants(tmp_path: Path) -> None:
     model = Modal()
     tape = taped(tmp_path / "a.tape", model, True, False)

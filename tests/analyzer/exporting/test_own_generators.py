@@ -54,6 +54,7 @@ def test_its_numbers_are_constants_and_nothing_is_random(tmp_path: Path) -> None
         assert_as_module(programs, Seeded(), CALLS)
 
 
+@pytest.mark.integration
 def test_as_many_as_a_size_says_are_drawn_for_each_size_alone(tmp_path: Path) -> None:
     programs = made(tmp_path, OfSize(), CALLS)
     assert len(programs) == 3
@@ -62,6 +63,7 @@ def test_as_many_as_a_size_says_are_drawn_for_each_size_alone(tmp_path: Path) ->
     assert any("go on drawing" in (attempt.error or "") for attempt in programs.attempts)
 
 
+@pytest.mark.integration
 def test_what_values_decide_is_no_program(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match="a program would go on drawing"):
         export(taped(tmp_path, OfValues(), CALLS), OfValues())
@@ -74,6 +76,7 @@ def test_a_generator_that_the_model_holds_is_random(tmp_path: Path) -> None:
     assert program.draws
 
 
+@pytest.mark.integration
 def test_a_generator_is_no_argument_and_the_advice_is_good(tmp_path: Path) -> None:
     calls = [call(torch.ones(n, 4), torch.Generator().manual_seed(n)) for n in (2, 3, 5)]
     with pytest.raises(ExportError) as caught:

@@ -66,6 +66,7 @@ def test_a_size_that_never_varied(tmp_path: Path) -> None:
         programs(torch.rand(3, 3))
 
 
+@pytest.mark.integration
 def test_one_dimension_is_free_and_another_is_not(tmp_path: Path) -> None:
     programs = exported(tmp_path, EachSize(), rows((2, 3), (3, 5), (2, 7), (3, 4)))
     (verdict,) = programs.verdicts
@@ -78,6 +79,7 @@ def test_one_dimension_is_free_and_another_is_not(tmp_path: Path) -> None:
         programs(torch.rand(4, 3))
 
 
+@pytest.mark.integration
 def test_a_float_that_is_one_of_those_that_were_recorded(tmp_path: Path) -> None:
     calls = [call(torch.rand(n, 3), by) for n, by in ((2, 0.5), (3, 0.5), (4, 2.0), (5, 2.0))]
     programs = exported(tmp_path, Scaled(), calls)
@@ -88,6 +90,7 @@ def test_a_float_that_is_one_of_those_that_were_recorded(tmp_path: Path) -> None
         programs(torch.rand(2, 3), 0.7)
 
 
+@pytest.mark.integration
 def test_a_text_is_not_expected_to_be_another(tmp_path: Path) -> None:
     calls = [
         call(torch.rand(n, 3), mode=m)
@@ -98,6 +101,7 @@ def test_a_text_is_not_expected_to_be_another(tmp_path: Path) -> None:
     assert programs.is_general
 
 
+@pytest.mark.integration
 def test_a_variant_without_a_program(tmp_path: Path) -> None:
     calls = [*rows((2, 3), (3, 3)), call(torch.rand(4)), call(torch.rand(5))]
     programs = exported(tmp_path, EvenLater(), calls)
