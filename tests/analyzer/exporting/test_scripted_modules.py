@@ -93,7 +93,7 @@ def test_a_size_that_a_script_reads_is_a_condition(tmp_path: Path) -> None:
     tape = recorded(built(lambda: torch.jit.script(Sized())), calls, tmp_path / "a.tape")
     programs = export(tape, built(lambda: torch.jit.script(Sized())))
     assert programs.verify().ok
-    with pytest.raises(Exception, match=r"wants x\[0\] == "):
+    with pytest.raises(Exception, match=r"for calls in which x\[0\] is "):
         programs(torch.randn(7, 3, 4))
 
 
@@ -109,7 +109,7 @@ def test_a_value_that_a_script_reads_decides_which_calls_a_program_takes(
     assert programs.verify().ok
     x = torch.full((2, 3), 2.0)
     torch.testing.assert_close(programs(x), model(x))
-    with pytest.raises(Exception, match=r"[Rr]untime assertion|wants|refuses"):
+    with pytest.raises(Exception, match=r"is for calls in which|refuses"):
         programs(-torch.ones(2, 3))
 
 

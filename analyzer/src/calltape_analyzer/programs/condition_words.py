@@ -49,10 +49,10 @@ def guard_in_words(text: str) -> str:
 def assertion_in_words(text: str) -> str:
     """The text of a runtime assertion that failed: ``the program is for calls in which a number
     that the values tell is not 1: the model asks at values.py:3, in forward: ...``. Any other text
-    as it is."""
+    as it is, without torch's words before it."""
     found = _ASSERTION.search(text)
     if found is None:
-        return text
+        return text.removeprefix("Runtime assertion failed: ")
     condition, place = found["condition"], found["place"]
     words = _sentence_of(condition)
     names = sorted(set(_OF_VALUES.findall(words)))
