@@ -94,6 +94,32 @@ def _is_on(device: str) -> bool:
         return False
 
 
+def has_no_mode() -> bool:
+    """Tells that no model is in training mode."""
+    return False
+
+
+def mode_of(reference: Callable[[], Any]) -> Callable[[], bool]:
+    """What tells whether a module is in training mode. It is asked in each call, so that it looks
+    where torch keeps that."""
+    if "training" in vars(reference()):
+
+        def kept() -> bool:
+            model = reference()
+            return model is not None and model.__dict__.get("training") is True
+
+        return kept
+
+    def asked() -> bool:  # a module that is scripted or compiled has it elsewhere
+        model = reference()
+        try:
+            return model is not None and model.training is True
+        except Exception:  # a property of the host
+            return False
+
+    return asked
+
+
 # Calls that do not run the model: something traces them.
 
 function_modes: Callable[[], int] = _C._len_torch_function_stack

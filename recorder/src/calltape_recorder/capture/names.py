@@ -21,6 +21,7 @@ from calltape_recorder.bounds import (
     MAX_NAME_CHARACTERS,
     MAX_TYPE_NAME_CHARACTERS,
 )
+from calltape_recorder.capture.contexts import has_no_mode, mode_of
 from calltape_schema.bounds import MAX_ALIKE, MAX_KEY_CHARACTERS, MAX_KEY_PARTS
 from calltape_schema.objects import class_attribute, dict_of, module_of, name_of, qualname_of
 from calltape_schema.privacy import KeySets
@@ -147,31 +148,6 @@ def key_token(key: Any) -> Any:
 # cache of keys and values), and a tape has the name of the module in place of such a key.
 
 
-def _has_no_mode() -> bool:
-    return False
-
-
-def _mode_of(reference: Callable[[], Any]) -> Callable[[], bool]:
-    """What tells whether a module is in training mode. It is asked in each call, so that it looks
-    where torch keeps that."""
-    if "training" in vars(reference()):
-
-        def kept() -> bool:
-            model = reference()
-            return model is not None and model.__dict__.get("training") is True
-
-        return kept
-
-    def asked() -> bool:  # a module that is scripted or compiled has it elsewhere
-        model = reference()
-        try:
-            return model is not None and model.training is True
-        except Exception:  # a property of the host
-            return False
-
-    return asked
-
-
 class ModuleNames:
     """Names of the parts of one model, and its mode. It does not keep the model alive.
 
@@ -183,7 +159,7 @@ class ModuleNames:
 
     def __init__(self) -> None:
         self._root: Any = None
-        self.is_training = _has_no_mode
+        self.is_training = has_no_mode
         self._names: dict[int, tuple[Any, str]] = {}
         self._searches = 0
 
@@ -191,7 +167,7 @@ class ModuleNames:
         """Makes this the recorded model. Nothing has a name in an object that is no module."""
         self._names, self._searches = {}, 0
         self._root = weakref.ref(model) if isinstance(model, torch.nn.Module) else None
-        self.is_training = _has_no_mode if self._root is None else _mode_of(self._root)
+        self.is_training = has_no_mode if self._root is None else mode_of(self._root)
 
     def of(self, module: torch.nn.Module) -> str | None:
         """The name of a part; None if the recorded model does not have it."""
