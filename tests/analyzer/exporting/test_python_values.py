@@ -196,7 +196,9 @@ def test_a_result_that_may_be_empty(tmp_path: Path) -> None:
     programs = made(tmp_path, model, [call(t(n, 3)) for n in (5, 8, 9)])
     assert len(programs) == 1
     assert_as_module(programs, model, [call(t(7, 3)), call(t(12, 3))])
-    with pytest.raises(NoVariant, match="nothing is found, and the model asks"):  # and no wrong value
+    with pytest.raises(
+        NoVariant, match="nothing is found, and the model asks"
+    ):  # and no wrong value
         programs(-torch.ones(4, 3))
 
 
