@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 __all__ = ["cached_functions"]
 
@@ -94,4 +95,4 @@ def _has_symbol(value: Any) -> bool:
 
 
 def _has_tensor(value: Any) -> bool:
-    return any(isinstance(leaf, torch.Tensor) for leaf in torch.utils._pytree.tree_leaves(value))
+    return any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(value))
