@@ -76,3 +76,33 @@ def test_what_the_trace_made_is_not_remembered(tmp_path: Path) -> None:
         program = torch.export.export(module, (torch.ones(3, 2),), strict=False)
     assert type(fixed(2)) is torch.Tensor
     assert torch.equal(program.module()(torch.ones(3, 2)), torch.full((3, 2), 2.0))
+
+
+class Told(torch.nn.Module):
+    """Looks at the memory of a function, which gives a tensor in an object."""
+
+    def forward(self, x: Any) -> Any:
+        assert boxed.cache_info().maxsize == 4
+        return x * boxed(2).tensor
+
+
+class Box:
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+
+
+@functools.lru_cache(maxsize=4)
+def boxed(n: int) -> Box:
+    return Box(torch.full((n,), 2.0))
+
+
+def test_what_an_object_holds_is_forgotten_too(tmp_path: Path) -> None:
+    module = Told()
+    calls = [call(torch.ones(n, 2)) for n in (3, 4)]
+    made(tmp_path, module, calls)
+    boxed.cache_clear()
+    from calltape_analyzer.exporting.cached_functions import cached_functions
+
+    with cached_functions(module):
+        torch.export.export(module, (torch.ones(3, 2),), strict=False)
+    assert type(boxed(2).tensor) is torch.Tensor

@@ -91,3 +91,42 @@ def test_calls_in_both_modes_are_of_two_variants(tmp_path: Path) -> None:
     for each in of_both(tmp_path / "saved", programs, model):
         assert torch.equal(each(torch.ones(9, 6)), torch.full((9, 6), 3.0))
         assert each.verify(tape).ok
+
+
+class Merging(torch.nn.Module):
+    """Merges weights when it is put into evaluation mode, as adapters do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(3))
+        self.drop = torch.nn.Dropout(0.5)
+
+    def train(self, mode: bool = True) -> torch.nn.Module:
+        if not mode:
+            self.weight.data += 1
+        return super().train(mode)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.drop(x * self.weight)
+
+
+def test_a_model_is_put_into_a_mode_without_code_of_its_own(tmp_path: Path) -> None:
+    model = Merging()
+    torch.nn.Module.train(model, False)
+    with record(model, tmp_path / "a.tape"), torch.no_grad():
+        for rows in (2, 4):
+            model(torch.ones(rows, 3))
+    torch.nn.Module.train(model, True)
+    with open_tape(tmp_path / "a.tape") as tape:
+        programs = export(tape, model)
+        assert programs.verify().ok
+    assert torch.equal(model.weight, torch.ones(3))
+    assert modes_of(model) == [True, True]
+
+
+def test_a_frozen_script_has_no_mode(tmp_path: Path) -> None:
+    frozen = torch.jit.freeze(torch.jit.script(torch.nn.Linear(6, 6).eval()))
+    with record(frozen, tmp_path / "a.tape"), torch.no_grad():
+        frozen(torch.ones(3, 6))
+    with open_tape(tmp_path / "a.tape") as tape:
+        assert replay(tape, frozen).ok

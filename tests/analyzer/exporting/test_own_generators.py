@@ -32,6 +32,22 @@ class OfValues(torch.nn.Module):
         return x + torch.bernoulli(x * 0.5, generator=torch.Generator().manual_seed(3))
 
 
+_ELSEWHERE = {"noise": torch.Generator().manual_seed(3)}
+
+
+class OfElsewhere(torch.nn.Module):
+    """Draws from torch's own generator, and from one in a container."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.held = {"noise": torch.Generator().manual_seed(3), "torch": torch.default_generator}
+        self.name = name
+
+    def forward(self, x: Any) -> Any:
+        found = _ELSEWHERE["noise"] if self.name == "elsewhere" else self.held[self.name]
+        return x + torch.rand(4, generator=found)
+
+
 class Holding(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -67,6 +83,21 @@ def test_as_many_as_a_size_says_are_drawn_for_each_size_alone(tmp_path: Path) ->
 def test_what_values_decide_is_no_program(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match="a program would go on drawing"):
         export(taped(tmp_path, OfValues(), CALLS), OfValues())
+
+
+@pytest.mark.integration
+def test_the_generator_of_torch_gives_no_constants(tmp_path: Path) -> None:
+    programs = export(taped(tmp_path, OfElsewhere("torch"), CALLS), OfElsewhere("torch"))
+    first, second = programs(torch.ones(3, 4)), programs(torch.ones(3, 4))
+    assert not torch.equal(first, second)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("name", ["noise", "elsewhere"])
+def test_a_generator_that_lives_on_is_state(tmp_path: Path, name: str) -> None:
+    model = OfElsewhere(name)
+    with pytest.raises(ExportError, match="returns something else when it is called again"):
+        export(taped(tmp_path, model, CALLS), model)
 
 
 def test_a_generator_that_the_model_holds_is_random(tmp_path: Path) -> None:

@@ -226,6 +226,10 @@ def test_condition_that_holds_refuses_nothing(guard: str) -> None:
             "torch.sym_max(1, torch.sym_max(L['x'].size()[0], L['n'])) != L['n']",
             "max(1, x[0], n) is not n",
         ),
+        (
+            "(L['x'].size()[0] == 3 or L['n'] == 4) and L['n'] > 9",
+            "(x[0] is 3, or n is 4), and n is more than 9",
+        ),
         ("((-1) + L['x'].size()[0]) // 2 == 7", "(x[0] - 1) // 2 is 7"),
         ("torch.sym_not(L['x'].size()[0] == 4)", "it is not so that x[0] is 4"),
     ],

@@ -112,6 +112,38 @@ def test_a_variant_without_a_program(tmp_path: Path) -> None:
     assert last_lines(programs.verdicts)[-1].startswith(f"rejected: {rejected.variant}: ")
 
 
+class OneMode(torch.nn.Module):
+    """Cannot be traced in one of its modes."""
+
+    def forward(self, x: Any, mode: str, n: int = 1) -> Any:
+        return x * 2 if mode == "a" else torch.from_numpy(x.numpy())
+
+
+class Steps(torch.nn.Module):
+    """Does something else for each number of steps; any number of rows."""
+
+    def forward(self, x: Any, n: int) -> Any:
+        return [x, x * 2, x * 3][n]
+
+
+@pytest.mark.integration
+def test_a_text_without_a_program_is_not_served_by_another_text(tmp_path: Path) -> None:
+    calls = [call(torch.rand(n, 3), m) for n, m in ((2, "a"), (3, "b"), (4, "a"), (5, "b"))]
+    programs = exported(tmp_path, OneMode(), calls)
+    assert not programs.is_general
+    assert programs.missing
+
+
+@pytest.mark.integration
+def test_a_program_for_one_number_takes_any_size(tmp_path: Path) -> None:
+    calls = [call(torch.rand(r, 3), n) for r, n in ((2, 1), (3, 2), (4, 1), (5, 2), (6, 2))]
+    programs = exported(tmp_path, Steps(), calls)
+    (verdict,) = programs.verdicts
+    assert verdict.scope == "recorded sizes only"
+    assert verdict.words.startswith("new calls need a recorded n, with any x[0]")
+    programs(torch.rand(11, 3), 2)
+
+
 def test_many_variants_have_a_line_for_each_scope() -> None:
     every = [
         VariantVerdict(variant=f"v{n}", scope="rejected" if n == 3 else "general", calls=1, sizes=1)

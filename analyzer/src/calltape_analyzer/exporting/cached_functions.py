@@ -21,6 +21,7 @@ __all__ = ["cached_functions"]
 
 _Cached = type(functools.lru_cache(lambda: None))
 _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+_PLAIN = (int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device)
 _NOT_OF_MODELS = ("torch", "builtins")
 
 
@@ -86,6 +87,9 @@ def _passing(cached: Any, memories: list[Any]) -> Callable[..., Any]:
             memories.append(cached)
         return result
 
+    told: Any = passing
+    told.cache_info, told.cache_clear = cached.cache_info, cached.cache_clear
+    told.cache_parameters = cached.cache_parameters
     return passing
 
 
@@ -95,4 +99,5 @@ def _has_symbol(value: Any) -> bool:
 
 
 def _has_tensor(value: Any) -> bool:
-    return any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(value))
+    """Whether a result may be, or hold, a tensor: all but plain data may."""
+    return not all(type(leaf) in _PLAIN for leaf in pytree.tree_leaves(value))

@@ -187,7 +187,8 @@ def _programs(tape: Tape, exporter: Exporter, *, merging: bool) -> Programs:
                 "was exported in training mode, in which its calls were recorded: if that is not "
                 "meant, call eval() before recording"
             )
-    if exporter.verifier.module.training and False in exporter.verifier.sorter.training_modes:
+    is_training = getattr(exporter.verifier.module, "training", False)
+    if is_training and False in exporter.verifier.sorter.training_modes:
         search.notes.append(
             "the model is in training mode; where its calls were recorded in evaluation mode, it "
             "was run and exported in that"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -26,6 +26,7 @@ from calltape_analyzer.exporting.causes import cause_of
 from calltape_analyzer.exporting.empty_results import NotEmpty
 from calltape_analyzer.exporting.empty_selections import settle_assertions
 from calltape_analyzer.exporting.kept_assertions import demand_assertions
+from calltape_analyzer.exporting.own_generators import own_generators
 from calltape_analyzer.exporting.python_values import reads_values
 from calltape_analyzer.exporting.recurrence import has_recurrence
 from calltape_analyzer.exporting.restrictions import restrict
@@ -450,8 +451,9 @@ class Exporter:
             time_limit(self.verifier.budget.within(_WAITING * self._seconds), self._seconds),
             generators_kept(module),
             as_called(plan.context, verifier.device, module),
+            own_generators(module) if verifier.makes_generators(variant) else nullcontext(),
         ):
-            traced.training = module.training
+            traced.training = getattr(module, "training", False)
             exported = torch.export.export(traced, args, kwargs, dynamic_shapes=shapes, **options)
             demand_assertions(exported)
         if time.thread_time() - begin > self._seconds / 2:

@@ -9,6 +9,7 @@ are not seen; a model that may call one is asked as before.
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -17,6 +18,10 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from calltape_analyzer.model.state import written_by
 
 __all__ = ["LAYOUT", "MODES", "ObservedCall", "Questions", "hides_questions"]
 
@@ -25,8 +30,8 @@ LAYOUT = frozenset({
     "untyped_storage", "storage", "numpy", "__array__", "__dlpack__", "dim_order", "is_set_to",
     "_is_alias_of", "_typed_storage", "__cuda_array_interface__", "written", "operator",
 })  # fmt: skip
-"""What tells how a tensor lies in memory. ``written``: a tensor was written to that may be a view
-or a copy of another one, which its layout decides. ``operator``: one of a library ran, which gets
+"""What tells how a tensor lies in memory. ``written``: a tensor was written to, which may be a view
+or a copy of another one, as its layout decides. ``operator``: one of a library ran, which gets
 the memory."""
 MODES = frozenset({
     "requires_grad", "grad_fn", "is_leaf", "is_inference", "is_grad_enabled",
@@ -34,7 +39,6 @@ MODES = frozenset({
 })  # fmt: skip
 """What tells the mode of the caller."""
 _ASKED = LAYOUT | MODES | {"is_conj", "is_neg", "_version", "_base", "_is_view"}
-_COPIES_OR_NOT = ("reshape", "reshape_as", "flatten", "contiguous", "ravel", "to", "type_as")
 _OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 _OF_TORCH = ("aten", "prims", "prim")
 _MODE_FUNCTIONS = ("is_grad_enabled", "is_inference_mode_enabled")
@@ -49,11 +53,14 @@ class ObservedCall:
         asked: the names of what was asked of tensors that are not the model's own, and of the
             caller; None if nobody knows.
         moved: the generators of random numbers that were drawn from.
+        makes_generators: whether it drew from generators that were gone when it returned: it makes
+            them anew in each call.
     """
 
     leaves: dict[str, Any] | None = None
     asked: frozenset[str] | None = None
     moved: list[str] = field(default_factory=list)
+    makes_generators: bool = False
 
 
 def _functions(names: Collection[str]) -> dict[Any, str]:
@@ -69,16 +76,7 @@ def _functions(names: Collection[str]) -> dict[Any, str]:
     return found
 
 
-_WRITING = [
-    name
-    for name in dir(torch.Tensor)
-    if (name.endswith("_") and not name.endswith("__"))
-    or name == "__setitem__"
-    or (name.startswith("__i") and hasattr(torch.Tensor, f"__{name[3:]}"))
-]
 _QUESTIONS = _functions(_ASKED - {"written", "operator", *_MODE_FUNCTIONS})
-_WRITES = _functions(_WRITING)
-_MAY_COPY = _functions(_COPIES_OR_NOT)
 
 
 class Questions(TorchFunctionMode):
@@ -96,38 +94,71 @@ class Questions(TorchFunctionMode):
             if (memory := _memory(tensor)) is not None
         }
         self._found: set[str] = set()
-        self._may_be_view = self._is_written = False
-        self._patched = ExitStack()
+        self._generators: list[weakref.ref[Any]] = []
+        self._within = ExitStack()
 
     @property
     def asked(self) -> frozenset[str]:
         """What was asked."""
-        is_read = self._may_be_view and self._is_written
-        return frozenset(self._found | ({"written"} if is_read else set()))
+        return frozenset(self._found)
+
+    @property
+    def makes_generators(self) -> bool:
+        """Whether generators were drawn from, and all of them are gone."""
+        return bool(self._generators) and all(known() is None for known in self._generators)
 
     def __enter__(self) -> Questions:
-        self._patched.enter_context(_telling(self._found.add))
+        self._within.enter_context(_telling(self._found.add))
+        self._within.enter_context(_Writing(self._own, self._found.add))
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)  # type: ignore[no-untyped-call]
-        self._patched.close()
+        self._within.close()
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        given = kwargs or {}
         name = _QUESTIONS.get(func)
         if name is not None:
             if not (args and isinstance(args[0], torch.Tensor) and _memory(args[0]) in self._own):
                 self._found.add(name)
-        elif func in _WRITES or (kwargs and kwargs.get("out") is not None):
-            self._is_written = True
-        elif func in _MAY_COPY:
-            self._may_be_view = True
         elif isinstance(func, _OPERATORS) and _namespace(func) not in _OF_TORCH:
             self._found.add("operator")
-        return func(*args, **(kwargs or {}))
+        if isinstance(given.get("generator"), torch.Generator):
+            self._generators.append(weakref.ref(given["generator"]))
+        return func(*args, **given)
+
+
+class _Writing(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Tells of operators that write to a tensor that is not the model's own. Python's names do not
+    tell: ``relu(x, inplace=True)`` writes within torch."""
+
+    supports_higher_order_operators = True
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """As of the mode that counts memory."""
+        return True
+
+    def __init__(self, own: Collection[int], tell: Callable[[str], None]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._own = own
+        self._tell = tell
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        given = kwargs or {}
+        places, names = written_by(func)
+        written = [args[i] for i in places if i < len(args)]
+        written += [given[name] for name in names if name in given]
+        tensors = [one for one in pytree.tree_leaves(written) if isinstance(one, torch.Tensor)]
+        if any(_memory(one) not in self._own for one in tensors):
+            self._tell("written")
+        return func(*args, **given)
 
 
 def hides_questions(module: torch.nn.Module) -> bool:

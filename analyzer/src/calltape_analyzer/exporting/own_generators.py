@@ -34,6 +34,10 @@ def own_generators(module: torch.nn.Module) -> Iterator[None]:
         yield
 
 
+def _is_of_torch(generator: Any) -> bool:
+    return generator is torch.default_generator or generator in torch.cuda.default_generators
+
+
 class _Drawing(TorchFunctionMode):
     def __init__(self, held: set[int]) -> None:
         super().__init__()
@@ -44,7 +48,7 @@ class _Drawing(TorchFunctionMode):
     ) -> Any:
         given = kwargs or {}
         generator = given.get("generator")
-        if generator is None or id(generator) in self._held:
+        if generator is None or id(generator) in self._held or _is_of_torch(generator):
             return func(*args, **given)
         others = pytree.tree_leaves((args, {**given, "generator": None}))
         if any(isinstance(one, (torch.Tensor, torch.SymInt, torch.SymFloat)) for one in others):

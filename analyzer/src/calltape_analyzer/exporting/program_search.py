@@ -149,8 +149,13 @@ class ProgramSearch:
     def _drop_served(self) -> None:
         """Lists nothing as missing that another program serves: one for a part of a variant, or one
         that was traced later."""
-        known = [program for program in self.programs if not program.depends_on_values]
         for name, (variant, kind, _) in list(self.lacks.items()):
+            known = [
+                program
+                for program in self.programs
+                if not (program.depends_on_values or program.plan.frozen)
+                and program.variant.held.items() <= variant.held.items()
+            ]
             if kind != "values" and all(takes(known, variant, row) for row in variant.rows):
                 del self.lacks[name]
 
@@ -209,7 +214,10 @@ class ProgramSearch:
     def _look_at(self, variants: Sequence[VariantFacts]) -> None:
         """Runs a call or two of each variant, to see what the model asks, and whether it answers as
         the recorded one."""
-        unlike = unlike_recorded(self.exporter.verifier, variants, watched=True)
+        verifier = self.exporter.verifier
+        unlike = [] if verifier.budget.is_spent else unlike_recorded(
+            verifier, variants, watched=True
+        )  # fmt: skip
         self._unlike = {one.call: one for one in unlike}
 
     def _expect_same_model(self, variants: Sequence[VariantFacts]) -> None:
@@ -226,9 +234,10 @@ class ProgramSearch:
             if self._unlike_in(variant)
             or any(verifier.was_watched(ref) is None for ref in telling_calls(variant))
         ]
-        may_run = bool(doubtful) and not verifier.budget.is_spent
-        unlike = unlike_recorded(verifier, doubtful, watched=False) if may_run else []
-        self._unlike = {one.call: one for one in unlike}
+        if doubtful and not verifier.budget.is_spent:
+            again = unlike_recorded(verifier, doubtful, watched=False)
+            self._unlike = {one.call: one for one in again}
+        unlike = list(self._unlike.values())
         if unlike and all(self._unlike_in(variant) for variant in variants):
             raise ExportError(
                 f"nothing could be exported: {self._why_unlike(unlike)}",

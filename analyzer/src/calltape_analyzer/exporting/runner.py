@@ -210,6 +210,7 @@ class Runner:
                 found.moved = generators.moved()
                 found.leaves = apart_from(self.module, detached(leaves_of(value)))
             found.asked = None if hides_questions(self.module) else questions.asked
+            found.makes_generators = questions.makes_generators
         self._observed[ref] = replace(found, leaves=None)
         return found
 
@@ -225,6 +226,13 @@ class Runner:
         own = [one for ref, one in self._observed.items() if ref in refs]
         known = [one.asked for one in own]
         return not known or any(asked is None or not asked.isdisjoint(names) for asked in known)
+
+    def makes_generators(self, variant: VariantFacts) -> bool:
+        """Whether the model makes the generators that it draws from anew in each call, in calls of
+        a variant that were watched."""
+        refs = {seen.first for _, seen in variant.rows.items()}
+        own = [one for ref, one in self._observed.items() if ref in refs]
+        return bool(own) and all(one.makes_generators for one in own)
 
     def was_watched(self, ref: CallRef) -> ObservedCall | None:
         """What came of a call that was watched, without what it returned."""

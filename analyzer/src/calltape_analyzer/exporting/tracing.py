@@ -73,7 +73,7 @@ class Traced(torch.nn.Module):
                 object.__setattr__(self, registry, getattr(module, registry))
         if own_buffers:
             object.__setattr__(self, "_buffers", dict(module._buffers))
-        self.training = module.training
+        self.training = getattr(module, "training", False)
         self.traced = Result()
         # In a tuple: an attribute would register the model as its own submodule.
         self._model = (call,)

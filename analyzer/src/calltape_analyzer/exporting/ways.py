@@ -18,7 +18,6 @@ from calltape_analyzer.exporting.kept_assertions import kept_assertions
 from calltape_analyzer.exporting.least_counts import least_counts
 from calltape_analyzer.exporting.module_casts import unneeded_casts
 from calltape_analyzer.exporting.open_operators import OpenOperators
-from calltape_analyzer.exporting.own_generators import own_generators
 from calltape_analyzer.exporting.patching import PATCHING
 from calltape_analyzer.exporting.python_values import (
     real_values,
@@ -120,7 +119,6 @@ class Way:
                 OpenOperators(),
                 known_constants(bool(plan.frozen)),
                 cached_functions(module),
-                own_generators(module),
                 symbolic_sizes(module, unnoticed=self.unnoticed),
                 unnoticed(self.unnoticed),
                 whole_strides(),

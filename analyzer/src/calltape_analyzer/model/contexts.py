@@ -54,16 +54,22 @@ def as_called(context: Context, device: str, model: Any = None) -> Iterator[None
 @contextmanager
 def _in_mode(model: Any, *, training: bool) -> Iterator[None]:
     """Puts a module into training or evaluation mode. Parts may be in another mode than the whole,
-    so that one that is in this mode stays as it is."""
+    so that one that is in this mode stays as it is.
+
+    Only the flags are set: ``train()`` of a class of its own may do anything, such as to merge
+    weights, in each run. A frozen module of TorchScript has no mode.
+    """
     import torch
 
     module = getattr(model, "__self__", model)
-    if not isinstance(module, torch.nn.Module) or module.training is training:
+    now = getattr(module, "training", None) if isinstance(module, torch.nn.Module) else None
+    if now is None or now is training:
         yield
         return
     before = [(part, part.training) for part in module.modules()]
     try:
-        module.train(training)
+        for part, _ in before:
+            part.training = training
         yield
     finally:
         for part, was in before:

@@ -21,7 +21,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from calltape_analyzer.model.attributes import Attributes, same
 
-__all__ = ["apart_from", "in_words", "put_back_registry", "unchanged", "was_written"]
+__all__ = [
+    "apart_from",
+    "in_words",
+    "put_back_registry",
+    "unchanged",
+    "was_written",
+    "written_by",
+]
 
 _COMPILER = "torch._dynamo"
 _MAX_COPIED = 256 * 2**20
@@ -122,7 +129,7 @@ class _Saving(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._run(func, args, kwargs or {})
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        places, names = _written(func)
+        places, names = written_by(func)
         if places or names:
             written = [args[i] for i in places if i < len(args)]
             written += [kwargs[name] for name in names if name in kwargs]
@@ -168,7 +175,7 @@ class _SavingWithoutCompiler(_Saving):  # type: ignore[no-untyped-call]
 
 
 @cache
-def _written(func: Any) -> tuple[tuple[int, ...], tuple[str, ...]]:
+def written_by(func: Any) -> tuple[tuple[int, ...], tuple[str, ...]]:
     """The arguments that an operation writes to, by place and by name."""
     schema = getattr(func, "_schema", None)  # operations of higher order have none
     if schema is None:

@@ -143,10 +143,15 @@ def _int(node: ast.expr) -> int | None:
 def _sentence(node: ast.expr) -> str:
     if isinstance(node, ast.BoolOp):
         word = ", and " if isinstance(node.op, ast.And) else ", or "
-        return word.join(map(_sentence, node.values))
+        return word.join(map(_part, node.values))
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-        return f"it is not so that {_sentence(node.operand)}"
+        return f"it is not so that {_part(node.operand)}"
     if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _COMPARED:
         left, right = ast.unparse(node.left), ast.unparse(node.comparators[0])
         return f"{left} {_COMPARED[type(node.ops[0])]} {right}"
     return ast.unparse(node)
+
+
+def _part(node: ast.expr) -> str:
+    text = _sentence(node)
+    return f"({text})" if isinstance(node, ast.BoolOp) else text

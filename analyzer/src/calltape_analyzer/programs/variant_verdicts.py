@@ -8,7 +8,7 @@ they take.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from itertools import chain
 from textwrap import shorten
 from typing import Literal, NamedTuple
@@ -33,7 +33,7 @@ __all__ = ["Lack", "Scope", "VariantVerdict", "last_lines", "takes", "verdicts_o
 
 Scope = Literal["general", "recorded sizes only", "rejected"]
 
-_MAX_ROWS = 256
+_MAX_ROWS = 4096
 _MAX_UNSEEN = 6
 _MAX_LINES = 4
 _MAX_NAMED = 4
@@ -204,11 +204,12 @@ def _verdict_on(
     rows = list(variant.rows)[:_MAX_ROWS]
     rejected = constant = 0
     limits: list[str] = []
-    wide = [one for one in programs if not _is_narrow(one, variant)]
+    single = [one for one in programs if one.is_constant or one.only is not None]
+    wide = [one for one in programs if one not in single]
     for row in rows:
         if takes(wide, variant, row):
             continue
-        narrow = next((one for one in programs if takes([one], variant, row)), None)
+        narrow = next((one for one in single if takes([one], variant, row)), None)
         rejected += narrow is None
         constant += narrow is not None
         limits += [narrow.why_only] if narrow is not None and narrow.why_only else []
@@ -216,14 +217,17 @@ def _verdict_on(
     moved = [i for i in free if _may_move(wide, variant, i)]
     beside = _beside(variant)
     taken = sum(takes(wide, variant, resized_row(variant, s.row, s.values)) for s in beside)
-    lacks_values = any(one.kind == "values" for one in lacks)
+    lacks_values = any(one.kind == "values" or one.variant.held for one in lacks)
+    lacks_sizes = bool(rejected) or any(one.kind != "values" for one in lacks)
+    numbers = list(dict.fromkeys([*floats, *_held_numbers(wide, variant)]))
+    is_whole = not (lacks_sizes or lacks_values or constant or numbers)
     scope: Scope = "general"
     reason = ""
     if rejected == len(rows):
         scope, reason = "rejected", lacks[-1].reason if lacks else _NO_REASON
-    elif rejected or constant or lacks_values or floats or len(moved) < len(free) or not free:
+    elif not is_whole or len(moved) < len(free) or not free:
         scope = "recorded sizes only"
-        if lacks and (rejected or lacks_values):
+        if lacks:
             reason = lacks[-1].reason
         elif limits:
             reason = limits[0]
@@ -239,27 +243,21 @@ def _verdict_on(
         lacks_values=lacks_values,
         constant=constant,
         open=tuple(_name(variant, i) for i in moved),
-        closed=(*(_name(variant, i) for i in free if i not in moved), *floats),
+        closed=(*(_name(variant, i) for i in free if i not in moved), *numbers),
         tried=len(beside),
         taken=taken,
         reason=reason,
     )
 
 
-def _is_narrow(program: Program, variant: VariantFacts) -> bool:
-    """Whether a program is for recorded sizes or for one number only. One for a text or a switch is
-    not: nobody expects it to take another one."""
-    numbers = any(
-        isinstance(value, int | float) and not isinstance(value, bool)
-        for value in program.variant.held.values()
-    )
-    own = program.variant
-    ints = own.group.key.takes(variant.group.key) and any(
-        column.is_int and not own.dimensions[column].dynamic
-        for column in variant.dynamic()
-        if column in own.dimensions
-    )
-    return program.is_constant or program.only is not None or numbers or ints
+def _held_numbers(programs: Iterable[Program], variant: VariantFacts) -> Iterator[str]:
+    """The floats that are constants of programs for calls of a variant. A text or a switch is not
+    expected to be another one."""
+    for program in programs:
+        own = program.variant
+        if own.group.key.takes(variant.group.key):
+            places = own.group.layout.scalars
+            yield from (str(places[i]) for i, value in own.held.items() if type(value) is float)
 
 
 def takes(programs: Iterable[Program], variant: VariantFacts, row: SizeRow) -> bool:
