@@ -69,7 +69,9 @@ def _bare(model: torch.nn.Module, path: Path) -> float:
         decode = tape.variants()[-1]
         arguments, shapes = decode.infer_arguments(), decode.infer_dynamic_shapes()
         begin = time.perf_counter()
-        torch.export.export(model, (), arguments, dynamic_shapes=shapes, strict=False)
+        torch.export.export(
+            model, arguments.args, arguments.kwargs, dynamic_shapes=shapes, strict=False
+        )
         return time.perf_counter() - begin
 
 
