@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 from calltape_analyzer.arguments.plan import Plan
 from calltape_analyzer.arguments.samples import Sample, sample_in
 from calltape_analyzer.comparison.comparing import (
-    compared,
     is_described,
     leaves_of,
     recorded_leaves,
@@ -103,15 +102,9 @@ def _differs_again(runner: Runner, variant: VariantFacts, between: Sequence[Vari
             for other in others:
                 with suppress(Exception):
                     run(other)
-            if _differ(runner, first, run(variant)):
+            if runner.differ(first, run(variant)):
                 return True
     return False
-
-
-def _differ(runner: Runner, one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two results differ. What cannot be compared is no evidence."""
-    found = compared(one, other, runner.tolerances)
-    return not found.agrees and (found.compared > 0 or one.keys() != other.keys())
 
 
 def why_lost(
@@ -155,7 +148,7 @@ def _is_put_back(verifier: Verifier, programs: Sequence[Program], calls: Iterabl
     row = [one for call in islice(calls, _MAX_RUN) for one in _serving(verifier, programs, call)]
     known = [recorded_leaves(one.call) for one in row]
     return any(
-        expected is not None and is_described(expected) and _differ(verifier, expected, got)
+        expected is not None and is_described(expected) and verifier.differ(expected, got)
         for expected, got in zip(known, _in_a_row(verifier, row, _of_model), strict=False)
     )
 
@@ -213,11 +206,11 @@ def _loses_in_other_orders(verifier: Verifier, program: Program, others: Iterabl
         moved = [
             i for i, got in enumerate(after)
             if order[i].program is program
-            and _differ(verifier, alone[order[i].call.ref], got)
+            and verifier.differ(alone[order[i].call.ref], got)
         ]  # fmt: skip
         if moved:
             known = _in_a_row(verifier, order, _of_program)
-            if any(i < len(known) and _differ(verifier, after[i], known[i]) for i in moved):
+            if any(i < len(known) and verifier.differ(after[i], known[i]) for i in moved):
                 return True
     return False
 
@@ -244,7 +237,7 @@ def _minds(verifier: Verifier, call: _Served, name: str) -> bool:
         with verifier.undisturbed():
             setattr(part, attribute, type(value)(value * _FAR + _FAR))
             moved = _in_a_row(verifier, [call], _of_model)
-        return bool(moved) and _differ(verifier, alone, moved[0])
+        return bool(moved) and verifier.differ(alone, moved[0])
     return False
 
 
@@ -253,12 +246,12 @@ def _loses(verifier: Verifier, row: Sequence[_Served]) -> bool | None:
     comes again; None if it does not come to that."""
     after = _in_a_row(verifier, row, _of_model)
     again = [i for i in range(1, len(after)) if row[i] is row[0]]
-    moved = [i for i in again if _differ(verifier, after[0], after[i])]
+    moved = [i for i in again if verifier.differ(after[0], after[i])]
     if not moved:
         return False if again else None
     got = _in_a_row(verifier, row, _of_program)
     known = [i for i in moved if i < len(got)]
-    return any(_differ(verifier, after[i], got[i]) for i in known) if known else None
+    return any(verifier.differ(after[i], got[i]) for i in known) if known else None
 
 
 def _firsts(program: Program, count: int = 2) -> Iterator[CallRef]:

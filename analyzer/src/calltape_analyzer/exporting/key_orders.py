@@ -13,7 +13,6 @@ from functools import partial
 
 from calltape_analyzer.arguments.plan import Plan
 from calltape_analyzer.arguments.samples import sample_in
-from calltape_analyzer.comparison.comparing import compared
 from calltape_analyzer.exporting.runner import Runner
 from calltape_analyzer.observing.layout import turned_around
 from calltape_analyzer.variants.facts import VariantFacts
@@ -65,8 +64,7 @@ def _read_in(runner: Runner, variant: VariantFacts, paths: Sequence[str]) -> lis
             got = runner.eager(turned, sample)
         except Exception:
             return True
-        found = compared(expected, got, runner.tolerances)
-        return not found.agrees and (found.compared > 0 or expected.keys() != got.keys())
+        return runner.differ(expected, got)
 
     if not changes(paths):
         return []

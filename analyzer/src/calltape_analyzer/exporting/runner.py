@@ -222,17 +222,23 @@ class Runner:
             variant: of the calls.
             names: as of :class:`~calltape_analyzer.exporting.observed_calls.ObservedCall`.
         """
-        refs = {seen.first for _, seen in variant.rows.items()}
-        own = [one for ref, one in self._observed.items() if ref in refs]
-        known = [one.asked for one in own]
+        known = [one.asked for one in self._watched(variant)]
         return not known or any(asked is None or not asked.isdisjoint(names) for asked in known)
 
     def makes_generators(self, variant: VariantFacts) -> bool:
         """Whether the model makes the generators that it draws from anew in each call, in calls of
         a variant that were watched."""
-        refs = {seen.first for _, seen in variant.rows.items()}
-        own = [one for ref, one in self._observed.items() if ref in refs]
+        own = self._watched(variant)
         return bool(own) and all(one.makes_generators for one in own)
+
+    def _watched(self, variant: VariantFacts) -> list[ObservedCall]:
+        refs = {seen.first for _, seen in variant.rows.items()}
+        return [one for ref, one in self._observed.items() if ref in refs]
+
+    def differ(self, one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+        """Whether two results differ. What cannot be compared is no evidence."""
+        found = compared(one, other, self.tolerances)
+        return not found.agrees and (found.compared > 0 or one.keys() != other.keys())
 
     def was_watched(self, ref: CallRef) -> ObservedCall | None:
         """What came of a call that was watched, without what it returned."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from calltape_analyzer.arguments.plan import Plan
 from calltape_analyzer.arguments.samples import Sample, sample_in
-from calltape_analyzer.comparison.comparing import compared, leaves_of
+from calltape_analyzer.comparison.comparing import leaves_of
 from calltape_analyzer.exporting.runner import Runner
 from calltape_analyzer.model.calls import eager
 from calltape_analyzer.model.contexts import detached
@@ -84,8 +84,7 @@ def _read_in(runner: Runner, variant: VariantFacts, pairs: Sequence[Shared]) -> 
             got = _run(runner, plan, replace(sample, tensors=tensors))
         except Exception:
             return True
-        found = compared(expected, got, runner.tolerances)
-        return not found.agrees and (found.compared > 0 or expected.keys() != got.keys())
+        return runner.differ(expected, got)
 
     if not matters(every):
         return []
