@@ -9,7 +9,7 @@ import logging
 import signal
 import sys
 from collections import UserDict, namedtuple
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,13 @@ from tests.recorder.reading import read
 
 RAN: list[str] = []
 RESULT: list[Any] = [None]
+
+
+@pytest.fixture(autouse=True)
+def _no_result() -> Iterator[None]:
+    """What one test lets the model return is nothing to the next one."""
+    yield
+    RESULT[0] = None
 
 
 class Returns(torch.nn.Module):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cached_property
 from itertools import islice
 from types import GeneratorType
@@ -120,8 +120,10 @@ class Runner(ABC):
         """
 
     def undisturbed(self) -> AbstractContextManager[Any]:
-        """Within it, runs leave no trace in the target."""
-        return nullcontext()
+        """Within it, runs leave no trace in the target, nor in generators of random numbers."""
+        from calltape_analyzer.model.randomness import generators_kept
+
+        return generators_kept()
 
     @property
     def module(self) -> Any:
