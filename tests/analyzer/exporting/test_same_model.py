@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from calltape_analyzer import ExportError, export
+from calltape_analyzer import ExportError, export, open_tape
+from calltape_recorder import record
 from tests.analyzer.exported import call, taped
 
 
@@ -70,3 +71,17 @@ def test_a_variant_that_is_another_one_costs_itself_only(tmp_path: Path) -> None
     ((name, why),) = programs.missing.items()
     assert "is_other" in name
     assert "does not return what was recorded for call 1 (" in why
+
+
+def test_weights_that_were_others_for_a_while_are_told_of_the_model(tmp_path: Path) -> None:
+    model = linear(0)
+    with record(model, tmp_path / "calls.tape"):
+        for number, size in enumerate((3, 5, 4, 7, 8, 9)):
+            model.load_state_dict(linear(1 if number in (2, 3) else 0).state_dict())
+            model(torch.ones(size, 6))
+    programs = export(open_tape(tmp_path / "calls.tape"), model)
+    (note,) = programs.notes
+    assert note.startswith("the model does not return what was recorded for calls 2, 3 (")
+    assert not any("size" in told for one in programs.values() for told in one.notes)
+    assert torch.equal(programs(torch.ones(4, 6)), model(torch.ones(4, 6)))
+    assert [row.call for row in programs.verify() if not row.ok] == [2, 3]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from calltape_analyzer.arguments.sizings import Bound
 from calltape_analyzer.errors import ExportError, InferenceError, TapeError
 from calltape_analyzer.exporting.asked_facts import asked_facts
+from calltape_analyzer.exporting.autocast import autocast_unread
 from calltape_analyzer.exporting.calls_in_a_row import IN_A_ROW, why_lost, why_out_of_sight
 from calltape_analyzer.exporting.exporter import Exporter
 from calltape_analyzer.exporting.int_values import int_value_parts, varying_ints
@@ -141,6 +142,7 @@ class ProgramSearch:
                 "such calls are refused where the model is, and no tape tells them from others"
             )
         self.notes += merged.hints
+        self._note_unlike()
         self._note_layouts(every)
         self._drop_served()
         self.remarks += merged.remarks
@@ -191,6 +193,9 @@ class ProgramSearch:
         seconds = verifier.budget.within(verifier.probing.seconds)
         if unshared := sharing_unread(verifier, self._traceable(variants), seconds):
             verifier.sorter.ignore_sharing(unshared)
+            variants = self._sorted()
+        if uncast := autocast_unread(verifier, self._traceable(variants), seconds):
+            verifier.sorter.ignore_autocast(uncast)
             variants = self._sorted()
         if ordered := key_orders_read(verifier, self._traceable(variants), seconds):
             verifier.sorter.separate_by(ordered=ordered)
@@ -248,6 +253,13 @@ class ProgramSearch:
         target = self.tape.target
         outside = target.outside if target is not None else ()
         return f"{unlike_words(found)}{f'; {outside_words(outside)}' if outside else ''}"
+
+    def _note_unlike(self) -> None:
+        """Notes calls in the middle of the tape that were recorded with another model."""
+        unlike = self.exporter.verifier.unlike
+        found = [Unlike(call, error) for call, error in sorted(unlike.items()) if error is not None]
+        if found and self.programs:
+            self.notes.append(f"{self._why_unlike(found)}; programs do what the model does now")
 
     def _unlike_in(self, variant: VariantFacts) -> list[Unlike]:
         return [self._unlike[ref] for ref in telling_calls(variant) if ref in self._unlike]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -79,6 +79,8 @@ class Runner:
         state: the parameters, buffers and attributes of the model that calls changed, with what
             they were, in words.
         unknown: what could not be found out about the model, and why.
+        unlike: in what calls with recorded results differ from what the model returns now; None
+            for calls that do not.
     """
 
     module: Any
@@ -90,6 +92,7 @@ class Runner:
     tolerances: Tolerances
     state: dict[str, str] = field(default_factory=dict)
     unknown: list[str] = field(default_factory=list)
+    unlike: dict[CallRef, str | None] = field(default_factory=dict)
     _observed: dict[CallRef, ObservedCall] = field(default_factory=dict)
     _drawing: set[Hashable] = field(default_factory=set)
     _searched: set[Hashable] = field(default_factory=set)
@@ -170,12 +173,14 @@ class Runner:
         python: Numbers | None = None,
         context: Context | None = None,
         changes: Mapping[int, Callable[[Any], Any]] | None = None,
+        within: AbstractContextManager[Any] | None = None,
     ) -> dict[str, Any]:
         """The leaves of what the model returns now. Its state stays as it is, and so do the
         generators of random numbers: each run begins with one state of them, or, ``reseeded``, with
         another one. ``python`` are other numbers for the generators of Python and numpy only.
         ``context`` is by default that of the variant's calls. ``changes`` make of the copy of a
-        tensor, by its number, what the model gets in its place."""
+        tensor, by its number, what the model gets in its place. ``within`` is around the call
+        alone."""
         from calltape_analyzer.model.randomness import reseed, set_python
         from calltape_analyzer.model.state import apart_from
 
@@ -187,7 +192,7 @@ class Runner:
             given = sample.cloned()
             for number, change in (changes or {}).items():
                 given.tensors[number] = change(given.tensors[number])
-            value = eager(self.entry, plan, given, self.classes, self.device, context)
+            value = eager(self.entry, plan, given, self.classes, self.device, context, within)
             return apart_from(self.module, detached(leaves_of(value)))
 
     def observed(self, variant: VariantFacts, ref: CallRef) -> ObservedCall:
@@ -414,6 +419,36 @@ class Runner:
         except Exception:  # the model raises: that is no evidence
             return False
         return compared(now, got, self.tolerances).agrees
+
+    def why_unlike(
+        self,
+        program: Program,
+        call: Call,
+        sample: Sample,
+        expected: Mapping[str, Any],
+        got: Mapping[str, Any],
+    ) -> str | None:
+        """In what the model differs from the tape, if a program does what the model does now: the
+        call was recorded with other weights. None if it does not, or the program is wrong. Of each
+        call the model is asked once.
+
+        Args:
+            program: that was run.
+            call: the call.
+            sample: its values.
+            expected: what was recorded.
+            got: what the program returned.
+        """
+        if self.unlike.get(call.ref, "") is None:
+            return None
+        try:
+            now = self.eager(program.plan, sample)
+        except Exception:  # the model raises: that is no evidence
+            return None
+        difference = compared(expected, now, self.tolerances)
+        self.unlike[call.ref] = None if difference.agrees else difference.error
+        is_as_now = compared(now, got, self.tolerances).agrees
+        return self.unlike[call.ref] if is_as_now else None
 
     def if_random(
         self,

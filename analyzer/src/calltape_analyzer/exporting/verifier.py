@@ -28,6 +28,7 @@ from calltape_analyzer.exporting.apart import DeathError
 from calltape_analyzer.exporting.budget import Budget
 from calltape_analyzer.exporting.probing import Probing
 from calltape_analyzer.exporting.runner import Runner
+from calltape_analyzer.exporting.same_model import Unlike, unlike_words
 from calltape_analyzer.exporting.unseen_runs import UnseenRuns, unseen_runs
 from calltape_analyzer.model.calls import eager
 from calltape_analyzer.observing.groups import layout_in_memory
@@ -173,6 +174,10 @@ class Verifier(Runner):
         wrong = None if found.agrees else f"call {call.number}: {found.error}"
         if wrong is not None and against == "tape" and self.does_as_model(program, sample, got):
             return Replayed(True, True, f"call {call.number}: {because_of_state(program)}")
+        if wrong is not None and against == "tape":
+            unlike = self.why_unlike(program, call, sample, expected, got)
+            if unlike is not None:
+                return Replayed(True, True, unlike_words([Unlike(call.ref, unlike)]))
         return Replayed(found.agrees, True, wrong)
 
     def refuses(self, variant: VariantFacts, sizing: Sizing) -> str | None:
