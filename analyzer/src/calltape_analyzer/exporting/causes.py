@@ -32,13 +32,14 @@ _NESTED = re.compile(r"cast NotImplemented to Tensor|nested_tensor_from")
 
 # What stands in the model's line tells what to do.
 _WAYS_OUT = (
-    (re.compile(r"pack_padded_sequence"), "pass padded sequences, and mask what follows them"),
+    (re.compile(r"pack_padded_sequence|pad_packed_sequence"),
+     "pass padded sequences, and mask what follows them"),
     (re.compile(r"\.tolist\(|\.item\(|\bint\(|\bfloat\(|\.numpy\("),
      "keep it a tensor, or pass the number as an argument"),
     (re.compile(r"^\s*(?:el)?if\b|\bif\b.*\belse\b|^\s*while\b|^\s*assert\b|\.any\(|\.all\("),
      "use torch.where or torch.cond, or leave the check out while torch.compiler.is_exporting()"),
     (re.compile(r"\bnonzero\(|\bmasked_select\(|\bunique\(|\[\s*mask\s*\]"),
-     "multiply by the mask instead of selecting, or torch._check the size"),
+     "multiply by the mask instead of selecting"),
     (re.compile(r"\bfor\b.+\bin\b|\brange\("),
      "the number of rounds has to be known: loop over a size"),
 )  # fmt: skip

@@ -386,7 +386,7 @@ class ProgramSearch:
         while left and len(attempts) < _MAX_PROGRAMS and constants < _MAX_CONSTANTS:
             made = len(attempts)
             named = replace(variant, name=f"{variant.name} ({made + 1})" if made else variant.name)
-            outcome = self._exported(named, left if made else None)
+            outcome = self._exported(named, left if made or lost else None)
             if outcome is None:
                 return
             if not made and self._cover_text_values(variant, outcome):
@@ -396,9 +396,11 @@ class ProgramSearch:
                 if not made and self._cover_tensor_values(variant):
                     return
                 reason = self._reason(named.name, outcome)
-                # After a program that works, another size may still work.
-                lost += left[:1] if made else left
-                left = left[1:] if made else []
+                # After a program that works, another size may still work; or after one whose
+                # outputs have no elements.
+                rest = left[1:] if made else _refused_unproven(outcome, left)
+                lost += [row for row in left if row not in rest]
+                left = rest
                 continue
             if made or len(good) < len(left):
                 some = f"serves {len(good)} of {len(variant.rows)} recorded sizes of its variant"
@@ -617,6 +619,16 @@ class ProgramSearch:
         budget = self.exporter.verifier.budget
         untried = budget.reason if budget.is_spent else "not exported"
         return tried[-1] if tried else untried
+
+
+def _refused_unproven(outcome: Outcome, left: Sequence[SizeRow]) -> list[SizeRow]:
+    """The rows that a program refuses of which nothing could be compared: it may be for the other
+    side of a branch."""
+    attempt = outcome.attempt
+    if attempt is None or attempt.compared:
+        return []
+    refused = [row for row in left if attempt.rows.get(row) == "refused"]
+    return refused if len(refused) < len(left) else []
 
 
 def _is_for_one_size(attempt: Attempt) -> bool:

@@ -120,7 +120,9 @@ class Verifier(Runner):
             attempt.note_row(row, found.outcome)
         if attempt.reproduced and not attempt.compared:
             # All outputs are empty, or not a number: any program returns that.
-            attempt.reproduced, attempt.rows = 0, dict.fromkeys(attempt.rows, "wrong")
+            attempt.reproduced = 0
+            for row, became in attempt.rows.items():
+                attempt.rows[row] = "wrong" if became == "ok" else became
             attempt.error = (
                 "nothing was compared: no recorded output has an element that is a number "
                 "(record a call whose outputs have some)"
