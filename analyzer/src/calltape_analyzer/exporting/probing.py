@@ -28,6 +28,7 @@ from calltape_analyzer.exporting.run_costs import Cost, Imagine, RunCosts, varia
 from calltape_analyzer.exporting.time_limit import time_limit
 from calltape_analyzer.programs.attempts import Attempt, error_text
 from calltape_analyzer.programs.program import Program
+from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.text import counted
 from calltape_analyzer.variants.facts import VariantFacts
 
@@ -227,9 +228,9 @@ class Probing:
         seconds = time.perf_counter() - begin
         return value, Cost(sizing.values, elements_at(variant, sizing), peak, seconds)
 
-    def learn(self, variant: VariantFacts, cost: Cost) -> None:
-        """Learns from a run that was measured."""
-        self._costs.add(variant, cost)
+    def learn(self, variant: VariantFacts, cost: Cost, call: CallRef | None = None) -> None:
+        """Learns from a run that was measured, of a recorded call if there is one."""
+        self._costs.add(variant, cost, call)
 
     def note_slow(self, variant: VariantFacts) -> None:
         """Notes that a run took too long: no other sizes of the variant are run."""

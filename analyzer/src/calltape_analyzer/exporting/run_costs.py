@@ -12,8 +12,9 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from calltape_analyzer.arguments.sizings import Sizing, elements_at
+from calltape_analyzer.arguments.sizings import Sizing, elements_at, values_at
 from calltape_analyzer.exporting.time_limit import time_limit
+from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.variants.facts import VariantFacts
 
 __all__ = ["Cost", "Imagine", "RunCosts", "variant_key"]
@@ -23,6 +24,8 @@ Imagine = Callable[[Sizing], int]
 
 _MAX_POWER = 3.0
 """No model that we know needs more memory than the fourth power of a size."""
+_NEAR = 2
+"""What a run with half the elements of another one took tells what that takes."""
 _SECONDS = 10.0
 """How long a run without memory may take."""
 
@@ -39,7 +42,8 @@ class Cost(NamedTuple):
 
 @dataclass
 class RunCosts:
-    """The runs of all variants that were measured, and what others would cost.
+    """The runs of all variants that were measured, and what others would cost. What a recorded call
+    cost holds for each variant that has the call.
 
     Memory grows like all inputs together, and once more like the symbol that grows most
     (attention), or like a power of it where the measured runs grew so. That is rather too much than
@@ -47,27 +51,40 @@ class RunCosts:
     """
 
     _measured: dict[Hashable, list[Cost]] = field(default_factory=lambda: defaultdict(list))
+    _of_calls: dict[CallRef, Cost] = field(default_factory=dict)
     _imagined: dict[Hashable, float] = field(default_factory=dict)
 
-    def add(self, variant: VariantFacts, cost: Cost) -> None:
-        """Learns from a run."""
+    def add(self, variant: VariantFacts, cost: Cost, call: CallRef | None = None) -> None:
+        """Learns from a run, of a recorded call if there is one."""
         self._measured[variant_key(variant)].append(cost)
+        if call is not None:
+            self._of_calls[call] = cost
+
+    def _costs(self, variant: VariantFacts) -> list[Cost]:
+        """The runs of a variant; as long as there are none, of its calls in other variants."""
+        costs = self._measured[variant_key(variant)]
+        if not costs and self._of_calls:
+            for row, (_, seen) in enumerate(variant.rows.items()):
+                if seen.first in self._of_calls:
+                    known, elements = self._of_calls[seen.first], variant.rows.elements(row)
+                    costs.append(known._replace(values=values_at(variant, row), elements=elements))
+        return costs
 
     def has(self, variant: VariantFacts, values: tuple[int, ...] | None = None) -> bool:
         """Whether any run was measured, or one at these sizes."""
-        costs = self._measured[variant_key(variant)]
+        costs = self._costs(variant)
         return any(values is None or cost.values == values for cost in costs)
 
     def memory(self, variant: VariantFacts, sizing: Sizing) -> float:
         """The most bytes that a run may take; infinity if none was measured."""
-        costs = self._measured[variant_key(variant)]
+        costs = self._costs(variant)
         powers = _powers(costs)
         grown = [(cost, *_grown(variant, sizing, cost, powers)) for cost in costs]
         return min((c.memory * inputs * more for c, inputs, _, more in grown), default=math.inf)
 
     def seconds(self, variant: VariantFacts, sizing: Sizing) -> float:
         """How long a run may take; 0 if none was measured."""
-        costs = self._measured[variant_key(variant)]
+        costs = self._costs(variant)
         grown = [(cost, *_grown(variant, sizing, cost, _powers(costs))) for cost in costs]
         return min((c.seconds * max(inputs, size) for c, inputs, size, _ in grown), default=0.0)
 
@@ -87,12 +104,14 @@ class RunCosts:
         """The bytes that the largest recorded call of a variant takes."""
         rows = variant.rows
         row = max(range(len(rows)), key=rows.elements)
-        values = tuple(symbol.values[row] for symbol in variant.symbols)
-        costs = self._measured[variant_key(variant)]
+        values = values_at(variant, row)
+        costs = self._costs(variant)
         least = max(
             (c.memory * max(rows.elements(row) / max(c.elements, 1), 1.0) for c in costs),
             default=0.0,
         )
+        if any(_NEAR * cost.elements >= rows.elements(row) for cost in costs):
+            return least  # a run like it was measured
         imagined = self.imagined(variant, Sizing(row, values, False), imagine)
         return least if math.isinf(imagined) else max(least, imagined)
 

@@ -26,6 +26,7 @@ from calltape_analyzer.arguments.sizings import (
 from calltape_analyzer.comparison.comparing import compared
 from calltape_analyzer.exporting.apart import DeathError
 from calltape_analyzer.exporting.budget import Budget
+from calltape_analyzer.exporting.observed_calls import ObservedCall
 from calltape_analyzer.exporting.probing import Probing
 from calltape_analyzer.exporting.runner import Runner
 from calltape_analyzer.exporting.same_model import Unlike, unlike_words
@@ -36,6 +37,7 @@ from calltape_analyzer.programs.attempts import Attempt, RowOutcome, error_text
 from calltape_analyzer.programs.exported_model import ConditionError
 from calltape_analyzer.programs.program import Program, because_of_state
 from calltape_analyzer.reading.call import Call
+from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.variants.facts import VariantFacts
 
 __all__ = ["Verifier"]
@@ -151,6 +153,18 @@ class Verifier(Runner):
                     attempt.untried.append(f"{sizes_in_words(program.variant, sizing)}: {why}")
                     continue
                 self.probe(program, attempt, sizing, runs)
+
+    def observed(self, variant: VariantFacts, ref: CallRef) -> ObservedCall:
+        """As of any runner; what the run costs is learned, so that no other run has to tell."""
+        rows = variant.rows.items()
+        row = next(i for i, (_, seen) in enumerate(rows) if seen.first == ref)
+        sizing = Sizing(row, values_at(variant, row), False)
+        run = partial(super().observed, variant, ref)
+        found: ObservedCall
+        found, cost = self.probing.measured(variant, sizing, run)
+        if cost is not None and found.leaves is not None:
+            self.probing.learn(variant, cost, ref)
+        return found
 
     def replayed(self, program: Program, call: Call, attempt: Attempt) -> Replayed:
         """What became of a recorded call."""

@@ -7,10 +7,11 @@ import random
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from types import CodeType, FunctionType
+from types import BuiltinMethodType, CodeType, FunctionType, MethodType
 from typing import Any
 
 from calltape_analyzer.model.calls import code_of
+from calltape_analyzer.model.randomness import held_generators
 from calltape_analyzer.observing.contexts import Mode
 
 __all__ = ["may_ask", "may_draw", "names_in"]
@@ -30,26 +31,52 @@ def may_ask(target: Any) -> frozenset[Mode]:
 
 
 def may_draw(target: Any) -> bool:
-    """Whether the code of a model names a function that draws random numbers with Python or
-    numpy."""
-    return not _DRAWING.isdisjoint(names_in(target))
+    """Whether a model may draw random numbers with Python or numpy: it holds a generator, or its
+    code names one, or the modules that have them."""
+    if any(map(_is_generator, held_generators(target))):
+        return True
+    for function in _code_of(target):
+        names: set[str] = set()
+        _add_names(names, function.__code__)
+        if names & _DRAWING:
+            return True
+        if any(_draws(function.__globals__[name]) for name in names & function.__globals__.keys()):
+            return True
+    return False
 
 
-_DRAWING = frozenset({"random", "rng", *random.__all__})
+_DRAWING = frozenset({"random", "rng", "default_rng"})
+
+
+def _draws(value: Any) -> bool:
+    """Whether a global is a generator, a method of one, or a module of them."""
+    owner = value.__self__ if isinstance(value, (BuiltinMethodType, MethodType)) else value
+    return value is random or _is_generator(owner)
+
+
+def _is_generator(value: Any) -> bool:
+    kind = type(value)  # not isinstance, which asks objects of others
+    return issubclass(kind, random.Random) or str(kind.__module__).startswith("numpy.random")
 
 
 def names_in(target: Any) -> set[str]:
     """The names of globals and attributes in the code of a model, as above."""
     names: set[str] = set()
+    for function in _code_of(target):
+        _add_names(names, function.__code__)
+    return names
+
+
+def _code_of(target: Any) -> Iterator[FunctionType]:
+    """The functions of a model, and those that they hold, each once."""
     known: set[int] = set()
     waiting = list(_functions_of(target))
     while waiting:
         function = waiting.pop()
         if id(function) not in known:
             known.add(id(function))
-            _add_names(names, function.__code__)
+            yield function
             waiting += _held_by(function)
-    return names
 
 
 def _held_by(function: FunctionType) -> Iterator[FunctionType]:
