@@ -14,6 +14,7 @@ from tests.security.test_scripts import VULNERABLE
 pytestmark = pytest.mark.integration
 
 
+@pytest.mark.slow
 def test_a_round_finds_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "findings"
     code = main(["--rounds", "1", "--names", "150", "--seed", "7", "--folder", str(folder)])

@@ -214,6 +214,7 @@ def test_a_replaced_forward_compiled_whole_says_what_is_counted(
     assert "compiled with fullgraph=True, by itself or within something larger" in caplog.text
 
 
+@pytest.mark.slow
 def test_the_compile_matrix(capsys: pytest.CaptureFixture[str]) -> None:
     """``python -m tests.recorder.host.compile_matrix`` prints the table; its promises are kept."""
     rows = [compile_matrix.row(case) for case in compile_matrix.cases()]
