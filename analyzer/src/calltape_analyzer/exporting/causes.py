@@ -30,6 +30,9 @@ _END_OF_SENTENCE = re.compile(r"\s+\((?:unhinted|Size-like)|\s+consider using|\.
 # What torch says of a model that makes a nested tensor.
 _NESTED = re.compile(r"cast NotImplemented to Tensor|nested_tensor_from")
 
+# What torch says of lengths that become sizes, which no other way of tracing helps.
+_SIZES_OF_A_TENSOR = re.compile(r"must be tuple of ints,but got FakeTensor")
+
 # What stands in the model's line tells what to do.
 _WAYS_OUT = (
     (re.compile(r"pack_padded_sequence|pad_packed_sequence"),
@@ -64,7 +67,7 @@ def cause_of(error: BaseException) -> str:
             "torch.export does not trace (compute on values and offsets, or on padded tensors with "
             "a mask)"
         )
-    if not reads_values(text):
+    if not (reads_values(text) or _SIZES_OF_A_TENSOR.search(text)):
         return f"{text} (at {place})"
     kind, _, message = text.partition(": ")
     sentence = _END_OF_SENTENCE.split(message, maxsplit=1)[0].rstrip(".")

@@ -34,7 +34,7 @@ __all__ = ["reads_values", "real_values", "symbolic_numbers", "symbolic_sizes"]
 _SIGNS = re.compile(
     r"data-dependent|DataDependent|specialized integer|Could not guard|unbacked|\bu\d+\b|\.item\(\)"
     r"|without concrete values|symbolically traced variables|non-nested SymInt"
-    r"|nothing is found, and the model asks|must be tuple of ints,but got FakeTensor"
+    r"|nothing is found, and the model asks"
 )
 _PYTHON_SQRT = math.sqrt
 _TENSOR_LENGTH = torch.Tensor.__len__
