@@ -117,10 +117,16 @@ function valueForm(leaf, bytes) {
   return { bytes: hex(bytes), elements: values.map(form[kind]) };
 }
 
-async function valuesOf(call, side) {
+async function valuesOf(call, side, kinds) {
   const found = [];
   for (const leaf of side.leaves) {
-    found.push(leaf.key === undefined ? {} : valueForm(leaf, await call.bytesOf(leaf)));
+    try {
+      found.push(leaf.key === undefined ? {} : valueForm(leaf, await call.bytesOf(leaf)));
+    } catch (error) {
+      if (kindOf(error) !== "unsupported") throw error;
+      kinds.add("unsupported"); // it costs this tensor only
+      found.push({ unsupported: true });
+    }
   }
   return found;
 }
@@ -151,7 +157,7 @@ async function callForm(call, kinds) {
   try {
     await call.check();
     const values = [];
-    for (const [, side] of sides) values.push(await valuesOf(call, side));
+    for (const [, side] of sides) values.push(await valuesOf(call, side, kinds));
     sides.forEach(([name, side], at) => (made[name] = treeForm(side, values[at])));
   } catch (error) {
     made.values = kindOf(error);

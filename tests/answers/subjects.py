@@ -20,7 +20,7 @@ __all__ = ["GOLDEN", "ROOT", "Subject", "chosen", "subjects"]
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = Path(__file__).parent / "golden"
-_FIXTURES = "v1", "hostile"
+_FIXTURES = "v1", "future", "hostile"
 
 
 @dataclass(frozen=True)

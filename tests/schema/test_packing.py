@@ -80,7 +80,6 @@ def test_what_is_not_plain_data_is_refused_on_writing() -> None:
         b"\x81\x01\x02",
         b"\x81\x90\x02",
         b"\xa2\xff\xfe",
-        b"\xd4\x05\x00",
         b"\xc7\x00\x01",
         b"\xc8\x04\x01\x01" + b"\1" * 1025,
         b"\xd4\x02\xff",
@@ -91,6 +90,18 @@ def test_what_is_not_plain_data_is_refused_on_writing() -> None:
 def test_damaged_documents(data: bytes) -> None:
     with raises("damaged"):
         unpack(data)
+
+
+@pytest.mark.parametrize("data", [
+    b"\xd4\x05\x00", b"\xd6\xff\0\0\0\1", b"\xc7\x0c\xff" + bytes(12), b"\x91\xd4\x7f\0",
+])  # fmt: skip
+def test_extension_types_of_a_later_version(data: bytes) -> None:
+    with raises("unsupported"):
+        unpack(data)
+
+
+def test_bytes_that_look_like_a_timestamp_are_none() -> None:
+    assert unpack(pack([b"\xd6\xff", "x"])) == (b"\xd6\xff", "x")
 
 
 def memory_of(action: Callable[[], Any]) -> int:

@@ -266,7 +266,25 @@ def test_one_document_too_many_does_not_cost_all_of_them() -> None:
 def test_a_failed_decoding_is_not_remembered() -> None:
     for _ in range(2):
         with raises("invalid"):
-            decode_structure(pack(structure({"kind": "unheard of"})))
+            decode_structure(pack(structure({"kind": ""})))
+
+
+@pytest.mark.parametrize("within", ["children", "context"])
+def test_a_kind_of_a_later_version_is_a_placeholder(within: str) -> None:
+    later = {"kind": "unheard of", "type": "a:B", "scalar": -5, "children": 7}
+    node = {"kind": "custom", "type": "c:D", "context": {"kind": "none"}, "children": []}
+    node[within] = [later] if within == "children" else later
+    found: Any = decode_structure(pack(structure(node))).root
+    (got,) = found.children if within == "children" else (found.context,)
+    assert (got.kind, got.type, got.reason) == ("opaque", "a:B", "unsupported")
+    with raises("invalid"):
+        encode_structure(structure(node))  # nobody writes what this version does not know
+
+
+def test_a_kind_of_a_later_version_excuses_nothing_beside_it() -> None:
+    beside = {"kind": "int", "scalar": 99}
+    with raises("invalid"):
+        decode_structure(pack(structure({"kind": "list", "children": [{"kind": "x"}, beside]})))
 
 
 LEAF = {"dtype": "float32", "shape": [2, 3], "key": "args.0"}

@@ -29,11 +29,11 @@ def test_the_viewer_conforms(capsys: pytest.CaptureFixture[str]) -> None:
     command = [sys.executable, FIXTURES / "run_conformance.py", "--", NODE, READER]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     with capsys.disabled():
-        print(f"\nthe viewer under Node: {', '.join(done.stdout.splitlines()[:2])}")
+        print(f"\nthe viewer under Node: {', '.join(done.stdout.splitlines()[:3])}")
     assert done.returncode == 0, done.stdout + done.stderr
     for part in run_conformance.PARTS:
         tapes = len(list(run_conformance.tapes(part)))
-        assert tapes > 60
+        assert tapes > (5 if part == "future" else 60)
         assert f"{part}: {tapes} of {tapes} tapes" in done.stdout
     # Nothing is left out.
     assert "without" not in done.stdout

@@ -1,7 +1,7 @@
 // One call: its trees, and the values of its tensors.
 
 import { elementBytes, isQuantized, storedAs } from "./dtypes.mjs";
-import { invalid, overLimit } from "./errors.mjs";
+import { invalid, overLimit, unsupported } from "./errors.mjs";
 import { MAX_TAKEN } from "./limits.mjs";
 import { partsOf, partsOfInputs } from "./records.mjs";
 import { exactly } from "./windows.mjs";
@@ -47,7 +47,7 @@ export class Call {
    * Where the bytes of a leaf are in the file, after all that is said of them was compared: parts, one after
    * another along an axis; and how many rows there are before it.
    *
-   * @throws {TapeError} damaged, invalid or limit
+   * @throws {TapeError} unsupported, damaged, invalid or limit
    */
   async placeOf(leaf, onProgress) {
     const stored = storedAs(leaf);
@@ -58,6 +58,9 @@ export class Call {
     for (const { call, key } of parts) {
       const { entries, start } = await (await this.tape.blobOf(call)).entries(onProgress);
       const entry = entries.get(key);
+      if (entry !== undefined && (stored === null || !entry.isKnown)) {
+        throw unsupported(`${leaf.key}: of the dtype ${stored === null ? leaf.dtype : entry.dtype}`);
+      }
       const own = entry === undefined ? [] : sizesOf(entry.shape);
       if (entry === undefined || stored === null || stored.dtype !== entry.dtype || !areAlike(own, sizes, axis)) {
         const found = entry === undefined ? "no entry" : `${entry.dtype}[${entry.shape}]`;

@@ -7,7 +7,7 @@
 
 import { Decoder } from "../vendor/msgpack/Decoder.mjs";
 import { crc32 } from "./checksums.mjs";
-import { TapeError, damaged, overLimit } from "./errors.mjs";
+import { TapeError, damaged, overLimit, unsupported } from "./errors.mjs";
 import {
   MAX_DOCUMENT_BYTES, MAX_DOCUMENT_NESTING, MAX_DOCUMENT_VALUES, MAX_INT_BYTES,
 } from "./limits.mjs";
@@ -111,7 +111,8 @@ const extensionCodec = {
   decode(data, type) {
     if (type === 1 && data.length > 0 && data.length <= MAX_INT_BYTES) return plainInt(bigIntOf(data));
     if (type === 2) return wideText(data);
-    throw damaged(`extension type ${type} of ${data.length} bytes is not part of the format`);
+    if (type === 1) throw damaged(`an int of ${data.length} bytes`);
+    throw unsupported(`a document has extension type ${type}`);
   },
 };
 

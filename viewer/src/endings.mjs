@@ -3,7 +3,9 @@
 
 import { openEnvelope, plainInt, unpack } from "./documents.mjs";
 import { TapeError, invalid } from "./errors.mjs";
-import { array, bool, bytes, count, optional, pairs, record, tapeId, text, tuple, withDefault } from "./fields.mjs";
+import {
+  array, bool, bytes, count, expectKnown, features, optional, pairs, record, tapeId, text, tuple, withDefault,
+} from "./fields.mjs";
 import { BLOCK, END, Member, parseHeader } from "./framing.mjs";
 import { inflated } from "./inflation.mjs";
 import { MAX_COUNT, MAX_INDEX_BYTES, MAX_MEMBER_BYTES, MAX_REASONS } from "./limits.mjs";
@@ -54,6 +56,7 @@ export function countsFrom(content) {
 
 const end = record({
   tape: tapeId,
+  requires: features,
   closed_ns: count,
   coverage,
   dumps: withDefault(array(record({ time_ns: count, reason: text(), calls: count }), MAX_REASONS), []),
@@ -71,8 +74,15 @@ const end = record({
   inputs: optional(deflated),
 });
 
-function endFrom(content) {
-  const found = end(unpack(openEnvelope(content)));
+/**
+ * An end from the content of its member.
+ *
+ * @throws {TapeError} unsupported, damaged, invalid or limit
+ */
+export function endFrom(content) {
+  const document = unpack(openEnvelope(content));
+  expectKnown(document, "the end of the tape");
+  const found = end(document);
   const { kept } = found.coverage;
   if (found.raised > kept) throw invalid(`${found.raised} of ${kept} calls raised`);
   const hasCalls = kept > 0 && !found.elsewhere;

@@ -1,7 +1,7 @@
 // The one error of the reader. Its kinds are those of fixtures/README.md.
 
-/** Something is wrong with a tape. `kind` is one of not_a_tape, version, damaged, invalid, limit,
- * io and usage; `member` and `offset` (bytes) say where. */
+/** Something is wrong with a tape. `kind` is one of not_a_tape, version, unsupported, damaged,
+ * invalid, limit, io and usage; `member` and `offset` (bytes) say where. */
 export class TapeError extends Error {
   constructor(kind, reason, { member = null, offset = null } = {}) {
     super(reason);
@@ -26,4 +26,5 @@ export class TapeError extends Error {
 
 export const damaged = (reason) => new TapeError("damaged", reason);
 export const invalid = (reason) => new TapeError("invalid", reason);
+export const unsupported = (reason) => new TapeError("unsupported", reason);
 export const overLimit = (reason) => new TapeError("limit", reason);

@@ -2,7 +2,7 @@
 // from a value to the value that the reader goes on with; it throws a TapeError of kind invalid.
 
 import { Float, SurrogateText, characters, fieldOf, isInt, isMap } from "./documents.mjs";
-import { invalid } from "./errors.mjs";
+import { invalid, unsupported } from "./errors.mjs";
 import { MAX_COUNT, MAX_SHORT, MAX_TYPE_NAME, MAX_UINT64, MIN_INT64 } from "./limits.mjs";
 
 const shown = (value) =>
@@ -11,6 +11,23 @@ const shown = (value) =>
       : isInt(value) ? `the int ${value}` : typeof value === "boolean" ? `${value}` : "text";
 
 const wrong = (value, wanted) => invalid(`${shown(value)} where ${wanted} should be`);
+
+/** The features that this reader knows (FORMAT.md, section 9). */
+const KNOWN = new Set();
+const MAX_FEATURES = 64;
+
+/**
+ * Throws if a part of a tape requires features that this reader does not know, before anything else of it is looked
+ * at. A list that breaks the format is left to `features`.
+ *
+ * @throws {TapeError} unsupported
+ */
+export function expectKnown(document, what) {
+  const wanted = isMap(document) ? fieldOf(document, "requires") : undefined;
+  if (!Array.isArray(wanted) || !wanted.every((one) => typeof one === "string" || one instanceof SurrogateText)) return;
+  const unknown = wanted.filter((one) => !KNOWN.has(one));
+  if (unknown.length > 0) throw unsupported(`${what} requires what this reader does not know: ${unknown.slice(0, 5).join(", ")}`);
+}
 
 /** An int from `min` to `max`. */
 export function int(min = 0, max = MAX_COUNT) {
@@ -160,3 +177,6 @@ function located(check, value, name) {
     throw error;
   }
 }
+
+/** What a reader has to know to read a part of a tape. */
+export const features = withDefault(array(text(64, 1), MAX_FEATURES), []);

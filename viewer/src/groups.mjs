@@ -2,7 +2,7 @@
 
 import { crc32 } from "./checksums.mjs";
 import { isInt, plainInt, unpack } from "./documents.mjs";
-import { damaged, invalid, overLimit } from "./errors.mjs";
+import { damaged, invalid, overLimit, unsupported } from "./errors.mjs";
 import { hashOfInputs } from "./hashing.mjs";
 import { inflated } from "./inflation.mjs";
 import { MAX_GROUP_BYTES, MAX_GROUP_BYTES_OF_SEVERAL, MAX_GROUP_CALLS, MAX_GROUP_TIMES } from "./limits.mjs";
@@ -12,6 +12,7 @@ const ENTRY_BYTES = 24;
 const RAISED = 1;
 const HAS_RANGES = 2;
 const HAS_BLOB = 4;
+const REQUIRED_FLAGS = 0xffff0000;
 
 /** Whether the inputs of a record have a hash. */
 const hasHash = (hash, inputs) => hashOfInputs(inputs) === hash;
@@ -82,6 +83,7 @@ export class Group {
    * @throws {TapeError} damaged, invalid or limit
    */
   record(at, isOf = hasHash) {
+    if ((this.flags(at) & REQUIRED_FLAGS) !== 0) throw unsupported("a call has a flag that this reader does not know");
     const end = at + 1 < this.length ? this.begin(at + 1) : this.documents.length;
     const found = recordOf(unpack(this.documents.subarray(this.begin(at), end)), this.parts);
     const flags =

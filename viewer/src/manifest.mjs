@@ -3,8 +3,8 @@
 import { openEnvelope, isInt, isMap, fieldOf, unpack } from "./documents.mjs";
 import { TapeError, invalid } from "./errors.mjs";
 import {
-  array, bool, count, int, oneOf, optional, record, scalar, seconds, tapeId, text, tuple, typeName,
-  withDefault,
+  array, bool, count, expectKnown, features, int, oneOf, optional, record, scalar, seconds, tapeId, text, tuple,
+  typeName, withDefault,
 } from "./fields.mjs";
 import {
   MAX_OUTSIDE, MAX_PARAMETERS, MAX_REASONS, MAX_SOURCES, MAX_STEPS, MIN_INT64,
@@ -103,6 +103,7 @@ const manifest = record({
   version: int(1),
   minor: withDefault(count, 0),
   tape: tapeId,
+  requires: features,
   created_ns: count,
   producer,
   target: optional(target),
@@ -127,5 +128,6 @@ export function manifestOf(content) {
   if (isInt(version) && version > VERSION) {
     throw new TapeError("version", `the tape has format version ${version}; this reader knows ${VERSION}`);
   }
+  expectKnown(document, "the tape");
   return manifest(document);
 }

@@ -3,7 +3,7 @@
 import { Float, SurrogateText, isInt } from "./documents.mjs";
 import { invalid } from "./errors.mjs";
 import {
-  anyText, array, count, int, int64, optional, record, text, tuple, typeName, uint64, withDefault,
+  anyText, array, count, expectKnown, features, int, int64, optional, record, text, tuple, typeName, uint64, withDefault,
 } from "./fields.mjs";
 import { leavesOf } from "./leaves.mjs";
 import { MAX_NODES, MAX_RANK, MAX_REFERENCES, MAX_TEXT } from "./limits.mjs";
@@ -53,6 +53,7 @@ const first = tuple(...taken, int(0, MAX_RANK));
 const reference = (value) => (value?.length === 4 ? first : whole)(value);
 
 const call = record({
+  requires: features,
   time_ns: count,
   duration_ns: optional(count),
   thread: withDefault(uint64, 0),
@@ -72,6 +73,7 @@ const call = record({
  * @throws {TapeError} invalid
  */
 export function recordOf(document, parts) {
+  expectKnown(document, "the record of a call");
   const found = call(document);
   if (new Set(found.at.map(([key]) => key)).size < found.at.length) {
     throw invalid("an earlier call has the bytes of a key twice");

@@ -1,8 +1,9 @@
 // The header of a blob: names, dtypes, shapes and offsets of its tensors (FORMAT.md, section 7).
 
+import { characters } from "./documents.mjs";
 import { damaged, invalid, overLimit } from "./errors.mjs";
 import {
-  MAX_HEADER_BRACKETS, MAX_HEADER_BYTES, MAX_HEADER_DIGITS, MAX_HEADER_NESTING, MAX_LEAVES, MAX_RANK,
+  MAX_HEADER_BRACKETS, MAX_HEADER_BYTES, MAX_HEADER_DIGITS, MAX_HEADER_NESTING, MAX_LEAVES, MAX_RANK, MAX_TORCH_NAME,
 } from "./limits.mjs";
 
 const BITS = {
@@ -32,7 +33,7 @@ export function headerSize(prefix, blobBytes) {
 
 /**
  * The tensors of a blob by name: each with `dtype`, `shape` (text of its sizes), `begin` and `end`
- * (offsets in the data, which begins after the header).
+ * (offsets in the data, which begins after the header), and `isKnown`: whether this reader knows the dtype.
  *
  * @param {Uint8Array} header with its length field.
  * @param {number} blobBytes size of the blob.
@@ -151,14 +152,20 @@ function entryOf(name, facts) {
   const dtype = facts.get("dtype");
   const shape = naturals(facts.get("shape"));
   const offsets = naturals(facts.get("data_offsets"));
-  if (typeof dtype !== "string" || !Object.hasOwn(BITS, dtype)) throw invalid(`tensor ${shown} has an unknown dtype`);
+  if (typeof dtype !== "string" || dtype === "" || characters(dtype) > MAX_TORCH_NAME) {
+    throw invalid(`tensor ${shown} has no valid dtype`);
+  }
   // One axis more than a tensor may have: complex numbers may have a last axis of 2.
   if (shape === null || shape.length > MAX_RANK + 1) throw invalid(`tensor ${shown} has no valid shape`);
   if (offsets === null || offsets.length !== 2) throw invalid(`tensor ${shown} has no valid data_offsets`);
   const [begin, end] = offsets;
+  if (!Object.hasOwn(BITS, dtype)) {
+    if (end < begin) throw invalid(`tensor ${shown} ends before it begins`);
+    return { dtype, shape: shape.join(), begin: Number(begin), end: Number(end), isKnown: false };
+  }
   const bits = shape.reduce((product, size) => product * size, BigInt(BITS[dtype]));
   if (bits !== (end - begin) * 8n) throw invalid(`tensor ${shown}: ${end - begin} bytes for its dtype and shape`);
-  return { dtype, shape: shape.join(), begin: Number(begin), end: Number(end) };
+  return { dtype, shape: shape.join(), begin: Number(begin), end: Number(end), isKnown: true };
 }
 
 function checkCoverage(entries, dataBytes) {

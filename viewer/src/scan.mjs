@@ -3,7 +3,7 @@
 
 import { Columns } from "./columns.mjs";
 import { DistinctInputs } from "./distinct_inputs.mjs";
-import { accounted, countsFrom, indexOf } from "./endings.mjs";
+import { accounted, countsFrom, indexOf, endFrom } from "./endings.mjs";
 import { TapeError, damaged, overLimit } from "./errors.mjs";
 import { BLOCK, COUNTS, END, isBlob, isGroup } from "./framing.mjs";
 import { groupOf } from "./groups.mjs";
@@ -83,9 +83,21 @@ export class Scan {
     else if (isGroup(member.name)) return this.located(member, () => this.addGroup(member));
     else if (member.name === COUNTS && this.end === null) return this.addCounts(member);
     else if (member.name === END && this.end === null) {
-      return this.located(member, () => Promise.reject(damaged("the end of the tape cannot be read, or is not last")));
+      return this.located(member, () => this.refuseEnd(member));
     }
     return undefined;
+  }
+
+  /** Says why an end does not seal the tape: it is broken or not last, or of a later version. */
+  async refuseEnd(member) {
+    if (member.size <= MAX_MEMBER_BYTES) {
+      try {
+        endFrom(await this.window.at(member.start, member.size));
+      } catch (error) {
+        if (error instanceof TapeError && error.kind === "unsupported") throw error;
+      }
+    }
+    throw damaged("the end of the tape cannot be read, or is not last");
   }
 
   /** Reports what is wrong, with its place. */

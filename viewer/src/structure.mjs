@@ -57,7 +57,7 @@ function node(value) {
   if (!isMap(value)) throw invalid("a node that is no map");
   const kind = fieldOf(value, "kind");
   const check = typeof kind === "string" ? kinds.get(kind) : undefined;
-  if (check === undefined) throw invalid("a node of an unknown kind");
+  if (check === undefined) return placeholder(value, kind);
   const made = check(value);
   made.kind = kind;
   if ((kind === "slice" || kind === "range") && made.children.length !== 3) {
@@ -69,6 +69,14 @@ function node(value) {
     if (at >= names.length || !isText(names[at])) throw invalid(`key ${at} is no name of a module`);
   }
   return made;
+}
+
+const named = record({ type });
+
+/** What stands for a node of a kind that a later version has. */
+function placeholder(value, kind) {
+  if (typeof kind !== "string" || kind === "" || characters(kind) > MAX_TORCH_NAME) throw invalid("a node without a kind");
+  return { kind: "opaque", type: named(value).type ?? "builtins:object", reason: "unsupported" };
 }
 
 function checkNames(names, wanted) {

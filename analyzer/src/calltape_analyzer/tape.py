@@ -41,7 +41,7 @@ from calltape_analyzer.reading.selection import (
 from calltape_analyzer.reading.urls import shown
 from calltape_analyzer.reporting.reported import Reported
 from calltape_analyzer.text import variant_names
-from calltape_schema.errors import TapeError
+from calltape_schema.errors import OF_CALLS, TapeError
 
 if TYPE_CHECKING:
     import pyarrow
@@ -327,7 +327,7 @@ class Tape(RecordedCalls, ProgramSource, Reported):
         try:
             found = question()
         except TapeError as error:
-            if error.kind not in ("damaged", "invalid", "limit") or not self._leave_out_unsound():
+            if error.kind not in OF_CALLS or not self._leave_out_unsound():
                 raise
             return question()
         if self._damaged != known:

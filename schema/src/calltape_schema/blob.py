@@ -28,6 +28,8 @@ from calltape_schema.tree import Leaf
 ALIGNMENT = 64
 
 _LENGTH_BYTES = 8
+_MAX_DTYPE = 64
+"""Characters of the name of a dtype, known or not."""
 
 # Bits per element of every dtype name that the safetensors format knows.
 _DTYPE_BITS = {
@@ -80,6 +82,11 @@ class Entry(NamedTuple):
     shape: tuple[int, ...]
     begin: int
     end: int
+
+
+def is_known(dtype: str) -> bool:
+    """Whether this is a dtype of safetensors that this reader knows."""
+    return dtype in _DTYPE_BITS
 
 
 def stored_as(leaf: Leaf) -> Stored | None:
@@ -166,8 +173,9 @@ def header_size(prefix: bytes, blob_bytes: int) -> int:
 def parse_header(header: bytes, blob_bytes: int) -> dict[str, Entry]:
     """The entries of a blob, from the bytes of its header with the length field.
 
-    The checks are those of the safetensors library: dtypes are known, sizes match shapes, and
-    tensors cover the data from the first to the last byte without gap or overlap.
+    The checks are those of the safetensors library: sizes match shapes, and tensors cover the data
+    from the first to the last byte without gap or overlap. A dtype may be of a later version
+    (:func:`is_known`).
 
     Raises:
         TapeError: ``invalid``, ``damaged`` or ``limit``, before any tensor memory is allocated.
@@ -219,15 +227,18 @@ def _entry(name: str, facts: Any) -> Entry:
     offsets = _naturals(facts.get("data_offsets"))
     if len(facts) > 3:
         _check_nesting(facts, 1)
-    if not isinstance(dtype, str) or dtype not in _DTYPE_BITS:
-        reason = f"tensor {name[:80]!r} has the unknown dtype {str(dtype)[:40]!r}"
-        raise TapeError("invalid", reason)
+    if not isinstance(dtype, str) or not 0 < len(dtype) <= _MAX_DTYPE:
+        raise TapeError("invalid", f"tensor {name[:80]!r} has no valid dtype")
     # One axis more than a tensor may have: complex numbers are stored with a last axis of 2.
     if shape is None or len(shape) > MAX_RANK + 1:
         raise TapeError("invalid", f"tensor {name[:80]!r} has no valid shape")
     if offsets is None or len(offsets) != 2:
         raise TapeError("invalid", f"tensor {name[:80]!r} has no valid data_offsets")
     begin, end = offsets
+    if dtype not in _DTYPE_BITS:
+        if end < begin:
+            raise TapeError("invalid", f"tensor {name[:80]!r} ends before it begins")
+        return Entry(dtype, shape, begin, end)  # of a later version: it costs this tensor only
     if math.prod(shape) * _DTYPE_BITS[dtype] != (end - begin) * 8:
         shown = "x".join(map(str, shape))[:80]
         reason = f"tensor {name[:80]!r}: {end - begin} bytes for {dtype} of {shown}"

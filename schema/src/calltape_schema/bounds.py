@@ -42,6 +42,9 @@ MAX_ALIKE = 64
 MAX_PATHS_CHARACTERS = 4 * 1024 * 1024
 """Paths of all nodes of a tree together: a long key stands in the path of each node below it."""
 
+MAX_FEATURES = 64
+"""Features that a part of a tape requires: more than a format gets in its life."""
+
 # The manifest, and blobs.
 
 MAX_COUNT = 2**63 - 1

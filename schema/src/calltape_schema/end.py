@@ -27,12 +27,14 @@ from calltape_schema.bounds import (
 from calltape_schema.errors import TapeError
 from calltape_schema.fields import (
     Count,
+    Features,
     Many,
     Nanoseconds,
     Record,
     Short,
     TapeId,
     at_most,
+    expect_known,
     validated,
 )
 from calltape_schema.groups import inflated
@@ -194,6 +196,7 @@ class End(Record):
     :meth:`table` decode what is deflated. None stands for False, and for what is not known."""
 
     tape: TapeId
+    requires: Features = ()
     closed_ns: Nanoseconds
     coverage: Coverage
     dumps: Annotated[Many[Dump], Field(max_length=1000)] = ()
@@ -305,9 +308,11 @@ def decode_end(content: bytes) -> End:
     """The end of a sealed tape. Index and table are not inflated yet.
 
     Raises:
-        TapeError: ``damaged``, ``invalid`` or ``limit``.
+        TapeError: ``unsupported``, ``damaged``, ``invalid`` or ``limit``.
     """
-    return validated(_ends, unpack(open_envelope(content)), "end")
+    document = unpack(open_envelope(content))
+    expect_known(document, "the end of the tape")
+    return validated(_ends, document, "end")
 
 
 def end_offset(tail: bytes, size: int) -> int | None:

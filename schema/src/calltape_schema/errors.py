@@ -21,12 +21,16 @@ Kind = Literal[
     "version",  # a tape of a newer major format version
     "damaged",  # a checksum, a size or an encoding does not hold
     "invalid",  # well-formed bytes that say something the format forbids
+    "unsupported",  # sound bytes of a later version, which this reader does not know
     "limit",  # larger or deeper than a reader accepts
     "closed",  # the tape or the recorder was closed
     "no_value",  # the tape says that this value was not kept
     "usage",  # the caller asked for something that does not exist
     "inference",  # the recorded calls do not determine an answer
 ]
+
+OF_CALLS: frozenset[Kind] = frozenset({"damaged", "invalid", "unsupported", "limit"})
+"""The kinds that cost a call, and say nothing of the process that reads it."""
 
 _ADVICE: dict[str, str] = {
     "not_found": "check the path",
@@ -37,6 +41,7 @@ _ADVICE: dict[str, str] = {
     "damaged": "the other calls on it are still readable; copy the file again from where it came, "
     "and if the copy has the same damage, do not trust it",
     "invalid": "do not trust this file; ask its sender for the original",
+    "unsupported": "upgrade calltape-analyzer to read it; all else on the tape can be read",
     "limit": "do not trust this file; a recorder never writes such a member",
     "closed": "open or attach it again",
     "no_value": "record with values='all' to keep tensor values",

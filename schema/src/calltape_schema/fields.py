@@ -21,6 +21,7 @@ from calltape_schema.bounds import (
     MAX_COUNT,
     MAX_DEPTH,
     MAX_ELEMENTS,
+    MAX_FEATURES,
     MAX_NESTING,
     MAX_NODES,
     MAX_STRING_BYTES,
@@ -53,6 +54,10 @@ TypeName = Annotated[str, Field(max_length=512, pattern=r"^[^:\s]+:[^:\s]+$")]
 """A class as ``module:qualified.name``. A reader looks it up among the classes that it allows, and
 never imports it."""
 
+Feature = Annotated[str, Field(min_length=1, max_length=64)]
+Features = Annotated[Many[Feature], Field(max_length=MAX_FEATURES)]
+"""What a reader must know to read the part of a tape that lists it (FORMAT.md §9)."""
+_KNOWN: frozenset[str] = frozenset()  # by this reader
 TapeId = Annotated[bytes, Field(min_length=16, max_length=16)]
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 Nanoseconds = Count
@@ -84,6 +89,24 @@ class Record(BaseModel):
 
     # strict: "1" is no int. Unknown fields are skipped, so that a minor version can add some.
     model_config = ConfigDict(strict=True, frozen=True, extra="ignore")
+
+
+def expect_known(document: Any, what: str) -> None:
+    """Raises ``unsupported`` if a part of a tape requires features that this reader does not know,
+    before anything else of it is compared with the format.
+
+    Args:
+        document: has the features in ``requires``. A list that breaks the format is left to its
+            validation.
+        what: the part.
+    """
+    wanted = document.get("requires") if is_map(document) else None
+    if not is_array(wanted) or not all(type(one) is str for one in wanted):
+        return
+    unknown = [one for one in wanted if one not in _KNOWN]
+    if unknown:
+        names = ", ".join(one[:64] for one in unknown[:5])
+        raise TapeError("unsupported", f"{what} requires what this reader does not know: {names}")
 
 
 def problems_of(error: ValidationError) -> list[Problem]:

@@ -290,8 +290,10 @@ class Group:
         """The record of a call.
 
         Raises:
-            TapeError: ``damaged``, ``invalid`` or ``limit``.
+            TapeError: ``unsupported``, ``damaged``, ``invalid`` or ``limit``.
         """
+        if self.places[at] >> 32 & _REQUIRED_FLAGS:
+            raise TapeError("unsupported", "a call has a flag that this reader does not know")
         document = self.document(at)
         document["tape"], document["call"] = self.tape, self.numbers[at]
         key = self._share(document, "inputs")
@@ -369,6 +371,9 @@ _NO_SCALARS = pack(())
 _trees = Recent(4 * 1024 * 1024)
 _LOW = 2**32 - 1
 _KNOWN_FLAGS = RAISED | HAS_RANGES | HAS_BLOB
+_REQUIRED_FLAGS = 0xFFFF0000 & ~_KNOWN_FLAGS
+"""A reader that does not know one of these cannot read the call; one that does not know another
+one can."""
 _CONTRADICTION = "the table of a group contradicts itself"
 
 

@@ -134,7 +134,9 @@ def _unpack_ext(code: int, data: bytes) -> Any:
         return int.from_bytes(data, "big", signed=True)
     if code == _EXT_TEXT:
         return data.decode("utf-8", "surrogatepass")
-    raise ValueError(f"extension type {code} of {len(data)} bytes is not part of the format")
+    if code in (_EXT_BIG_INT, _EXT_TEXT):
+        raise ValueError(f"extension type {code} of {len(data)} bytes")
+    raise TapeError("unsupported", f"a document has extension type {code}")
 
 
 def _unpack_pairs(pairs: list[tuple[Any, Any]]) -> dict[str, Any]:
@@ -161,11 +163,12 @@ def unpack(data: bytes | memoryview, most: int = MAX_DOCUMENT_BYTES) -> Any:
     Raises:
         TapeError: ``limit`` if the document is too large or has too many values; ``damaged`` if
             the bytes are not one msgpack document, announce more than they hold, nest too deep,
-            hold a key twice or one that is no text, or have an unknown extension type.
+            or hold a key twice or one that is no text; ``unsupported`` for an unknown extension
+            type.
     """
     if len(data) > most:
         raise TapeError("limit", f"a document has {len(data)} bytes (at most {most})")
-    if len(data) > _COUNT_FROM_BYTES:
+    if len(data) > _COUNT_FROM_BYTES or any(start in bytes(data) for start in _TIMESTAMPS):
         _count_values(data)
     try:
         return _unpackb(
@@ -195,6 +198,12 @@ _SIZED = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4, 0xC7: 1, 0xC8: 2
 _COUNTED = {0xDC: (2, 1), 0xDD: (4, 1), 0xDE: (2, 2), 0xDF: (4, 2)}
 
 
+_EXTENSIONS = {**dict.fromkeys(range(0xD4, 0xD9), 0), 0xC7: 1, 0xC8: 2, 0xC9: 4}
+"""By the first byte of an extension, how many bytes are before its type."""
+_TIMESTAMPS = (b"\xd6\xff", b"\xd7\xff", b"\xc7\x0c\xff")
+"""How the timestamps of msgpack begin, which a decoder makes without asking."""
+
+
 def _count_values(data: bytes | memoryview) -> None:
     """Raises if a document has too many values, or announces more than it holds. A decoder would
     allocate memory for the announced values."""
@@ -203,6 +212,8 @@ def _count_values(data: bytes | memoryview) -> None:
         first = data[position]
         position += 1
         found += 1
+        if first in _EXTENSIONS and _type_at(data, position + _EXTENSIONS[first]) == 0xFF:
+            raise TapeError("unsupported", "a document has extension type -1")
         if 0xA0 <= first <= 0xBF:
             position += first & 0x1F
         elif first in _FIXED:
@@ -221,6 +232,10 @@ def _count_values(data: bytes | memoryview) -> None:
             raise TapeError("damaged", f"a document of {end} bytes announces {announced} values")
         if announced > MAX_DOCUMENT_TOKENS:
             raise TapeError("limit", f"a document has more than {MAX_DOCUMENT_TOKENS} values")
+
+
+def _type_at(data: bytes | memoryview, position: int) -> int:
+    return data[position] if position < len(data) else 0
 
 
 def seal_envelope(payload: bytes) -> bytes:

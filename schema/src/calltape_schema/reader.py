@@ -114,7 +114,7 @@ class TapeReader:
             cannot be read. Nothing of it was compared with the records, unless there is a scan.
 
     Raises:
-        TapeError: ``io``, ``not_a_tape``, ``version``, ``damaged`` or ``invalid``.
+        TapeError: ``io``, ``not_a_tape``, ``version``, ``unsupported``, ``damaged`` or ``invalid``.
     """
 
     def __init__(self, source: Source) -> None:
@@ -176,7 +176,12 @@ class TapeReader:
         holders, axis = self.holders(record, leaf.key)
         wanted = blob.stored_as(leaf)
         found = [self._entry(holder, key) for holder, key in holders]
-        if wanted is None or any(one.dtype != wanted.dtype for one, _ in found) or (
+        unknown = [one.dtype for one, _ in found if not blob.is_known(one.dtype)]
+        if wanted is None or unknown:
+            dtype = unknown[0] if unknown else leaf.dtype
+            reason = f"tensor {leaf.key[:80]!r} of call {record.call} is of the dtype {dtype!r}"
+            raise TapeError("unsupported", reason)
+        if any(one.dtype != wanted.dtype for one, _ in found) or (
             not _make_up([one.shape for one, _ in found], axis, wanted.shape)
         ):  # fmt: skip
             reason = f"tensor {leaf.key[:80]!r} of call {record.call} is not as its leaf says"

@@ -25,6 +25,7 @@ from calltape_schema.bounds import (
 from calltape_schema.errors import TapeError
 from calltape_schema.fields import (
     Count,
+    Features,
     Int64,
     Many,
     Nanoseconds,
@@ -34,6 +35,7 @@ from calltape_schema.fields import (
     TapeId,
     Text,
     TypeName,
+    expect_known,
     validated,
 )
 from calltape_schema.packing import is_array, is_map, open_envelope, pack, seal_envelope, unpack
@@ -260,6 +262,7 @@ class Manifest(Record):
     version: Annotated[int, Field(ge=1)]
     minor: Count = 0
     tape: TapeId
+    requires: Features = ()
     created_ns: Nanoseconds
     producer: Producer
     target: Target | None = None
@@ -379,6 +382,7 @@ class CallRecord(Record):
 
     tape: TapeId
     call: Count
+    requires: Features = ()
     time_ns: Nanoseconds
     duration_ns: Nanoseconds | None = None
     thread: Annotated[int, Field(ge=0, le=2**64 - 1)] = 0
@@ -410,7 +414,7 @@ def decode_manifest(data: bytes) -> Manifest:
 
     Raises:
         TapeError: ``not_a_tape``, ``version`` for a newer major version (the message names it),
-            ``damaged`` or ``invalid``.
+            ``unsupported``, ``damaged`` or ``invalid``.
     """
     document = unpack(open_envelope(data))
     if not is_map(document) or document.get("format") != FORMAT:
@@ -420,6 +424,7 @@ def decode_manifest(data: bytes) -> Manifest:
         raise TapeError(
             "version", f"the tape has format version {version}; this reader knows {VERSION}"
         )
+    expect_known(document, "the tape")
     return validated(_manifests, document, "manifest")
 
 
@@ -427,8 +432,9 @@ def decode_call(document: Any) -> CallRecord:
     """The record of one call, from plain data.
 
     Raises:
-        TapeError: ``invalid``.
+        TapeError: ``unsupported`` or ``invalid``.
     """
+    expect_known(document, "the record of a call")
     return validated(_calls, document, "call record")
 
 

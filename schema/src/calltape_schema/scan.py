@@ -190,7 +190,8 @@ class Scan:
         try:
             tape = decode_end(member_content(self._read, found)).tape
         except TapeError as error:
-            return TapeError("damaged", f"the end of the tape cannot be read: {error.reason}")
+            kind: Kind = "unsupported" if error.kind == "unsupported" else "damaged"
+            return TapeError(kind, f"the end of the tape cannot be read: {error.reason}")
         if tape != self._tape:
             return TapeError("damaged", "the end of another tape")
         reason = "the end of the tape is not that of the file: bytes were added, or cut off"

@@ -34,8 +34,19 @@ from calltape_schema.bounds import (
     MAX_PATHS_CHARACTERS,
     MAX_RANK,
 )
-from calltape_schema.fields import Count, Index, Many, Name, Record, Size, TypeName, decoder
-from calltape_schema.packing import is_array, pack
+from calltape_schema.errors import TapeError
+from calltape_schema.fields import (
+    Count,
+    Index,
+    Many,
+    Name,
+    Record,
+    Size,
+    TypeName,
+    decoder,
+    validated,
+)
+from calltape_schema.packing import is_array, is_map, pack, unpack
 from calltape_schema.recent import Interner
 
 
@@ -318,6 +329,16 @@ class Structure(Record):
         return tuple(dict(found).items())
 
 
+UNSUPPORTED = "unsupported"
+"""The reason of an opaque node that stands for one of a kind of a later version."""
+_MAX_KIND = 64
+_KINDS = frozenset({
+    "tensor", "ndarray", "int", "float", "complex", "str", "bytes", "none", "ellipsis", "bool",
+    "dtype", "device", "layout", "memory_format", "enum", "class", "opaque", "list", "tuple",
+    "size", "slice", "range", "set", "frozenset", "dict", "namedtuple", "dataclass", "object",
+    "custom",
+})  # fmt: skip
+
 _SCALAR_TYPES: dict[str, type] = {
     "int": int, "float": float, "complex": tuple, "str": str, "bytes": bytes
 }  # fmt: skip
@@ -391,13 +412,57 @@ def encode_structure(document: Any) -> bytes:
         TapeError: ``invalid`` or ``limit``.
     """
     data = pack(document)
-    _decode_structure(
-        data
-    )  # not remembered: a recorder does not need it, and it takes much more memory
+    # Not remembered: a recorder does not need it, and it takes much more memory. Only what this
+    # version knows.
+    _decode_strictly(data)
     return data
 
 
-_decode_structure = decoder(_structures, "structure")
+_decode_strictly = decoder(_structures, "structure")
+
+
+def _decode_structure(data: bytes) -> Structure:
+    try:
+        return _decode_strictly(data)
+    except TapeError as error:
+        document = _with_placeholders(unpack(data)) if error.kind == "invalid" else None
+        if document is None:
+            raise
+        return validated(_structures, document, "structure")
+
+
+def _with_placeholders(document: Any) -> Any:
+    """The document of a structure with an opaque node in place of each of a kind that this reader
+    does not know; None if there is none. It was found to be neither too deep nor too large."""
+    found = False
+
+    def known(node: Any) -> Any:
+        nonlocal found
+        if not is_map(node):
+            return node
+        kind = node.get("kind")
+        if type(kind) is str and 0 < len(kind) <= _MAX_KIND and kind not in _KINDS:
+            found = True
+            name = node.get("type")
+            return {
+                "kind": "opaque",
+                "type": "builtins:object" if name is None else name,
+                "reason": UNSUPPORTED,
+            }
+        children, context = node.get("children"), node.get("context")
+        changed: dict[str, Any] = {}
+        if is_array(children):
+            changed["children"] = tuple(map(known, children))
+        if context is not None:
+            changed["context"] = known(context)
+        return {**node, **changed}
+
+    if not is_map(document):
+        return None
+    whole = {**document, "root": known(document.get("root"))}
+    return whole if found else None
+
+
 decode_structure: Callable[[bytes], Structure] = Interner(_decode_structure)
 """The structure from its bytes. Equal bytes give the same object while it is remembered. Raises
 ``TapeError`` (``invalid``, ``damaged`` or ``limit``)."""

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from calltape_analyzer import TapeError, open_tape
+from calltape_analyzer import Placeholder, TapeError, open_tape, redact
 from calltape_schema.packing import seal_envelope
 from calltape_schema.tar import MANIFEST, member_header, members
-from tests.analyzer.reading.forged import HARMLESS, LIES, MEBIBYTE, Forged, read_everything
+from tests.analyzer.reading.forged import HARMLESS, LATER, LIES, MEBIBYTE, Forged, read_everything
 from tests.analyzer.tapes import member, write_tape
 
 
@@ -54,6 +54,22 @@ def test_what_is_odd_but_true_reads(forged: Forged, oddity: Callable[[Forged], N
         while isinstance(value, list):
             value = value[0]
         assert value.flatten().tolist() == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(("later", "told"), LATER.values(), ids=LATER)
+def test_what_a_later_version_has_is_a_placeholder(
+    forged: Forged, later: Callable[[Forged], None], told: list[str]
+) -> None:
+    later(forged)
+    path = forged.write()
+    whole, damage = read_everything(path)
+    assert (whole, [error.kind for error in damage]) == (1, told)
+    with open_tape(path) as tape:
+        (value,) = tape[0].inputs.args
+        assert isinstance(value, Placeholder)
+        assert "unsupported" in value.reason or "dtype" in value.reason
+        redact(tape, path.with_name("b.tape"))
+    assert b"system" not in path.with_name("b.tape").read_bytes()
 
 
 def test_an_expansion_costs_no_memory(tmp_path: Path) -> None:

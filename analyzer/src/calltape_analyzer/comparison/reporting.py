@@ -19,7 +19,7 @@ from calltape_analyzer.progress import watched
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.segment import UNDER_WAY_WORDS, Segment
 from calltape_analyzer.text import counted, some_of
-from calltape_schema.errors import TapeError
+from calltape_schema.errors import OF_CALLS, TapeError
 
 
 def report_on(
@@ -96,7 +96,7 @@ def _write_failing(
             try:
                 writer.copy(call, number=numbering.number_of(*call.ref))
             except TapeError as error:
-                if error.kind not in ("damaged", "invalid"):
+                if error.kind not in OF_CALLS:
                     raise
                 damaged += 1
         writer.seal(coverage_for(segments, writer.calls, left_out.total()))

@@ -82,7 +82,7 @@ class ReportRow(BaseModel):
         self._is_unreadable = True
 
 
-_OF_DAMAGE = ("damaged", "invalid")
+_OF_DAMAGE = ("damaged", "invalid", "unsupported")
 _OF_THE_TAPE = (*_OF_DAMAGE, "limit", "io", "closed")
 """Kinds of errors that reading a tape raises."""
 _WITHOUT_VALUES = ("part", "shapes", "success", "nothing")

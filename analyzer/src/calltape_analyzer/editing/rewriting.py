@@ -33,7 +33,7 @@ from calltape_analyzer.writing.lineage import Numbering, derived, numbering_of
 from calltape_analyzer.writing.new_tape import NewTape
 from calltape_schema.bounds import MAX_GROUP_CALLS
 from calltape_schema.end import Coverage, Dump
-from calltape_schema.errors import LostCallsError, TapeError
+from calltape_schema.errors import OF_CALLS, LostCallsError, TapeError
 from calltape_schema.inputs_table import InputsTable
 from calltape_schema.records import CallRecord, Manifest
 from calltape_schema.tar import blob_name
@@ -236,7 +236,7 @@ def _written(writer: NewTape, call: Call, number: int, how: Rewriting) -> TapeEr
             record, values = how.change.apply(call)
             writer.write(record.model_copy(update={"call": number}), values)
     except TapeError as error:
-        if not is_damage(error) or error.kind not in ("damaged", "invalid", "limit"):
+        if not is_damage(error) or error.kind not in OF_CALLS:
             raise
         return error
     return None

@@ -371,7 +371,8 @@ class Call(Shown):
         Strides are as recorded, unless the gaps between elements would take far more memory than
         these; the memory is its own. Conjugation and negation are resolved. If values were not
         wanted, a meta tensor of the leaf's dtype, shape and strides; if the value is missing for
-        another reason, a placeholder with that reason.
+        another reason, or of a dtype that only a later version knows, a placeholder with that
+        reason.
 
         Raises:
             TapeError: as :attr:`inputs`.
@@ -384,6 +385,11 @@ class Call(Shown):
         try:
             return tensor_of(facts, self._bytes(facts))
         except TapeError as error:
+            if (
+                error.kind == "unsupported"
+            ):  # it costs this tensor only; a check of the tape says it
+                unknown = {"key": None, "missing": error.reason, "quantizer": None}
+                return valueless(facts.model_copy(update=unknown))
             raise self._segment.located(error, self._position) from None
 
     def _facts(self, side: Side, leaf: int) -> Leaf:
