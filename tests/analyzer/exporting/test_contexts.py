@@ -151,60 +151,6 @@ def test_calls_with_and_without_autocast_have_programs_of_their_own(tmp_path: Pa
         loaded(t(3, 4))
 
 
-class Rounded(Layers):
-    """All of it is in the dtype that autocast casts to."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = self.first.to(torch.bfloat16)
-
-    def forward(self, x):
-        return torch.relu(self.first(x.to(torch.bfloat16)))
-
-
-class Elementwise(Model):
-    """Nothing of it is cast."""
-
-    def forward(self, x):
-        return x.cumsum(0) * 2 + x.abs()
-
-
-class Largest(Layers):
-    """What it returns does not show that its numbers are others."""
-
-    def forward(self, x):
-        return super().forward(x).argmax(-1)
-
-
-@pytest.mark.parametrize("model", [Rounded, Elementwise])
-def test_autocast_that_casts_nothing_separates_no_calls(tmp_path: Path, model: Any) -> None:
-    module = model()
-    tape = taped(tmp_path, module, [bfloat16, no_grad])
-    assert len(tape.variants()) == 2  # the calls alone do not tell
-    programs = export(tape, module)
-    assert len(programs) == 1
-    assert programs.verify().ok
-    programs.save(tmp_path / "saved")
-    loaded = load_programs(tmp_path / "saved", trusted=True)
-    assert loaded.verify(tape).ok
-    for each in (programs, loaded):
-        assert_as_model(each, module, bfloat16)
-        assert_as_model(each, module, no_grad)
-        with float16(), pytest.raises(NoVariant, match="autocast cpu float16"):
-            each(t(3, 4))  # nobody tried this one
-
-
-def test_equal_results_do_not_show_that_autocast_casts_nothing(tmp_path: Path) -> None:
-    module = Largest()
-    programs = export(taped(tmp_path, module, [bfloat16, no_grad]), module)
-    assert len(programs) == 2
-    only = tmp_path / "only"
-    only.mkdir()
-    programs = export(taped(only, module, [bfloat16]), module)
-    with pytest.raises(NoVariant, match="the program is for autocast cpu bfloat16"):
-        programs(t(3, 4))
-
-
 @pytest.mark.integration
 def test_the_default_dtype_of_a_call_is_that_of_its_program(tmp_path: Path) -> None:
     module = Making()

@@ -3,12 +3,14 @@ is told of the model."""
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
 
-from calltape_analyzer import ExportError, export, open_tape
+from calltape_analyzer import ExportError, NoVariant, export, open_tape
 from calltape_recorder import record
 from tests.analyzer.exported import call, taped
 
@@ -82,6 +84,53 @@ def test_weights_that_were_others_for_a_while_are_told_of_the_model(tmp_path: Pa
     programs = export(open_tape(tmp_path / "calls.tape"), model)
     (note,) = programs.notes
     assert note.startswith("the model does not return what was recorded for calls 2, 3 (")
-    assert not any("size" in told for one in programs.values() for told in one.notes)
-    assert torch.equal(programs(torch.ones(4, 6)), model(torch.ones(4, 6)))
-    assert [row.call for row in programs.verify() if not row.ok] == [2, 3]
+    told = [text for one in programs.values() for text in one.notes]
+    assert any("what was recorded is not what the model returns now" in text for text in told)
+    assert not any("the model does something else" in text for text in told)
+    (verdict,) = programs.verdicts
+    assert verdict.rejected == 2
+    assert "the model does not return what was recorded for call 2" in verdict.reason
+    assert torch.equal(programs(torch.ones(6, 6)), model(torch.ones(6, 6)))
+    with pytest.raises(NoVariant):  # what else was another model then, nobody knows
+        programs(torch.ones(4, 6))
+
+
+class Stepped(torch.nn.Module):
+    """Has state that nobody sees, which the application sets before each call."""
+
+    step: ClassVar = [0.0]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.step[0]
+
+
+def test_state_that_nobody_sees_is_no_other_model(tmp_path: Path) -> None:
+    """A program has one state in it. It serves the calls that began in that."""
+    model = Stepped()
+    with record(model, tmp_path / "calls.tape"):
+        for step, size in enumerate((2, 3, 4, 5, 6)):
+            model.step[0] = float(step % 4)
+            model(torch.ones(size))
+    model.step[0] = 0.0
+    programs = export(open_tape(tmp_path / "calls.tape"), model)
+    assert [one.rejected for one in programs.verdicts] == [3]
+    model.step[0] = 2.0
+    with pytest.raises(NoVariant):
+        programs(torch.ones(4))
+
+
+class Hidden(torch.nn.Module):
+    """Draws for one size, from a generator that is out of reach."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held = [random.Random(1)]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + (self.held[0].random() if x.shape[0] == 4 else 0)
+
+
+def test_chance_is_no_other_model(tmp_path: Path) -> None:
+    tape = taped(tmp_path, Hidden(), [call(torch.ones(n)) for n in (2, 3, 4, 5, 6)])
+    programs = export(tape, Hidden())
+    assert not any("other weights" in note for note in programs.notes)

@@ -32,8 +32,7 @@ class LiveCall:
         described = describe_as_recorded((tuple(args), dict(kwargs)), sorter.module_names)
         root: Node = described.node
         tensors = described.tensors
-        now = Context.now((str(one.device) for one in tensors), sorter.asked)
-        context = now.without(sorter.uncast)
+        context = Context.now((str(one.device) for one in tensors), sorter.asked)
         layout = layout_of_inputs(
             root, described.scalars, sorter.signature, sorter.renamed, context, sorter.ordered
         )

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Literal
 from calltape_analyzer.arguments.sizings import Bound
 from calltape_analyzer.errors import ExportError, InferenceError, TapeError
 from calltape_analyzer.exporting.asked_facts import asked_facts
-from calltape_analyzer.exporting.autocast import autocast_unread
 from calltape_analyzer.exporting.calls_in_a_row import IN_A_ROW, why_lost, why_out_of_sight
 from calltape_analyzer.exporting.exporter import Exporter
 from calltape_analyzer.exporting.int_values import int_value_parts, varying_ints
@@ -194,9 +193,6 @@ class ProgramSearch:
         if unshared := sharing_unread(verifier, self._traceable(variants), seconds):
             verifier.sorter.ignore_sharing(unshared)
             variants = self._sorted()
-        if uncast := autocast_unread(verifier, self._traceable(variants), seconds):
-            verifier.sorter.ignore_autocast(uncast)
-            variants = self._sorted()
         if ordered := key_orders_read(verifier, self._traceable(variants), seconds):
             verifier.sorter.separate_by(ordered=ordered)
             variants = self._sorted()
@@ -255,11 +251,12 @@ class ProgramSearch:
         return f"{unlike_words(found)}{f'; {outside_words(outside)}' if outside else ''}"
 
     def _note_unlike(self) -> None:
-        """Notes calls in the middle of the tape that were recorded with another model."""
+        """Notes calls in the middle of the tape that were recorded with another model. Programs are
+        kept from their sizes: nobody knows what else was another one."""
         unlike = self.exporter.verifier.unlike
         found = [Unlike(call, error) for call, error in sorted(unlike.items()) if error is not None]
         if found and self.programs:
-            self.notes.append(f"{self._why_unlike(found)}; programs do what the model does now")
+            self.notes.append(self._why_unlike(found))
 
     def _unlike_in(self, variant: VariantFacts) -> list[Unlike]:
         return [self._unlike[ref] for ref in telling_calls(variant) if ref in self._unlike]

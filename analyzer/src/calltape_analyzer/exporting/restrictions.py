@@ -31,6 +31,8 @@ _MAX_TRIED = 32
 _STEPS, _FACTORS = (1, -1, 2, -2, 3, -3), (2, 3)
 """Which sizes are beside one: near it, and multiples, since a model may ask for a remainder."""
 _MAX_ROUNDS = 4
+_ELSE = "the model does something else there"
+_NOT_AS_NOW = "what was recorded is not what the model returns now"
 _SPECIAL = (0, 1)
 """Models treat these in a special way; that needs no further proof."""
 
@@ -94,8 +96,9 @@ def restrict(program: Program, attempt: Attempt, verifier: Verifier, runs: Unsee
         return
     evidence = _evidence(program.variant, attempt, counts_failed=counts_failed)
     found = _excluded(program, evidence, verifier, runs)
+    is_unlike = not attempt.wrong and any(verifier.unlike.values())
     if found:
-        _exclude(program, found)
+        _exclude(program, found, _NOT_AS_NOW if is_unlike else _ELSE)
         return
     corners = _corners(evidence, attempt)
     if corners and len(corners) == attempt.failed and not (attempt.wrong or wrong):
@@ -105,6 +108,9 @@ def restrict(program: Program, attempt: Attempt, verifier: Verifier, runs: Unsee
     if counts_failed:
         failed = f"{program.model.runtime} failed at {attempt.failed} sizes that it should take"
         _serve_verified_only(program, attempt, failed)
+        return
+    if is_unlike:
+        _serve_verified_only(program, attempt, f"at {wrong} recorded sizes {_NOT_AS_NOW}")
         return
     what = (
         f"{wrong} recorded sizes"
@@ -229,7 +235,7 @@ def _is_beside_right(
     return was_tried and any(abs(distance) <= near for distance in away)
 
 
-def _exclude(program: Program, sizes: Sequence[_Size]) -> None:
+def _exclude(program: Program, sizes: Sequence[_Size], why: str) -> None:
     """Lets a program refuse some sizes."""
     variant = program.variant
     forbidden = [
@@ -244,6 +250,5 @@ def _exclude(program: Program, sizes: Sequence[_Size]) -> None:
             name(variant.symbols[size.symbol].columns[0]) for size in sizes if size.value == value
         ]
         program.notes.append(
-            f"does not take a size of {value} for {some_of(names, len(names))}: the model does "
-            "something else there"
+            f"does not take a size of {value} for {some_of(names, len(names))}: {why}"
         )

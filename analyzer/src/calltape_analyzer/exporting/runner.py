@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -173,14 +173,12 @@ class Runner:
         python: Numbers | None = None,
         context: Context | None = None,
         changes: Mapping[int, Callable[[Any], Any]] | None = None,
-        within: AbstractContextManager[Any] | None = None,
     ) -> dict[str, Any]:
         """The leaves of what the model returns now. Its state stays as it is, and so do the
         generators of random numbers: each run begins with one state of them, or, ``reseeded``, with
         another one. ``python`` are other numbers for the generators of Python and numpy only.
         ``context`` is by default that of the variant's calls. ``changes`` make of the copy of a
-        tensor, by its number, what the model gets in its place. ``within`` is around the call
-        alone."""
+        tensor, by its number, what the model gets in its place."""
         from calltape_analyzer.model.randomness import reseed, set_python
         from calltape_analyzer.model.state import apart_from
 
@@ -192,7 +190,7 @@ class Runner:
             given = sample.cloned()
             for number, change in (changes or {}).items():
                 given.tensors[number] = change(given.tensors[number])
-            value = eager(self.entry, plan, given, self.classes, self.device, context, within)
+            value = eager(self.entry, plan, given, self.classes, self.device, context)
             return apart_from(self.module, detached(leaves_of(value)))
 
     def observed(self, variant: VariantFacts, ref: CallRef) -> ObservedCall:
@@ -429,8 +427,9 @@ class Runner:
         got: Mapping[str, Any],
     ) -> str | None:
         """In what the model differs from the tape, if a program does what the model does now: the
-        call was recorded with other weights. None if it does not, or the program is wrong. Of each
-        call the model is asked once.
+        call was recorded with other weights, or another state that nobody sees. None if it does
+        not, the program is wrong, or the model returns something else each time. A call is asked
+        for again only as long as no program does what the model does now.
 
         Args:
             program: that was run.
@@ -439,16 +438,18 @@ class Runner:
             expected: what was recorded.
             got: what the program returned.
         """
-        if self.unlike.get(call.ref, "") is None:
-            return None
+        if call.ref in self.unlike:
+            return self.unlike[call.ref]
         try:
-            now = self.eager(program.plan, sample)
+            now, again = (self.eager(program.plan, sample) for _ in range(2))
         except Exception:  # the model raises: that is no evidence
             return None
         difference = compared(expected, now, self.tolerances)
-        self.unlike[call.ref] = None if difference.agrees else difference.error
-        is_as_now = compared(now, got, self.tolerances).agrees
-        return self.unlike[call.ref] if is_as_now else None
+        if difference.agrees:
+            self.unlike[call.ref] = None
+        elif all(compared(now, one, self.tolerances).agrees for one in (got, again)):
+            self.unlike[call.ref] = difference.error
+        return self.unlike.get(call.ref)
 
     def if_random(
         self,

@@ -193,7 +193,7 @@ class Verifier(Runner):
         if wrong is not None and against == "tape":
             unlike = self.why_unlike(program, call, sample, expected, got)
             if unlike is not None:
-                return Replayed(True, True, unlike_words([Unlike(call.ref, unlike)]))
+                wrong = unlike_words([Unlike(call.ref, unlike)])
         return Replayed(found.agrees, True, wrong)
 
     def refuses(self, variant: VariantFacts, sizing: Sizing) -> str | None:

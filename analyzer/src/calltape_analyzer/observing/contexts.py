@@ -9,7 +9,7 @@ inference modes separate calls only if the model asks for them, training mode if
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from calltape_analyzer.text import some_of
@@ -34,8 +34,8 @@ class Context:
 
     Attributes:
         autocast: pairs of a type of device and the dtype that autocast casts to there.
-        met: those of them for a type of device that an argument is on, if they change anything.
-            The others have no effect on a model whose arguments are where it is.
+        met: those of them for a type of device that an argument is on. The others have no effect
+            on a model whose arguments are where it is.
         grad, inference: whether gradients were recorded, and whether inference mode was on.
         asked: the modes that separate calls.
         dtype: the default dtype of torch.
@@ -85,12 +85,6 @@ class Context:
         grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
         dtype = _name(torch.get_default_dtype())
         return cls(pairs, pairs, grad, inference, frozenset(asked), dtype)
-
-    def without(self, dtypes: Collection[str]) -> Context:
-        """The same for calls that autocast to these dtypes does not change."""
-        if not dtypes or not self.met:
-            return self
-        return replace(self, met=tuple(pair for pair in self.met if pair[1] not in dtypes))
 
     def recorded(self) -> CallContext | None:
         """As a structure has it, without autocast that met no argument; None if that is torch's

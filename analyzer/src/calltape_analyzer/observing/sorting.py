@@ -57,7 +57,6 @@ class CallSorter:
             likewise.
         unshared: the pairs of paths of tensors of which it does not matter to the model whether
             they are one object, or share memory.
-        uncast: the dtypes of autocast under which the model runs as it does without.
 
     Attributes:
         training_modes: the modes of the model (True for training) that calls so far were in.
@@ -72,7 +71,6 @@ class CallSorter:
         laid_out: Collection[str] = (),
         ordered: Collection[str] = (),
         unshared: Collection[tuple[str, str]] = (),
-        uncast: Collection[str] = (),
     ) -> None:
         self.signature = signature
         self.renamed = renamed
@@ -81,7 +79,6 @@ class CallSorter:
         self.laid_out = frozenset(laid_out)
         self.ordered = frozenset(ordered)
         self.unshared = frozenset(unshared)
-        self.uncast = frozenset(uncast)
         self._module_names: dict[int, str] | None = None
         self._layouts: dict[Hashable, ArgumentLayout] = {}
         self._switches: dict[bytes, tuple[tuple[int, Any], ...]] = {}
@@ -104,12 +101,6 @@ class CallSorter:
         """From now on, calls are of one group whether or not these tensors are one object, or share
         memory; samples have a tensor for each of them."""
         self.unshared |= frozenset(pairs)
-
-    def ignore_autocast(self, dtypes: Collection[str]) -> None:
-        """From now on, calls are of one group whether or not they are under autocast to these
-        dtypes."""
-        self.uncast |= frozenset(dtypes)
-        self._layouts.clear()
 
     def module_names(self) -> dict[int, str]:
         """The names of the model's modules by their identity. They are found once."""
@@ -146,7 +137,7 @@ class CallSorter:
         return self._but(signature, self.model)
 
     def _but(self, signature: Signature, model: Any) -> CallSorter:
-        own = self.asked, self.laid_out, self.ordered, self.unshared, self.uncast
+        own = self.asked, self.laid_out, self.ordered, self.unshared
         return type(self)(signature, self.renamed, model, *own)
 
     def observations(self, calls: Calls) -> Observations:
@@ -254,7 +245,7 @@ class CallSorter:
         found = self._layouts.get((tree.structure, on, devices))
         if found is None:
             spec = tree.spec()
-            context = Context.of(spec.context, devices, self.asked).without(self.uncast)
+            context = Context.of(spec.context, devices, self.asked)
             found = layout_of_inputs(
                 spec.root, tree.scalars, self.signature, self.renamed, context, self.ordered
             )

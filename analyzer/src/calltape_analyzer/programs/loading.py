@@ -143,9 +143,7 @@ def _programs(
     asked: set[Mode] = {mode for one in programs for mode in one.plan.context.asked}
     ordered = {path for one in programs for path in one.plan.template.layout.ordered}
     laid_out, unshared = manifest["laid_out"], [(one, other) for one, other in manifest["unshared"]]
-    sorter = CallSorter(
-        signature, index.renamed, None, asked, laid_out, ordered, unshared, manifest["uncast"]
-    )
+    sorter = CallSorter(signature, index.renamed, None, asked, laid_out, ordered, unshared)
     missing, notes = manifest["missing"], manifest["notes"]
     return Programs(
         programs,

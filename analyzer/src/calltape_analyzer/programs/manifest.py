@@ -253,7 +253,6 @@ class Manifest(TypedDict):
     signature: _Signature
     laid_out: Annotated[Many[Name], Field(max_length=_MAX_LEAVES)]
     unshared: Annotated[Many[tuple[Name, Name]], Field(max_length=_MAX_LEAVES)]
-    uncast: Annotated[Many[Name], Field(max_length=_MAX_NOTES)]
     missing: Annotated[dict[Name, Note], at_most(_MAX_NOTES)]
     notes: Annotated[Many[Note], Field(max_length=_MAX_NOTES)]
     remarks: Annotated[Many[Note], Field(max_length=_MAX_NOTES)]

@@ -255,7 +255,6 @@ def _staged(
         "signature": signature_document(sorter.signature),
         "laid_out": sorted(sorter.laid_out),
         "unshared": sorted(map(list, sorter.unshared)),
-        "uncast": sorted(sorter.uncast),
         "missing": {name: why[:MAX_NOTE] for name, why in programs.missing.items()},
         "notes": [note[:MAX_NOTE] for note in programs.notes],
         "remarks": [remark[:MAX_NOTE] for remark in programs.remarks],
