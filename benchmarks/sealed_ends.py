@@ -13,7 +13,7 @@ from pathlib import Path
 
 from calltape_schema.end import decode_end, encode_end
 from calltape_schema.groups import member
-from calltape_schema.records import Producer, decode_manifest
+from calltape_schema.records import Producer, decode_manifest, manifest_document
 from calltape_schema.tar import END_MEMBER, MANIFEST, ZEROS_AT_END, Member, members
 from calltape_schema.writer import manifest_member
 
@@ -60,6 +60,7 @@ class Ends:
         end = self._end.model_copy(
             update={
                 "closed_ns": self._end.closed_ns + late, "tape": tape,
+                "manifest": manifest_document(manifest),
                 "first_ns": (self._end.first_ns or 0) + late,
                 "last_ns": (self._end.last_ns or 0) + late,
             }

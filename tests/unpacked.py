@@ -41,8 +41,8 @@ def _inflated(data: bytes) -> Iterator[bytes]:
 
 def _documents(content: bytes) -> Iterator[bytes]:
     found = _unpacked(content)
-    if found is not None and found[5]:
-        yield zlib.decompress(found[4])
+    for section in found[3:5] if found is not None else ():
+        yield from _section(section)
 
 
 def _table(content: bytes) -> Iterator[bytes]:
@@ -50,7 +50,12 @@ def _table(content: bytes) -> Iterator[bytes]:
     end = {} if found is None else unpack(found[1])
     for name in ("index", "inputs"):
         if name in end:
-            yield zlib.decompress(end[name]["data"])
+            yield from _section(end[name])
+
+
+def _section(section: Any) -> Iterator[bytes]:
+    if section[0]:
+        yield zlib.decompress(section[3])
 
 
 def _unpacked(content: bytes) -> Any:

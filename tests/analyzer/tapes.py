@@ -18,7 +18,7 @@ import torch
 
 from calltape_schema import __version__
 from calltape_schema.blob import Stored, build_header, stored_as
-from calltape_schema.end import Coverage, End, decode_end, deflated, encode_end
+from calltape_schema.end import Coverage, End, decode_end, encode_end
 from calltape_schema.groups import NewCall
 from calltape_schema.inputs_table import InputsTable, inputs_hash
 from calltape_schema.packing import pack, pack_int, pack_text
@@ -36,6 +36,7 @@ from calltape_schema.tar import END_MEMBER, ZEROS_AT_END, member_header, members
 from calltape_schema.tree import Leaf, encode_leaves, encode_structure
 from calltape_schema.writer import TapeWriter
 from tests.schema.container.tapes import tensor
+from tests.sections import deflated
 
 __all__ = [
     "TAPE_ID",

@@ -9,9 +9,9 @@ _SCHEMA = "schema/src/calltape_schema/"
 FAULTS = (
     Fault(
         "schema-checksum-of-records",
-        f"{_SCHEMA}groups.py",
-        "crc32(table) == sum_of_table and crc32(documents) == sum_of_documents",
-        "crc32(table) == sum_of_table",
+        f"{_SCHEMA}sections.py",
+        "if crc32(data) != checksum:",
+        "if what != 'the records of a group' and crc32(data) != checksum:",
         "Records with flipped bits are read as if they were what was recorded.",
         ("schema/container",),
     ),
@@ -65,9 +65,9 @@ FAULTS = (
     ),
     Fault(
         "schema-no-limit-of-inflation",
-        f"{_SCHEMA}groups.py",
-        "if not 0 <= size <= most:",
-        "if size < 0:",
+        f"{_SCHEMA}sections.py",
+        "if self.size > most:",
+        "if self.size < 0:",
         "A tape of a few kilobytes can fill the memory of whoever opens it.",
         ("schema/container",),
     ),
@@ -90,7 +90,7 @@ FAULTS = (
     Fault(
         "schema-end-of-another-tape",
         f"{_SCHEMA}reader.py",
-        "return end if end.tape == tape else None",
+        "return end if tape in (None, end.tape) else None",
         "return end",
         "A tape with the end of another recording is reported as sealed, with counts of that one.",
         ("schema/container",),

@@ -88,7 +88,7 @@ def _parsed(data: bytes, name: str) -> TapeDocument | None:
             manifest = plain(unpack(open_envelope(member.content)))
         elif member.name == END_MEMBER:
             end = plain(unpack(open_envelope(member.content)))
-            del end["index"]
+            end["index"] = [0, 0, 0, b""]  # made anew
             if not end.get("elsewhere"):
                 end.pop("inputs", None)
         elif member.name == COUNTS_MEMBER:
@@ -103,8 +103,8 @@ def _parsed(data: bytes, name: str) -> TapeDocument | None:
 
 def _calls(group: Grouped, blobs: dict[str, bytes], at: int) -> Iterator[CallDocument]:
     parts = unpack(group.shared)
-    for number, _, _, packed in group.records:
-        record = plain(unpack(packed)) | {"call": number}
+    for (number, _, _, packed), time in zip(group.records, group.times, strict=True):
+        record = plain(unpack(packed)) | {"call": number, "time_ns": time}
         for side in ("inputs", "outputs"):
             for part in ("structure", "leaves") if side in record else ():
                 record[side][part] = plain(unpack(parts[record[side][part]]))
@@ -147,7 +147,10 @@ def encoded(tape: TapeDocument, *, fits: bool = True) -> bytes:
         end["coverage"] = {"seen": kept + lost, "kept": kept, "dropped": dropped}
         with contextlib.suppress(Exception):  # an earlier change left no inputs to count
             table = pack(counted_inputs(seen))
-            end["inputs"] = {"size": len(table), "data": zlib.compress(table)}
+            packed = zlib.compress(table)
+            end["inputs"] = [1, len(table), zlib.crc32(packed), packed]
+    if "manifest" in end:
+        end["manifest"] = pack(tape.manifest)
     listed.append(Listed(END_MEMBER, enveloped(pack(end))))
     return joined(listed, sealed=True)
 
@@ -161,6 +164,8 @@ def _group(calls: list[CallDocument], seen: list[Seen], fits: bool) -> list[List
         number = call.record.get("call")
         number = number if type(number) is int and 0 <= number < 2**64 else 0
         record = {name: value for name, value in call.record.items() if name != "call"}
+        time = record.pop("time_ns", 0)
+        group.times.append(time if type(time) is int and 0 <= time < 2**64 else 0)
         blob = _blob(call, fits)
         told = record.pop("blob", None)
         if blob:

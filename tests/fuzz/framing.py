@@ -11,7 +11,7 @@ import random
 import struct
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from calltape_schema.packing import open_envelope, pack, unpack
@@ -53,6 +53,9 @@ def split(data: bytes) -> list[Listed]:
     return [Listed(m.name, data[m.start : m.start + m.size]) for m in found]
 
 
+ENTRY_BYTES = 32
+
+
 @dataclass
 class Grouped:
     """A group taken apart: shared parts, and per call number, hash, flags and record."""
@@ -61,37 +64,42 @@ class Grouped:
     records: list[tuple[int, int, int, bytes]]
     tape: bytes = bytes(range(16))
     is_deflated: bool = False
+    times: list[int] = field(default_factory=list)
 
     @classmethod
     def of(cls, content: bytes) -> Grouped:
-        tape, _, table, _, documents, size, *_ = unpack(content)
-        documents = zlib.decompress(documents) if size else documents
-        rows = [*struct.iter_unpack("<QQII", table)]
-        ends = [*(row[2] for row in rows[1:]), len(documents)]
+        tape, _, _, table, documents, *_ = unpack(content)
+        rows = [*struct.iter_unpack("<QQQII", _stored(table))]
+        whole = _stored(documents)
+        ends = [*(row[3] for row in rows[1:]), len(whole)]
         records = [
-            (number, key, flags, documents[begin:end])
-            for (number, key, begin, flags), end in zip(rows, ends, strict=True)
+            (number, key, flags, whole[begin:end])
+            for (number, key, _, begin, flags), end in zip(rows, ends, strict=True)
         ]
-        return cls(documents[: rows[0][2]], records, tape, bool(size))
+        times = [row[2] for row in rows]
+        return cls(whole[: rows[0][3]], records, tape, bool(documents[0]), times)
 
     def table(self) -> bytes:
         table, at = b"", len(self.shared)
-        for number, key, flags, record in self.records:
-            table += struct.pack("<QQII", number, key, at, flags)
+        for place, (number, key, flags, record) in enumerate(self.records):
+            time = self.times[place] if place < len(self.times) else 0
+            table += struct.pack("<QQQII", number, key, time, at, flags)
             at += len(record)
         return table
 
     def content(self, **changed: Any) -> bytes:
         """The content of its member. ``changed`` has what stands there in place of the truth."""
-        documents = self.shared + b"".join(record for *_, record in self.records)
-        found = {
-            "tape": self.tape, "table": self.table(), "size": 0, "documents": documents
-        } | ({"size": len(documents), "documents": zlib.compress(documents)}
-             if self.is_deflated else {}) | changed  # fmt: skip
+        whole = self.shared + b"".join(record for *_, record in self.records)
+        found: dict[str, Any] = {
+            "tape": self.tape, "place": bytes(8), "width": ENTRY_BYTES, "table": self.table(),
+            "codec": int(self.is_deflated), "size": len(whole),
+            "documents": zlib.compress(whole) if self.is_deflated else whole,
+        } | changed  # fmt: skip
         table, documents = found["table"], found["documents"]
         return pack([
-            found["tape"], zlib.crc32(table), table, zlib.crc32(documents), documents,
-            found["size"],
+            found["tape"], found["place"], found["width"],
+            [0, len(table), zlib.crc32(table), table],
+            [found["codec"], found["size"], zlib.crc32(documents), documents],
         ])  # fmt: skip
 
     def numbers(self) -> list[int]:
@@ -117,10 +125,10 @@ def joined(listed: list[Listed], *, sealed: bool, indexed: bool = True) -> bytes
         elif is_group(one.name):
             with contextlib.suppress(Exception):  # an earlier change made it no group
                 content = _placed(content, blobs, len(data))
-                numbers = Grouped.of(content).numbers()
-                index.append(
-                    struct.pack("<4Q", len(data), len(numbers), min(numbers), max(numbers))
-                )
+                group = Grouped.of(content)
+                numbers, times = group.numbers(), group.times
+                spans = min(numbers), max(numbers), min(times), max(times)
+                index.append(struct.pack("<6Q", len(data), len(numbers), *spans))
         elif one.name == END_MEMBER:
             content = _located(content, b"".join(index) if indexed else None, len(data))
         data += (one.header or member_header(one.name, len(content))) + content
@@ -140,7 +148,19 @@ def _placed(content: bytes, blobs: dict[int, int], offset: int) -> bytes:
             made = pack({**record, "blob": {**record["blob"], "back": back}})
             group.records[at] = number, key, flags, made
             is_changed = True
-    return group.content() if is_changed else content
+    if is_changed:
+        content = group.content()
+    # The place of a group is a bin behind the id of its tape.
+    tape, place, *rest = unpack(content)
+    here = struct.pack("<Q", offset)
+    return content if place == here else pack([tape, here, *rest])
+
+
+def _stored(section: Any) -> bytes:
+    """The bytes of a section."""
+    codec, _, _, data = section[:4]
+    found: bytes = zlib.decompress(data) if codec else data
+    return found
 
 
 def _located(content: bytes, index: bytes | None, offset: int) -> bytes:
@@ -149,11 +169,12 @@ def _located(content: bytes, index: bytes | None, offset: int) -> bytes:
         crc, payload, *_ = unpack(content)
         end = dict(unpack(payload))
         known = end.get("index")
-        data = zlib.decompress(known["data"]) if isinstance(known, dict) else None
+        data = _stored(known) if isinstance(known, (list, tuple)) else None
     except Exception:  # an earlier change made it no end
         return content
     if index is not None and index != data:
-        end["index"] = {"size": len(index), "data": zlib.compress(index)}
+        packed = zlib.compress(index)
+        end["index"] = [1, len(index), zlib.crc32(packed), packed]
         payload = pack(end)
         crc = zlib.crc32(payload)
     size = len(pack([crc, payload, bytes(24)]))
@@ -234,9 +255,10 @@ class _Reframing:
             one.content = group.content()
             return
         table = bytearray(group.table())
-        field, width = rng.choice(((0, 8), (8, 8), (16, 4), (16, 4), (20, 4)))
+        field, width = rng.choice(((0, 8), (8, 8), (16, 8), (24, 4), (24, 4), (28, 4)))
         value = rng.choice((*INTS[:30], len(group.shared), 2**32 - 1)) % 2 ** (8 * width)
-        table[24 * at + field : 24 * at + field + width] = value.to_bytes(width, "little")
+        begin = ENTRY_BYTES * at + field
+        table[begin : begin + width] = value.to_bytes(width, "little")
         one.content = group.content(table=bytes(table))
 
     def documents(self) -> None:
@@ -251,6 +273,7 @@ class _Reframing:
         one.content = group.content(
             documents=rng.choice((packed, packed[:-1], packed + b"x", whole, bomb, b"")),
             size=rng.choice((len(whole), len(whole) + 1, 2**16, 2**20, 2**24, *INTS)),
+            codec=rng.choice((0, 1, 1, 1, 2, *INTS)),
         )
 
     def name(self) -> None:

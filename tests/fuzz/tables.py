@@ -42,7 +42,8 @@ def tabled(rng: random.Random, data: bytes) -> bytes:
             with contextlib.suppress(Exception):  # an earlier lie left it as it is
                 rng.choice(_LIES)(rng, document)
     packed = pack(document)
-    end["inputs"] = {"size": len(packed), "data": zlib.compress(packed)}
+    stored = zlib.compress(packed)
+    end["inputs"] = [1, len(packed), zlib.crc32(stored), stored]
     if rng.random() < 0.1:
         end["inputs"] = _deflated(rng, packed)
     listed[-1] = Listed(END_MEMBER, enveloped(pack(end)))
@@ -159,13 +160,12 @@ def _kind(rng: random.Random, document: _Document) -> None:
     ))  # fmt: skip
 
 
-def _deflated(rng: random.Random, packed: bytes) -> _Document:
+def _deflated(rng: random.Random, packed: bytes) -> list[Any]:
     """What is inflated is far more than there is, or less, or nothing that can be inflated."""
     bomb, right = zlib.compress(bytes(rng.choice((2**20, 2**24))), 9), zlib.compress(packed)
-    return {
-        "data": rng.choice((bomb, bomb[:-4], right, right[:-1], right + b"x", b"", *BYTES)),
-        "size": rng.choice((len(packed), 2**20, 2**24, *INTS)),
-    }
+    data: Any = rng.choice((bomb, bomb[:-4], right, right[:-1], right + b"x", b"", *BYTES))
+    size = rng.choice((len(packed), 2**20, 2**24, *INTS))
+    return [rng.choice((0, 1, 1, 1, 2)), size, zlib.crc32(data), data]
 
 
 _LIES: tuple[Callable[[random.Random, _Document], None], ...] = (

@@ -37,8 +37,8 @@ def test_a_tape_that_was_taken_apart_reads_the_same(tmp_path: Path) -> None:
         path = tmp_path / f"{tape.name}.tape"
         path.write_bytes(encoded(tape))
         with open_tape(path) as made, open_tape(FIXTURES / "v1" / path.name) as golden:
-            assert made.verify() == []
             if golden.verify() == []:
+                assert made.verify() == []
                 assert len(made) == len(golden)
                 assert made.coverage == golden.coverage
             if golden.damage == [] and golden.calls.are_single:

@@ -83,7 +83,7 @@ def test_accounts_are_collected(tmp_path: Path, caplog: pytest.LogCaptureFixture
 
 def test_counters_only_grow_although_files_are_deleted(tmp_path: Path) -> None:
     collected, model = Metrics(), Add()
-    options: Any = {"segment_bytes": 20 * 1024, "max_disk_bytes": 200 * 1024}
+    options: Any = {"segment_bytes": 32 * 1024, "max_disk_bytes": 200 * 1024}
     seen: dict[str, list[dict[Any, Any]]] = {}
     with (
         record(model, tmp_path / "t.tape", when_full="delete_oldest", **options) as recorder,

@@ -10,9 +10,8 @@ import zlib
 import msgpack
 
 
-def members(data):
+def members(data, at=0):
     """(name, offset of the header, content) of every regular member; other blocks are skipped."""
-    at = 0
     while at + 512 <= len(data):
         size = size_of(block := data[at : at + 512])
         if size is None or at + 512 + size > len(data):
@@ -48,16 +47,24 @@ def envelope(content):
     return unpack(payload) if zlib.crc32(payload) == checksum else None
 
 
-def group(content, tape):
+def section(found):
+    """The bytes of a section, or None if they are damaged."""
+    codec, _, checksum, data, *_ = found
+    return (zlib.decompress(data) if codec else data) if zlib.crc32(data) == checksum else None
+
+
+def group(content, tape, at):
     """The records of a group, with structures and leaves decoded."""
-    own, sum_of_table, table, sum_of_documents, documents, size, *_ = unpack(content)
-    if (own, sum_of_table, sum_of_documents) != (tape, zlib.crc32(table), zlib.crc32(documents)):
+    own, place, width, *sections = unpack(content)
+    table, documents = map(section, sections[:2])
+    if None in (table, documents) or (own, place) != (tape, struct.pack("<Q", at)):
         return
-    documents = zlib.decompress(documents) if size else documents
-    numbers, _, begins, _ = zip(*struct.iter_unpack("<QQII", table), strict=True)
+    rows = [struct.unpack("<QQQII", table[i : i + 32]) for i in range(0, len(table), width)]
+    numbers, _, times, begins, _ = zip(*rows, strict=True)
     parts = unpack(documents[: begins[0]])
-    for number, begin, end in zip(numbers, begins, [*begins[1:], None], strict=True):
-        record = unpack(documents[begin:end])
+    ends = [*begins[1:], None]
+    for number, time, begin, end in zip(numbers, times, begins, ends, strict=True):
+        record = unpack(documents[begin:end]) | {"time_ns": time}
         for tree in filter(None, (record["inputs"], record.get("outputs"))):
             tree |= {name: unpack(parts[tree[name]]) for name in ("structure", "leaves")}
         yield record | {"call": number}
@@ -85,16 +92,19 @@ def grown(first, then, axis):
 
 def read_tape(data):
     """(manifest, calls by number, end or None). A call has "tensors", or None for damaged ones."""
-    manifest, end, calls, blobs = None, None, {}, {}
-    for name, at, content in members(data):
+    found, calls, blobs = list(members(data)), {}, {}
+    [*_, end] = [None, *(envelope(content) for name, _, content in found if name == "end.msgpack")]
+    manifest = envelope(found[0][2]) if found[0][0] == "tape.msgpack" else None
+    if end:
+        manifest = manifest or unpack(end["manifest"])
+        end["table"] = unpack(section(end["inputs"])) if "inputs" in end else None
+        places = {row[0] for row in struct.iter_unpack("<6Q", section(end["index"]))}
+        for at in places - {at for _, at, _ in found}:  # within another member, or lost
+            found += [next(members(data, at))] if size_of(data[at : at + 512]) is not None else []
+    for name, at, content in sorted(found, key=lambda one: one[1]):
         blobs[name, at] = content
-        if name == "tape.msgpack" and manifest is None:
-            manifest = envelope(content)
-        elif name == "end.msgpack" and (end := envelope(content)):
-            table = end.get("inputs")
-            end["table"] = unpack(zlib.decompress(table["data"])) if table else None
-        elif re.fullmatch(r"records/(\d{8}|[1-9]\d{8,18})\.msgpack", name):
-            records = list(group(content, manifest["tape"]))
+        if re.fullmatch(r"records/(\d{8}|[1-9]\d{8,18})\.msgpack", name):
+            records = list(group(content, manifest["tape"], at))
             if len({record["call"] for record in records} - {*calls}) != len(records):
                 continue
             for record in records:

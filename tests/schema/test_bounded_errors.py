@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import struct
-import zlib
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
@@ -24,6 +23,7 @@ from calltape_schema.groups import group_of
 from calltape_schema.inputs_table import InputsTable
 from calltape_schema.packing import pack, seal_envelope
 from calltape_schema.records import decode_call, decode_manifest
+from calltape_schema.sections import Section
 from calltape_schema.tree import decode_leaves, decode_structure
 
 _ID = bytes(16)
@@ -89,15 +89,15 @@ def _bare(decode: Callable[[bytes], Any], document: Any) -> Callable[[], Any]:
 
 
 _COVERAGE = {"seen": 1, "kept": 1}
-_INDEX = {"size": 0, "data": b""}
+_INDEX = Section.of(b"")
 
 
 def _group(fields: dict[str, Any]) -> bytes:
     """A group of one record with these fields, also of its inputs."""
     shared, inputs = pack([b"", b""]), {"structure": 0, "leaves": 1, **fields}
-    documents = shared + pack({"time_ns": 0, "inputs": inputs, **fields})
-    table = struct.pack("<QQII", 0, 0, len(shared), 0)
-    return pack([_ID, zlib.crc32(table), table, zlib.crc32(documents), documents, 0])
+    documents = shared + pack({"inputs": inputs, **fields})
+    table = struct.pack("<QQQII", 0, 0, 0, len(shared), 0)
+    return pack([_ID, bytes(8), len(table), Section.of(table), Section.of(documents)])
 
 
 WRONG = {
@@ -112,7 +112,7 @@ WRONG = {
         decode_end, tape=_ID, closed_ns=0, index=_INDEX,
         coverage={**_COVERAGE, "dropped": dict.fromkeys(map(str, range(_MANY)), "x")},
     ),
-    "references": lambda: group_of(_group({"at": [0] * _MANY})).record(0),
+    "references": lambda: group_of(_group({"at": [0] * _MANY}), 0).record(0),
     "parts": _bare(InputsTable.from_bytes, {"parts": [0] * _MANY}),
     "rows": _bare(InputsTable.from_bytes, {"rows": [0] * _MANY}),
     "kinds": _bare(InputsTable.from_bytes, {"kinds": [0] * _MANY}),

@@ -28,7 +28,7 @@ CALLS = (
 
 def test_it_is_small_and_imports_nothing_of_ours() -> None:
     source = Path(independent_reader.__file__).read_text()
-    assert len(source.splitlines()) <= 121
+    assert len(source.splitlines()) <= 135
     imported = {
         name.name for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Import)
         for name in node.names

@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from calltape_schema.end import Coverage, End, IndexEntry, deflated, encode_end
+from calltape_schema.end import Coverage, End, IndexEntry, encode_end
 from calltape_schema.groups import NewCall, planned
 from calltape_schema.inputs_table import InputsTable, inputs_hash
 from calltape_schema.packing import pack
-from calltape_schema.records import Manifest, Producer, Step, encode_manifest
+from calltape_schema.records import Manifest, Producer, Step, encode_manifest, manifest_document
 from calltape_schema.tar import END_MEMBER, MANIFEST, ZEROS_AT_END, member_header, padding
 from calltape_schema.tree import encode_leaves
+from tests.sections import deflated
 
 __all__ = ["COSTLY", "PRIME", "inputs_of", "packed_tapes", "sealed", "survey_of"]
 
@@ -52,20 +53,24 @@ def _member(name: str, content: bytes) -> bytes:
 
 
 def _manifest(**fields: Any) -> bytes:
-    made = Manifest(
+    return _member(MANIFEST, encode_manifest(_made(**fields)))
+
+
+def _made(**fields: Any) -> Manifest:
+    return Manifest(
         format="calltape", version=1, tape=TAPE, created_ns=1, producer=Producer(calltape="1"),
         **fields,
     )  # fmt: skip
-    return _member(MANIFEST, encode_manifest(made))
 
 
 def survey_of(path: Path, table: bytes, calls: int) -> Path:
     """A survey with this table of counted inputs: a tape whose calls are on others."""
     step = Step(verb="survey", tool="calltape", version="1", tape=TAPE)
-    data = _manifest(history=(step,))
+    made = _made(history=(step,))
+    data = _member(MANIFEST, encode_manifest(made))
     end = End(
         tape=TAPE, closed_ns=1, coverage=Coverage(seen=calls, kept=calls), elsewhere=True,
-        index=deflated(b""), inputs=deflated(table, 9),
+        manifest=manifest_document(made), index=deflated(b""), inputs=deflated(table, 9),
     )  # fmt: skip
     path.write_bytes(data + _member(END_MEMBER, encode_end(end, len(data))) + ZEROS_AT_END)
     return path
@@ -113,14 +118,16 @@ def sealed(
             if is_sealed:
                 table.add(structure, leaves, pack(scalars), number, key=key)
         found = planned(TAPE, made)
-        for offset, numbers in found.groups:
-            entry = IndexEntry(len(data) + offset, len(numbers), min(numbers), max(numbers))
+        for group in found.groups:
+            offset, numbers = group.place(len(data)), group.numbers
+            entry = IndexEntry(offset, len(numbers), min(numbers), max(numbers), 0, 0)
             index += entry.pack()
         data += b"".join(map(bytes, found.parts))
     if is_sealed:
         end = End(
             tape=TAPE, closed_ns=1, coverage=Coverage(seen=count, kept=count), first_call=0,
             last_call=count - 1, first_ns=0, last_ns=0, index=deflated(index, 9),
+            manifest=manifest_document(_made()),
             inputs=deflated(table.to_bytes(), 9),
         )  # fmt: skip
         data += _member(END_MEMBER, encode_end(end, len(data))) + ZEROS_AT_END

@@ -14,7 +14,9 @@ from typing import Any
 
 from calltape_schema.inputs_table import InputsTable, inputs_hash
 from calltape_schema.packing import pack, unpack
+from calltape_schema.sections import Section
 from calltape_schema.tar import ZEROS_AT_END, member_header, padding
+from tests.sections import deflated
 
 __all__ = ["Forged"]
 
@@ -66,7 +68,7 @@ class Forged:
     header: dict[str, Any] = field(default_factory=dict)
     end: dict[str, Any] = field(default_factory=dict)
     coverage: dict[str, Any] = field(default_factory=lambda: {"seen": 1, "kept": 1})
-    deflated: dict[str, Any] = field(default_factory=dict)
+    deflated: list[Any] = field(default_factory=list)
     more: list[Any] = field(default_factory=list)
     shared: list[bytes] = field(default_factory=list)
     members: list[tuple[str, bytes]] = field(default_factory=list)
@@ -108,7 +110,7 @@ class Forged:
         for name, content in self.members:
             whole += self._member(name, content)
         group = len(whole)
-        whole += self._member("records/00000000.msgpack", self._group(blob, group - begin))
+        whole += self._member("records/00000000.msgpack", self._group(blob, group, group - begin))
         whole += self._member("end.msgpack", self._end(group, len(whole), len(blob)))
         return bytes(whole + ZEROS_AT_END)
 
@@ -136,7 +138,7 @@ class Forged:
         text += b" " * (-(8 + len(text)) % 64)
         return len(text).to_bytes(8, "little") + text + data
 
-    def _group(self, blob: bytes, back: int) -> bytes:
+    def _group(self, blob: bytes, here: int, back: int) -> bytes:
         parts: list[bytes] = []
         document = dict(self.record)
         document["blob"] = {"size": len(blob), "crc32": zlib.crc32(blob), "back": back}
@@ -148,12 +150,12 @@ class Forged:
                 parts.append(pack(tree[name]))
                 tree[name] = len(parts) - 1
             document[side] = tree
+        time = document.pop("time_ns", 0)
         shared, record = pack([*parts, *self.shared]), pack(document)
         flags = 4 + 2 * bool(self.inputs.get("ranges")) + ("error" in document)
-        table = struct.pack("<QQII", 0, self._hash(), len(shared), flags)
-        documents = shared + record
-        sums = zlib.crc32(table), zlib.crc32(documents)
-        return pack([_TAPE, sums[0], table, sums[1], documents, 0, *self.more])
+        table = struct.pack("<QQQII", 0, self._hash(), time, len(shared), flags)
+        sections = [Section.of(table), Section.of(shared + record)]
+        return pack([_TAPE, struct.pack("<Q", here), len(table), *sections, *self.more])
 
     def _hash(self) -> int:
         tree = self.inputs
@@ -171,19 +173,15 @@ class Forged:
         inputs: Any = unpack(table.to_bytes())
         if self.table is not None:
             inputs = self.table(inputs) or inputs
-        index = struct.pack("<QQQQ", group, 1, 0, 0)
+        index = struct.pack("<6Q", group, 1, 0, 0, _BEGIN, _BEGIN)
         document = {
             "tape": _TAPE, "closed_ns": _BEGIN + 10, "coverage": self.coverage,
             "first_call": 0, "last_call": 0, "first_ns": _BEGIN, "last_ns": _BEGIN + 5,
             "raised": int("error" in self.record), "tensor_bytes": blob_bytes,
-            "index": _deflated(index) | self.deflated,
-            "inputs": _deflated(pack(inputs)) | self.deflated, **self.end,
+            "manifest": pack(self.manifest), "index": [*deflated(index), *self.deflated],
+            "inputs": [*deflated(pack(inputs)), *self.deflated], **self.end,
         }  # fmt: skip
         payload = pack(document)
         content = pack([zlib.crc32(payload), payload])[1:]
         size = 1 + len(content) + 2 + 24
         return b"\x93" + content + b"\xc4\x18" + struct.pack("<QQ8s", offset, size, b"calltape")
-
-
-def _deflated(data: bytes) -> dict[str, Any]:
-    return {"size": len(data), "data": zlib.compress(data)}

@@ -435,7 +435,11 @@ def _(tape: Forged) -> None:
 _field("end", "unknown")
 _field("end", "dumps", value=[{"time_ns": 5, "reason": TEXT, "calls": 1, "unknown": NUMBER}])
 _field("coverage", "unknown")
-_field("deflated", "unknown")
+
+
+@attack("a section: another element")
+def _(tape: Forged) -> None:
+    tape.deflated = [TEXT]
 
 
 @attack("end: a reason of dropped calls")

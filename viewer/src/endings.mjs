@@ -4,15 +4,20 @@
 import { openEnvelope, plainInt, unpack } from "./documents.mjs";
 import { TapeError, invalid } from "./errors.mjs";
 import {
-  array, bool, bytes, count, expectKnown, features, optional, pairs, record, tapeId, text, tuple, withDefault,
+  array, bool, bytes, count, expectKnown, features, int, optional, pairs, record, tapeId, text, tuple, withDefault,
 } from "./fields.mjs";
 import { BLOCK, END, Member, parseHeader } from "./framing.mjs";
-import { inflated } from "./inflation.mjs";
-import { MAX_COUNT, MAX_INDEX_BYTES, MAX_MEMBER_BYTES, MAX_REASONS } from "./limits.mjs";
+import { MAX_COUNT, MAX_INDEX_BYTES, MAX_MEMBER_BYTES, MAX_REASONS, MAX_WIDTH } from "./limits.mjs";
 import { areEqual } from "./nesting.mjs";
+import { contentOf, sectionOf } from "./sections.mjs";
 import { exactly } from "./windows.mjs";
 
-const deflated = record({ size: count, data: bytes() });
+const ENTRY_BYTES = 48;
+
+const section = (value) => {
+  if (!Array.isArray(value)) throw invalid("a section that is no array");
+  return value;
+};
 
 const coverage = record({
   seen: withDefault(count, 0),
@@ -57,6 +62,7 @@ export function countsFrom(content) {
 const end = record({
   tape: tapeId,
   requires: features,
+  manifest: bytes(),
   closed_ns: count,
   coverage,
   dumps: withDefault(array(record({ time_ns: count, reason: text(), calls: count }), MAX_REASONS), []),
@@ -70,8 +76,9 @@ const end = record({
   last_ns: optional(count),
   raised: withDefault(count, 0),
   tensor_bytes: withDefault(count, 0),
-  index: deflated,
-  inputs: optional(deflated),
+  index_width: withDefault(int(ENTRY_BYTES, MAX_WIDTH), ENTRY_BYTES),
+  index: section,
+  inputs: optional(section),
 });
 
 /**
@@ -92,26 +99,25 @@ export function endFrom(content) {
   return found;
 }
 
-const ENTRY_BYTES = 32;
-
 /**
  * The groups of a tape by its index: by the offset of the header how many `calls` there are, and the lowest
  * (`low`) and the highest (`high`) of their numbers.
  *
  * @throws {TapeError} damaged, invalid or limit
  */
-export async function indexOf({ index, coverage, elsewhere }) {
-  const data = await inflated(index.data, index.size, MAX_INDEX_BYTES, "the index");
-  if (data.length % ENTRY_BYTES !== 0) throw invalid(`an index of ${data.length} bytes`);
-  const view = new DataView(data.buffer);
+export async function indexOf({ index, index_width: width, coverage, elsewhere }) {
+  const data = await contentOf(sectionOf(index, "the index"), MAX_INDEX_BYTES, "the index");
+  if (data.length % width !== 0) throw invalid(`an index of ${data.length} bytes`);
+  const view = new DataView(data.buffer, data.byteOffset, data.length);
   const word = (at) => plainInt(view.getBigUint64(at, true));
   const found = new Map();
   let before = -1;
   let sum = 0n;
-  for (let at = 0; at < data.length; at += ENTRY_BYTES) {
-    const [offset, calls, low, high] = [word(at), word(at + 8), word(at + 16), word(at + 24)];
-    if (offset <= before || calls === 0 || low > high || high > MAX_COUNT) throw invalid("the index has a group that cannot be");
-    found.set(offset, { calls, low, high });
+  for (let at = 0; at < data.length; at += width) {
+    const [offset, calls, low, high, first, last] = [0, 8, 16, 24, 32, 40].map((place) => word(at + place));
+    const isSound = offset > before && calls > 0 && low <= high && high <= MAX_COUNT && first <= last && last <= MAX_COUNT;
+    if (!isSound) throw invalid("the index has a group that cannot be");
+    found.set(offset, { calls, low, high, first, last });
     before = offset;
     sum += BigInt(calls);
   }
@@ -128,7 +134,7 @@ const TAIL_BYTES = 64 * 1024;
  * The end of a sealed tape, by the locator at the end of the file; null if the tape is not sealed, or if its end
  * cannot be read. Its index and its table are not inflated yet.
  *
- * @param {Uint8Array} tape the id in the manifest.
+ * @param {Uint8Array|null} tape the id in the manifest; null for an end of any tape.
  * @param {number} first where the member after the manifest begins: an end before it is none.
  */
 export async function endOf(source, tape, first) {
@@ -136,7 +142,7 @@ export async function endOf(source, tape, first) {
   if (content === null) return null;
   try {
     const found = endFrom(content);
-    return areEqual(found.tape, tape) ? found : null;
+    return tape === null || areEqual(found.tape, tape) ? found : null;
   } catch (error) {
     if (error instanceof TapeError) return null; // a scan says that it is damaged
     throw error;

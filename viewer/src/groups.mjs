@@ -1,14 +1,16 @@
 // Groups: the records of one append (FORMAT.md, section 5).
 
-import { crc32 } from "./checksums.mjs";
 import { isInt, plainInt, unpack } from "./documents.mjs";
 import { damaged, invalid, overLimit, unsupported } from "./errors.mjs";
 import { hashOfInputs } from "./hashing.mjs";
-import { inflated } from "./inflation.mjs";
-import { MAX_GROUP_BYTES, MAX_GROUP_BYTES_OF_SEVERAL, MAX_GROUP_CALLS, MAX_GROUP_TIMES } from "./limits.mjs";
+import {
+  MAX_GROUP_BYTES, MAX_GROUP_BYTES_OF_SEVERAL, MAX_GROUP_CALLS, MAX_GROUP_TIMES, MAX_TABLE_TIMES, MAX_WIDTH,
+} from "./limits.mjs";
 import { recordOf } from "./records.mjs";
+import { contentOf, sectionOf } from "./sections.mjs";
 
-const ENTRY_BYTES = 24;
+const ENTRY_BYTES = 32;
+const PLACE_BYTES = 8;
 const RAISED = 1;
 const HAS_RANGES = 2;
 const HAS_BLOB = 4;
@@ -19,12 +21,11 @@ const hasHash = (hash, inputs) => hashOfInputs(inputs) === hash;
 
 /** A group whose table was checked. Its documents are inflated when it is opened. */
 export class Group {
-  constructor(tape, table, documents, size) {
+  constructor(tape, table, documents) {
     this.tape = tape;
     this.table = table;
     this.length = table.byteLength / ENTRY_BYTES;
-    this.stored = documents;
-    this.size = size; // of the documents, if they are deflated; else 0
+    this.stored = documents; // a section
     this.documents = null;
     this.parts = null; // structures and leaves, or the error that they are
     this.places = null;
@@ -39,12 +40,22 @@ export class Group {
     return this.table.getBigUint64(ENTRY_BYTES * at + 8, true);
   }
 
+  /** When a call began. */
+  time(at) {
+    return plainInt(this.table.getBigUint64(ENTRY_BYTES * at + 16, true));
+  }
+
   begin(at) {
-    return this.table.getUint32(ENTRY_BYTES * at + 16, true);
+    return this.table.getUint32(ENTRY_BYTES * at + 24, true);
   }
 
   flags(at) {
-    return this.table.getUint32(ENTRY_BYTES * at + 20, true);
+    return this.table.getUint32(ENTRY_BYTES * at + 28, true);
+  }
+
+  /** Throws if a call has a flag that has to be understood, and is not. */
+  expectKnown(at) {
+    if ((this.flags(at) & REQUIRED_FLAGS) !== 0) throw unsupported("a call has a flag that this reader does not know");
   }
 
   /** Whether a call raised. */
@@ -65,9 +76,8 @@ export class Group {
    */
   async open() {
     if (this.parts !== null) return this;
-    const { stored, size } = this;
-    const most = Math.min(MAX_GROUP_BYTES, MAX_GROUP_TIMES * stored.length);
-    this.documents = size === 0 ? stored : await inflated(stored, size, most, "the records of a group");
+    const most = Math.min(MAX_GROUP_BYTES, MAX_GROUP_TIMES * this.stored.data.length);
+    this.documents = await contentOf(this.stored, most, "the records of a group");
     const parts = unpack(this.documents.subarray(0, this.begin(0)));
     if (!Array.isArray(parts) || !parts.every((part) => part instanceof Uint8Array)) {
       throw invalid("the shared parts of a group are no array of bins");
@@ -83,7 +93,7 @@ export class Group {
    * @throws {TapeError} damaged, invalid or limit
    */
   record(at, isOf = hasHash) {
-    if ((this.flags(at) & REQUIRED_FLAGS) !== 0) throw unsupported("a call has a flag that this reader does not know");
+    this.expectKnown(at);
     const end = at + 1 < this.length ? this.begin(at + 1) : this.documents.length;
     const found = recordOf(unpack(this.documents.subarray(this.begin(at), end)), this.parts);
     const flags =
@@ -92,31 +102,44 @@ export class Group {
     if (flags !== (this.flags(at) & (RAISED | HAS_RANGES | HAS_BLOB)) || !isOf(this.hash(at), found.inputs)) {
       throw invalid("a record is not as the table of its group says");
     }
-    return { ...found, call: this.number(at) };
+    return { ...found, time_ns: this.time(at), call: this.number(at) };
   }
 }
 
 /**
- * The group in the content of its member. Both checksums were compared.
+ * The group in the content of its member. Its checksums were compared.
  *
- * @throws {TapeError} damaged, invalid or limit
+ * @param {number} offset of its header.
+ * @throws {TapeError} damaged, invalid, limit or unsupported
  */
-export function groupOf(content) {
+export async function groupOf(content, offset) {
   const found = unpack(content);
-  const [tape, sumOfTable, table, sumOfDocuments, documents, size] = Array.isArray(found) ? found : [];
-  if (![tape, table, documents].every((part) => part instanceof Uint8Array)) {
-    throw damaged("not a group [tape, crc32, table, crc32, documents, size]");
+  const [tape, place, width, ...sections] = Array.isArray(found) ? found : [];
+  if (!(tape instanceof Uint8Array) || !(place instanceof Uint8Array) || place.length !== PLACE_BYTES || !isInt(width) || sections.length < 2) {
+    throw damaged("not a group [tape, place, width, table, documents]");
   }
-  if (crc32(table) !== sumOfTable || crc32(documents) !== sumOfDocuments || !isInt(size)) {
-    throw damaged("the checksum of a group does not match its bytes");
+  const [table, documents] = [sectionOf(sections[0], "the table of a group"), sectionOf(sections[1], "the records of a group")];
+  if (width < ENTRY_BYTES || width > MAX_WIDTH) throw invalid(`the entries of a table have ${width} bytes`);
+  const most = MAX_GROUP_CALLS * width;
+  if (table.size > most) throw overLimit(`a group has more than ${MAX_GROUP_CALLS} calls`);
+  const entries = await contentOf(table, Math.min(most, MAX_TABLE_TIMES * table.data.length), "the table of a group");
+  if (entries.length === 0 || entries.length % width !== 0) {
+    throw invalid(`the table of a group has ${entries.length} bytes`);
   }
-  if (table.length === 0 || table.length % ENTRY_BYTES !== 0) {
-    throw invalid(`the table of a group has ${table.length} bytes`);
-  }
-  if (table.length > MAX_GROUP_CALLS * ENTRY_BYTES) throw overLimit(`a group has more than ${MAX_GROUP_CALLS} calls`);
-  const view = new DataView(table.buffer, table.byteOffset, table.length);
-  checkTable(view, size === 0 ? documents.length : size);
-  return new Group(tape, view, documents, size);
+  const view = knownColumns(entries, width);
+  const told = new DataView(place.buffer, place.byteOffset, PLACE_BYTES).getBigUint64(0, true);
+  if (told !== BigInt(offset)) throw damaged(`a group of byte ${told} is here: a copy of it, or bytes within a tensor`);
+  checkTable(view, documents.size);
+  return new Group(tape, view, documents);
+}
+
+/** The entries as this reader knows them: a later version may have more columns. */
+function knownColumns(entries, width) {
+  if (width === ENTRY_BYTES) return new DataView(entries.buffer, entries.byteOffset, entries.length);
+  const count = entries.length / width;
+  const found = new Uint8Array(count * ENTRY_BYTES);
+  for (let at = 0; at < count; at++) found.set(entries.subarray(at * width, at * width + ENTRY_BYTES), at * ENTRY_BYTES);
+  return new DataView(found.buffer);
 }
 
 /** The records must begin one after another, within the documents. */
@@ -126,8 +149,9 @@ function checkTable(table, size) {
   }
   let before = -1;
   for (let at = 0; at < table.byteLength; at += ENTRY_BYTES) {
-    const begin = table.getUint32(at + 16, true);
-    if (begin <= before || begin >= size || table.getUint32(at + 4, true) > 0x7fffffff) {
+    const begin = table.getUint32(at + 24, true);
+    const isWide = table.getUint32(at + 4, true) > 0x7fffffff || table.getUint32(at + 20, true) > 0x7fffffff;
+    if (begin <= before || begin >= size || isWide) {
       throw invalid("the table of a group contradicts itself");
     }
     before = begin;

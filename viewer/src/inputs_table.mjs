@@ -4,7 +4,7 @@ import { isInt, unpack } from "./documents.mjs";
 import { invalid, overLimit } from "./errors.mjs";
 import { array, bytes, count, int, int64, optional, record, text, tuple, uint64, withDefault } from "./fields.mjs";
 import { hashOf } from "./hashing.mjs";
-import { inflated } from "./inflation.mjs";
+import { contentOf, sectionOf } from "./sections.mjs";
 import {
   MAX_COUNT, MAX_KIND_BYTES, MAX_KIND_COSTS, MAX_NAME, MAX_NODES, MAX_RANK, MAX_ROWS, MAX_ROW_COSTS, MAX_SIZES,
   MAX_TABLE_BYTES, MAX_UINT64,
@@ -49,7 +49,7 @@ const wrong = (what) => invalid(`the table of inputs: ${what}`);
  */
 export async function tableOf({ inputs, coverage }) {
   if (inputs === undefined) return null;
-  const found = table(unpack(await inflated(inputs.data, inputs.size, MAX_TABLE_BYTES, "the table of inputs")));
+  const found = table(unpack(await contentOf(sectionOf(inputs, "the table of inputs"), MAX_TABLE_BYTES, "the table of inputs")));
   const rows = rowsOf(found);
   checkAscend(rows.map((row) => row.hash), found.rows_below);
   checkKinds(found.kinds);

@@ -1,6 +1,6 @@
 // The manifest: which tape, which model, which recorder (FORMAT.md, section 4).
 
-import { openEnvelope, isInt, isMap, fieldOf, unpack } from "./documents.mjs";
+import { isInt, isMap, fieldOf, unpack } from "./documents.mjs";
 import { TapeError, invalid } from "./errors.mjs";
 import {
   array, bool, count, expectKnown, features, int, oneOf, optional, record, scalar, seconds, tapeId, text, tuple,
@@ -115,12 +115,12 @@ const manifest = record({
 });
 
 /**
- * The manifest from the content of its member.
+ * The manifest from its document.
  *
  * @throws {TapeError} not_a_tape, version, damaged, invalid or limit
  */
-export function manifestOf(content) {
-  const document = unpack(openEnvelope(content));
+export function manifestOf(payload) {
+  const document = unpack(payload);
   if (!isMap(document) || fieldOf(document, "format") !== "calltape") {
     throw new TapeError("not_a_tape", "the manifest does not say that this is a tape of calltape");
   }

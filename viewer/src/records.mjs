@@ -54,7 +54,6 @@ const reference = (value) => (value?.length === 4 ? first : whole)(value);
 
 const call = record({
   requires: features,
-  time_ns: count,
   duration_ns: optional(count),
   thread: withDefault(uint64, 0),
   inputs: tree,

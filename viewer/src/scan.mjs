@@ -5,7 +5,7 @@ import { Columns } from "./columns.mjs";
 import { DistinctInputs } from "./distinct_inputs.mjs";
 import { accounted, countsFrom, indexOf, endFrom } from "./endings.mjs";
 import { TapeError, damaged, overLimit } from "./errors.mjs";
-import { BLOCK, COUNTS, END, isBlob, isGroup } from "./framing.mjs";
+import { BLOCK, COUNTS, END, isBlob, isGroup, parseHeader } from "./framing.mjs";
 import { groupOf } from "./groups.mjs";
 import { isTableOf, tableOf } from "./inputs_table.mjs";
 import { MAX_MEMBER_BYTES } from "./limits.mjs";
@@ -37,6 +37,8 @@ export class Scan {
     this.window = new Window(source);
     this.tape = tape;
     this.end = end;
+    this.offsets = null; // of the groups in the index
+    this.passed = 0; // those that the walk has come past
     this.index = null; // the groups that are not found yet, by offset; null if nothing tells
     this.damaged = new Set(); // offsets
     this.onDamage = (error) => {
@@ -80,7 +82,7 @@ export class Scan {
   member(member) {
     this.release();
     if (isBlob(member.name)) this.blobs ??= member.offset;
-    else if (isGroup(member.name)) return this.located(member, () => this.addGroup(member));
+    else if (isGroup(member.name)) return this.addHidden(member.offset).then(() => this.located(member, () => this.addGroup(member)));
     else if (member.name === COUNTS && this.end === null) return this.addCounts(member);
     else if (member.name === END && this.end === null) {
       return this.located(member, () => this.refuseEnd(member));
@@ -113,10 +115,11 @@ export class Scan {
   async addGroup(member) {
     this.blobs = null;
     checkMemberSize(member);
-    const group = groupOf(await this.window.at(member.start, member.size));
+    const group = await groupOf(await this.window.at(member.start, member.size), member.offset);
     if (!areEqual(group.tape, this.tape)) throw damaged("a group belongs to another tape");
     const numbers = Array.from({ length: group.length }, (_, at) => group.number(at));
-    this.compare(numbers, member.offset);
+    const times = numbers.map((_, at) => group.time(at));
+    this.compare(numbers, times, member.offset);
     if (new Set(numbers).size < numbers.length || numbers.some((number) => this.numbers.has(number))) {
       throw damaged("a call of the group has the number of another one");
     }
@@ -135,14 +138,14 @@ export class Scan {
   }
 
   /** Compares the numbers of a group with the index. */
-  compare(numbers, offset) {
+  compare(numbers, times, offset) {
     if (this.index === null) return;
     const told = this.index.get(offset);
     // Without one, it is bytes inside a damaged tensor that look like a group.
     if (told === undefined) throw damaged("the index of the tape does not have this group here");
     this.index.delete(offset);
-    const [low, high] = numbers.reduce(([least, most], one) => [one < least ? one : least, one > most ? one : most], [numbers[0], numbers[0]]);
-    if (told.calls !== numbers.length || told.low !== low || told.high !== high) {
+    const [[low, high], [first, last]] = [numbers, times].map(spanOf);
+    if (told.calls !== numbers.length || told.low !== low || told.high !== high || told.first !== first || told.last !== last) {
       this.onDamage(damaged(`by the index of the tape, ${callsAre(told)} here`).at({ offset }));
     }
   }
@@ -150,6 +153,7 @@ export class Scan {
   /** @param wrong what is wrong with the whole group, or null. */
   addCall(group, at, member, wrong) {
     try {
+      group.expectKnown(at);
       if (wrong !== null) throw wrong;
       const record = group.record(at, (hash, inputs) => this.distinct.hasHash(hash, inputs));
       const inputs = this.distinct.numberOf(group.hash(at), record.inputs, record.call);
@@ -175,6 +179,7 @@ export class Scan {
 
   async endSealed() {
     this.release();
+    await this.addHidden(this.window.size);
     const { seen } = this.end.coverage;
     const told = accounted(this.end.coverage);
     if (BigInt(seen) !== told) {
@@ -189,6 +194,29 @@ export class Scan {
     this.compareCounts();
     const wrong = await this.tableDamage();
     if (wrong !== null) throw damaged(`forged or stale table of inputs: ${wrong}`);
+  }
+
+  /**
+   * Adds the groups before an offset that the index has and the walk did not come to: the member before them says that
+   * it is larger than it is. None may reach into the next one, or all together could be read many times.
+   */
+  async addHidden(until) {
+    this.offsets ??= [...(this.index?.keys() ?? [])];
+    for (; this.passed < this.offsets.length && this.offsets[this.passed] < until; this.passed++) {
+      const [offset, after] = [this.offsets[this.passed], this.offsets[this.passed + 1] ?? until];
+      const told = this.index.get(offset);
+      if (told === undefined || offset + BLOCK > this.window.size) continue; // it was found, or is not there
+      const member = parseHeader(await this.window.at(offset, BLOCK), offset);
+      if (member === null || !isGroup(member.name) || member.end > after) continue;
+      try {
+        await this.addGroup(member);
+        this.onDamage(damaged(`${callsAre(told)} here, by the index of the tape, within another member`).at({ member: member.name, offset }));
+      } catch (error) {
+        if (!(error instanceof TapeError) || error.kind === "io") throw error;
+        this.onDamage(error.at({ member: member.name, offset }));
+      }
+    }
+    if (this.offsets[this.passed] === until) this.passed++; // the walk is there
   }
 
   /** Compares what the end says of all calls with what was found. */
@@ -224,4 +252,9 @@ export class Scan {
     for (const { hash } of this.broken.values()) found.set(hash, (found.get(hash) ?? 0n) + 1n);
     return found;
   }
+}
+
+/** The smallest and the largest of some numbers. */
+function spanOf(values) {
+  return values.reduce(([least, most], one) => [one < least ? one : least, one > most ? one : most], [values[0], values[0]]);
 }

@@ -6,6 +6,7 @@
 import { Blob } from "./blob.mjs";
 import { Call } from "./call.mjs";
 import { Columns } from "./columns.mjs";
+import { openEnvelope } from "./documents.mjs";
 import { endOf, indexOf } from "./endings.mjs";
 import { TapeError, damaged, invalid, overLimit } from "./errors.mjs";
 import { BLOCK, END, MANIFEST, blobName, isGroup, parseHeader } from "./framing.mjs";
@@ -23,28 +24,49 @@ const MOST_GROUPS = 4; // in memory
 const MOST_HOLDERS = 40; // calls that have tensors for others, and blobs: a recorder takes a tensor from 34 at most
 
 /**
- * Opens a tape: reads its manifest and its end, and nothing else.
+ * Opens a tape: reads its manifest and its end, and nothing else. If the first member of a sealed tape is damaged, the
+ * manifest is that of its end.
  *
- * @throws {TapeError} not_a_tape, version, damaged, invalid, limit
+ * @throws {TapeError} not_a_tape, version, unsupported, damaged, invalid, limit
  */
 export async function openTape(source) {
+  try {
+    const { payload, next } = await firstMember(source);
+    const manifest = manifestOf(payload);
+    const tape = new Tape(source, manifest, next, await endOf(source, manifest.tape, next));
+    if (tape.end !== null && !areEqual(tape.end.manifest, payload)) {
+      tape.wrongManifest = damaged("the end repeats another manifest").at({ member: END });
+    }
+    return tape;
+  } catch (error) {
+    if (!(error instanceof TapeError)) throw error;
+    error.at({ member: MANIFEST, offset: 0 });
+    const end = error.kind === "damaged" || error.kind === "not_a_tape" ? await endOf(source, null, 0) : null;
+    if (end === null) throw error;
+    const manifest = manifestOf(end.manifest);
+    if (!areEqual(manifest.tape, end.tape)) throw error;
+    const tape = new Tape(source, manifest, 0, end);
+    tape.wrongManifest = damaged(error.message).at({ member: MANIFEST, offset: 0 });
+    return tape;
+  }
+}
+
+/** The payload of the first member, and where the next one begins. */
+async function firstMember(source) {
   const block = await exactly(source, 0, Math.min(BLOCK, source.size));
   const member = parseHeader(block, 0);
   if (member?.name === MANIFEST) checkMemberSize(member);
   const isCut = member !== null && member.start + member.size > source.size;
   if (member === null || isCut || member.name !== MANIFEST) {
-    if (String.fromCharCode(...block.subarray(0, MANIFEST.length)) === MANIFEST) {
+    const content = await exactly(source, block.length, Math.min(32, source.size - block.length));
+    const isManifest = String.fromCharCode(...content).includes("\xa6format\xa8calltape");
+    if (isManifest || String.fromCharCode(...block.subarray(0, MANIFEST.length)) === MANIFEST) {
       const reason = isCut || block.length < BLOCK ? "the file ends within its manifest" : "its header is damaged";
       throw damaged(reason).at({ member: MANIFEST, offset: 0 });
     }
     throw new TapeError("not_a_tape", "the file does not start with a tape's manifest");
   }
-  try {
-    const manifest = manifestOf(await exactly(source, member.start, member.size));
-    return new Tape(source, manifest, member.end, await endOf(source, manifest.tape, member.end));
-  } catch (error) {
-    throw error instanceof TapeError ? error.at({ member: MANIFEST, offset: 0 }) : error;
-  }
+  return { payload: openEnvelope(await exactly(source, member.start, member.size)), next: member.end };
 }
 
 export class Tape {
@@ -54,6 +76,7 @@ export class Tape {
     this.firstMember = firstMember;
     this.damage = new Map(); // by text and place
     this.end = end; // null if the tape is not sealed
+    this.wrongManifest = null; // what is wrong with the first member, or with the copy of it in the end
     this.table = null; // of counted inputs, by the end
     this.columns = new Columns();
     this.distinct = null; // the distinct inputs of a scan
@@ -125,6 +148,7 @@ export class Tape {
   async scan(onProgress = () => undefined) {
     const scan = new Scan(this.source, this.manifest.tape, this.end, (error) => this.addDamage(error));
     await scan.run(this.firstMember, onProgress);
+    if (this.wrongManifest !== null) this.addDamage(this.wrongManifest);
     this.columns = scan.columns;
     this.distinct = scan.distinct;
     this.broken = scan.broken;
@@ -162,7 +186,7 @@ export class Tape {
     const member = await this.memberAt(offset);
     if (member === null || !isGroup(member.name)) throw damaged("no group of records begins here").at({ offset });
     checkMemberSize(member);
-    const group = groupOf((await this.window.at(member.start, member.size)).slice());
+    const group = await groupOf((await this.window.at(member.start, member.size)).slice(), offset);
     if (!areEqual(group.tape, this.manifest.tape)) throw damaged("a group belongs to another tape").at({ offset });
     return group;
   }

@@ -112,6 +112,12 @@ def contiguous(dtype: str, shape: tuple[int, ...]) -> Stored | None:
     return Stored(name, whole, math.prod(whole) * _DTYPE_BITS[name] // 8)
 
 
+def by_width(entries: Mapping[str, Stored]) -> list[str]:
+    """The names of entries in the order in which a writer stores them: those of the widest elements
+    first, so that each tensor begins at a multiple of its elements."""
+    return sorted(entries, key=lambda name: -_DTYPE_BITS[entries[name].dtype])
+
+
 def joined(parts: Sequence[Any], rows: int) -> bytearray:
     """The bytes of tensors one after another along an axis.
 

@@ -84,6 +84,10 @@ its group, and all of its calls may share one structure. A writer begins the nex
 MAX_INFLATION = 128
 """How many times the bytes of what is deflated the inflated documents of a group may have. Deflate
 reaches 1,032, so many small bombs would cost minutes; records of real calls reach about 30."""
+MAX_TABLE_INFLATION = 32
+"""The same of the table of a group, which a walk inflates: it has no text that repeats."""
+MAX_WIDTH = 1024
+"""Bytes of an entry of a table or an index: columns for the life of a format."""
 DEFLATE_FROM_BYTES = 1024
 """A writer deflates the documents of a group from here on. Below it there are two blocks at most to
 be saved, and setting zlib up costs more than writing them."""
@@ -95,8 +99,8 @@ MAX_TAKEN = 64
 MAX_TAKEN_PARTS = 2**19
 """Parts of all tensors of a call that earlier calls have: each becomes a tuple of a reader."""
 
-MAX_INDEX_BYTES = 32 * 1024 * 1024
-"""The index of a tape, inflated: a million groups of 32 bytes, each of a call of its own. By then a
+MAX_INDEX_BYTES = 48 * 1024 * 1024
+"""The index of a tape, inflated: a million groups of 48 bytes, each of a call of its own. By then a
 recorder begins the next file."""
 MAX_TABLE_BYTES = 64 * 1024 * 1024
 """The table of counted inputs, inflated: as any document."""

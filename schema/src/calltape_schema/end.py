@@ -8,11 +8,10 @@ itself, so that a reader that begins at the end of the file finds its beginning.
 from __future__ import annotations
 
 import struct
-import zlib
 from bisect import bisect_left
 from collections.abc import Iterable
 from operator import le, lt
-from typing import Annotated, NamedTuple, TypeAlias
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 from pydantic import AfterValidator, Field, TypeAdapter, model_validator
 from typing_extensions import Self
@@ -23,6 +22,7 @@ from calltape_schema.bounds import (
     MAX_INDEX_BYTES,
     MAX_MEMBER_BYTES,
     MAX_TABLE_BYTES,
+    MAX_WIDTH,
 )
 from calltape_schema.errors import TapeError
 from calltape_schema.fields import (
@@ -37,15 +37,17 @@ from calltape_schema.fields import (
     expect_known,
     validated,
 )
-from calltape_schema.groups import inflated
 from calltape_schema.inputs_table import InputsTable
 from calltape_schema.packing import open_envelope, pack, seal_envelope, u64s, unpack
+from calltape_schema.sections import section_of
 from calltape_schema.tar import BLOCK, ZEROS_AT_END, padding
 
-_ENTRY = struct.Struct("<QQQQ")
+_ENTRY = struct.Struct("<QQQQQQ")
 ENTRY_BYTES = _ENTRY.size
 _LOCATOR = struct.Struct("<QQ8s")
 _MAGIC = b"calltape"
+_Section = Many[Any]
+"""As :func:`~calltape_schema.sections.section_of` takes it."""
 _ENVELOPE, _ENVELOPE_OF_THREE = b"\x92", b"\x93"
 _BIN = b"\xc4" + bytes([_LOCATOR.size])
 
@@ -123,26 +125,16 @@ class Dump(Record):
     calls: Count
 
 
-class Deflated(Record):
-    """Bytes in the format of zlib, and their size before."""
-
-    size: Count
-    data: bytes
-
-
-def deflated(data: bytes, level: int = 6) -> Deflated:
-    """Bytes as they stand in an end."""
-    return Deflated(size=len(data), data=zlib.compress(data, level))
-
-
 class IndexEntry(NamedTuple):
     """A group: the offset of its header, how many calls it has, the lowest and the highest of their
-    numbers."""
+    numbers, and when the first and the last of them began (Unix time in nanoseconds)."""
 
     offset: int
     calls: int
     low: int
     high: int
+    first_ns: int
+    last_ns: int
 
     def pack(self) -> bytes:
         return _ENTRY.pack(*self)
@@ -161,20 +153,26 @@ class Index:
 
     Args:
         data: of the index, inflated.
+        width: bytes of an entry, of which a later version may have more than this reader knows.
 
     Raises:
         TapeError: ``invalid``.
     """
 
-    def __init__(self, data: bytes) -> None:
-        if len(data) % _ENTRY.size:
+    def __init__(self, data: bytes, width: int = _ENTRY.size) -> None:
+        if len(data) % width:
             raise TapeError("invalid", f"an index of {len(data)} bytes")
+        if width > _ENTRY.size:
+            data = b"".join([data[at : at + _ENTRY.size] for at in range(0, len(data), width)])
         columns = u64s(data)
-        self.offsets, self.calls = columns[::4], columns[1::4]
-        self.lows, self.highs = columns[2::4], columns[3::4]
+        self.offsets, self.calls = columns[::6], columns[1::6]
+        self.lows, self.highs = columns[2::6], columns[3::6]
+        self.firsts_ns, self.lasts_ns = columns[4::6], columns[5::6]
         if not (
             all(map(lt, self.offsets, self.offsets[1:])) and all(self.calls)
             and all(map(le, self.lows, self.highs)) and max(self.highs, default=0) <= MAX_COUNT
+            and all(map(le, self.firsts_ns, self.lasts_ns))
+            and max(self.lasts_ns, default=0) <= MAX_COUNT
         ):  # fmt: skip
             raise TapeError("invalid", "the index has a group that cannot be")
 
@@ -183,7 +181,10 @@ class Index:
 
     def entry(self, at: int) -> IndexEntry:
         """One of its groups."""
-        return IndexEntry(self.offsets[at], self.calls[at], self.lows[at], self.highs[at])
+        return IndexEntry(
+            self.offsets[at], self.calls[at], self.lows[at], self.highs[at],
+            self.firsts_ns[at], self.lasts_ns[at],
+        )  # fmt: skip
 
     def position(self, offset: int) -> int | None:
         """The position of the group at this offset; None if there is none."""
@@ -193,9 +194,10 @@ class Index:
 
 class End(Record):
     """The last member of a sealed tape. Its fields are those of FORMAT.md §8; :meth:`groups` and
-    :meth:`table` decode what is deflated. None stands for False, and for what is not known."""
+    :meth:`table` decode its sections. None stands for False, and for what is not known."""
 
     tape: TapeId
+    manifest: bytes
     requires: Features = ()
     closed_ns: Nanoseconds
     coverage: Coverage
@@ -210,8 +212,9 @@ class End(Record):
     last_ns: Nanoseconds | None = None
     raised: Count = 0
     tensor_bytes: Count = 0
-    index: Deflated
-    inputs: Deflated | None = None
+    index_width: Annotated[int, Field(ge=_ENTRY.size, le=MAX_WIDTH)] = _ENTRY.size
+    index: _Section
+    inputs: _Section | None = None
 
     @model_validator(mode="after")
     def _counts_fit(self) -> Self:
@@ -226,9 +229,10 @@ class End(Record):
         """The index.
 
         Raises:
-            TapeError: ``damaged``, ``invalid`` or ``limit``.
+            TapeError: ``damaged``, ``invalid``, ``limit`` or ``unsupported``.
         """
-        index = Index(inflated(self.index.data, self.index.size, MAX_INDEX_BYTES, "the index"))
+        section = section_of(self.index, "the index")
+        index = Index(section.content(MAX_INDEX_BYTES, "the index"), self.index_width)
         kept = 0 if self.elsewhere else self.coverage.kept
         if sum(index.calls) != kept:
             raise TapeError("invalid", f"the index does not have the {kept} calls that were kept")
@@ -243,7 +247,9 @@ class End(Record):
         found = self.inputs
         if found is None:
             return None
-        data = inflated(found.data, found.size, MAX_TABLE_BYTES, "the table of inputs")
+        data = section_of(found, "the table of inputs").content(
+            MAX_TABLE_BYTES, "the table of inputs"
+        )
         table = InputsTable.from_bytes(data)
         totals = table.totals()
         if totals.kept != self.coverage.kept or totals.seen > self.coverage.seen:
@@ -298,7 +304,9 @@ def encode_end(end: End, offset: int) -> bytes:
     Raises:
         TapeError: ``limit``.
     """
-    envelope = seal_envelope(pack(end.model_dump(exclude_none=True)))
+    plain = {"index_width"} if end.index_width == ENTRY_BYTES else set[str]()
+    document = end.model_dump(exclude_none=True, exclude={"requires", *plain})
+    envelope = seal_envelope(pack(document))
     size = len(envelope) + len(_BIN) + _LOCATOR.size
     locator = _LOCATOR.pack(offset, size, _MAGIC)
     return b"".join((_ENVELOPE_OF_THREE, envelope[1:], _BIN, locator))

@@ -10,7 +10,6 @@ shared parts of the records (structures and leaves, each once), and then the rec
 from __future__ import annotations
 
 import struct
-import zlib
 from array import array
 from collections.abc import Callable, Sequence
 from operator import lt
@@ -26,26 +25,31 @@ from calltape_schema.bounds import (
     MAX_INFLATION,
     MAX_MEMBER_BYTES,
     MAX_NODES,
+    MAX_TABLE_INFLATION,
+    MAX_WIDTH,
 )
 from calltape_schema.errors import TapeError
-from calltape_schema.fields import Many, validated
+from calltape_schema.fields import Many, expect_known, validated
 from calltape_schema.inputs_table import InputsHashes
-from calltape_schema.packing import crc32, is_array, is_map, pack, packing, u64s, unpack
+from calltape_schema.packing import is_array, is_map, pack, packing, u64s, unpack
 from calltape_schema.recent import Recent
 from calltape_schema.records import CallRecord, Range, Tree, decode_call
+from calltape_schema.sections import Section, section_of
 from calltape_schema.tar import BLOCK, Member, blob_name, group_name, member_header, padding
 
 RAISED, HAS_RANGES, HAS_BLOB = 1, 2, 4
 """Flags in the table: the call raised, its inputs have ranges, it has a blob of its own."""
 
-Columns: TypeAlias = tuple["array[int]", "array[int]", "array[int]"]
-"""Of a table: per call its number, the hash of its inputs, and its place."""
+Columns: TypeAlias = tuple["array[int]", "array[int]", "array[int]", "array[int]"]
+"""Of a table: per call its number, the hash of its inputs, when it began, and its place."""
 
-_ENTRY = struct.Struct("<QQII")
-_WORDS = struct.Struct("<QQQ")
+_ENTRY = struct.Struct("<QQQII")
+_WORDS = struct.Struct("<QQQQ")
 CALL_BYTES = _ENTRY.size
-"""How many bytes a call takes in a table, and so in a file at least."""
-_MAX_TABLE_BYTES = MAX_GROUP_CALLS * CALL_BYTES
+"""How many bytes a call takes in a table."""
+_HEAD = b"\x95"  # an array of five
+_OFFSET = struct.Struct("<Q")
+_OFFSET_HEAD = b"\xc4" + bytes([_OFFSET.size])
 _LEVEL = 1  # level 6 makes groups a sixteenth smaller, and takes twice as long
 _ZEROS = bytes(BLOCK)
 _SIDES = "inputs", "outputs"
@@ -77,22 +81,43 @@ class NewCall(NamedTuple):
     scalars: bytes = b"\x90"
 
 
+class NewGroup(NamedTuple):
+    """A group of an append.
+
+    Attributes:
+        at: where its header is, from the beginning of the append.
+        numbers: of its calls.
+        times: when they began.
+        head: the beginning of its content, which says where it is in the file.
+    """
+
+    at: int
+    numbers: list[int]
+    times: list[int]
+    head: bytearray
+
+    def place(self, begin: int) -> int:
+        """Notes where the append begins in the file; gives the offset of the header."""
+        offset = begin + self.at
+        self.head[-_OFFSET.size :] = _OFFSET.pack(offset)
+        return offset
+
+
 class Append(NamedTuple):
     """What one append writes.
 
     Attributes:
         calls: that are in it.
-        parts: the bytes, whole members.
+        parts: the bytes, whole members. Its groups say where they are once they are placed.
         size: of all parts.
-        groups: per group where its header is, from the beginning of the append, and the numbers of
-            its calls.
+        groups: of the append.
         blob_bytes: the size of all blobs.
     """
 
     calls: Sequence[NewCall]
     parts: list[Any]
     size: int
-    groups: list[tuple[int, list[int]]]
+    groups: list[NewGroup]
     blob_bytes: int
 
 
@@ -123,8 +148,8 @@ def member_content(read: Callable[[int, int], bytes], found: Member) -> bytes:
 
 
 def planned(tape: bytes, calls: Sequence[NewCall], level: int = _LEVEL) -> Append:
-    """The bytes of an append, which do not depend on where it goes. Nearly always it is one group;
-    more if the records are large.
+    """The bytes of an append, but for the places of its groups. Nearly always it is one group; more
+    if the records are large.
 
     Args:
         tape: its id.
@@ -151,13 +176,16 @@ def planned(tape: bytes, calls: Sequence[NewCall], level: int = _LEVEL) -> Appen
                 parts += blob
             else:
                 parts.append(b"".join(blob))
-    parts += member(group_name(numbers[0]), [content], len(content))
-    size = blobs + BLOCK + len(content) + padding(len(content))
-    return Append(calls, parts, size, [(blobs, numbers)], sum(sizes))
+    head = bytearray(b"".join((_HEAD, pack(tape), _OFFSET_HEAD, bytes(_OFFSET.size))))
+    length = len(head) + len(content)
+    parts += member(group_name(numbers[0]), [head, content], length)
+    size = blobs + BLOCK + length + padding(length)
+    times = [call.record["time_ns"] for call in calls]
+    return Append(calls, parts, size, [NewGroup(blobs, numbers, times, head)], sum(sizes))
 
 
 def _joined(one: Append, two: Append) -> Append:
-    groups = one.groups + [(one.size + at, numbers) for at, numbers in two.groups]
+    groups = one.groups + [group._replace(at=one.size + group.at) for group in two.groups]
     return Append(
         [*one.calls, *two.calls], one.parts + two.parts, one.size + two.size, groups,
         one.blob_bytes + two.blob_bytes,
@@ -167,14 +195,15 @@ def _joined(one: Append, two: Append) -> Append:
 def _content(
     tape: bytes, calls: Sequence[NewCall], sizes: Sequence[int], back: int, level: int
 ) -> bytes | None:
-    """The content of a group; None if it has to be parted. ``back`` is the size of all blobs, which
-    stand before it."""
+    """The content of a group after its place; None if it has to be parted. ``back`` is the size of
+    all blobs, which stand before it."""
     known: dict[bytes, int] = {}
     placed: dict[int, dict[str, Any]] = {}  # by the identity of a tree: calls may share one
     records: list[bytes] = []
     pack = packing()
     for call, size in zip(calls, sizes, strict=True):
         document = call.record.copy()
+        del document["time_ns"]  # the table has it
         for side in _SIDES:
             tree = document.get(side)
             if tree is None:
@@ -200,38 +229,13 @@ def _content(
             | (HAS_RANGES if document["inputs"].get("ranges") else 0)
             | (HAS_BLOB if call.blob else 0)
         )
-        table += _ENTRY.pack(call.number, call.inputs, offset, flags)
+        table += _ENTRY.pack(call.number, call.inputs, document["time_ns"], offset, flags)
         offset += len(record)
-    documents, size = b"".join((shared, *records)), 0  # a size if they are deflated
-    if level and len(documents) >= DEFLATE_FROM_BYTES:
-        packed = zlib.compress(documents, level)
-        if len(packed) < len(documents) <= len(packed) * MAX_INFLATION:
-            documents, size = packed, len(documents)
-    return pack([tape, crc32(table), bytes(table), crc32(documents), documents, size])
-
-
-def inflated(data: bytes, size: int, most: int, what: str) -> bytes:
-    """What was deflated in the format of zlib. It is never more than was announced.
-
-    Args:
-        data: the deflated bytes.
-        size: how many bytes they were.
-        most: how many they may be.
-        what: the name for errors.
-
-    Raises:
-        TapeError: ``limit`` or ``damaged``.
-    """
-    if not 0 <= size <= most:
-        raise TapeError("limit", f"{what}: {size} bytes (at most {most})")
-    inflater = zlib.decompressobj()
-    try:
-        found = inflater.decompress(data, size + 1)
-    except zlib.error as error:
-        raise TapeError("damaged", f"{what} cannot be inflated: {error}") from None
-    if len(found) != size or not inflater.eof or inflater.unused_data:
-        raise TapeError("damaged", f"{what}: not {size} bytes")
-    return found
+    documents = b"".join((shared, *records))
+    level = level if len(documents) >= DEFLATE_FROM_BYTES else 0
+    # A walk reads each table: to inflate them takes half as long as the rest of it.
+    sections = Section.of(bytes(table)), Section.of(documents, level, MAX_INFLATION)
+    return b"".join(map(pack, (CALL_BYTES, *sections)))
 
 
 class Group:
@@ -240,17 +244,17 @@ class Group:
 
     Attributes:
         tape: the id of the tape that it says it belongs to.
-        numbers, inputs: per call its number, and the hash of its inputs.
+        numbers, inputs, times: per call its number, the hash of its inputs, and when it began.
         places: per call where its record begins (32 bits), and above it its flags.
         size: of the documents, inflated.
     """
 
-    def __init__(self, tape: bytes, columns: Columns, stored: bytes, size: int) -> None:
+    def __init__(self, tape: bytes, columns: Columns, stored: Section) -> None:
         self.tape = tape
-        self.numbers, self.inputs, self.places = columns
+        self.numbers, self.inputs, self.times, self.places = columns
         self._stored = stored
-        self.size = size or len(stored)
-        self._documents: bytes | None = None if size else stored
+        self.size = stored.size
+        self._documents: bytes | None = None
         self._parts: tuple[bytes, ...] | None = None
         self._hashes = InputsHashes()
 
@@ -261,12 +265,12 @@ class Group:
         """The bytes of the shared parts and of all records, inflated.
 
         Raises:
-            TapeError: ``damaged`` or ``limit``.
+            TapeError: ``damaged``, ``limit`` or ``unsupported``.
         """
         if self._documents is None:
-            most = min(MAX_GROUP_BYTES, MAX_INFLATION * len(self._stored))
-            self._documents = inflated(self._stored, self.size, most, "the records of a group")
-            self._stored = b""
+            most = min(MAX_GROUP_BYTES, MAX_INFLATION * len(self._stored.data))
+            self._documents = self._stored.content(most, "the records of a group")
+            self._stored = self._stored._replace(data=b"")
         return self._documents
 
     def document(self, at: int) -> dict[str, Any]:
@@ -274,13 +278,16 @@ class Group:
         ``blob``. It is not validated.
 
         Raises:
-            TapeError: ``damaged``, ``invalid`` or ``limit``.
+            TapeError: ``unsupported``, ``damaged``, ``invalid`` or ``limit``.
         """
         begin = self.places[at] & _LOW
         end = self.places[at + 1] & _LOW if at + 1 < len(self.places) else self.size
         document = unpack(self.documents()[begin:end])
         if not is_map(document):
             raise TapeError("invalid", "a record is not a map")
+        if "requires" in document:
+            expect_known(document, "the record of a call")
+        document["time_ns"] = self.times[at]
         for side in _SIDES:
             if side in document:
                 document[side] = self._tree(document[side])
@@ -381,62 +388,106 @@ def _forged() -> TapeError:
     return TapeError("invalid", "a record is not as the table of its group says")
 
 
-def opened(content: bytes) -> tuple[bytes, bytes, bytes, int]:
-    """Tape id, table, documents as they stand there, and their size after they are inflated (0 if
-    they are not deflated), from the content of a group. Both checksums are compared.
+class Opened(NamedTuple):
+    """A group whose checksums hold.
+
+    Attributes:
+        tape: the id of the tape that it belongs to.
+        offset: where its header is, as it says.
+        table: of its calls, of entries that this reader knows.
+        documents: its records.
+    """
+
+    tape: bytes
+    offset: int
+    table: bytes
+    documents: Section
+
+
+def opened(content: bytes) -> Opened:
+    """The parts of a group, from its content. Its documents are not inflated.
 
     Raises:
-        TapeError: ``damaged``, ``invalid`` or ``limit``.
+        TapeError: ``damaged``, ``invalid``, ``limit`` or ``unsupported``.
     """
+    found = unpack(content, MAX_MEMBER_BYTES)
     try:
-        found = unpack(content, MAX_MEMBER_BYTES)
-        tape, sum_of_table, table, sum_of_documents, documents, size = found[:6]
-        is_whole = crc32(table) == sum_of_table and crc32(documents) == sum_of_documents
-    except (TypeError, ValueError, LookupError):  # another form, such as text in place of bytes
-        raise TapeError(
-            "damaged", "not a group [tape, crc32, table, crc32, documents, size]"
-        ) from None
-    if not is_whole or type(size) is not int:
-        raise TapeError("damaged", "the checksum of a group does not match its bytes")
-    if not table or len(table) % CALL_BYTES:
-        raise TapeError("invalid", f"the table of a group has {len(table)} bytes")
-    if len(table) > _MAX_TABLE_BYTES:
+        tape, place, width, *sections = found[:5] if is_array(found) else ()
+        (offset,) = _OFFSET.unpack(place)
+    except (TypeError, ValueError, struct.error):  # another form, such as text in place of bytes
+        raise TapeError("damaged", "not a group [tape, place, width, table, documents]") from None
+    if len(sections) != 2 or type(tape) is not bytes or type(width) is not int:
+        raise TapeError("damaged", "not a group [tape, place, width, table, documents]")
+    table, documents = (
+        section_of(one, f"the {what} of a group")
+        for one, what in zip(sections, ("table", "records"), strict=True)
+    )
+    if not CALL_BYTES <= width <= MAX_WIDTH:
+        raise TapeError("invalid", f"the entries of a table have {width} bytes")
+    most = MAX_GROUP_CALLS * width
+    if table.size > most:
         raise TapeError("limit", f"a group has more than {MAX_GROUP_CALLS} calls")
-    return tape, table, documents, size
+    most = min(most, MAX_TABLE_INFLATION * len(table.data))
+    entries = table.content(most, "the table of a group")
+    if not entries or len(entries) % width:
+        raise TapeError("invalid", f"the table of a group has {len(entries)} bytes")
+    if width > CALL_BYTES:  # a later version has more columns
+        starts = range(0, len(entries), width)
+        entries = b"".join([entries[at : at + CALL_BYTES] for at in starts])
+    return Opened(tape, offset, entries, documents)
 
 
-def group_of(content: bytes) -> Group:
+def group_of(content: bytes, offset: int) -> Group:
     """The group in the content of its member. Its documents are neither inflated nor decoded.
 
+    Args:
+        content: of the member.
+        offset: of its header.
+
     Raises:
-        TapeError: ``damaged``, ``invalid`` or ``limit``.
+        TapeError: ``damaged``, ``invalid``, ``limit`` or ``unsupported``.
     """
-    tape, table, documents, size = opened(content)
-    return Group(tape, columns_of(table, size or len(documents)), documents, size)
+    found = opened(content)
+    if found.offset != offset:
+        raise elsewhere(found.offset)
+    columns = columns_of(found.table, u64s(found.table), found.documents.size)
+    return Group(found.tape, columns, found.documents)
 
 
-def columns_of(table: bytes, size: int) -> Columns:
+def elsewhere(offset: int) -> TapeError:
+    """What is wrong with a group that says that its header is at this offset, and is not there."""
+    reason = f"a group of byte {offset} is here: a copy of it, or bytes within a tensor"
+    return TapeError("damaged", reason)
+
+
+def columns_of(table: bytes, words: array[int], size: int) -> Columns:
     """The columns of a table, which are sound for documents of so many bytes.
 
+    Args:
+        table: the table.
+        words: of the table.
+        size: of the documents.
+
     Raises:
         TapeError: ``damaged``, ``invalid`` or ``limit``.
     """
-    words = u64s(table)
-    numbers, places = words[::3], words[2::3]
+    numbers, times, places = words[::4], words[2::4], words[3::4]
     if len(numbers) > 1 and size > GROUP_BYTES:  # each of its records could ask for all of them
         reason = f"a group of several calls has {size} bytes (at most {GROUP_BYTES})"
         raise TapeError("limit", reason)
     begins = [place & _LOW for place in places]
-    if not all(map(lt, begins, begins[1:])) or begins[-1] >= size or max(numbers) >= 2**63:
+    # The highest bytes alone: a walk looks at each.
+    are_sound = max(max(table[7::CALL_BYTES]), max(table[23::CALL_BYTES])) < 0x80
+    if not all(map(lt, begins, begins[1:])) or begins[-1] >= size or not are_sound:
         raise TapeError("invalid", _CONTRADICTION)
     if len({*numbers}) != len(numbers):
         raise TapeError("damaged", "a call stands twice in a group")
-    return numbers, words[1::3], places
+    return numbers, words[1::4], times, places
 
 
-def only_entry(table: bytes, size: int) -> tuple[int, int, int]:
+def only_entry(table: bytes, size: int) -> tuple[int, int, int, int]:
     """The columns of the table of a single call, as :func:`columns_of`."""
-    number, inputs, place = _WORDS.unpack(table)
-    if number >= 2**63 or place & _LOW >= size:
+    number, inputs, time, place = _WORDS.unpack(table)
+    if number >= 2**63 or time >= 2**63 or place & _LOW >= size:
         raise TapeError("invalid", _CONTRADICTION)
-    return number, inputs, place
+    return number, inputs, time, place

@@ -8,6 +8,7 @@ zlib's CRC-32 of exactly its bytes.
 
 from __future__ import annotations
 
+import re
 import sys
 from array import array
 from collections.abc import Callable
@@ -168,7 +169,9 @@ def unpack(data: bytes | memoryview, most: int = MAX_DOCUMENT_BYTES) -> Any:
     """
     if len(data) > most:
         raise TapeError("limit", f"a document has {len(data)} bytes (at most {most})")
-    if len(data) > _COUNT_FROM_BYTES or any(start in bytes(data) for start in _TIMESTAMPS):
+    if len(data) > _COUNT_FROM_BYTES or (
+        b"\xff" in (data if type(data) is bytes else bytes(data)) and _TIMESTAMP.search(data)
+    ):
         _count_values(data)
     try:
         return _unpackb(
@@ -200,8 +203,8 @@ _COUNTED = {0xDC: (2, 1), 0xDD: (4, 1), 0xDE: (2, 2), 0xDF: (4, 2)}
 
 _EXTENSIONS = {**dict.fromkeys(range(0xD4, 0xD9), 0), 0xC7: 1, 0xC8: 2, 0xC9: 4}
 """By the first byte of an extension, how many bytes are before its type."""
-_TIMESTAMPS = (b"\xd6\xff", b"\xd7\xff", b"\xc7\x0c\xff")
-"""How the timestamps of msgpack begin, which a decoder makes without asking."""
+_TIMESTAMP = re.compile(rb"[\xd4-\xd8]\xff|\xc7.\xff|\xc8..\xff|\xc9....\xff", re.DOTALL)
+"""How extensions of the type -1 begin, of which a decoder makes timestamps without asking."""
 
 
 def _count_values(data: bytes | memoryview) -> None:

@@ -16,9 +16,15 @@ from calltape_schema.bounds import MAX_MEMBER_BYTES, MAX_TAKEN, MAX_TAKEN_PARTS,
 from calltape_schema.end import End, Index, decode_end, end_offset
 from calltape_schema.errors import Kind, TapeError
 from calltape_schema.groups import Group, group_of, member_content
-from calltape_schema.packing import pack
+from calltape_schema.packing import open_envelope, pack
 from calltape_schema.recent import Recent
-from calltape_schema.records import BlobFacts, CallRecord, Elsewhere, Manifest, decode_manifest
+from calltape_schema.records import (
+    BlobFacts,
+    CallRecord,
+    Elsewhere,
+    Manifest,
+    manifest_of,
+)
 from calltape_schema.scan import Scan, Watch
 from calltape_schema.storage import Source, Window
 from calltape_schema.tar import (
@@ -110,6 +116,8 @@ class TapeReader:
         source: of its bytes.
         manifest: of the tape.
         start: where the member after the manifest begins.
+        manifest_damage: what is wrong with the first member of a sealed tape, if the manifest was
+            taken from its end.
         end: what the end of a sealed tape says; None if the tape is not sealed, or if its end
             cannot be read. Nothing of it was compared with the records, unless there is a scan.
 
@@ -119,8 +127,23 @@ class TapeReader:
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self.manifest, self.start = _manifest_of(source)
-        self.end = _end_of(source, self.start, self.manifest.tape)
+        self.manifest_damage: TapeError | None = None
+        self._document = b""
+        try:
+            self._document, self.start = _manifest_in(source)
+            self.manifest = _decoded(self._document)
+            self.end = _end_of(source, self.start, self.manifest.tape)
+        except TapeError as error:
+            end = _end_of(source, 0, None) if error.kind in ("damaged", "not_a_tape") else None
+            if end is None:
+                raise
+            self.manifest, self.start, self.end = manifest_of(end.manifest), 0, end
+            if self.manifest.tape != end.tape:
+                raise
+            self.manifest_damage = TapeError(
+                "damaged", error.reason, member=MANIFEST, offset=0,
+                advice="the copy of it in the end of the tape is used",
+            )  # fmt: skip
         self._name = next(_readers)
         self._scan: Scan | None = None
         self._index: Index | None = None
@@ -134,7 +157,18 @@ class TapeReader:
         """
         if self._scan is None:
             self._scan = Scan(self.source, self.manifest.tape, self.start, self.end, watch)
+            wrong = self._wrong_manifest()
+            if wrong is not None:
+                self._scan.report(wrong)
         return self._scan
+
+    def _wrong_manifest(self) -> TapeError | None:
+        """What is wrong with the manifest, of which the end has another copy."""
+        if self.manifest_damage is not None or self.end is None:
+            return self.manifest_damage
+        if self.end.manifest == self._document:
+            return None
+        return TapeError("damaged", "the end repeats another manifest", member=END_MEMBER)
 
     def record(self, number: int) -> CallRecord:
         """The record of a call.
@@ -235,7 +269,7 @@ class TapeReader:
         found = parse_header(read(offset, BLOCK), offset)
         if found is None or not is_group(found.name):
             raise TapeError("damaged", "no group of records begins here", offset=offset)
-        group = group_of(member_content(read, found))
+        group = group_of(member_content(read, found), offset)
         if group.tape != self.manifest.tape:
             raise TapeError("damaged", "a group belongs to another tape", offset=offset)
         return group
@@ -418,12 +452,21 @@ def _make_up(shapes: list[tuple[int, ...]], axis: int | None, whole: tuple[int, 
     return is_one_form and sum(lengths) == whole[axis]
 
 
-def _manifest_of(source: Source) -> tuple[Manifest, int]:
-    """The manifest, and where the next member begins."""
+def _decoded(document: bytes) -> Manifest:
+    try:
+        return manifest_of(document)
+    except TapeError as error:
+        if error.kind == "damaged":
+            raise _torn_manifest(error.reason) from None
+        raise error.at(member=MANIFEST, offset=0) from None
+
+
+def _manifest_in(source: Source) -> tuple[bytes, int]:
+    """The document of the manifest, and where the next member begins."""
     head = source.read_at(0, _HEAD_BYTES)
     found = parse_header(head[:BLOCK], 0)
     if found is None or found.name != MANIFEST:
-        if head.startswith(MANIFEST.encode()) or (found is None and _begins_manifest(head)):
+        if head.startswith(MANIFEST.encode()) or _FORMAT in head[BLOCK : BLOCK + 32]:
             raise _torn_manifest("its header is damaged" if len(head) >= BLOCK else _CUT_SHORT)
         raise TapeError("not_a_tape", "the file does not start with the manifest of a tape")
     if source.size < found.start + found.size <= BLOCK + MAX_MEMBER_BYTES:
@@ -432,32 +475,29 @@ def _manifest_of(source: Source) -> tuple[Manifest, int]:
         head += source.read_at(len(head), found.start + found.size - len(head))
     try:
         content = member_content(lambda offset, size: head[offset : offset + size], found)
-        return decode_manifest(content), found.end
+        return open_envelope(content), found.end
     except TapeError as error:
         if error.kind == "damaged":
             raise _torn_manifest(error.reason) from None
         raise error.at(member=MANIFEST, offset=0) from None
 
 
-def _begins_manifest(head: bytes) -> bool:
-    """Whether the content of a manifest stands where it should, after a block that is no header."""
-    content = head[BLOCK : BLOCK + 32]
-    return content[:1] == b"\x92" and pack({"format": "calltape"})[1:] in content
-
-
+_FORMAT = pack({"format": "calltape"})[1:]
+"""How the document of a manifest begins, in a second block whose header is none."""
 _CUT_SHORT = "the file ends within its manifest"
 
 
 def _torn_manifest(reason: str) -> TapeError:
     advice = (
-        "without its manifest nothing in this file can be read; copy it again from where it came"
+        "without its manifest, or an end that repeats it, nothing here can be read; copy the file "
+        "again from where it came"
     )
     return TapeError("damaged", reason, member=MANIFEST, offset=0, advice=advice)
 
 
-def _end_of(source: Source, first: int, tape: bytes) -> End | None:
-    """What the end of a sealed tape says; None if the tape is not sealed, or if it cannot be
-    read."""
+def _end_of(source: Source, first: int, tape: bytes | None) -> End | None:
+    """What the end of a sealed tape says; None if the tape is not sealed, or if it cannot be read,
+    or is of another tape."""
     start = max(source.size - TAIL_BYTES, 0)
     tail = source.read_at(start, TAIL_BYTES)
     offset = end_offset(tail, source.size)
@@ -474,4 +514,4 @@ def _end_of(source: Source, first: int, tape: bytes) -> End | None:
         end = decode_end(data[BLOCK : BLOCK + found.size])
     except TapeError:
         return None  # a scan reports it
-    return end if end.tape == tape else None
+    return end if tape in (None, end.tape) else None

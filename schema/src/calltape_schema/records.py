@@ -404,19 +404,33 @@ _manifests: TypeAdapter[Manifest] = TypeAdapter(Manifest)
 _calls: TypeAdapter[CallRecord] = TypeAdapter(CallRecord)
 
 
+def manifest_document(manifest: Manifest) -> bytes:
+    """The document in the first member of a tape, which its end repeats."""
+    return pack(manifest.model_dump(exclude_none=True, exclude={"requires"}))
+
+
 def encode_manifest(manifest: Manifest) -> bytes:
     """The content of the member ``tape.msgpack``."""
-    return seal_envelope(pack(manifest.model_dump(exclude_none=True)))
+    return seal_envelope(manifest_document(manifest))
 
 
 def decode_manifest(data: bytes) -> Manifest:
-    """The manifest of a tape.
+    """The manifest of a tape, from the content of its member.
+
+    Raises:
+        TapeError: as :func:`manifest_of`.
+    """
+    return manifest_of(open_envelope(data))
+
+
+def manifest_of(payload: bytes) -> Manifest:
+    """The manifest of a tape, from its document.
 
     Raises:
         TapeError: ``not_a_tape``, ``version`` for a newer major version (the message names it),
             ``unsupported``, ``damaged`` or ``invalid``.
     """
-    document = unpack(open_envelope(data))
+    document = unpack(payload)
     if not is_map(document) or document.get("format") != FORMAT:
         raise TapeError("not_a_tape", "the manifest does not say that this is a tape of calltape")
     version = document.get("version")
@@ -434,7 +448,8 @@ def decode_call(document: Any) -> CallRecord:
     Raises:
         TapeError: ``unsupported`` or ``invalid``.
     """
-    expect_known(document, "the record of a call")
+    if "requires" in document:
+        expect_known(document, "the record of a call")
     return validated(_calls, document, "call record")
 
 

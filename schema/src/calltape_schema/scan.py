@@ -26,6 +26,7 @@ from calltape_schema.groups import (
     HAS_RANGES,
     RAISED,
     columns_of,
+    elsewhere,
     member_content,
     only_entry,
     opened,
@@ -34,12 +35,14 @@ from calltape_schema.inputs_table import InputsTable, Row
 from calltape_schema.packing import u64s
 from calltape_schema.storage import Source, Window
 from calltape_schema.tar import (
+    BLOCK,
     COUNTS_MEMBER,
     END_MEMBER,
     Member,
     TornError,
     is_group,
     members,
+    parse_header,
 )
 
 _MAX_DAMAGE = 1000
@@ -90,6 +93,7 @@ class Scan:
         self._end = end
         self._index: Index | None = None
         self._found = bytearray()  # per group of the index whether it was found
+        self._passed = 0  # the groups of the index that the walk has come past
         self._read = Window(source).read
         self._blob: int | None = None  # where blobs begin that wait for their group
         self._blob_bytes = 0  # of these
@@ -133,7 +137,8 @@ class Scan:
         group = bisect_right(self._firsts, at) - 1
         return self.offsets[group], at - self._firsts[group]
 
-    def _report(self, error: TapeError) -> None:
+    def report(self, error: TapeError) -> None:
+        """Adds to the damage."""
         if len(self.damage) < _MAX_DAMAGE:
             self.damage.append(error)
         else:
@@ -145,12 +150,13 @@ class Scan:
                 self._index = self._end.groups()
                 self._found = bytearray(len(self._index))
             except TapeError as error:
-                self._report(error.at(member=END_MEMBER))
+                self.report(error.at(member=END_MEMBER))
         walk = members(self._read, source.size, self._on_damage, start, source.next_data)
         for found in watch(walk, source.size):
             try:
                 if is_group(found.name):
                     waiting, self._blob, self._blob_bytes = self._blob_bytes, None, 0
+                    self._add_hidden(found.offset)
                     self._add_group(found)
                     self.tensor_bytes += waiting
                 elif found.name[:6] == "blobs/":
@@ -166,7 +172,8 @@ class Scan:
             except TapeError as error:
                 if error.kind in ("closed", "io"):
                     raise  # it says nothing about the tape
-                self._report(error.at(member=found.name, offset=found.offset))
+                self.report(error.at(member=found.name, offset=found.offset))
+        self._add_hidden(source.size)
         if self._end is not None:
             self._end_sealed(self._end)
         elif self._blob is not None:
@@ -202,19 +209,23 @@ class Scan:
         """At the end of an unsealed tape, a member that is cut short is a call that was being
         written, with the blobs before it."""
         if not isinstance(error, TornError) or self._end is not None:
-            self._report(error)
+            self.report(error)
         elif self._blob is None:
             self._blob = error.offset
 
     def _add_group(self, found: Member) -> None:
-        tape, table, documents, size = opened(member_content(self._read, found))
-        if tape != self._tape:
+        group = opened(member_content(self._read, found))
+        table, size = group.table, group.documents.size
+        if group.tape != self._tape:
             raise TapeError("damaged", "a group belongs to another tape")
-        if self._index is not None:
-            self._compare(table, found.offset, self._index)
-        first, size = len(self.numbers), size or len(documents)
+        if group.offset != found.offset:
+            raise elsewhere(group.offset)
+        words = u64s(table)
+        at = self._indexed(found.offset)
+        first = len(self.numbers)
         if len(table) == CALL_BYTES:  # nearly each group of a paced recording
-            number, inputs, place = only_entry(table, size)
+            number, inputs, _, place = only_entry(table, size)
+            self._compare(words, at)
             if self._known is None and number > self._highest:
                 self._highest = number
             else:
@@ -223,11 +234,12 @@ class Scan:
             self.inputs.append(inputs)
             self.places.append(place)
         else:
-            columns = columns_of(table, size)
+            columns = columns_of(table, words, size)
+            self._compare(words, at)
             self._expect_new(columns[0])
             self.numbers += columns[0]
             self.inputs += columns[1]
-            self.places += columns[2]
+            self.places += columns[3]
         self._firsts.append(first)
         self.offsets.append(found.offset)
 
@@ -249,16 +261,26 @@ class Scan:
         for number in numbers:
             self._known.add(number)
 
-    def _compare(self, table: bytes, offset: int, index: Index) -> None:
-        at = index.position(offset)
+    def _indexed(self, offset: int) -> int | None:
+        """The position of a group in the index; None if there is none."""
+        if self._index is None:
+            return None
+        at = self._index.position(offset)
         if at is None:  # bytes inside a damaged tensor that look like a group
             raise TapeError("damaged", "the index of the tape does not have this group here")
         self._found[at] = 1
-        told, numbers = index.entry(at), u64s(table)[::3]
-        if told[1:] != (len(numbers), min(numbers), max(numbers)):
+        return at
+
+    def _compare(self, words: array[int], at: int | None) -> None:
+        """Compares a group with what the index says of it."""
+        if at is None or self._index is None:
+            return
+        told = self._index.entry(at)
+        numbers, times = words[::4], words[2::4]
+        if told[1:] != (len(numbers), min(numbers), max(numbers), min(times), max(times)):
             are = "is" if told.calls == 1 else "are"
             reason = f"by the index of the tape, {told.named} {are} here"
-            self._report(TapeError("damaged", reason, offset=offset))
+            self.report(TapeError("damaged", reason, offset=told.offset))
 
     def _end_sealed(self, end: End) -> None:
         known = {error.offset: at for at, error in enumerate(self.damage)}
@@ -271,6 +293,37 @@ class Scan:
             self._compare_table(end, is_whole=is_whole)
         self._compare_counts(end, is_whole=is_whole)
 
+    def _add_hidden(self, until: int) -> None:
+        """Adds the groups before an offset that the index has and the walk did not come to: the
+        member before them says that it is larger than it is. Whoever begins at the end finds them
+        as well. None may reach into the next one, or all together could be read many times."""
+        index = self._index
+        while index is not None and self._passed < len(index):
+            at = self._passed
+            offset = index.offsets[at]
+            if offset > until:
+                return
+            self._passed += 1
+            if offset == until:  # the walk is there
+                return
+            if self._found[at]:
+                continue
+            after = index.offsets[at + 1] if at + 1 < len(index) else until
+            try:
+                found = parse_header(self._read(offset, BLOCK), offset)
+                if found is None or not is_group(found.name) or found.end > after:
+                    continue
+                self._add_group(found)
+            except TapeError as error:
+                if error.kind in ("closed", "io"):
+                    raise
+                self._found[at] = 0  # it is lost, for this reason
+                self.report(error.at(offset=offset))
+                continue
+            named = index.entry(at).named
+            reason = f"{named}: by the index of the tape here, within another member"
+            self.report(TapeError("damaged", reason, member=found.name, offset=offset))
+
     def _lose(self, entry: IndexEntry, known: int | None) -> None:
         """Says which calls were in a group that was not found. If damage is known there, which
         stands at this place of the list, it is told once."""
@@ -278,7 +331,7 @@ class Scan:
         if known is None:
             reason = f"{lost}: by the index of the tape, a group was here"
             error = LostCallsError("damaged", reason, offset=entry.offset)
-            self._report(error)
+            self.report(error)
         else:
             old = self.damage[known]
             error = LostCallsError(
@@ -295,7 +348,7 @@ class Scan:
         told = coverage.kept + sum(coverage.dropped.values())
         if coverage.seen != told:
             reason = f"the end says that {coverage.seen} calls were seen, but accounts for {told}"
-            self._report(TapeError("damaged", reason, member=END_MEMBER))
+            self.report(TapeError("damaged", reason, member=END_MEMBER))
         if not is_whole or end.elsewhere:
             return
         numbers = self.numbers
@@ -305,7 +358,7 @@ class Scan:
         )  # fmt: skip
         if found != (end.first_call, end.last_call, end.raised):
             reason = "the end says other first or last calls, or how many raised, than there are"
-            self._report(TapeError("damaged", reason, member=END_MEMBER))
+            self.report(TapeError("damaged", reason, member=END_MEMBER))
 
     def _compare_table(self, end: End, *, is_whole: bool) -> None:
         """Compares the calls that were found with the table of counted inputs."""
@@ -318,7 +371,7 @@ class Scan:
         if told is None:
             self.table = table
         else:
-            self._report(stale_table(told))
+            self.report(stale_table(told))
 
     def _difference(self, table: InputsTable, *, is_whole: bool) -> str | None:
         """In what a table differs from the calls that were found; None if it does not. Calls that

@@ -431,6 +431,15 @@ def _decode_structure(data: bytes) -> Structure:
         return validated(_structures, document, "structure")
 
 
+def _is_kind(name: str) -> bool:
+    """Whether a later version may have a kind of this name: UTF-8 of so many characters."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return 0 < len(name) <= _MAX_KIND
+
+
 def _with_placeholders(document: Any) -> Any:
     """The document of a structure with an opaque node in place of each of a kind that this reader
     does not know; None if there is none. It was found to be neither too deep nor too large."""
@@ -441,7 +450,7 @@ def _with_placeholders(document: Any) -> Any:
         if not is_map(node):
             return node
         kind = node.get("kind")
-        if type(kind) is str and 0 < len(kind) <= _MAX_KIND and kind not in _KINDS:
+        if type(kind) is str and kind not in _KINDS and _is_kind(kind):
             found = True
             name = node.get("type")
             return {

@@ -20,7 +20,6 @@ from calltape_schema.end import (
     FileNumbers,
     IndexEntry,
     InterimCounts,
-    deflated,
     encode_counts,
     encode_end,
 )
@@ -28,7 +27,8 @@ from calltape_schema.errors import TapeError
 from calltape_schema.fields import now_ns
 from calltape_schema.groups import Append, NewCall, member, planned
 from calltape_schema.inputs_table import InputsTable
-from calltape_schema.records import Manifest, encode_manifest
+from calltape_schema.records import Manifest, encode_manifest, manifest_document
+from calltape_schema.sections import Section
 from calltape_schema.storage import Sink
 from calltape_schema.tar import COUNTS_MEMBER, END_MEMBER, MANIFEST, ZEROS_AT_END
 
@@ -68,6 +68,7 @@ class TapeWriter:
     def __init__(self, sink: Sink, manifest: Manifest, *, level: int = 1) -> None:
         self._sink = sink
         self._tape = manifest.tape
+        self._manifest = manifest_document(manifest)
         self._level = level
         self._is_torn = False
         self._head = manifest_member(manifest)
@@ -106,11 +107,15 @@ class TapeWriter:
             TapeError: ``limit``: the tape has as many groups as an index holds.
         """
         begin = self.end
-        if len(self._index) + 32 * len(append.groups) > MAX_INDEX_BYTES:
+        if len(self._index) + ENTRY_BYTES * len(append.groups) > MAX_INDEX_BYTES:
             raise TapeError("limit", "the tape is full: the next calls belong to another file")
+        places = [group.place(begin) for group in append.groups]
         self._write(append.parts, append.size)
-        for at, numbers in append.groups:
-            entry = IndexEntry(begin + at, len(numbers), min(numbers), max(numbers))
+        for offset, group in zip(places, append.groups, strict=True):
+            numbers, times = group.numbers, group.times
+            entry = IndexEntry(
+                offset, len(numbers), min(numbers), max(numbers), min(times), max(times)
+            )
             self._index += entry.pack()
         self._count(append.calls)
         self.tensor_bytes += append.blob_bytes
@@ -192,7 +197,8 @@ class TapeWriter:
             "deleted": deleted or None,
             "raised": self._raised,
             "tensor_bytes": self.tensor_bytes,
-            "index": deflated(bytes(self._index), level),
+            "manifest": self._manifest,
+            "index": Section.of(bytes(self._index), level),
         }
         if self.calls:
             facts |= {
@@ -203,7 +209,7 @@ class TapeWriter:
             facts |= {"elsewhere": True, **elsewhere}
         while True:
             if self.table is not None:
-                facts["inputs"] = deflated(self.table.to_bytes(), level)
+                facts["inputs"] = Section.of(self.table.to_bytes(), level)
             parts = self._end_parts(End(**facts))
             size = sum(map(len, parts))
             if self.table is None or fits(size) or not self.table.coarsen():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,6 +21,18 @@ from tests.analyzer.tapes import facts_of
 from tests.fixture_files import FIXTURES, WITH_CALLS
 
 
+def values_of(call: Any) -> tuple[str, list[bytes | None]]:
+    """The record of a call, and the bytes of its leaves: they may stand in another order."""
+    facts = facts_of(call).model_copy(update={"blob": None})
+    sides = [("inputs", call.record.inputs), ("outputs", call.record.outputs)]
+    found = [
+        call.stored(side, leaf)
+        for side, tree in sides if tree is not None
+        for leaf in range(len(tree.facts()))
+    ]  # fmt: skip
+    return repr(facts), [None if one is None else bytes(one) for one in found]
+
+
 @pytest.mark.parametrize("path", WITH_CALLS, ids=lambda path: path.stem)
 def test_every_golden_tape_goes_there_and_back(path: Path, tmp_path: Path) -> None:
     with open_tape(path, verify=True) as tape:
@@ -31,9 +44,7 @@ def test_every_golden_tape_goes_there_and_back(path: Path, tmp_path: Path) -> No
         read_safetensors_folder(tmp_path / "folder", tmp_path / "back.tape")
         with open_tape(tmp_path / "back.tape", verify=True) as back:
             assert back.damage == []
-            assert [repr(facts_of(c)) for c in back.calls] == [
-                repr(facts_of(c)) for c in tape.calls
-            ]
+            assert [values_of(c) for c in back.calls] == [values_of(c) for c in tape.calls]
             assert back.target == tape.target
             assert back.manifest.tape == tape.manifest.tape
             steps = [step.verb for step in back.manifest.history or ()]

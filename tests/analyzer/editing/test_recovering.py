@@ -208,8 +208,23 @@ def test_calls_that_refer_to_a_damaged_one(wrong: str, tmp_path: Path) -> None:
     assert whole_records(tmp_path / "c.tape") == whole_records(whole)
 
 
-def test_a_torn_manifest_leaves_nothing(source: Path, tmp_path: Path) -> None:
-    data = source.read_bytes()
+def test_a_torn_manifest_is_that_of_the_end(source: Path, tmp_path: Path) -> None:
+    data = bytearray(source.read_bytes())
+    data[600] ^= 0xFF
+    path = tmp_path / "torn.tape"
+    path.write_bytes(data)
+    with open_tape(path) as tape, open_tape(source) as whole:
+        assert tape.manifest == whole.manifest
+        assert [error.member for error in tape.damage] == ["tape.msgpack"]
+    with open_tape(path) as tape:
+        recover_tape(tape, tmp_path / "whole.tape")
+    with open_tape(tmp_path / "whole.tape") as tape, open_tape(source) as whole:
+        assert len(tape) == len(whole)
+        assert not tape.verify()
+
+
+def test_a_torn_manifest_leaves_nothing_without_an_end(source: Path, tmp_path: Path) -> None:
+    data = source.read_bytes()[:-1]
     header, content = bytearray(data), bytearray(data)
     header[130] ^= 0xFF
     content[600] ^= 0xFF
@@ -223,5 +238,5 @@ def test_a_torn_manifest_leaves_nothing(source: Path, tmp_path: Path) -> None:
         with pytest.raises(TapeError, match=reason) as caught:
             open_tape(path)
         assert caught.value.kind == "damaged"
-        assert "nothing in this file can be read" in str(caught.value)
+        assert "nothing here can be read" in str(caught.value)
         assert "still readable" not in str(caught.value)

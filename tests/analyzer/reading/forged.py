@@ -15,8 +15,10 @@ from calltape_schema.groups import HAS_BLOB, HAS_RANGES, RAISED
 from calltape_schema.inputs_table import inputs_hash
 from calltape_schema.packing import pack, unpack
 from calltape_schema.records import Manifest, encode_manifest
+from calltape_schema.sections import Section
 from calltape_schema.tar import BLOCK, MANIFEST, blob_name, group_name, member_header, padding
 from tests.analyzer.tapes import member, reader_of, write_tape
+from tests.sections import forged
 
 MEBIBYTE = 1024 * 1024
 
@@ -83,16 +85,25 @@ class Forged:
         if len(parts) == 2:
             record["inputs"] |= {"structure": 0, "leaves": 1}
         shared = pack(parts if self.shared is None else self.shared)
+        time = record.pop("time_ns", 0)
         documents, inflated = self.deflated(shared + pack(record))
-        entry = {"number": 0, "key": self._key(), "offset": len(shared), "flags": self._flags()}
-        table = struct.pack("<QQII", *(entry | self.entry).values())
-        group = [self.tape, zlib.crc32(table), table, zlib.crc32(documents), documents, inflated]
+        entry = {
+            "number": 0, "key": self._key(), "time": time, "offset": len(shared),
+            "flags": self._flags(),
+        }  # fmt: skip
+        table = struct.pack("<QQQII", *(entry | self.entry).values())
+        stored = forged(documents, inflated or len(documents), int(bool(inflated)))
+        place = struct.pack("<Q", BLOCK + size + padding(size) + len(self._head()))
+        group = [self.tape, place, len(table), Section.of(table), stored]
         with self.path.open("wb") as file:
-            file.write(member(MANIFEST, encode_manifest(self.manifest)))
+            file.write(self._head())
             file.write(member_header(blob_name(0), size) + self.blob)
             file.seek(self.hole + padding(size), 1)
             file.write(member(group_name(0), pack(group)))
         return self.path
+
+    def _head(self) -> bytes:
+        return member(MANIFEST, encode_manifest(self.manifest))
 
     def _key(self) -> int:
         scalars = pack(self.inputs.get("scalars", ()))
@@ -261,7 +272,7 @@ LIES: dict[str, Callable[[Forged], None]] = {
     "documents of zeros": _deflated(lambda data: (zlib.compress(bytes(2**26)), 2**26)),
     "documents of 2**62 bytes": _deflated(lambda data: (zlib.compress(data), 2**62)),
     "documents of negative size": _deflated(lambda data: (zlib.compress(data), -1)),
-    "documents that are no zlib": _deflated(lambda data: (data, len(data))),
+    "documents that are no zlib": _deflated(lambda data: (b"no" + data, len(data))),
     "documents with bytes after them": _deflated(
         lambda data: (zlib.compress(data) + b"more", len(data))
     ),
@@ -279,7 +290,7 @@ LIES: dict[str, Callable[[Forged], None]] = {
     "references that are a map": _bare_record(at={}),
     "record without inputs": lambda f: f.inputs.clear(),
     "scalars that are maps": lambda f: f.inputs.update(scalars=[{}]),
-    "time that is text": _bare_record(time_ns="now"),
+    "duration that is text": _bare_record(duration_ns="now"),
 }
 
 

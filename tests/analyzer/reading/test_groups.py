@@ -9,7 +9,7 @@ import torch
 
 from calltape_analyzer import TapeError, filter_tape, open_tape
 from calltape_recorder import record
-from calltape_schema import groups as groups_of_schema
+from calltape_schema import sections
 from calltape_schema.bounds import MAX_MEMBER_BYTES
 from calltape_schema.tar import BLOCK, Member, is_group, member_header
 from tests.analyzer.tape.changes import flip, member_list
@@ -127,13 +127,14 @@ def test_groups_are_inflated_once_for_their_calls(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: list[int] = []
-    real = groups_of_schema.inflated
+    real = sections._inflated
 
-    def inflated(data: bytes, size: int, most: int, what: str) -> bytes:
-        found.append(size)
-        return real(data, size, most, what)
+    def inflated(data: bytes, size: int, what: str) -> bytes:
+        if what == "the records of a group":
+            found.append(size)
+        return real(data, size, what)
 
-    monkeypatch.setattr(groups_of_schema, "inflated", inflated)
+    monkeypatch.setattr(sections, "_inflated", inflated)
     with open_tape(path) as tape:
         tape.calls.scan()
         assert not found, "a walk inflates nothing"

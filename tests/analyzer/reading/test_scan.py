@@ -122,7 +122,7 @@ def test_a_number_counts_once_in_any_order(tmp_path: Path, order: tuple[int, ...
         with open_tape(path, scan=True) as tape:
             assert [call.number for call in tape.calls] == [0, 1, 2, 3]
             (error,) = tape.damage
-        assert "has the number of another one" in str(error)
+        assert "a copy of it" in str(error)
 
 
 def test_a_group_of_which_one_call_is_there_already_is_none(tmp_path: Path) -> None:

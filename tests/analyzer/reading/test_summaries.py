@@ -26,13 +26,14 @@ from calltape_analyzer import (
 from calltape_analyzer.reading import tape_file
 from calltape_recorder import record
 from calltape_schema import reader as schema_reader
-from calltape_schema.end import Coverage, End, deflated
+from calltape_schema.end import Coverage, End
 from calltape_schema.inputs_table import Counts, InputsTable
 from calltape_schema.scan import Scan
 from calltape_schema.tree import decode_leaves, encode_leaves
 from tests.analyzer.cli.commands import run
 from tests.analyzer.tape.changes import flip, member_list
 from tests.analyzer.tapes import Recorded, change_end, change_table, write_tape
+from tests.sections import deflated, forged
 
 
 class Model(torch.nn.Module):
@@ -290,7 +291,7 @@ def test_a_table_that_cannot_be_unpacked_is_damage_and_the_records_answer(
 ) -> None:
     path = write_tape(tmp_path / "a.tape", some(9), target=Model())
     whole = write_tape(tmp_path / "b.tape", some(9), target=Model(), table=False)
-    change_end(path, lambda end: {"inputs": deflated(b"").model_copy(update={"data": b"no zlib"})})
+    change_end(path, lambda end: {"inputs": forged(b"no zlib", 0)})
     with open_tape(path) as tape, open_tape(whole) as expected:
         assert answers(tape) == answers(expected)
         assert tape.source == "records"

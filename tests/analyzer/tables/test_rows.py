@@ -219,7 +219,7 @@ def test_a_sealed_tape_with_a_summary(tmp_path: Path) -> None:
 
 def test_damaged_records_are_left_out_and_said(made: Path) -> None:
     data = bytearray(made.read_bytes())
-    at = data.rindex(b"attention_mask") + 2
+    at = data.rindex(b"attention_mask", 0, data.index(b"end.msgpack")) + 2
     data[at] ^= 1
     made.write_bytes(data)
     with open_tape(made) as tape:
@@ -240,7 +240,6 @@ BROKEN: dict[str, dict[str, Any]] = {
     "an error of no type": {"error": {"type": 5}},
     "a thread that is negative": {"thread": -1},
     "a duration that is text": {"duration_ns": "x"},
-    "a time beyond 63 bits": {"time_ns": 2**63},
     "a reason that is an int": {"outputs_missing": 5},
     "references that are an int": {"at": 5},
 }
@@ -257,7 +256,9 @@ def test_a_broken_record_under_a_right_checksum(tmp_path: Path, name: str) -> No
         key = inputs_hash(TENSOR, inputs["leaves"], two.scalars)
     broken = two._replace(record={**two.record, "inputs": inputs, **change}, inputs=key)
     path = tmp_path / "a.tape"
-    path.write_bytes(tape(seals=False) + b"".join(planned(TAPE, [one, broken, three]).parts))
+    head, plan = tape(seals=False), planned(TAPE, [one, broken, three])
+    plan.groups[0].place(len(head))
+    path.write_bytes(head + b"".join(plan.parts))
     for options in ({}, {"leaves": True}):
         with open_tape(path) as opened:
             assert [row["number"] for row in rows(opened, **options)] == [0, 2]

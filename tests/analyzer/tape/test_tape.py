@@ -243,7 +243,7 @@ def _newer(path: Path) -> None:
         (lambda path: path.write_bytes(member("other.txt", b"x")), "not_a_tape"),
         (lambda path: path.write_bytes(path.read_bytes()[:300]), "damaged"),
         (lambda path: path.write_bytes(path.read_bytes()[:600]), "damaged"),
-        (lambda path: flip(path, 600), "damaged"),
+        (lambda path: (flip(path, 600), path.write_bytes(path.read_bytes()[:-1])), "damaged"),
         (
             lambda path: path.write_bytes(member("tape.msgpack", seal_envelope(pack({})))),
             "not_a_tape",

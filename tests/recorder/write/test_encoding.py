@@ -10,6 +10,8 @@ import safetensors
 import torch
 
 from calltape_recorder import record
+from calltape_schema.reader import TapeReader
+from calltape_schema.storage import BytesSource
 from tests.recorder.calls import ORDINARY, bits
 from tests.recorder.models import Add, Identity
 from tests.recorder.reading import ReadTape, read
@@ -124,3 +126,20 @@ def test_without_outputs(tmp_path: Path) -> None:
     call = read(path).calls[0].record
     assert (call.outputs, call.outputs_missing) == (None, "policy")
     assert call.duration_ns is not None
+
+
+def test_each_tensor_begins_at_a_multiple_of_its_elements(tmp_path: Path) -> None:
+    model = torch.nn.Identity()
+    given = {
+        "a": torch.ones(3, dtype=torch.uint8), "b": torch.ones(5, dtype=torch.float64),
+        "c": torch.ones(1, dtype=torch.int16), "d": torch.ones(7, dtype=torch.complex64),
+    }  # fmt: skip
+    with record(model, tmp_path / "t.tape"):
+        for _ in range(3):  # the first one, and those that are alike
+            model(given)
+    reader = TapeReader(BytesSource((tmp_path / "t.tape").read_bytes()))
+    for at in range(3):
+        found = reader.record_at(at)
+        for leaf in found.inputs.facts():
+            (part,) = reader.place(found, leaf).parts
+            assert part.offset % getattr(torch, leaf.dtype).itemsize == 0

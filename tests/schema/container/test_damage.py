@@ -7,9 +7,10 @@ import random
 import pytest
 
 from calltape_schema.errors import TapeError
+from calltape_schema.groups import planned
 from calltape_schema.storage import BytesSource
 from calltape_schema.tar import BLOCK, members
-from tests.schema.container.tapes import new_call, opened, raises, read_all, tape, tensor
+from tests.schema.container.tapes import TAPE, new_call, opened, raises, read_all, tape, tensor
 
 GROUPS = (
     [new_call(0, [1, 2])],
@@ -125,7 +126,7 @@ def test_a_group_inside_a_tensor_is_none() -> None:
     data[at + 130] ^= 1
     scan = opened(bytes(data)).scan()
     assert list(scan.numbers) == [0, 1]
-    assert any("does not have this group" in str(error) for error in scan.damage)
+    assert any("bytes within a tensor" in str(error) for error in scan.damage)
 
 
 def test_random_bytes_are_no_tape() -> None:
@@ -136,9 +137,18 @@ def test_random_bytes_are_no_tape() -> None:
 
 
 def test_rubbish_between_groups_is_skipped() -> None:
-    one, two = tape(GROUPS[0], seals=False), tape(*GROUPS[:2], seals=False)
-    whole, errors = read_all(one + b"rubbish!" * 256 + two[len(one) :])
+    one = tape(GROUPS[0], seals=False) + b"rubbish!" * 256
+    plan = planned(TAPE, GROUPS[1])
+    plan.groups[0].place(len(one))
+    whole, errors = read_all(one + b"".join(map(bytes, plan.parts)))
     assert (whole, errors) == ([0, 1, 2, 3], ["damaged"])
+
+
+def test_a_group_that_was_moved_is_none() -> None:
+    """It is a copy, or bytes of a tensor: which, no reader can tell."""
+    one, two = tape(GROUPS[0], seals=False), tape(*GROUPS[:2], seals=False)
+    whole, errors = read_all(one + bytes(512) + two[len(one) :])
+    assert (whole, errors) == ([call.number for call in GROUPS[0]], ["damaged"])
 
 
 def test_calls_in_any_order_are_found_and_come_once() -> None:

@@ -159,7 +159,7 @@ def test_large_records_are_parted_into_groups() -> None:
         for number in range(10, 20)
     ]
     plan = planned(TAPE, calls)
-    assert [numbers for _, numbers in plan.groups] == [
+    assert [group.numbers for group in plan.groups] == [
         [10, 11], [12], [13, 14], [15, 16], [17], [18, 19],
     ]  # fmt: skip
     assert plan.size == sum(map(len, plan.parts))

@@ -182,7 +182,7 @@ def test_one_call_of_a_sealed_tape_takes_few_requests() -> None:
 
 
 def test_a_tape_with_as_many_groups_as_its_index_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("calltape_schema.writer.MAX_INDEX_BYTES", 3 * 32)
+    monkeypatch.setattr("calltape_schema.writer.MAX_INDEX_BYTES", 3 * 48)
     sink = BytesSink()
     writer = TapeWriter(sink, MANIFEST)
     for number in range(3):

@@ -102,6 +102,8 @@ class Segment:
         try:
             self.reader = TapeReader(self._file)
             self.manifest: Manifest = self.reader.manifest
+            if self.reader.manifest_damage is not None:
+                damage.add(self.reader.manifest_damage.at(path=self.path))
             self._read_end()
         except TapeError as error:
             self.close()
@@ -247,7 +249,8 @@ class Segment:
                 raise self._file.changed("its end was read before")
             tries -= 1
         for wrong in found.damage:
-            self.damage.add(wrong.at(path=self.path))
+            if wrong is not self.reader.manifest_damage:  # it was told
+                self.damage.add(wrong.at(path=self.path))
         self.damage.add_more(found.more_damage)
         return found
 

@@ -40,14 +40,22 @@ from calltape_analyzer.redacting.vocabulary import (
     told_reason,
 )
 from calltape_schema import blob
-from calltape_schema.bounds import MAX_DOCUMENT_BYTES, MAX_MEMBER_BYTES
+from calltape_schema.bounds import (
+    DEFLATE_FROM_BYTES,
+    MAX_DOCUMENT_BYTES,
+    MAX_GROUP_BYTES,
+    MAX_INFLATION,
+    MAX_MEMBER_BYTES,
+    MAX_TABLE_BYTES,
+)
 from calltape_schema.end import Coverage, Dump, End, IndexEntry, decode_end, encode_end
 from calltape_schema.errors import TapeError
 from calltape_schema.groups import CALL_BYTES, HAS_BLOB, HAS_RANGES, RAISED, opened
 from calltape_schema.inputs_table import InputsTable, inputs_hash
-from calltape_schema.packing import crc32, pack, unpack
+from calltape_schema.packing import crc32, open_envelope, pack, unpack
 from calltape_schema.privacy import is_name, is_setting, is_without_text
 from calltape_schema.records import Manifest, Step, Target, decode_manifest, encode_manifest
+from calltape_schema.sections import Section, section_of
 from calltape_schema.tar import (
     BLOCK,
     END_MEMBER,
@@ -80,7 +88,7 @@ __all__ = ["AllowedFacts", "NotAllowedError", "check_file"]
 
 _MAX_KNOWN = 4096
 _PART = 2**20
-_ENTRY = struct.Struct("<QQII")
+_ENTRY = struct.Struct("<QQQII")
 _KEY = re.compile(r"t(0|[1-9]\d{0,6})", re.ASCII)
 _ORDINAL = re.compile(r"(.*)\(\d{1,7}\)", re.ASCII | re.DOTALL)
 _WITHHELD_NAME = re.compile(r"\?\d{1,6}", re.ASCII)
@@ -181,7 +189,7 @@ class _File:
     def __init__(self, data: mmap.mmap, allowed: AllowedFacts) -> None:
         self._data = data
         self._trees = _Trees(allowed)
-        self._tape = b""
+        self._tape = self._manifest = b""
         self._blobs: dict[int, _Blob] = {}
         self._index: list[IndexEntry] = []
         self._table = InputsTable()
@@ -208,7 +216,8 @@ class _File:
         _require(fill == bytes(padding(found.size)), "the padding of a member", "bytes")
         if not offset:
             _require(found.name == MANIFEST, "the file", "another first member")
-            self._tape = self._trees.manifest(self._content(found))
+            content = self._content(found)
+            self._tape, self._manifest = self._trees.manifest(content), open_envelope(content)
         elif found.name == END_MEMBER:
             self._end(self._content(found), offset)
         elif found.name.startswith("blobs/"):
@@ -229,30 +238,30 @@ class _File:
     def _group(self, found: Member, content: bytes) -> None:
         where = "the records"
         parts = _decoded(content, where)
-        _require(isinstance(parts, tuple) and len(parts) == 6, where, "further elements")
-        tape, table, stored, size = opened(content)
-        _require(tape == self._tape, where, "records of another tape")
-        documents = stored
-        if size:
-            documents = zlib.decompressobj().decompress(stored, size)
-            _require(len(documents) == size, where, "a size")
-            _require(zlib.compress(documents, 1) == stored, where, "another encoding")
-        entries = list(_ENTRY.iter_unpack(table))
-        assert len(table) == CALL_BYTES * len(entries)
+        _require(isinstance(parts, tuple) and len(parts) == 5, where, "further elements")
+        group = opened(content)
+        _require(group.tape == self._tape, where, "records of another tape")
+        documents = group.documents.content(MAX_GROUP_BYTES, where)
+        level = 1 if len(documents) >= DEFLATE_FROM_BYTES else 0
+        sections = Section.of(group.table), Section.of(documents, level, MAX_INFLATION)
+        plain = [pack(one) for one in (CALL_BYTES, *sections)]
+        head = pack([group.tape, found.offset.to_bytes(8, "little")])[1:]
+        _require(content == b"".join((b"\x95", head, *plain)), where, "another encoding")
+        entries = list(_ENTRY.iter_unpack(group.table))
         numbers = [entry[0] for entry in entries]
         _require(found.name == group_name(numbers[0]), "a header", "an unknown member")
-        begins = [entry[2] for entry in entries]
+        begins, times = [entry[3] for entry in entries], [entry[2] for entry in entries]
         shared = _decoded(documents[: begins[0]], where)
         used: set[int] = set()
         for entry, end in zip(entries, [*begins[1:], len(documents)], strict=True):
-            document = _decoded(documents[entry[2] : end], where)
+            document = _decoded(documents[entry[3] : end], where)
             used |= self._record(found.offset, entry, document, shared)
         _require(used == set(range(len(shared))), where, "parts that no record refers to")
-        entry = IndexEntry(found.offset, len(numbers), min(numbers), max(numbers))
-        self._index.append(entry)
+        spans = min(numbers), max(numbers), min(times), max(times)
+        self._index.append(IndexEntry(found.offset, len(numbers), *spans))
 
     def _record(self, offset: int, entry: tuple[int, ...], document: Any, shared: Any) -> set[int]:
-        number, key, _, flags = entry
+        number, key, begun, _, flags = entry
         where = "the record of a call"
         _require(isinstance(document, dict) and document.keys() <= _RECORD, where, "other fields")
         _require(0 <= document.get("thread", 0) < _MAX_THREAD, where, "the id of a thread")
@@ -277,6 +286,7 @@ class _File:
                 }
                 self._trees.tree(made, side, keys)
                 document[side] = made
+        self._times += [begun, begun + document.get("duration_ns", 0)]
         self._count(number, key, document, error is not None)
         self._blob(number, offset, document.get("blob"), keys)
         ranges = document["inputs"].get("ranges")
@@ -294,8 +304,6 @@ class _File:
             tree["structure"], tree["leaves"], scalars, number, raised=raised, ranges=ranges
         )
         self._numbers.append(number)
-        begun = document["time_ns"]
-        self._times += [begun, begun + document.get("duration_ns", 0)]
         self._raised += raised
 
     def _blob(self, number: int, offset: int, facts: Any, keys: Mapping[str, blob.Stored]) -> None:
@@ -327,12 +335,8 @@ class _File:
         _require(end.tape == self._tape, where, "another tape")
         others = (end.continues, end.next_call, end.deleted, end.elsewhere)
         _require(all(one is None for one in others), where, "other fields")
-        for place, packed in (("the index", end.index), ("the table of inputs", end.inputs)):
-            if packed is None:
-                continue
-            data = zlib.decompressobj().decompress(packed.data, packed.size)
-            _require(len(data) == packed.size, place, "a size")
-            _require(zlib.compress(data, 6) == packed.data, place, "another encoding")
+        _require(end.manifest == self._manifest, where, "another manifest")
+        index = _of_end(end.index, "the index")
         has_calls = bool(self._numbers)
         told = (
             end.first_call, end.last_call, end.first_ns, end.last_ns, end.raised, end.tensor_bytes,
@@ -344,8 +348,8 @@ class _File:
             self._raised, self._blob_bytes,
         )  # fmt: skip
         _require(told == known, where, "counts of other calls")
-        index = b"".join(entry.pack() for entry in self._index)
-        _require(zlib.decompress(end.index.data) == index, "the index", "other groups")
+        known_index = b"".join(entry.pack() for entry in self._index)
+        _require(index == known_index, "the index", "other groups")
         _coverage(end.coverage, len(self._numbers))
         for dump in end.dumps:
             _dump(dump)
@@ -355,7 +359,7 @@ class _File:
         if end.inputs is None:
             return
         where = "the table of inputs"
-        data = zlib.decompress(end.inputs.data)
+        data = _of_end(end.inputs, where)
         _decoded(data, where)
         table = InputsTable.from_bytes(data)
         _require(table.to_bytes() == data, where, "other fields")
@@ -370,6 +374,14 @@ class _File:
             _require(told == known, where, "counts of other calls")
         for kind in table.kinds.values():
             self._trees.kind(kind)
+
+
+def _of_end(section: Any, where: str) -> bytes:
+    """The bytes of a section of the end, which the writer made in the same way."""
+    found = section_of(section, where)
+    data = found.content(MAX_TABLE_BYTES, where)
+    _require(found == Section.of(data, 6) and len(section) == len(found), where, "another encoding")
+    return data
 
 
 def _coverage(coverage: Coverage, kept: int) -> None:

@@ -20,7 +20,7 @@ from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.recordings import LEFT_OUT
 from calltape_analyzer.writing.coverage import coverage_of_numbers
 from calltape_analyzer.writing.output_file import OutputFile
-from calltape_schema.blob import Stored, build_header, stored_as
+from calltape_schema.blob import Stored, build_header, by_width, stored_as
 from calltape_schema.end import Coverage, Dump
 from calltape_schema.groups import NewCall
 from calltape_schema.inputs_table import InputsTable, inputs_hash
@@ -342,8 +342,9 @@ def _blob(parts: Mapping[str, tuple[Stored, Any]]) -> tuple[list[Any], int]:
     """The parts of a blob, and their checksum."""
     if not parts:
         return [], 0
-    header = build_header({key: stored for key, (stored, _) in parts.items()})
-    blob = [header, *(data for _, data in parts.values())]
+    entries = {key: stored for key, (stored, _) in parts.items()}
+    order = by_width(entries)
+    blob = [build_header({key: entries[key] for key in order}), *(parts[key][1] for key in order)]
     checksum = 0
     for part in blob:
         checksum = crc32(part, checksum)

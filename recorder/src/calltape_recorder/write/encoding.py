@@ -20,7 +20,7 @@ from calltape_recorder.snapshot.earlier_copies import Origin
 from calltape_recorder.snapshot.facts import DTYPES, is_plain, leaf_document
 from calltape_recorder.snapshot.grown_copies import Grown
 from calltape_recorder.snapshot.look import Look
-from calltape_schema.blob import Stored, build_header, contiguous, stored_as
+from calltape_schema.blob import Stored, build_header, by_width, contiguous, stored_as
 from calltape_schema.groups import NewCall
 from calltape_schema.inputs_table import inputs_hash
 from calltape_schema.packing import crc32, pack, pack_int, pack_text, packing
@@ -72,6 +72,8 @@ SharedKeys: TypeAlias = tuple[str | None, ...] | None
 none."""
 
 
+_Header: TypeAlias = tuple[bytes, tuple[str, ...]]
+"""Of a blob, and the names of its tensors in the order of their bytes."""
 _AlikeSide: TypeAlias = "tuple[str, EncodedLeaves, Look, int]"
 """Its name, what was encoded of it, its look, and where it begins in the bytes of the call."""
 _Alike: TypeAlias = "tuple[bytes, list[tuple[int, int]], list[_AlikeSide]]"
@@ -91,8 +93,8 @@ class Encoder:
             MAX_LEAVES_KNOWN,
             lambda both, _: sum([len(one.look.facts) + one.structure.parts for one in both if one]),
         )
-        self._headers: Remembered[Any, bytes] = Remembered(
-            MAX_HEADERS_KNOWN, lambda _, header: len(header) // 64
+        self._headers: Remembered[Any, _Header] = Remembered(
+            MAX_HEADERS_KNOWN, lambda _, found: len(found[0]) // 64
         )
 
     def encode(self, call: QueuedCall, file: int | None = None) -> NewCall:
@@ -134,7 +136,8 @@ class Encoder:
             record["at"] = list(at.values())
         if not stored:
             return NewCall(call.number, record, key, scalars=scalars)
-        blob = [self._header(known, stored, tails), *joined(stored.values())]
+        header, order = self._header(known, stored, tails)
+        blob = [header, *joined([stored[name] for name in order])]
         if call.nbytes <= _SMALL_BYTES:
             blob = [b"".join(blob)]
         checksum = 0
@@ -182,9 +185,9 @@ class Encoder:
                 begin += size
             for key, leaf in zip(leaves.header, leaves.stored, strict=True):
                 stored[key] = places[leaf]
-        header = self._header(known, dict(stored), {}) if stored else b""
+        header, order = self._header(known, dict(stored), {}) if stored else (b"", ())
         runs: list[tuple[int, int]] = []  # the same bytes in fewer places
-        for first, end in stored.values():
+        for first, end in [stored[name] for name in order]:
             if runs and runs[-1][1] == first:
                 first, _ = runs.pop()
             runs.append((first, end))
@@ -248,15 +251,17 @@ class Encoder:
 
     def _header(
         self, known: list[EncodedLeaves], stored: dict[str, Any], tails: dict[str, Stored]
-    ) -> bytes:
+    ) -> _Header:
+        """The header of a blob, and the names of its tensors in the order of their bytes."""
         key = tuple(leaves.encoded for leaves in known), tuple(stored), tuple(tails.items())
-        header = self._headers.get(key)
-        if header is None:
+        found = self._headers.get(key)
+        if found is None:
             entries = {name: entry for leaves in known for name, entry in leaves.header.items()}
             entries |= tails
-            header = build_header({name: entries[name] for name in stored})
-            self._headers.keep(key, header)
-        return header
+            order = by_width({name: entries[name] for name in stored})
+            found = build_header({name: entries[name] for name in order}), tuple(order)
+            self._headers.keep(key, found)
+        return found
 
 
 def _shared_keys(

@@ -34,7 +34,7 @@ from calltape_schema.writer import manifest_member
 _END_BYTES = 64 * 1024  # of an end without its index, until one was larger
 _LAST_END_BYTES = 8 * 1024  # of the end of a file without calls
 _LOOKS = 16  # closed files that are looked for at once
-_INDEX_BYTES = 32  # in the end, per group, before it is deflated
+_INDEX_BYTES = 48  # in the end, per group, before it is deflated
 
 
 class Refusal(Exception):  # noqa: N818 - a decision, not an error

@@ -1,0 +1,104 @@
+"""Sections: bytes with a checksum, which may be compressed.
+
+In come bytes, and out goes an array ``[codec, size, crc32, data]``, or the other way round. The
+table and the documents of a group, the index of an end and its table of inputs are sections
+(FORMAT.md §3). The checksum is of the bytes as they are stored, so that nothing damaged is
+inflated.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any, NamedTuple
+
+from calltape_schema.errors import TapeError
+from calltape_schema.packing import crc32, is_array
+
+STORED, ZLIB = 0, 1
+"""Codecs. Other numbers are of later versions."""
+
+
+class Section(NamedTuple):
+    """A section as it stands on a tape.
+
+    Attributes:
+        codec: what compressed the data.
+        size: of the bytes before.
+        crc32: of ``data``.
+        data: the bytes.
+    """
+
+    codec: int
+    size: int
+    crc32: int
+    data: bytes
+
+    @classmethod
+    def of(cls, data: bytes, level: int = 0, most_times: int | None = None) -> Section:
+        """A section of these bytes.
+
+        Args:
+            data: the bytes.
+            level: of zlib; 0 to store them as they are.
+            most_times: they are stored as they are if they would become so many times smaller,
+                because no reader would inflate that; and if they would not become smaller.
+        """
+        if level:
+            packed = zlib.compress(data, level)
+            is_bomb = most_times is not None and len(data) > len(packed) * most_times
+            if len(packed) < len(data) and not is_bomb:
+                return cls(ZLIB, len(data), crc32(packed), packed)
+        return cls(STORED, len(data), crc32(data), data)
+
+    def content(self, most: int, what: str) -> bytes:
+        """The bytes of the section.
+
+        Args:
+            most: how many they may be.
+            what: their name for errors.
+
+        Raises:
+            TapeError: ``damaged``, ``limit``, or ``unsupported`` for a codec of a later version.
+        """
+        if self.codec not in (STORED, ZLIB):
+            reason = f"{what}: compressed with codec {self.codec}"
+            raise TapeError("unsupported", reason)
+        if self.size > most:
+            raise TapeError("limit", f"{what}: {self.size} bytes (at most {most})")
+        if self.codec == ZLIB:
+            return _inflated(self.data, self.size, what)
+        if len(self.data) != self.size:
+            raise TapeError("damaged", f"{what}: not {self.size} bytes")
+        return self.data
+
+
+def section_of(value: Any, what: str) -> Section:
+    """A section from its array, whose checksum holds.
+
+    Args:
+        value: a decoded array.
+        what: its name for errors.
+
+    Raises:
+        TapeError: ``damaged``.
+    """
+    if is_array(value) and len(value) >= len(Section._fields):
+        codec, size, checksum, data = value[: len(Section._fields)]
+        is_form = type(codec) is type(size) is type(checksum) is int and type(data) is bytes
+        if is_form and codec >= 0 and size >= 0:
+            if crc32(data) != checksum:
+                raise TapeError("damaged", f"the checksum of {what} does not match its bytes")
+            return Section(codec, size, checksum, data)
+    raise TapeError("damaged", f"{what} is no section [codec, size, crc32, data]")
+
+
+def _inflated(data: bytes, size: int, what: str) -> bytes:
+    """What was deflated in the format of zlib. It is never more than was announced."""
+    inflater = zlib.decompressobj()
+    try:
+        found = inflater.decompress(data, size + 1)
+    except zlib.error as error:
+        raise TapeError("damaged", f"{what} cannot be inflated: {error}") from None
+    if len(found) != size or not inflater.eof or inflater.unused_data:
+        raise TapeError("damaged", f"{what}: not {size} bytes")
+    return found
