@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from calltape_schema.end import Coverage, decode_end, encode_end
-from calltape_schema.groups import member
+from calltape_schema.groups import member, planned
 from calltape_schema.tar import BLOCK, ZEROS_AT_END, parse_header
-from tests.schema.container.tapes import new_call, tape
+from tests.schema.container.tapes import TAPE, new_call, tape
 from tests.sections import deflated
 from tests.viewer.node import VIEWER, node
 
@@ -71,8 +71,10 @@ def test_damage_costs_its_group_and_who_points_there(tmp_path: Path) -> None:
     assert in_tensor != data
     in_group[data.index(b"records/00000001") + BLOCK + 40] ^= 1
     in_header[data.index(b"records/00000001") + 130] ^= 1
-    rubbish = tape(*GROUPS[:1], seals=False)
-    rubbish += b"rubbish!" * 256 + tape(*GROUPS[:2], seals=False)[len(rubbish) :]
+    rubbish = tape(*GROUPS[:1], seals=False) + b"rubbish!" * 256
+    plan = planned(TAPE, GROUPS[1])
+    plan.groups[0].place(len(rubbish))
+    rubbish += b"".join(map(bytes, plan.parts))
     found = read(tmp_path, [bytes(in_group), bytes(in_header), in_tensor, rubbish])
     assert [told(one) for one in found] == [
         ([0, 4], ["damaged"]), ([0, 4], ["damaged"]), ([1, 2, 3], ["damaged"]),
