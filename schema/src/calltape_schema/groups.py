@@ -411,8 +411,9 @@ def opened(content: bytes) -> Opened:
         TapeError: ``damaged``, ``invalid``, ``limit`` or ``unsupported``.
     """
     found = unpack(content, MAX_MEMBER_BYTES)
+    parts: list[Any] = list(found[:5]) if is_array(found) else []
     try:
-        tape, place, width, *sections = found[:5] if is_array(found) else ()
+        tape, place, width, *sections = parts
         (offset,) = _OFFSET.unpack(place)
     except (TypeError, ValueError, struct.error):  # another form, such as text in place of bytes
         raise TapeError("damaged", "not a group [tape, place, width, table, documents]") from None
