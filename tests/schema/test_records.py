@@ -158,6 +158,12 @@ def test_records_that_lack_a_field(missing: str) -> None:
     assert [problem.loc for problem in caught.value.problems] == [(missing,)]
 
 
+@pytest.mark.parametrize("document", [5, None, [], "requires", b"requires"], ids=repr)
+def test_records_that_are_no_map(document: Any) -> None:
+    with raises("invalid"):
+        decode_call(document)
+
+
 def test_unknown_fields_are_skipped_everywhere() -> None:
     padded = CALL | {"later": [1, {"a": None}], "inputs": EMPTY | {"later": 1}}
     assert decode_call(plain(padded)) == CallRecord.model_validate(CALL)

@@ -448,8 +448,7 @@ def decode_call(document: Any) -> CallRecord:
     Raises:
         TapeError: ``unsupported`` or ``invalid``.
     """
-    if "requires" in document:
-        expect_known(document, "the record of a call")
+    expect_known(document, "the record of a call")
     return validated(_calls, document, "call record")
 
 

@@ -385,9 +385,8 @@ class Call(Shown):
         try:
             return tensor_of(facts, self._bytes(facts))
         except TapeError as error:
-            if (
-                error.kind == "unsupported"
-            ):  # it costs this tensor only; a check of the tape says it
+            # What the reader does not know costs this tensor only; a check of the tape reports it.
+            if error.kind == "unsupported":
                 unknown = {"key": None, "missing": error.reason, "quantizer": None}
                 return valueless(facts.model_copy(update=unknown))
             raise self._segment.located(error, self._position) from None
