@@ -262,7 +262,7 @@ class Scan:
             self._known.add(number)
 
     def _indexed(self, offset: int) -> int | None:
-        """The position of a group in the index; None if there is none."""
+        """The position of a group in the index, which is then found; None if there is no index."""
         if self._index is None:
             return None
         at = self._index.position(offset)
