@@ -12,6 +12,7 @@ from torch import Tensor
 from calltape_analyzer import export, load_programs
 from calltape_analyzer.arguments.live_calls import LiveCall
 from calltape_analyzer.errors import NoVariant
+from calltape_analyzer.exporting.onnx_checks import checks_kept
 from calltape_analyzer.exporting.probing import Probing
 from calltape_analyzer.exporting.unseen_runs import UnseenRuns
 from calltape_analyzer.exporting.verifier import Verifier
@@ -89,3 +90,25 @@ def test_an_error_of_the_runtime_where_an_assertion_fails_is_a_refusal(
     if found is not None:
         assert found.is_condition
         assert "a number that the values tell is at least 2" in found.text
+
+
+class ChecksInABranch(torch.nn.Module):
+    """Asserts something about a number in one of two branches of its graph."""
+
+    def forward(self, x: Tensor, n: Tensor) -> Any:
+        def times(x: Tensor, n: Tensor) -> Any:
+            count: Any = n.item()
+            torch._check(count < 5)
+            return x * count
+
+        def plus(x: Tensor, n: Tensor) -> Tensor:
+            return x + 1.0
+
+        return torch.cond(x.sum() > 0, times, plus, (x, n))
+
+
+def test_an_assertion_within_a_branch_is_refused() -> None:
+    traced = torch.export.export(ChecksInABranch(), (torch.ones(3), torch.tensor(2)))
+    refusal = "a branch or a loop of it asserts: Runtime assertion failed for expression u0 <= 4"
+    with checks_kept(lambda _: None), pytest.raises(Exception, match=refusal):
+        torch.onnx.export(traced, (), None, dynamo=True, verbose=False)
