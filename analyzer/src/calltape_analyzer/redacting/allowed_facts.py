@@ -82,6 +82,7 @@ from calltape_schema.tree import (
     decode_leaves,
     decode_structure,
     document_like,
+    encode_structure,
 )
 
 __all__ = ["AllowedFacts", "NotAllowedError", "check_file"]
@@ -552,10 +553,10 @@ class _Trees:
         return found
 
     def _made(self, structure: bytes, side: str) -> _Tree:
-        document, spec = _decoded(structure, side), decode_structure(structure)
+        spec = decode_structure(structure)
         root = spec.root.model_dump(exclude_none=True)
-        known = document_like(spec, root, spec.leaves, spec.scalars)
-        _require(_is_same(document, known), side, "other fields of a structure")
+        known = encode_structure(document_like(spec, root, spec.leaves, spec.scalars))
+        _require(structure == known, side, "other fields of a structure")
         self._context(spec, side)
         at = "" if side == "inputs" else side
         elements: dict[int, bool] = {}
