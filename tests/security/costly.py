@@ -11,7 +11,7 @@ from typing import Any
 
 from calltape_schema.end import Coverage, End, IndexEntry, encode_end
 from calltape_schema.groups import NewCall, planned
-from calltape_schema.inputs_table import InputsTable, inputs_hash
+from calltape_schema.inputs_table import InputsTable, signature_of
 from calltape_schema.packing import pack
 from calltape_schema.records import Manifest, Producer, Step, encode_manifest, manifest_document
 from calltape_schema.tar import END_MEMBER, MANIFEST, ZEROS_AT_END, member_header, padding
@@ -109,7 +109,7 @@ def sealed(
         made: list[NewCall] = []
         for number, (structure, leaves, scalars) in calls:
             count = number + 1
-            key = inputs_hash(structure, leaves, pack(scalars))
+            key = signature_of(structure, leaves, pack(scalars))
             own = (forged or {}).get(number, (structure, leaves, scalars))
             tree: dict[str, Any] = {"structure": own[0], "leaves": own[1]}
             if own[2]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from calltape_schema.inputs_table import inputs_hash
+from calltape_schema.inputs_table import signature_of
 from calltape_schema.packing import pack
 from tests.viewer.node import VIEWER, node
 
@@ -53,4 +53,4 @@ def test_hashes_are_those_of_the_schema(tmp_path: Path) -> None:
     script.write_text(_SCRIPT.format(src=(VIEWER / "src").as_uri()))
     done = node(script, asked)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == [str(inputs_hash(*one)) for one in every]
+    assert json.loads(done.stdout) == [str(signature_of(*one)) for one in every]
