@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import enum
 import inspect
-import zlib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 import torch
 
 from calltape_schema import __version__
-from calltape_schema.blob import Stored, build_header, stored_as
+from calltape_schema.blob import Stored, build_header, checksums_of, stored_as
 from calltape_schema.end import Coverage, End, decode_end, encode_end
 from calltape_schema.groups import NewCall
 from calltape_schema.inputs_table import InputsTable, signature_of
@@ -296,7 +295,7 @@ def new_call(number: int, document: dict[str, Any], blob: bytes = b"") -> NewCal
     inputs = document["inputs"]
     scalars = pack(inputs.get("scalars", ()))
     key = signature_of(inputs["structure"], inputs["leaves"], scalars)
-    return NewCall(number, document, key, (blob,) if blob else (), zlib.crc32(blob), scalars)
+    return NewCall(number, document, key, (blob,) if blob else (), checksums_of((blob,)), scalars)
 
 
 def _blob(parts: dict[str, tuple[Stored, bytes]]) -> bytes:

@@ -13,12 +13,12 @@ from calltape_analyzer import TapeError, open_tape, render
 from calltape_analyzer.reading.tape_file import crc32_after_zeros
 from calltape_schema.groups import HAS_BLOB, HAS_RANGES, RAISED
 from calltape_schema.inputs_table import signature_of
-from calltape_schema.neutral_nodes import neutral
 from calltape_schema.packing import pack, unpack
 from calltape_schema.records import Manifest, encode_manifest
 from calltape_schema.sections import Section
 from calltape_schema.tar import BLOCK, MANIFEST, blob_name, group_name, member_header, padding
 from tests.analyzer.tapes import member, reader_of, write_tape
+from tests.raw_structures import raw_structure
 from tests.sections import forged, table_entry
 
 MEBIBYTE = 1024 * 1024
@@ -75,7 +75,7 @@ class Forged:
 
     def set_root(self, root: Any, leaves: int = 1, scalars: int = 0) -> None:
         structure = {"root": root, "leaves": leaves, "scalars": scalars}
-        self.inputs["structure"] = pack(neutral(structure))
+        self.inputs["structure"] = raw_structure(structure)
 
     def write(self) -> Path:
         size = len(self.blob) + self.hole

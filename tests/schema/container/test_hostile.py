@@ -196,8 +196,8 @@ def test_a_structure_of_many_calls_is_hashed_once(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("calltape_schema.inputs_table._begun", begun)
     reader.scan()
     assert [reader.record_at(at).call for at in range(500)] == list(range(500))
-    # Of the table for its kinds and for its rows, and of the records: not of each call.
-    assert hashed == [len(structure)] * 3
+    # Of the table for its rows, and of the records: not of each call.
+    assert hashed == [len(structure)] * 2
 
 
 def test_a_structure_of_many_calls_is_refused_once() -> None:
