@@ -20,6 +20,7 @@ def _raw(node: Any) -> Any:
     if not isinstance(node, dict):
         return node
     made = {**node, **neutral({"root": node})["root"]}
+    made["kind"] = made["kind"] or node.get("kind")  # of a later version
     if isinstance(node.get("children"), (list, tuple)):
         made["children"] = [_raw(child) for child in node["children"]]
     if "context" in node:

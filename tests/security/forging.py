@@ -8,9 +8,8 @@ from typing import Any
 
 import torch
 
-from calltape_schema.packing import unpack
+from calltape_schema.packing import pack, unpack
 from tests.analyzer.reading.forged import Forged, inputs_of
-from tests.raw_structures import raw_structure
 
 __all__ = ["ESCAPES", "TEXT", "commanding", "escaping", "forged", "nodes_naming"]
 
@@ -70,7 +69,7 @@ def forged(
     made.set_root(inputs_of({"kind": "tensor", "leaf": 0}, *nodes), scalars=len(scalars))
     if context is not None:
         structure = dict(unpack(made.inputs["structure"]))
-        made.inputs["structure"] = raw_structure({**structure, "context": context})
+        made.inputs["structure"] = pack({**structure, "context": context})
     made.inputs["scalars"] = list(scalars)
     if not has_values:
         made.set_leaf(key=None, missing="policy")
