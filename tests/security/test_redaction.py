@@ -502,7 +502,10 @@ for what, kind in {
     def _put(table: dict[str, Any], tape: Forged, kind: Any = kind) -> None:
         table["kinds"] = [kind(tape)]
 
-    is_kind_of_its_own = what == "an unknown field of a structure"
+    # Without it, the structure is that of the recorded call, and other sizes are told of it.
+    is_kind_of_its_own = what in (
+        "an unknown field of a structure", "values of a scalar that no node uses"
+    )  # fmt: skip
     attack(f"table: {what}", is_rejected=is_kind_of_its_own)(_in_table(_put))
 
 
