@@ -88,11 +88,6 @@ def steps_of(size: int) -> int:
     return max(-(-size // CHECKED_BYTES) - 1, 0)
 
 
-def sums_in(steps: bytes) -> array[int]:
-    """The checksums of steps, as ints."""
-    return little_endian(array("I", steps))
-
-
 def checksums_of(parts: Iterable[Any]) -> Checksums:
     """The checksums of the bytes of these parts, one after another. A CRC-32 goes on from that of
     the bytes before, so all of them take one pass."""

@@ -13,7 +13,7 @@ import struct
 from array import array
 from collections.abc import Callable, Sequence
 from operator import lt
-from typing import Annotated, Any, NamedTuple, TypeAlias
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field, TypeAdapter
 
@@ -33,7 +33,7 @@ from calltape_schema.bounds import (
 from calltape_schema.errors import TapeError
 from calltape_schema.fields import Many, expect_known, validated
 from calltape_schema.inputs_table import Signatures
-from calltape_schema.packing import is_array, is_map, pack, packing, u64s, unpack
+from calltape_schema.packing import is_array, is_map, pack, packing, u32s, u64s, unpack
 from calltape_schema.recent import Recent
 from calltape_schema.records import CallRecord, Range, Tree, decode_call
 from calltape_schema.sections import Section, section_of
@@ -42,12 +42,9 @@ from calltape_schema.tar import BLOCK, Member, blob_name, group_name, member_hea
 RAISED, HAS_RANGES, HAS_BLOB = 1, 2, 4
 """Flags in the table: the call raised, its inputs have ranges, it has a blob of its own."""
 
-Columns: TypeAlias = "tuple[array[int], array[int], array[int], array[int], array[int]]"
-"""Of a table: per call its number, when it began, its place, and the low and the high half of the
-signature of its inputs."""
-
 ENTRY = struct.Struct("<QQII16s")
 _WORDS = struct.Struct("<QQQQQ")
+_SIGNATURE = 24  # where it begins in an entry
 CALL_BYTES = ENTRY.size
 """How many bytes a call takes in a table."""
 _HEAD = b"\x95"  # an array of five
@@ -61,6 +58,24 @@ _SMALL_BYTES = 16 * 1024  # of a blob: to join it takes less than to write its p
 _ranges: TypeAdapter[tuple[Range, ...]] = TypeAdapter(
     Annotated[Many[Range], Field(max_length=MAX_NODES)]
 )
+
+
+class Columns(NamedTuple):
+    """The columns of a table.
+
+    Attributes:
+        numbers, times: per call its number, and when it began.
+        places: per call where its record begins (32 bits), and above it its flags.
+        lows, highs: the halves of the signature of its inputs.
+        ascends: whether the numbers do.
+    """
+
+    numbers: array[int]
+    times: array[int]
+    places: array[int]
+    lows: array[int]
+    highs: array[int]
+    ascends: bool
 
 
 class NewCall(NamedTuple):
@@ -262,9 +277,10 @@ class Group:
         size: of the documents, inflated.
     """
 
-    def __init__(self, tape: bytes, columns: Columns, stored: Section) -> None:
+    def __init__(self, tape: bytes, table: bytes, columns: Columns, stored: Section) -> None:
         self.tape = tape
-        self.numbers, self.times, self.places, self._lows, self._highs = columns
+        self._table = table
+        self.numbers, self.times, self.places = columns[:3]
         self._stored = stored
         self.size = stored.size
         self._documents: bytes | None = None
@@ -273,10 +289,6 @@ class Group:
 
     def __len__(self) -> int:
         return len(self.numbers)
-
-    def signature(self, at: int) -> int:
-        """The signature of the inputs of a call."""
-        return self._lows[at] | self._highs[at] << 64
 
     def documents(self) -> bytes:
         """The bytes of the shared parts and of all records, inflated.
@@ -338,7 +350,7 @@ class Group:
         found = validated(_ranges, document["inputs"].get("ranges", ()), "the ranges of a call")
         return [(one.leaf, one.min, one.max) for one in found]
 
-    def _check(self, record: CallRecord, at: int, key: int | None) -> None:
+    def _check(self, record: CallRecord, at: int, key: bytes | None) -> None:
         """Compares a record with what the table says of it. ``key`` is the signature of its inputs,
         if that is known."""
         tree = record.inputs
@@ -348,22 +360,23 @@ class Group:
             | (HAS_BLOB if record.blob is not None else 0)
         )
         if key is None:
-            key = self._signatures.of(tree.structure, tree.leaves, pack(tree.scalars))
-        if (key, flags) != (self.signature(at), self.places[at] >> 32 & _KNOWN_FLAGS):
+            key = self._signatures.digest(tree.structure, tree.leaves, pack(tree.scalars))
+        begin = at * CALL_BYTES + _SIGNATURE
+        if (key, flags) != (self._table[begin : begin + 16], self.places[at] >> 32 & _KNOWN_FLAGS):
             raise _forged()
         if record.at and len(record.elsewhere) != len(record.at):
             raise TapeError("invalid", "an earlier call has the bytes of a key twice")
 
-    def _share(self, document: dict[str, Any], side: str) -> int | None:
+    def _share(self, document: dict[str, Any], side: str) -> bytes | None:
         """Puts the tree that calls which are alike share into a document, if it has no scalars.
         Gives the signature of inputs that are so."""
         tree = document.get(side)
         if tree is None or len(tree) > len(_TREE):
             return None
         key = tree["structure"], tree["leaves"]
-        found: tuple[Tree, int] | None = _trees.get(key)
+        found: tuple[Tree, bytes] | None = _trees.get(key)
         if found is None:
-            found = Tree(**tree), self._signatures.of(*key, _NO_SCALARS)
+            found = Tree(**tree), self._signatures.digest(*key, _NO_SCALARS)
             _trees.keep(key, found, sum(map(len, key)))
         document[side] = found[0]
         return found[1]
@@ -469,7 +482,7 @@ def group_of(content: bytes, offset: int) -> Group:
     if found.offset != offset:
         raise elsewhere(found.offset)
     columns = columns_of(found.table, u64s(found.table), found.documents.size, len(content))
-    return Group(found.tape, columns, found.documents)
+    return Group(found.tape, found.table, columns, found.documents)
 
 
 def elsewhere(offset: int) -> TapeError:
@@ -494,12 +507,13 @@ def columns_of(table: bytes, words: array[int], size: int, member: int) -> Colum
     if len(numbers) > 1 and size > GROUP_BYTES:  # each of its records could ask for all of them
         reason = f"a group of several calls has {size} bytes (at most {GROUP_BYTES})"
         raise TapeError("limit", reason)
-    begins = [place & _LOW for place in places]
+    begins = u32s(table)[4::10]
     # The highest bytes alone: a walk looks at each.
     are_sound = max(max(table[7::CALL_BYTES]), max(table[15::CALL_BYTES])) < 0x80
     if not all(map(lt, begins, begins[1:])) or begins[-1] >= size or not are_sound:
         raise TapeError("invalid", _CONTRADICTION)
-    if len({*numbers}) != len(numbers):
+    ascends = all(map(lt, numbers, numbers[1:]))
+    if not ascends and len({*numbers}) != len(numbers):
         raise TapeError("damaged", "a call stands twice in a group")
     if _is_too_shared(len(numbers), begins[0], member):
         reason = (
@@ -507,7 +521,7 @@ def columns_of(table: bytes, words: array[int], size: int, member: int) -> Colum
             f"most {MAX_SHARING} times its bytes)"
         )
         raise TapeError("limit", reason)
-    return numbers, times, places, words[3::5], words[4::5]
+    return Columns(numbers, times, places, words[3::5], words[4::5], ascends)
 
 
 def only_entry(table: bytes, size: int) -> tuple[int, int, int, int, int]:

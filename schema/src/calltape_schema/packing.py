@@ -280,6 +280,11 @@ def u64s(data: bytes) -> array[int]:
     return little_endian(array("Q", data))
 
 
+def u32s(data: bytes) -> array[int]:
+    """The 32-bit ints of a column, little-endian."""
+    return little_endian(array("I", data))
+
+
 def little_endian(values: array[int]) -> array[int]:
     if sys.byteorder != "little":
         values = values[:]
