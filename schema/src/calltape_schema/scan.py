@@ -1,6 +1,6 @@
 """The walk over a tape, which finds every call of it.
 
-It reads the tables of the groups, and no tensor bytes. It keeps 32 bytes for each call, and 12 for
+It reads the tables of the groups, and no tensor bytes. It keeps 40 bytes for each call, and 12 for
 each group: decoding a record again costs less than millions of small objects that the garbage
 collector visits.
 """
@@ -58,7 +58,7 @@ class Scan:
     """What a walk over a tape found. The arrays have an element per call, in file order.
 
     Attributes:
-        numbers, places: as those of a :class:`~calltape_schema.groups.Group`.
+        numbers, times, places: as those of a :class:`~calltape_schema.groups.Group`.
         offsets: per group where its member begins.
         tensor_bytes: the size of all blobs whose group is there.
         unfinished: how many bytes at the end belong to calls that were being written.
@@ -82,7 +82,7 @@ class Scan:
         self, source: Source, tape: bytes, start: int, end: End | None,
         watch: Watch = lambda found, size: found,
     ) -> None:  # fmt: skip
-        self.numbers, self.places = array("Q"), array("Q")
+        self.numbers, self.times, self.places = array("Q"), array("Q"), array("Q")
         self._lows, self._highs = array("Q"), array("Q")  # halves of signatures
         self.offsets = array("Q")
         self._firsts = array("I")  # per group the position of its first call
@@ -237,6 +237,7 @@ class Scan:
             else:
                 self._expect_new((number,), ascends=True)
             self.numbers.append(number)
+            self.times.append(time)
             self.places.append(place)
             self._lows.append(low)
             self._highs.append(high)
@@ -249,6 +250,7 @@ class Scan:
             self._compare(at, len(numbers), (low, high, min(times), max(times)))
             self._expect_new(numbers, ascends=columns.ascends)
             self.numbers += numbers
+            self.times += times
             self.places += columns.places
             self._lows += columns.lows
             self._highs += columns.highs

@@ -633,6 +633,10 @@ class Segment:
     def number(self, position: int) -> int:
         return self._scan.numbers[position]
 
+    def began_ns(self, position: int) -> int:
+        """When a call began, in Unix time; no record is decoded."""
+        return self._scan.times[position]
+
     def position(self, number: int) -> int | None:
         """Where the call of a number is, also if it counts in another file; None if it is not
         here."""
