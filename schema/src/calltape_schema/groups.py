@@ -29,6 +29,7 @@ from calltape_schema.bounds import (
     MAX_SHARING,
     MAX_TABLE_INFLATION,
     MAX_WIDTH,
+    most,
 )
 from calltape_schema.errors import TapeError
 from calltape_schema.fields import Many, expect_known, validated
@@ -156,8 +157,8 @@ def member_content(read: Callable[[int, int], bytes], found: Member) -> bytes:
         TapeError: ``limit`` if it is too large, before it is read; ``damaged`` if it is not whole.
     """
     _, offset, size = found
-    if size > MAX_MEMBER_BYTES:
-        reason = f"a member has {size} bytes (at most {MAX_MEMBER_BYTES})"
+    if size > most(MAX_MEMBER_BYTES):
+        reason = f"a member has {size} bytes (at most {most(MAX_MEMBER_BYTES)})"
         raise TapeError("limit", reason)
     content = read(offset + BLOCK, size)
     if len(content) != size:
@@ -260,10 +261,10 @@ def _content(
     return None if _is_too_shared(len(calls), len(shared), len(content)) else content
 
 
-def _is_too_shared(calls: int, shared: int, member: int) -> bool:
+def _is_too_shared(calls: int, shared: int, member: int, times: int = MAX_SHARING) -> bool:
     """Whether the calls of a group share so much that to read them all takes far more than their
     bytes: thousands of calls may share a structure of a mebibyte."""
-    return calls > 1 and calls * shared > MAX_SHARING * member
+    return calls > 1 and calls * shared > times * member
 
 
 class Group:
@@ -297,8 +298,8 @@ class Group:
             TapeError: ``damaged``, ``limit`` or ``unsupported``.
         """
         if self._documents is None:
-            most = min(MAX_GROUP_BYTES, MAX_INFLATION * len(self._stored.data))
-            self._documents = self._stored.content(most, "the records of a group")
+            allowed = min(most(MAX_GROUP_BYTES), most(MAX_INFLATION) * len(self._stored.data))
+            self._documents = self._stored.content(allowed, "the records of a group")
             self._stored = self._stored._replace(data=b"")
         return self._documents
 
@@ -455,11 +456,11 @@ def opened(content: bytes) -> Opened:
     )
     if not CALL_BYTES <= width <= MAX_WIDTH:
         raise TapeError("invalid", f"the entries of a table have {width} bytes")
-    most = MAX_GROUP_CALLS * width
-    if table.size > most:
-        raise TapeError("limit", f"a group has more than {MAX_GROUP_CALLS} calls")
-    most = min(most, MAX_TABLE_INFLATION * len(table.data))
-    entries = table.content(most, "the table of a group")
+    allowed = most(MAX_GROUP_CALLS) * width
+    if table.size > allowed:
+        raise TapeError("limit", f"a group has more than {most(MAX_GROUP_CALLS)} calls")
+    allowed = min(allowed, most(MAX_TABLE_INFLATION) * len(table.data))
+    entries = table.content(allowed, "the table of a group")
     if not entries or len(entries) % width:
         raise TapeError("invalid", f"the table of a group has {len(entries)} bytes")
     if width > CALL_BYTES:  # a later version has more columns
@@ -504,8 +505,9 @@ def columns_of(table: bytes, words: array[int], size: int, member: int) -> Colum
         TapeError: ``damaged``, ``invalid`` or ``limit``.
     """
     numbers, times, places = words[::5], words[1::5], words[2::5]
-    if len(numbers) > 1 and size > GROUP_BYTES:  # each of its records could ask for all of them
-        reason = f"a group of several calls has {size} bytes (at most {GROUP_BYTES})"
+    # Each of several records could ask for all of them.
+    if len(numbers) > 1 and size > most(GROUP_BYTES):
+        reason = f"a group of several calls has {size} bytes (at most {most(GROUP_BYTES)})"
         raise TapeError("limit", reason)
     begins = u32s(table)[4::10]
     # The highest bytes alone: a walk looks at each.
@@ -515,10 +517,10 @@ def columns_of(table: bytes, words: array[int], size: int, member: int) -> Colum
     ascends = all(map(lt, numbers, numbers[1:]))
     if not ascends and len({*numbers}) != len(numbers):
         raise TapeError("damaged", "a call stands twice in a group")
-    if _is_too_shared(len(numbers), begins[0], member):
+    if _is_too_shared(len(numbers), begins[0], member, most(MAX_SHARING)):
         reason = (
             f"{len(numbers)} calls share {begins[0]} bytes in a group of {member} (together at "
-            f"most {MAX_SHARING} times its bytes)"
+            f"most {most(MAX_SHARING)} times its bytes)"
         )
         raise TapeError("limit", reason)
     return Columns(numbers, times, places, words[3::5], words[4::5], ascends)
