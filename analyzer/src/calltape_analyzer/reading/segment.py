@@ -648,6 +648,13 @@ class Segment:
         Raises:
             TapeError: ``damaged``, ``invalid`` or ``limit``, which is damage of the file too.
         """
+        given = self._worth.limits
+        if given is None:
+            return self._decoded(position)
+        with given:
+            return self._decoded(position)
+
+    def _decoded(self, position: int) -> CallRecord:
         try:
             self._checked[position] |= _READ
             record = self.reader.record_at(position)
