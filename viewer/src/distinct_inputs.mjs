@@ -3,10 +3,10 @@
 
 import { NOT_NUMBERED } from "./columns.mjs";
 import { overLimit } from "./errors.mjs";
-import { hashOf } from "./hashing.mjs";
 import { MAX_ROWS } from "./limits.mjs";
 import { areEqual, bytesKey } from "./nesting.mjs";
 import { packedScalars } from "./packing.mjs";
+import { signatureOf } from "./signatures.mjs";
 
 const MOST_BYTES = 64 * 1024 * 1024;
 const MOST_HASHED = 256 * 1024 * 1024; // of a small file, whose records may share one large structure
@@ -16,7 +16,7 @@ export class DistinctInputs {
   /** @param {number} size of the file. */
   constructor(size) {
     this.room = Math.max(MOST_HASHED, TIMES_HASHED * size); // how many bytes are hashed at most
-    this.numbers = new Map(); // by hash
+    this.numbers = new Map(); // by signature
     this.entries = []; // { tree, calls, first, last } by number
     this.parts = new Map(); // structures and leaves, each once
     this.known = new WeakMap(); // which of these a structure or leaves of a group equal
@@ -24,40 +24,40 @@ export class DistinctInputs {
     this.bytes = 0;
   }
 
-  /** How many calls have inputs of which hash. */
+  /** How many calls have inputs of which signature. */
   counts() {
-    return new Map(Array.from(this.numbers, ([hash, number]) => [hash, this.entries[number].calls]));
+    return new Map(Array.from(this.numbers, ([signature, number]) => [signature, this.entries[number].calls]));
   }
 
   /**
-   * Whether the inputs of a record have this hash: they do if inputs that have it are equal.
+   * Whether the inputs of a record have this signature: they do if inputs that have it are equal.
    *
    * @throws {TapeError} limit
    */
-  hasHash(hash, { structure, leaves, scalars }) {
-    const found = this.entries[this.numbers.get(hash)];
+  hasSignature(signature, { structure, leaves, scalars }) {
+    const found = this.entries[this.numbers.get(signature)];
     const packed = packedScalars(scalars);
     if (found !== undefined) {
       return found.tree.structure === this.own(structure) && found.tree.leaves === this.own(leaves) && areEqual(found.packed, packed);
     }
     this.room -= structure.length + leaves.length + packed.length;
     if (this.room < 0) throw overLimit("the inputs of all calls are too large together");
-    return hashOf(structure, leaves, packed) === hash;
+    return signatureOf(structure, leaves, packed) === signature;
   }
 
   /** The number of the inputs of a call; NOT_NUMBERED if there are too many different ones. */
-  numberOf(hash, tree, call) {
-    const number = this.numbers.get(hash) ?? this.add(hash, tree);
+  numberOf(signature, tree, call) {
+    const number = this.numbers.get(signature) ?? this.add(signature, tree);
     if (number !== NOT_NUMBERED) this.count(number, BigInt(call));
     return number;
   }
 
-  add(hash, { structure, leaves, scalars }) {
+  add(signature, { structure, leaves, scalars }) {
     const packed = packedScalars(scalars);
     const tree = { structure: this.own(structure), leaves: this.own(leaves), scalars: scalars.map(own), ranges: [] };
     this.bytes += packed.length;
     if (this.entries.length >= MAX_ROWS || this.bytes > MOST_BYTES) return NOT_NUMBERED;
-    this.numbers.set(hash, this.entries.length);
+    this.numbers.set(signature, this.entries.length);
     return this.entries.push({ tree, packed, calls: 0n, first: null, last: null }) - 1;
   }
 

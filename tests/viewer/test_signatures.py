@@ -1,28 +1,28 @@
-"""Both readers have the same hashes for the same inputs."""
+"""The viewer has the signatures that the format asks for, by a BLAKE2b of somebody else."""
 
 from __future__ import annotations
 
 import json
 import random
 import struct
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from calltape_schema.inputs_table import inputs_hash
 from calltape_schema.packing import pack
 from tests.viewer.node import VIEWER, node
 
 _SCRIPT = """
 import {{ readFileSync }} from "node:fs";
 import {{ unpack }} from "{src}/documents.mjs";
-import {{ hashOfInputs }} from "{src}/hashing.mjs";
+import {{ signatureOfInputs }} from "{src}/signatures.mjs";
 const bytes = (hex) => new Uint8Array(Buffer.from(hex, "hex"));
 const asked = JSON.parse(readFileSync(process.argv[2], "utf-8"));
-const hash = ([structure, leaves, scalars]) =>
-  String(hashOfInputs({{ structure, leaves, scalars: unpack(scalars) }}));
-console.log(JSON.stringify(asked.map((one) => hash(one.map(bytes)))));
+const signature = ([structure, leaves, scalars]) =>
+  String(signatureOfInputs({{ structure, leaves, scalars: unpack(scalars) }}));
+console.log(JSON.stringify(asked.map((one) => signature(one.map(bytes)))));
 """
 
 
@@ -37,8 +37,14 @@ def _edges() -> list[Any]:
     return [*ints, *nans, 0.0, -0.0, 1.5, float("inf"), *texts, *bins, *wide, (0.5, -0.0)]
 
 
+def _signature(structure: bytes, leaves: bytes, scalars: bytes) -> int:
+    lengths = struct.pack("<QQ", len(structure), len(leaves))
+    digest = blake2b(lengths + structure + leaves + scalars, digest_size=16).digest()
+    return int.from_bytes(digest, "little")
+
+
 @pytest.mark.integration
-def test_hashes_are_those_of_the_schema(tmp_path: Path) -> None:
+def test_signatures_are_those_of_the_format(tmp_path: Path) -> None:
     chance = random.Random(4)
     edges = _edges()
     scalars = [[], *([one] for one in edges), edges[:16], edges[:15] * 2, [1] * 70_000]
@@ -49,8 +55,8 @@ def test_hashes_are_those_of_the_schema(tmp_path: Path) -> None:
     ]
     asked = tmp_path / "asked.json"
     asked.write_text(json.dumps([[part.hex() for part in one] for one in every]))
-    script = tmp_path / "hashes.mjs"
+    script = tmp_path / "signatures.mjs"
     script.write_text(_SCRIPT.format(src=(VIEWER / "src").as_uri()))
     done = node(script, asked)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == [str(inputs_hash(*one)) for one in every]
+    assert json.loads(done.stdout) == [str(_signature(*one)) for one in every]

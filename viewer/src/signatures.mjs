@@ -1,4 +1,4 @@
-// The hash of inputs: BLAKE2b (RFC 7693) with a digest of 8 bytes, over structure, leaves and packed
+// The signature of inputs: BLAKE2b (RFC 7693) with a digest of 16 bytes, over structure, leaves and packed
 // scalars (FORMAT.md, section 5). Browsers do not offer BLAKE2b. A word of 64 bits is two of 32.
 
 import { packedScalars } from "./packing.mjs";
@@ -8,7 +8,7 @@ const IV = new Uint32Array([
   0xf3bcc908, 0x6a09e667, 0x84caa73b, 0xbb67ae85, 0xfe94f82b, 0x3c6ef372, 0x5f1d36f1, 0xa54ff53a,
   0xade682d1, 0x510e527f, 0x2b3e6c1f, 0x9b05688c, 0xfb41bd6b, 0x1f83d9ab, 0x137e2179, 0x5be0cd19,
 ]);
-const PARAMETERS = 0x01010008; // no key, a digest of 8 bytes
+const PARAMETERS = 0x01010010; // no key, a digest of 16 bytes
 const ORDERS = [
   "0123456789abcdef", "ea489fd61c02b753", "b8c052fdae367194", "7931dcbe265a40f8", "905724afe1bc683d",
   "2c6a0b834d75fe19", "c51fed4a0763928b", "db7ec13950f4862a", "6fe9b308c2d714a5", "a2847615fb9e3cd0",
@@ -71,7 +71,7 @@ function compress(count, isLast) {
   for (let at = 0; at < 16; at++) state[at] ^= work[at] ^ work[at + 16];
 }
 
-/** The first 64 bits of the digest of parts one after another, as a bigint. */
+/** The digest of parts one after another: a bigint of 128 bits. */
 export function blake2b(...parts) {
   state.set(IV);
   state[0] ^= PARAMETERS;
@@ -92,16 +92,16 @@ export function blake2b(...parts) {
   }
   block.fill(0, filled);
   compress(count, true);
-  return (BigInt(state[1]) << 32n) | BigInt(state[0]);
+  return state.subarray(0, 4).reduceRight((found, word) => (found << 32n) | BigInt(word), 0n);
 }
 
-/** The hash of inputs. `scalars` are packed already. */
-export function hashOf(structure, leaves, scalars) {
+/** The signature of inputs. `scalars` are packed already. */
+export function signatureOf(structure, leaves, scalars) {
   const lengths = new DataView(new ArrayBuffer(16));
   lengths.setUint32(0, structure.length, true);
   lengths.setUint32(8, leaves.length, true);
   return blake2b(new Uint8Array(lengths.buffer), structure, leaves, scalars);
 }
 
-/** The hash of the inputs of a record. */
-export const hashOfInputs = ({ structure, leaves, scalars }) => hashOf(structure, leaves, packedScalars(scalars));
+/** The signature of the inputs of a record. */
+export const signatureOfInputs = ({ structure, leaves, scalars }) => signatureOf(structure, leaves, packedScalars(scalars));
