@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from calltape_schema.bounds import (
+    CHECKED_BYTES,
     MAX_HEADER_BRACKETS,
     MAX_HEADER_BYTES,
     MAX_HEADER_NESTING,
@@ -22,7 +24,7 @@ from calltape_schema.bounds import (
     MAX_RANK,
 )
 from calltape_schema.errors import TapeError
-from calltape_schema.packing import is_list, is_map
+from calltape_schema.packing import crc32, is_list, is_map, little_endian
 from calltape_schema.tree import Leaf
 
 ALIGNMENT = 64
@@ -64,6 +66,51 @@ INTEGER_FORMATS: dict[str, Literal["B", "b", "H", "h", "I", "i", "Q", "q"]] = {
     "uint64": "Q", "int64": "q",
 }  # fmt: skip
 """For the dtypes of torch whose leaves have ranges, the formats of a memoryview of their bytes."""
+
+
+class Checksums(NamedTuple):
+    """The checksums of a blob.
+
+    Attributes:
+        whole: the CRC-32 of its content.
+        steps: those of its first 1, 2, 3, ... MiB, each of four bytes.
+    """
+
+    whole: int
+    steps: bytes = b""
+
+
+NO_CHECKSUMS = Checksums(0)
+
+
+def steps_of(size: int) -> int:
+    """How many steps a blob of so many bytes has."""
+    return max(-(-size // CHECKED_BYTES) - 1, 0)
+
+
+def sums_in(steps: bytes) -> array[int]:
+    """The checksums of steps, as ints."""
+    return little_endian(array("I", steps))
+
+
+def checksums_of(parts: Iterable[Any]) -> Checksums:
+    """The checksums of the bytes of these parts, one after another. A CRC-32 goes on from that of
+    the bytes before, so all of them take one pass."""
+    found, left, steps = 0, CHECKED_BYTES, array("I")
+    for part in parts:
+        if len(part) <= left:
+            found, left = crc32(part, found), left - len(part)
+            continue
+        with memoryview(part) as view:
+            at = 0
+            while at < len(view):
+                if not left:
+                    steps.append(found)
+                    left = CHECKED_BYTES
+                with view[at : at + left] as piece:
+                    found = crc32(piece, found)
+                    at, left = at + len(piece), left - len(piece)
+    return Checksums(found, little_endian(steps).tobytes())
 
 
 class Stored(NamedTuple):
@@ -206,12 +253,23 @@ def _parse_json(text: bytes) -> Any:
         raise TapeError("limit", f"a header has more than {MAX_HEADER_BRACKETS} brackets")
     if text[:1] != b"{":
         raise TapeError("invalid", "the safetensors header does not start with a brace")
+    # Python makes no int of thousands of digits, which are JSON. Short headers have none.
+    parse_int = _int_of if len(text) > _MAX_DIGITS else None
     try:
         return json.loads(
-            text.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant
-        )
+            text.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant,
+            parse_int=parse_int,
+        )  # fmt: skip
     except (ValueError, RecursionError) as error:
         raise TapeError("damaged", f"the safetensors header is not JSON: {error}") from None
+
+
+_MAX_DIGITS = 640  # the fewest that an interpreter may be told to stop at
+
+
+def _int_of(text: str) -> int | float:
+    """An int of JSON; of one that no field takes something that no field takes either."""
+    return int(text) if len(text) <= 20 else math.nan
 
 
 def _no_constant(name: str) -> None:

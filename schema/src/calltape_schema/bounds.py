@@ -27,6 +27,9 @@ MAX_NODES = 50_000
 """Nodes of a tree: each is a validated model of about a kilobyte."""
 MAX_LEAVES = 50_000
 """Leaves of a tree, and tensors of a blob: as many as nodes."""
+MAX_ALIASES = 1024
+"""Leaves of a tree with the same bytes: each becomes a tensor of its own. The empty caches of a
+model of 500 layers have as many."""
 MAX_RANK = 64
 """Axes of a tensor: as many as torch has."""
 MAX_ELEMENTS = 2**63 - 1
@@ -38,7 +41,8 @@ MAX_KEY_CHARACTERS = 1024
 MAX_KEY_PARTS = 16
 """Parts of a key that is a tuple."""
 MAX_ALIKE = 64
-"""Keys of one dict that have one hash: a hash table of them is made in quadratic time."""
+"""Keys of one dict that have one hash in CPython, where a dict of them is made in quadratic time.
+No bound of the format: a mapping of more of them cannot be shown as a dict."""
 MAX_PATHS_CHARACTERS = 4 * 1024 * 1024
 """Paths of all nodes of a tree together: a long key stands in the path of each node below it."""
 
@@ -65,6 +69,10 @@ MAX_HEADER_BYTES = 16 * 1024 * 1024
 """The JSON of a blob: 50,000 tensors with long names."""
 MAX_HEADER_NESTING = 64
 """Objects and arrays in each other: a tensor needs three, and a parser may recurse."""
+CHECKED_BYTES = 1024 * 1024
+"""Bytes of a blob between two of its checksums: what is read to check one value."""
+MAX_BLOB_INFLATED_BYTES = 256 * 1024 * 1024
+"""A compressed blob, inflated: a reader holds all of it for one tensor."""
 MAX_HEADER_BRACKETS = 8 * MAX_LEAVES
 """Brackets in it: three bytes of JSON become sixty of a reader. A tensor needs three."""
 
@@ -86,6 +94,9 @@ MAX_INFLATION = 128
 reaches 1,032, so many small bombs would cost minutes; records of real calls reach about 30."""
 MAX_TABLE_INFLATION = 32
 """The same of the table of a group, which a walk inflates: it has no text that repeats."""
+MAX_SHARING = 1024
+"""How many times its bytes the calls of a group may share, added up: a reader looks at the
+structure and the leaves of each call. Calls of 70 bytes that share 64 KiB reach it."""
 MAX_WIDTH = 1024
 """Bytes of an entry of a table or an index: columns for the life of a format."""
 DEFLATE_FROM_BYTES = 1024

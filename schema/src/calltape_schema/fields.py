@@ -133,14 +133,22 @@ def validated(adapter: TypeAdapter[T], document: Any, what: str) -> T:
         raise TapeError("limit", f"{what} is too deep") from None
 
 
-def decoder(adapter: TypeAdapter[T], what: str) -> Callable[[bytes], T]:
+def decoder(
+    adapter: TypeAdapter[T], what: str, form: Callable[[Any], Any] = lambda document: document
+) -> Callable[[bytes], T]:
     """A function from the bytes of one part of a tree (a structure, leaves) to its model. It raises
-    ``TapeError`` as :func:`validated`, and ``damaged`` or ``limit``."""
+    ``TapeError`` as :func:`validated`, and ``damaged`` or ``limit``.
+
+    Args:
+        adapter: of the model.
+        what: the name of the part for errors.
+        form: makes of a document that is neither too deep nor too large what is validated.
+    """
 
     def decode(data: bytes) -> T:
         document = unpack(data)
         _check_depth(document)
-        return validated(adapter, document, what)
+        return validated(adapter, form(document), what)
 
     return decode
 

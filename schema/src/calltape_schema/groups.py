@@ -17,6 +17,7 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 
 from pydantic import Field, TypeAdapter
 
+from calltape_schema.blob import NO_CHECKSUMS, Checksums
 from calltape_schema.bounds import (
     DEFLATE_FROM_BYTES,
     GROUP_BYTES,
@@ -25,12 +26,13 @@ from calltape_schema.bounds import (
     MAX_INFLATION,
     MAX_MEMBER_BYTES,
     MAX_NODES,
+    MAX_SHARING,
     MAX_TABLE_INFLATION,
     MAX_WIDTH,
 )
 from calltape_schema.errors import TapeError
 from calltape_schema.fields import Many, expect_known, validated
-from calltape_schema.inputs_table import InputsHashes
+from calltape_schema.inputs_table import Signatures
 from calltape_schema.packing import is_array, is_map, pack, packing, u64s, unpack
 from calltape_schema.recent import Recent
 from calltape_schema.records import CallRecord, Range, Tree, decode_call
@@ -40,12 +42,13 @@ from calltape_schema.tar import BLOCK, Member, blob_name, group_name, member_hea
 RAISED, HAS_RANGES, HAS_BLOB = 1, 2, 4
 """Flags in the table: the call raised, its inputs have ranges, it has a blob of its own."""
 
-Columns: TypeAlias = tuple["array[int]", "array[int]", "array[int]", "array[int]"]
-"""Of a table: per call its number, the hash of its inputs, when it began, and its place."""
+Columns: TypeAlias = "tuple[array[int], array[int], array[int], array[int], array[int]]"
+"""Of a table: per call its number, when it began, its place, and the low and the high half of the
+signature of its inputs."""
 
-_ENTRY = struct.Struct("<QQQII")
-_WORDS = struct.Struct("<QQQQ")
-CALL_BYTES = _ENTRY.size
+ENTRY = struct.Struct("<QQII16s")
+_WORDS = struct.Struct("<QQQQQ")
+CALL_BYTES = ENTRY.size
 """How many bytes a call takes in a table."""
 _HEAD = b"\x95"  # an array of five
 _OFFSET = struct.Struct("<Q")
@@ -67,17 +70,17 @@ class NewCall(NamedTuple):
         number: of the call.
         record: plain data in the form of :class:`CallRecord`, without ``tape``, ``call`` and
             ``blob``. Its trees hold the encoded structure and leaves, as everywhere.
-        inputs: the hash of its inputs.
+        signature: of its inputs.
         blob: the content of its safetensors member, in parts; empty without a blob.
-        crc32: the checksum of these.
+        checksums: of these.
         scalars: of the inputs, as one packed array, for the table of counted inputs.
     """
 
     number: int
     record: dict[str, Any]
-    inputs: int
+    signature: int
     blob: Sequence[Any] = ()
-    crc32: int = 0
+    checksums: Checksums = NO_CHECKSUMS
     scalars: bytes = b"\x90"
 
 
@@ -214,7 +217,9 @@ def _content(
                 placed[id(tree)] = {**tree, "structure": structure, "leaves": leaves}
             document[side] = placed[id(tree)]
         if size:
-            document["blob"] = {"back": back, "size": size, "crc32": call.crc32}
+            document["blob"] = {"back": back, "size": size, "checksum": call.checksums.whole}
+            if call.checksums.steps:
+                document["blob"]["steps"] = call.checksums.steps
             back -= BLOCK + size + padding(size)
         records.append(pack(document))
     shared = pack(list(known))
@@ -229,13 +234,21 @@ def _content(
             | (HAS_RANGES if document["inputs"].get("ranges") else 0)
             | (HAS_BLOB if call.blob else 0)
         )
-        table += _ENTRY.pack(call.number, call.inputs, document["time_ns"], offset, flags)
+        signature = call.signature.to_bytes(16, "little")
+        table += ENTRY.pack(call.number, document["time_ns"], offset, flags, signature)
         offset += len(record)
     documents = b"".join((shared, *records))
     level = level if len(documents) >= DEFLATE_FROM_BYTES else 0
     # A walk reads each table: to inflate them takes half as long as the rest of it.
     sections = Section.of(bytes(table)), Section.of(documents, level, MAX_INFLATION)
-    return b"".join(map(pack, (CALL_BYTES, *sections)))
+    content = b"".join(map(pack, (CALL_BYTES, *sections)))
+    return None if _is_too_shared(len(calls), len(shared), len(content)) else content
+
+
+def _is_too_shared(calls: int, shared: int, member: int) -> bool:
+    """Whether the calls of a group share so much that to read them all takes far more than their
+    bytes: thousands of calls may share a structure of a mebibyte."""
+    return calls > 1 and calls * shared > MAX_SHARING * member
 
 
 class Group:
@@ -244,22 +257,26 @@ class Group:
 
     Attributes:
         tape: the id of the tape that it says it belongs to.
-        numbers, inputs, times: per call its number, the hash of its inputs, and when it began.
+        numbers, times: per call its number, and when it began.
         places: per call where its record begins (32 bits), and above it its flags.
         size: of the documents, inflated.
     """
 
     def __init__(self, tape: bytes, columns: Columns, stored: Section) -> None:
         self.tape = tape
-        self.numbers, self.inputs, self.times, self.places = columns
+        self.numbers, self.times, self.places, self._lows, self._highs = columns
         self._stored = stored
         self.size = stored.size
         self._documents: bytes | None = None
         self._parts: tuple[bytes, ...] | None = None
-        self._hashes = InputsHashes()
+        self._signatures = Signatures()
 
     def __len__(self) -> int:
         return len(self.numbers)
+
+    def signature(self, at: int) -> int:
+        """The signature of the inputs of a call."""
+        return self._lows[at] | self._highs[at] << 64
 
     def documents(self) -> bytes:
         """The bytes of the shared parts and of all records, inflated.
@@ -322,8 +339,8 @@ class Group:
         return [(one.leaf, one.min, one.max) for one in found]
 
     def _check(self, record: CallRecord, at: int, key: int | None) -> None:
-        """Compares a record with what the table says of it. ``key`` is the hash of its inputs, if
-        that is known."""
+        """Compares a record with what the table says of it. ``key`` is the signature of its inputs,
+        if that is known."""
         tree = record.inputs
         flags = (
             (RAISED if record.error is not None else 0)
@@ -331,22 +348,22 @@ class Group:
             | (HAS_BLOB if record.blob is not None else 0)
         )
         if key is None:
-            key = self._hashes.of(tree.structure, tree.leaves, pack(tree.scalars))
-        if (key, flags) != (self.inputs[at], self.places[at] >> 32 & _KNOWN_FLAGS):
+            key = self._signatures.of(tree.structure, tree.leaves, pack(tree.scalars))
+        if (key, flags) != (self.signature(at), self.places[at] >> 32 & _KNOWN_FLAGS):
             raise _forged()
         if record.at and len(record.elsewhere) != len(record.at):
             raise TapeError("invalid", "an earlier call has the bytes of a key twice")
 
     def _share(self, document: dict[str, Any], side: str) -> int | None:
         """Puts the tree that calls which are alike share into a document, if it has no scalars.
-        Gives the hash of inputs that are so."""
+        Gives the signature of inputs that are so."""
         tree = document.get(side)
         if tree is None or len(tree) > len(_TREE):
             return None
         key = tree["structure"], tree["leaves"]
         found: tuple[Tree, int] | None = _trees.get(key)
         if found is None:
-            found = Tree(**tree), self._hashes.of(*key, _NO_SCALARS)
+            found = Tree(**tree), self._signatures.of(*key, _NO_SCALARS)
             _trees.keep(key, found, sum(map(len, key)))
         document[side] = found[0]
         return found[1]
@@ -451,7 +468,7 @@ def group_of(content: bytes, offset: int) -> Group:
     found = opened(content)
     if found.offset != offset:
         raise elsewhere(found.offset)
-    columns = columns_of(found.table, u64s(found.table), found.documents.size)
+    columns = columns_of(found.table, u64s(found.table), found.documents.size, len(content))
     return Group(found.tape, columns, found.documents)
 
 
@@ -461,34 +478,42 @@ def elsewhere(offset: int) -> TapeError:
     return TapeError("damaged", reason)
 
 
-def columns_of(table: bytes, words: array[int], size: int) -> Columns:
+def columns_of(table: bytes, words: array[int], size: int, member: int) -> Columns:
     """The columns of a table, which are sound for documents of so many bytes.
 
     Args:
         table: the table.
         words: of the table.
         size: of the documents.
+        member: how many bytes the content of the group has.
 
     Raises:
         TapeError: ``damaged``, ``invalid`` or ``limit``.
     """
-    numbers, times, places = words[::4], words[2::4], words[3::4]
+    numbers, times, places = words[::5], words[1::5], words[2::5]
     if len(numbers) > 1 and size > GROUP_BYTES:  # each of its records could ask for all of them
         reason = f"a group of several calls has {size} bytes (at most {GROUP_BYTES})"
         raise TapeError("limit", reason)
     begins = [place & _LOW for place in places]
     # The highest bytes alone: a walk looks at each.
-    are_sound = max(max(table[7::CALL_BYTES]), max(table[23::CALL_BYTES])) < 0x80
+    are_sound = max(max(table[7::CALL_BYTES]), max(table[15::CALL_BYTES])) < 0x80
     if not all(map(lt, begins, begins[1:])) or begins[-1] >= size or not are_sound:
         raise TapeError("invalid", _CONTRADICTION)
     if len({*numbers}) != len(numbers):
         raise TapeError("damaged", "a call stands twice in a group")
-    return numbers, words[1::4], times, places
+    if _is_too_shared(len(numbers), begins[0], member):
+        reason = (
+            f"{len(numbers)} calls share {begins[0]} bytes in a group of {member} (together at "
+            f"most {MAX_SHARING} times its bytes)"
+        )
+        raise TapeError("limit", reason)
+    return numbers, times, places, words[3::5], words[4::5]
 
 
-def only_entry(table: bytes, size: int) -> tuple[int, int, int, int]:
+def only_entry(table: bytes, size: int) -> tuple[int, int, int, int, int]:
     """The columns of the table of a single call, as :func:`columns_of`."""
-    number, inputs, time, place = _WORDS.unpack(table)
+    found: tuple[int, int, int, int, int] = _WORDS.unpack(table)
+    number, time, place, _, _ = found
     if number >= 2**63 or time >= 2**63 or place & _LOW >= size:
         raise TapeError("invalid", _CONTRADICTION)
-    return number, inputs, time, place
+    return found

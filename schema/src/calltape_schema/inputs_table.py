@@ -5,9 +5,9 @@ of many tapes add up. It is bounded. As long as there is room, each of the disti
 *row*. Calls without a row are counted by *kind* (structure, dtypes and ranks), with the sizes of
 each axis; calls that find no room there either are counted as ``other``. No call is left out.
 
-A hash decides who has room, and not who came first: the rows and kinds with the lowest hashes stay.
-So a table depends on the calls alone. Tables that are added in any order, in any grouping, are one
-table; and the inputs that have rows are a fair sample of all.
+A signature decides who has room, and not who came first: the rows and kinds with the lowest ones
+stay. So a table depends on the calls alone. Tables that are added in any order, in any grouping,
+are one table; and the inputs that have rows are a fair sample of all.
 """
 
 from __future__ import annotations
@@ -43,41 +43,41 @@ Ranges = Iterable[tuple[int, int, int]]
 """Of integer leaves: the leaf, its smallest and its largest element."""
 
 
-def inputs_hash(structure: bytes, leaves: bytes, scalars: bytes) -> int:
-    """What stands for inputs in the table of a group, and orders rows: 64 bits.
+def signature_of(structure: bytes, leaves: bytes, scalars: bytes) -> int:
+    """The signature of inputs: all of them but the contents of tensors, in 128 bits.
 
     Args:
         structure, leaves: the documents of a tree.
         scalars: its scalars, as one packed array.
     """
-    made = _begun_hash(structure, len(leaves))
+    made = _begun(structure, len(leaves))
     made.update(leaves + scalars)
     return int.from_bytes(made.digest(), "little")
 
 
-class InputsHashes:
-    """Gives the :func:`inputs_hash` of many inputs. A structure is read once: thousands of inputs
-    may share one of a mebibyte."""
+class Signatures:
+    """Gives the :func:`signature_of` many inputs. A structure is read once: thousands of inputs may
+    share one of a mebibyte."""
 
     def __init__(self) -> None:
-        self._begun: dict[tuple[bytes, int], blake2b] = {}
+        self._known: dict[tuple[bytes, int], blake2b] = {}
 
     def of(self, structure: bytes, leaves: bytes, scalars: bytes) -> int:
-        """The hash of inputs, as :func:`inputs_hash` takes them."""
+        """The signature of inputs, as :func:`signature_of` takes them."""
         known = structure, len(leaves)
-        begun = self._begun.get(known)
+        begun = self._known.get(known)
         if begun is None:
-            begun = self._begun[known] = _begun_hash(*known)
+            begun = self._known[known] = _begun(*known)
         made = begun.copy()
         made.update(leaves)
         made.update(scalars)
         return int.from_bytes(made.digest(), "little")
 
 
-def _begun_hash(structure: bytes, leaves: int) -> blake2b:
-    """The hash of inputs before their leaves, of so many bytes, and their scalars."""
+def _begun(structure: bytes, leaves: int) -> blake2b:
+    """The digest of inputs before their leaves, of so many bytes, and their scalars."""
     lengths = len(structure).to_bytes(8, "little") + leaves.to_bytes(8, "little")
-    return blake2b(lengths + structure, digest_size=8)
+    return blake2b(lengths + structure, digest_size=16)
 
 
 def widen(known: dict[int, tuple[int, int]], ranges: Ranges) -> None:
@@ -288,9 +288,9 @@ class Kind(Counts):
 
     @property
     def key(self) -> int:
-        """The hash that orders kinds."""
+        """The signature that orders kinds."""
         parts = pack([self.dtypes, self.ranks, len(self.axes)])
-        return inputs_hash(self.structure, parts, b"")
+        return signature_of(self.structure, parts, b"")
 
     @property
     def cost(self) -> int:
@@ -317,7 +317,7 @@ class InputsTable:
     """Counts inputs, within bounds.
 
     Attributes:
-        rows: by the hash of their inputs.
+        rows: by the signature of their inputs.
         kinds: of calls without a row, by their key.
         other: calls without either.
 
@@ -337,7 +337,7 @@ class InputsTable:
 
     @property
     def rows_below(self) -> int | None:
-        """The hash of inputs from which on there was no room for a row; None if there was."""
+        """The signature from which on there was no room for a row; None if there was."""
         return self._rows.below
 
     @property
@@ -364,17 +364,17 @@ class InputsTable:
         """Counts calls with the same inputs.
 
         Args:
-            structure, leaves, scalars: of its inputs, as :func:`inputs_hash` takes them.
+            structure, leaves, scalars: of its inputs, as :func:`signature_of` takes them.
             numbers: of the calls.
             kept: whether they are on the tape.
             raised: whether they raised.
             ranges: of their integer leaves.
-            key: the hash of the inputs, if it is known.
+            key: the signature of the inputs, if it is known.
 
         Raises:
             TapeError: the table is full, and the documents break the format.
         """
-        key = inputs_hash(structure, leaves, scalars) if key is None else key
+        key = signature_of(structure, leaves, scalars) if key is None else key
         known = self.rows.get(key)
         row = known or Row(structure, leaves, scalars, numbers[0], numbers[0])
         row.count(numbers, kept=kept, raised=raised, ranges=ranges)
@@ -382,7 +382,7 @@ class InputsTable:
             self.add_row(key, row)
 
     def add_row(self, key: int, row: Row) -> None:
-        """Adds the calls of a row, which has this hash and is not used any more.
+        """Adds the calls of a row, which has this signature and is not used any more.
 
         Raises:
             TapeError: as :meth:`add`.
@@ -504,27 +504,27 @@ class InputsTable:
         """
         document = validated(_tables, unpack(data), "table of inputs")
         document.expect_room()
-        table, hashes = cls(), InputsHashes()
+        table, signatures = cls(), Signatures()
         table._rows.below, table._kinds.below = document.rows_below, document.kinds_below
         table.other.add(_counts(*document.other))
         for form in document.kinds:
             table.add_kind(form.kind())
         for row in document.made():
-            table.add_row(hashes.of(row.structure, row.leaves, row.scalars), row)
+            table.add_row(signatures.of(row.structure, row.leaves, row.scalars), row)
         # What stands twice was added up, and what has no room was counted in a coarser form.
         found = len(table.kinds), len(table.rows), table.kinds_below, table.rows_below
         told = len(document.kinds), len(document.rows), document.kinds_below, document.rows_below
         if found != told:
             raise _contradiction(_NO_ROOM)
         if not (_ascend(table.rows) and _ascend(table.kinds)):
-            raise _contradiction("inputs or kinds that do not ascend by their hash")
+            raise _contradiction("inputs or kinds that do not ascend by their signature")
         if table.totals().seen > MAX_COUNT:
             raise _contradiction("more than 2^63 calls")
         return table
 
 
-def _ascend(hashes: Iterable[int]) -> bool:
-    return all(one < other for one, other in pairwise(hashes))
+def _ascend(signatures: Iterable[int]) -> bool:
+    return all(one < other for one, other in pairwise(signatures))
 
 
 _NO_ROOM = "inputs or kinds stand twice, or have no room"
@@ -562,8 +562,8 @@ class _TableForm(Record):
     numbers: bytes = b""
     kinds: Annotated[Many[_KindForm], Field(max_length=MAX_AXES)] = ()
     other: tuple[Count, Count, Count] = (0, 0, 0)
-    rows_below: Annotated[int, Field(ge=0, lt=2**64)] | None = None
-    kinds_below: Annotated[int, Field(ge=0, lt=2**64)] | None = None
+    rows_below: Annotated[int, Field(ge=0, lt=2**128)] | None = None
+    kinds_below: Annotated[int, Field(ge=0, lt=2**128)] | None = None
 
     def expect_room(self) -> None:
         """Raises for rows and kinds that have no room together. They share their parts, so a table

@@ -12,7 +12,13 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from calltape_schema import blob
-from calltape_schema.bounds import MAX_MEMBER_BYTES, MAX_TAKEN, MAX_TAKEN_PARTS, TAIL_BYTES
+from calltape_schema.bounds import (
+    MAX_BLOB_INFLATED_BYTES,
+    MAX_MEMBER_BYTES,
+    MAX_TAKEN,
+    MAX_TAKEN_PARTS,
+    TAIL_BYTES,
+)
 from calltape_schema.end import End, Index, decode_end, end_offset
 from calltape_schema.errors import Kind, TapeError
 from calltape_schema.groups import Group, group_of, member_content
@@ -26,9 +32,11 @@ from calltape_schema.records import (
     manifest_of,
 )
 from calltape_schema.scan import Scan, Watch
+from calltape_schema.sections import STORED, inflated
 from calltape_schema.storage import Source, Window
 from calltape_schema.tar import (
     BLOCK,
+    COMPRESSED,
     END_MEMBER,
     MANIFEST,
     Member,
@@ -95,10 +103,17 @@ class Chain(NamedTuple):
 
 
 class _Blob(NamedTuple):
-    """The blob of a call: its tensors, where their bytes begin in the file, and the first of
-    these."""
+    """The blob of a call.
+
+    Attributes:
+        entries: its tensors.
+        first: where their bytes begin in its content.
+        start: the same in the file.
+        head: the first of these bytes; of a compressed blob all of them.
+    """
 
     entries: dict[str, blob.Entry]
+    first: int
     start: int
     head: bytes
 
@@ -246,9 +261,41 @@ class TapeReader:
         """The member with the tensors of a call.
 
         Raises:
-            TapeError: ``damaged``; ``no_value`` if it has none.
+            TapeError: ``damaged``, ``unsupported``; ``no_value`` if it has none.
         """
         return self._begun_blob(record)[0]
+
+    def header_size(self, holder: Holder) -> int:
+        """How many bytes the header of a blob has, as its first bytes say.
+
+        Raises:
+            TapeError: as :meth:`blob_member`, and ``limit``.
+        """
+        found, head = self._begun_blob(holder)
+        return blob.header_size(head, found.size)
+
+    def span(self, holder: Holder, key: str) -> tuple[int, int]:
+        """Where a tensor begins and ends in the content of a blob that nothing compressed.
+
+        Raises:
+            TapeError: ``damaged``, ``invalid``, ``limit`` or ``unsupported``.
+        """
+        entry, there = self._entry(holder, key)
+        return there.first + entry.begin, there.first + entry.end
+
+    def inflated_blob(self, record: CallRecord | Holder) -> bytes:
+        """The file of the safetensors format in a compressed blob.
+
+        Raises:
+            TapeError: as :meth:`span`.
+        """
+        found, facts = self.blob_member(record), record.blob
+        assert facts is not None
+        if (facts.length or 0) > MAX_BLOB_INFLATED_BYTES:
+            reason = f"a blob inflates to {facts.length} bytes (at most {MAX_BLOB_INFLATED_BYTES})"
+            raise TapeError("limit", reason)
+        data = self.source.read_at(found.start, found.size)
+        return inflated(data, facts.length or 0, "a blob")
 
     def group(self, offset: int) -> Group:
         """The group whose header is at this offset.
@@ -396,6 +443,10 @@ class TapeReader:
     def _find_blob(self, record: CallRecord | Holder) -> tuple[Member, bytes]:
         if record.blob is None:
             raise TapeError("no_value", f"call {record.call} has no blob")
+        name = blob_name(record.call) + (COMPRESSED if record.blob.codec != STORED else "")
+        if not record.blob.is_supported:
+            reason = f"the tensors of call {record.call} need a later version to be read"
+            raise TapeError("unsupported", reason, member=name)
         group, _ = self._place_of(record.call)
         offset, size = group - record.blob.back, record.blob.size
         head = b""
@@ -404,19 +455,23 @@ class TapeReader:
         found = parse_header(head[:BLOCK], offset)
         if (
             found is None or found.size != size or found.end > group
-            or found.name != blob_name(record.call)
+            or found.name != name
         ):  # fmt: skip
             reason = f"the tensors of call {record.call} are not there"
-            raise TapeError("damaged", reason, member=blob_name(record.call), offset=offset)
+            raise TapeError("damaged", reason, member=name, offset=offset)
         return found, head[BLOCK:]
 
     def _read_blob(self, record: CallRecord | Holder) -> _Blob:
         found, head = self._begun_blob(record)
+        if record.blob is not None and record.blob.codec != STORED:
+            whole = self.inflated_blob(record)
+            first = blob.header_size(whole, len(whole))
+            return _Blob(blob.parse_header(whole[:first], len(whole)), first, 0, whole[first:])
         length = blob.header_size(head, found.size)
         if length > len(head):
             head += self.source.read_at(found.start + len(head), length - len(head))
         entries = blob.parse_header(head[:length], found.size)
-        return _Blob(entries, found.start + length, head[length:])
+        return _Blob(entries, length, found.start + length, head[length:])
 
 
 def _trouble_of(

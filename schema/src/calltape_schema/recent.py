@@ -93,12 +93,12 @@ class Interner(Generic[T]):
 
 
 class Room:
-    """The rows of a table, or its kinds, by their hash. Those with the lowest hashes stay, and none
-    that takes more than a quarter of the room.
+    """The rows of a table, or its kinds, by their signature. Those with the lowest ones stay, and
+    none that takes more than a quarter of the room.
 
     Attributes:
         parts: that have room.
-        below: the hash from which on there is none; None if there was room for all.
+        below: the signature from which on there is none; None if there was room for all.
 
     Args:
         cost: what all parts may cost together.
@@ -109,13 +109,13 @@ class Room:
     def __init__(self, cost: int, bulk: int, spill: Callable[[Any], None]) -> None:
         self.parts: dict[int, Any] = {}
         self.below: int | None = None
-        self._order: list[int] = []  # the hashes, negative, as a heap: the highest first
+        self._order: list[int] = []  # the signatures, negative, as a heap: the highest first
         self._max_cost, self._max_bulk = cost, bulk
         self._cost = self._bulk = 0
         self._spill = spill
 
     def add(self, key: int, part: Any) -> None:
-        """Adds calls to those of this hash."""
+        """Adds calls to those of this signature."""
         known = self.parts.get(key)
         if known is not None:
             known.absorb(part)
@@ -130,7 +130,7 @@ class Room:
                 self.lower(-self._order[0])
 
     def lower(self, below: int | None) -> None:
-        """Leaves no room for this hash and higher ones; None changes nothing."""
+        """Leaves no room for this signature and higher ones; None changes nothing."""
         if below is None or not _is_below(below, self.below):
             return
         self.below = below

@@ -4,6 +4,7 @@ models to bytes, and back."""
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Annotated, Any, Literal, TypeAlias
@@ -12,6 +13,8 @@ from pydantic import Field, TypeAdapter, field_validator, model_validator
 from typing_extensions import Self
 
 from calltape_schema.bounds import (
+    CHECKED_BYTES,
+    MAX_ALIASES,
     MAX_NODES,
     MAX_OPTIONS,
     MAX_OUTSIDE,
@@ -39,6 +42,7 @@ from calltape_schema.fields import (
     validated,
 )
 from calltape_schema.packing import is_array, is_map, open_envelope, pack, seal_envelope, unpack
+from calltape_schema.sections import STORED, ZLIB
 from calltape_schema.tree import Leaf, Scalar, Structure, decode_leaves, decode_structure
 
 FORMAT = "calltape"
@@ -315,12 +319,17 @@ class Tree(Record):
         return made
 
     def _check(self, spec: Structure) -> None:
-        if spec.leaves != len(self.facts()) or spec.scalars != len(self.scalars):
+        facts = self.facts()
+        if spec.leaves != len(facts) or spec.scalars != len(self.scalars):
             raise TapeError("invalid", "the structure does not fit its leaves and scalars")
+        if spec.leaves > MAX_ALIASES:
+            shared = Counter(leaf.key for leaf in facts if leaf.key is not None)
+            if max(shared.values(), default=0) > MAX_ALIASES:
+                raise TapeError("limit", f"more than {MAX_ALIASES} leaves have the same bytes")
         for one in self.ranges:
             if one.leaf >= spec.leaves:
                 raise TapeError("invalid", "a range of a leaf that the tree does not have")
-            if "int" not in self.facts()[one.leaf].dtype:
+            if "int" not in facts[one.leaf].dtype:
                 raise TapeError("invalid", "a range of a leaf that has no integers")
         for index, python_type in spec.scalar_types:
             if type(self.scalars[index]) is not python_type:
@@ -344,12 +353,39 @@ class Tree(Record):
 
 
 class BlobFacts(Record):
-    """The size in bytes and the CRC-32 (zlib) of a call's safetensors member. Its header is
-    ``back`` bytes before that of the group; 0 for a blob that is not on a tape yet."""
+    """Where the tensors of a call are, and the checksums of these bytes.
 
-    size: Count
-    crc32: Annotated[int, Field(ge=0, lt=2**32)]
+    Attributes:
+        back: the header of the blob is so many bytes before that of the group; 0 for a blob that is
+            not on a tape yet.
+        size: of its content, in bytes.
+        checksum: of its content.
+        algorithm: of the checksums; 0 is the CRC-32 of zlib.
+        steps: the checksums of the first 1, 2, 3, ... MiB; None if there are none.
+        codec: what compressed the content, as of a section.
+        length: how many bytes it inflates to; None if nothing compressed it.
+    """
+
     back: Count
+    size: Count
+    checksum: Annotated[int, Field(ge=0, lt=2**32)]
+    algorithm: Count = 0
+    steps: bytes | None = None
+    codec: Count = STORED
+    length: Count | None = None
+
+    @model_validator(mode="after")
+    def _lengths_fit(self) -> Self:
+        if self.steps is not None and len(self.steps) != 4 * -(-self.size // CHECKED_BYTES) - 4:
+            raise ValueError(f"{len(self.steps)} bytes of steps for a blob of {self.size}")
+        if (self.codec == STORED) != (self.length is None):
+            raise ValueError("not either a codec or no length")
+        return self
+
+    @property
+    def is_supported(self) -> bool:
+        """Whether this reader knows its checksums and what compressed it."""
+        return self.algorithm == 0 and self.codec in (STORED, ZLIB)
 
 
 class ModelError(Record):

@@ -1,6 +1,6 @@
 """The walk over a tape, which finds every call of it.
 
-It reads the tables of the groups, and no tensor bytes. It keeps 24 bytes for each call, and 12 for
+It reads the tables of the groups, and no tensor bytes. It keeps 32 bytes for each call, and 12 for
 each group: decoding a record again costs less than millions of small objects that the garbage
 collector visits.
 """
@@ -57,7 +57,7 @@ class Scan:
     """What a walk over a tape found. The arrays have an element per call, in file order.
 
     Attributes:
-        numbers, inputs, places: as those of a :class:`~calltape_schema.groups.Group`.
+        numbers, places: as those of a :class:`~calltape_schema.groups.Group`.
         offsets: per group where its member begins.
         tensor_bytes: the size of all blobs whose group is there.
         unfinished: how many bytes at the end belong to calls that were being written.
@@ -81,7 +81,8 @@ class Scan:
         self, source: Source, tape: bytes, start: int, end: End | None,
         watch: Watch = lambda found, size: found,
     ) -> None:  # fmt: skip
-        self.numbers, self.inputs, self.places = array("Q"), array("Q"), array("Q")
+        self.numbers, self.places = array("Q"), array("Q")
+        self._lows, self._highs = array("Q"), array("Q")  # halves of signatures
         self.offsets = array("Q")
         self._firsts = array("I")  # per group the position of its first call
         self.tensor_bytes = self.unfinished = 0
@@ -122,6 +123,10 @@ class Scan:
     def has_ranges(self, at: int) -> bool:
         """Whether the inputs of a call have ranges."""
         return bool(self.places[at] >> 32 & HAS_RANGES)
+
+    def signature(self, at: int) -> int:
+        """The signature of the inputs of a call."""
+        return self._lows[at] | self._highs[at] << 64
 
     def position(self, number: int) -> int | None:
         """The position of a call; None if there is none of this number."""
@@ -224,22 +229,24 @@ class Scan:
         at = self._indexed(found.offset)
         first = len(self.numbers)
         if len(table) == CALL_BYTES:  # nearly each group of a paced recording
-            number, inputs, _, place = only_entry(table, size)
+            number, _, place, low, high = only_entry(table, size)
             self._compare(words, at)
             if self._known is None and number > self._highest:
                 self._highest = number
             else:
                 self._expect_new((number,))
             self.numbers.append(number)
-            self.inputs.append(inputs)
             self.places.append(place)
+            self._lows.append(low)
+            self._highs.append(high)
         else:
-            columns = columns_of(table, words, size)
+            numbers, _, places, lows, highs = columns_of(table, words, size, found.size)
             self._compare(words, at)
-            self._expect_new(columns[0])
-            self.numbers += columns[0]
-            self.inputs += columns[1]
-            self.places += columns[3]
+            self._expect_new(numbers)
+            self.numbers += numbers
+            self.places += places
+            self._lows += lows
+            self._highs += highs
         self._firsts.append(first)
         self.offsets.append(found.offset)
 
@@ -276,7 +283,7 @@ class Scan:
         if at is None or self._index is None:
             return
         told = self._index.entry(at)
-        numbers, times = words[::4], words[2::4]
+        numbers, times = words[::5], words[1::5]
         if told[1:] != (len(numbers), min(numbers), max(numbers), min(times), max(times)):
             are = "is" if told.calls == 1 else "are"
             reason = f"by the index of the tape, {told.named} {are} here"
@@ -288,6 +295,7 @@ class Scan:
             if self._index is not None and not was_found:
                 entry = self._index.entry(at)
                 self._lose(entry, known.get(entry.offset))
+        # What is damaged is told, and would explain any difference.
         is_whole = not self.damage
         if not end.elsewhere:
             self._compare_table(end, is_whole=is_whole)
@@ -365,7 +373,7 @@ class Scan:
         table: InputsTable | None = None
         try:
             table = end.table()
-            told = None if table is None else self._difference(table, is_whole=is_whole)
+            told = None if table is None or not is_whole else self._difference(table)
         except TapeError as error:
             told = error.reason
         if told is None:
@@ -373,12 +381,13 @@ class Scan:
         else:
             self.report(stale_table(told))
 
-    def _difference(self, table: InputsTable, *, is_whole: bool) -> str | None:
-        """In what a table differs from the calls that were found; None if it does not. Calls that
-        are damaged are not found, which is told already."""
+    def _difference(self, table: InputsTable) -> str | None:
+        """In what a table differs from the calls that were found; None if it does not."""
         found: dict[int, list[int]] = {}  # calls, the lowest number, the highest, how many raised
-        for number, key, place in zip(self.numbers, self.inputs, self.places, strict=True):
-            raised = place >> 32 & RAISED
+        for number, low, high, place in zip(
+            self.numbers, self._lows, self._highs, self.places, strict=True
+        ):
+            key, raised = low | high << 64, place >> 32 & RAISED
             known = found.get(key)
             if known is None:
                 found[key] = [1, number, number, raised]
@@ -390,15 +399,12 @@ class Scan:
             elif number < known[1]:
                 known[1] = number
         for key, row in table.rows.items():
-            told = _difference_of(row, found.pop(key, None), is_whole=is_whole)
+            told = _difference_of(row, found.pop(key, None))
             if told is not None:
                 return told
         others = sum([kind.kept for kind in table.kinds.values()]) + table.other.kept
-        calls = sum([known[0] for known in found.values()])
-        if calls > others:
-            return "it does not have the inputs of all calls"
-        if is_whole and calls < others:
-            return "it has calls without a row that are not there"
+        if sum([known[0] for known in found.values()]) != others:
+            return "it has not as many calls without a row as there are"
         return None
 
 
@@ -409,24 +415,20 @@ def stale_table(told: str, kind: Kind = "damaged") -> TapeError:
     return TapeError(kind, reason, member=END_MEMBER, advice=advice)
 
 
-def _difference_of(row: Row, found: list[int] | None, *, is_whole: bool) -> str | None:
+def _difference_of(row: Row, found: list[int] | None) -> str | None:
     """In what a row differs from the calls that were found with its inputs."""
     calls, lowest, highest, raised = found or (0, 0, 0, 0)
-    if calls > row.kept:
-        return "calls have inputs more often than it says"
-    if is_whole and calls < row.kept:
-        return "it has inputs that no call has, or more often than calls have them"
+    if calls != row.kept:
+        return "calls have inputs more or less often than it says"
     if not calls:
         return None
     if lowest < row.first or highest > row.last:
         return "a call has a number that its row does not allow"
-    if lowest < (row.example or 0) or (is_whole and lowest != row.example):
+    if lowest != row.example:
         return "a row names another call as the first"
-    is_all = is_whole and row.kept == row.seen
-    if is_all and (row.first, row.last) != (lowest, highest):
+    if row.kept == row.seen and (row.first, row.last) != (lowest, highest):
         return "a row has other calls as the first and the last"
-    unknown = row.seen - (row.kept if is_whole else 0)
-    if not raised <= row.raised <= raised + unknown:
+    if not raised <= row.raised <= raised + row.seen - row.kept:
         return "other calls raised than it says"
     return None
 

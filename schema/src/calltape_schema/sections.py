@@ -66,7 +66,7 @@ class Section(NamedTuple):
         if self.size > most:
             raise TapeError("limit", f"{what}: {self.size} bytes (at most {most})")
         if self.codec == ZLIB:
-            return _inflated(self.data, self.size, what)
+            return inflated(self.data, self.size, what)
         if len(self.data) != self.size:
             raise TapeError("damaged", f"{what}: not {self.size} bytes")
         return self.data
@@ -92,7 +92,7 @@ def section_of(value: Any, what: str) -> Section:
     raise TapeError("damaged", f"{what} is no section [codec, size, crc32, data]")
 
 
-def _inflated(data: bytes, size: int, what: str) -> bytes:
+def inflated(data: bytes, size: int, what: str) -> bytes:
     """What was deflated in the format of zlib. It is never more than was announced."""
     inflater = zlib.decompressobj()
     try:

@@ -57,6 +57,8 @@ def padding(size: int) -> int:
 
 blob_name: Callable[[int], str] = "blobs/{:08d}.safetensors".format
 """The name of the tensors of a call."""
+COMPRESSED = ".zlib"
+"""Follows this name if they are compressed: no other tool opens such a member as it is."""
 
 group_name: Callable[[int], str] = "records/{:08d}.msgpack".format
 """The name of a group of records of which this is the first call."""

@@ -34,7 +34,6 @@ from calltape_schema.bounds import (
     MAX_PATHS_CHARACTERS,
     MAX_RANK,
 )
-from calltape_schema.errors import TapeError
 from calltape_schema.fields import (
     Count,
     Index,
@@ -46,7 +45,8 @@ from calltape_schema.fields import (
     decoder,
     validated,
 )
-from calltape_schema.packing import is_array, is_map, pack, unpack
+from calltape_schema.neutral_nodes import neutral, pythonic
+from calltape_schema.packing import is_array, pack, unpack
 from calltape_schema.recent import Interner
 
 
@@ -251,10 +251,22 @@ Node = Annotated[
 def _check_pairs(names: tuple[Key, ...], children: tuple[Node, ...]) -> None:
     if len(names) != len(children):
         raise ValueError(f"{len(names)} names for {len(children)} children")
-    if not are_distinct(names):
-        raise ValueError(f"more than {MAX_ALIKE} keys of one hash")
-    if len(set(names)) != len(names):
+    if len(set(map(_identity, names))) != len(names):
         raise ValueError("the same name twice")
+
+
+def _identity(key: Key) -> Any:
+    """Equal for equal keys, and for no others. It is text or bytes, whose hashes are salted: a
+    stranger may choose numbers, and tuples of numbers, that have one hash."""
+    if type(key) is str:
+        return key
+    if type(key) is tuple:
+        return pack([_identity(part) for part in key])
+    if type(key) is float:
+        if math.isnan(key):
+            return id(key)  # equals nothing
+        key = int(key) if key.is_integer() and abs(key) < 2**64 else key
+    return pack([int(key) if type(key) is bool else key])
 
 
 class Autocast(Record):
@@ -329,16 +341,6 @@ class Structure(Record):
         return tuple(dict(found).items())
 
 
-UNSUPPORTED = "unsupported"
-"""The reason of an opaque node that stands for one of a kind of a later version."""
-_MAX_KIND = 64
-_KINDS = frozenset({
-    "tensor", "ndarray", "int", "float", "complex", "str", "bytes", "none", "ellipsis", "bool",
-    "dtype", "device", "layout", "memory_format", "enum", "class", "opaque", "list", "tuple",
-    "size", "slice", "range", "set", "frozenset", "dict", "namedtuple", "dataclass", "object",
-    "custom",
-})  # fmt: skip
-
 _SCALAR_TYPES: dict[str, type] = {
     "int": int, "float": float, "complex": tuple, "str": str, "bytes": bytes
 }  # fmt: skip
@@ -385,11 +387,18 @@ def _places(root: Any) -> Iterator[tuple[Any, int, bool]]:
         if isinstance(node, (DictNode, FieldsNode)):
             names = node.keys if isinstance(node, DictNode) else node.fields
         stack.extend(
-            (child, path + 1 + len(str(name)), is_context)
+            (child, path + 1 + _characters(name), is_context)
             for name, child in zip(reversed(names), reversed(children), strict=True)
         )
         if isinstance(node, CustomNode):
             stack.append((node.context, path + len(".context"), True))
+
+
+def _characters(name: Any) -> int:
+    """What a key, field or position adds to a path."""
+    if type(name) is str:
+        return len(name)
+    return len(str(name)) if type(name) is int else len(pack(name))
 
 
 def document_like(spec: Structure, root: Any, leaves: int, scalars: int) -> dict[str, Any]:
@@ -405,71 +414,33 @@ _structures: TypeAdapter[Structure] = TypeAdapter(Structure)
 
 
 def encode_structure(document: Any) -> bytes:
-    """Validates and encodes a structure, given as plain data in the form of FORMAT.md. The recorder
-    calls this once for each distinct structure, so that it writes only what readers accept.
+    """Validates and encodes a structure, in canonical form. The recorder calls this once for each
+    distinct structure, so that it writes only what readers accept.
+
+    Args:
+        document: plain data of the form of :class:`Structure`.
 
     Raises:
         TapeError: ``invalid`` or ``limit``.
     """
-    data = pack(document)
-    # Not remembered: a recorder does not need it, and it takes much more memory. Only what this
-    # version knows.
-    _decode_strictly(data)
+    data = pack(neutral(document))
+    # Not remembered: a recorder does not need it, and it takes much more memory.
+    _decode(data)
     return data
 
 
-_decode_strictly = decoder(_structures, "structure")
+_decode = decoder(_structures, "structure", pythonic)
 
 
 def _decode_structure(data: bytes) -> Structure:
-    try:
-        return _decode_strictly(data)
-    except TapeError as error:
-        document = _with_placeholders(unpack(data)) if error.kind == "invalid" else None
-        if document is None:
-            raise
-        return validated(_structures, document, "structure")
-
-
-def _is_kind(name: str) -> bool:
-    """Whether a later version may have a kind of this name: UTF-8 of so many characters."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return 0 < len(name) <= _MAX_KIND
-
-
-def _with_placeholders(document: Any) -> Any:
-    """The document of a structure with an opaque node in place of each of a kind that this reader
-    does not know; None if there is none. It was found to be neither too deep nor too large."""
-    found = False
-
-    def known(node: Any) -> Any:
-        nonlocal found
-        if not is_map(node):
-            return node
-        kind = node.get("kind")
-        if type(kind) is str and kind not in _KINDS and _is_kind(kind):
-            found = True
-            name = node.get("type")
-            return {
-                "kind": "opaque",
-                "type": "builtins:object" if name is None else name,
-                "reason": UNSUPPORTED,
-            }
-        children, context = node.get("children"), node.get("context")
-        changed: dict[str, Any] = {}
-        if is_array(children):
-            changed["children"] = tuple(map(known, children))
-        if context is not None:
-            changed["context"] = known(context)
-        return {**node, **changed}
-
-    if not is_map(document):
-        return None
-    whole = {**document, "root": known(document.get("root"))}
-    return whole if found else None
+    found = _decode(data)
+    if not any(
+        isinstance(node, DictNode) and not are_distinct(node.keys) for node in walk(found.root)
+    ):
+        return found
+    # No dict can be made of such keys in linear time, and much of this package makes dicts.
+    document = pythonic(unpack(data), lambda node: not are_distinct(node["keys"]))
+    return validated(_structures, document, "structure")
 
 
 decode_structure: Callable[[bytes], Structure] = Interner(_decode_structure)

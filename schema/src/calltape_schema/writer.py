@@ -248,13 +248,13 @@ class TapeWriter:
             tree = call.record["inputs"]
             raised, ranges = "error" in call.record, tree.get("ranges")
             if not raised and not ranges:
-                alike.setdefault(call.inputs, (call, []))[1].append(call.number)
+                alike.setdefault(call.signature, (call, []))[1].append(call.number)
                 continue
             self._raised += raised
             self.table.add(
                 tree["structure"], tree["leaves"], call.scalars, call.number, raised=raised,
                 ranges=[(one["leaf"], one["min"], one["max"]) for one in ranges or ()],
-                key=call.inputs,
+                key=call.signature,
             )  # fmt: skip
         for key, (call, many) in alike.items():
             tree = call.record["inputs"]

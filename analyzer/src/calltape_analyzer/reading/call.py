@@ -19,11 +19,12 @@ from calltape_analyzer.pytree.rendering import render
 from calltape_analyzer.reading.call_ref import CallRef, Place, SeenInputs
 from calltape_analyzer.reading.segment import UNDER_WAY, Segment
 from calltape_analyzer.text import counted
-from calltape_schema.blob import Stored, build_header, stored_as
+from calltape_schema.blob import Stored, build_header, checksums_of, steps_of, stored_as
 from calltape_schema.errors import TapeError
-from calltape_schema.packing import crc32, pack
+from calltape_schema.packing import pack
 from calltape_schema.reader import Extent, TensorPlace
 from calltape_schema.records import BlobFacts, CallRecord, Elsewhere, Manifest, ModelError, Tree
+from calltape_schema.sections import STORED
 from calltape_schema.tree import Leaf, Node
 
 __all__ = ["Call", "Side", "advice_on_outputs"]
@@ -187,14 +188,14 @@ class Call(Shown):
         if document.get("at"):
             record = self._segment.reader.record_at(self._position)
             blobs = [one.blob for one in self._segment.holders(record, record.elsewhere)]
-            facts = [None if one is None else [one.size, one.crc32] for one in blobs]
+            facts = [None if one is None else [one.size, one.checksum] for one in blobs]
             document["at"] = [document["at"], facts]
         return self._packed(document, document.get("blob"))
 
     def _packed(self, document: dict[str, Any], blob: Any) -> bytes:
         document.pop("blob", None)
         if blob is not None:
-            document["blob"] = {name: blob.get(name) for name in ("size", "crc32")}
+            document["blob"] = {name: blob.get(name) for name in ("size", "checksum")}
         # A copy has the fields in another order, and none that is nil.
         said: list[Any] = [self.number]
         for name in sorted(document):
@@ -463,21 +464,19 @@ class Call(Shown):
             raise self._segment.reported(error, self._position) from None
 
     def _bytes(self, leaf: Leaf) -> bytearray:
-        self._segment.check_blob(self._position, self._grouped)
         place = self._place(leaf)
         check_memory(memory_limit_of(self.tape_bytes), [((place.size,), 1)], leaf.key or "")
         return self._segment.bytes_of(place)
 
     def _place(self, leaf: Leaf) -> TensorPlace:
-        """Where the bytes of a leaf are, after a look at the checksums of the blobs of earlier
-        calls that have them.
+        """Where the bytes of a leaf are, which are as their checksums say.
 
         Raises:
-            TapeError: ``damaged``, ``invalid`` or ``limit``.
+            TapeError: ``damaged``, ``invalid``, ``limit`` or ``unsupported``.
         """
         record = self._grouped
-        if leaf.key in record.elsewhere:
-            self._segment.check_holders(self._position, record, [leaf.key])
+        if leaf.key is not None:
+            self._segment.check_value(self._position, record, leaf.key)
         self._check_sum()
         return self._segment.reader.place(record, leaf)
 
@@ -497,17 +496,25 @@ class Call(Shown):
         Raises:
             TapeError: as :meth:`raw_blob`.
         """
-        if len(kept) == len(self.references):
-            return self._grouped.blob
-        size = checksum = 0
-        for part in self.raw_blob(kept):
-            size, checksum = size + len(part), crc32(part, checksum)
-        return BlobFacts(size=size, crc32=checksum, back=0)
+        facts = self._grouped.blob
+        if len(kept) == len(self.references) and (facts is None or _is_as_new(facts)):
+            return facts
+        size = 0
+
+        def counted_parts() -> Iterator[bytes]:
+            nonlocal size
+            for part in self.raw_blob(kept):
+                size += len(part)
+                yield part
+
+        whole, steps = checksums_of(counted_parts())
+        return BlobFacts(size=size, checksum=whole, steps=steps or None, back=0)
 
     def raw_blob(self, kept: Collection[str] = ()) -> Iterator[bytes]:
-        """The content of a blob for the call: as it stands in the file, or a new one with the
-        tensors that earlier calls have. The parts have at most 1 MiB, or are a tensor that several
-        calls have parts of. What the call has itself is not compared with its checksum. A blob of
+        """The content of a blob for the call, not compressed: as it stands in the file, or a new
+        one with the tensors that earlier calls have. The parts have at most 1 MiB, or are a tensor
+        that several calls have parts of, or what is compressed in the file. What the call has
+        itself is not compared with its checksum. A blob of
         holes takes no room in the file, and would take as much as it claims in a copy: it is
         refused.
 
@@ -523,6 +530,9 @@ class Call(Shown):
             if record.blob is None:
                 return
             found = segment.reader.blob_member(record)
+            if record.blob.codec != STORED:
+                yield segment.reader.inflated_blob(record)
+                return
             places.append(TensorPlace((Extent(found.start, found.size),), 1))
         else:
             entries: dict[str, Stored] = {}
@@ -544,9 +554,17 @@ class Call(Shown):
             if len(place.parts) > 1:
                 yield bytes(segment.bytes_of(place))
                 continue
-            for begin, size, _ in place.parts:
+            for begin, size, known in place.parts:
+                if known is not None:
+                    yield known
+                    continue
                 for offset in range(0, size, _PART):
                     yield segment.reader.source.read_at(begin + offset, min(_PART, size - offset))
+
+
+def _is_as_new(blob: BlobFacts) -> bool:
+    """Whether the checksums of a blob are those that a new one of the same content would have."""
+    return blob.codec == STORED and len(blob.steps or b"") == 4 * steps_of(blob.size)
 
 
 def _leaves_with_values(record: CallRecord) -> list[Leaf]:

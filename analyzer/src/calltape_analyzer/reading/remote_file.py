@@ -198,8 +198,7 @@ class RemoteFile(TapeBytes):
             made += piece
         return made
 
-    def crc32(self, offset: int, size: int) -> int:
-        found = 0
+    def crc32(self, offset: int, size: int, found: int = 0) -> int:
         for piece in self._pieces(offset, size):
             found = crc32(piece, found)
         return found

@@ -27,7 +27,8 @@ from calltape_analyzer.reading.damage import Damage, DescriptorError, is_damage,
 from calltape_analyzer.reading.files import opened_file
 from calltape_analyzer.reading.recordings import coverage_without_end, sound_coverage
 from calltape_analyzer.reading.tape_file import is_ahead
-from calltape_schema.blob import joined
+from calltape_schema.blob import joined, steps_of, sums_in
+from calltape_schema.bounds import CHECKED_BYTES
 from calltape_schema.end import Coverage, End, FileNumbers, InterimCounts
 from calltape_schema.errors import TapeError
 from calltape_schema.groups import CALL_BYTES
@@ -35,7 +36,8 @@ from calltape_schema.inputs_table import InputsTable, widen
 from calltape_schema.reader import Extent, Holder, TapeReader, TensorPlace
 from calltape_schema.records import CallRecord, Manifest, Range, Source, encode_manifest
 from calltape_schema.scan import Scan, stale_table
-from calltape_schema.tar import END_MEMBER, group_name
+from calltape_schema.sections import STORED
+from calltape_schema.tar import END_MEMBER, Member, group_name
 
 __all__ = [
     "UNDER_WAY",
@@ -52,6 +54,11 @@ _TRIES = 5
 # Flags of a call: its record was read; its blob was compared with the checksum, and is whole or
 # not; its damage is told, and is that of its record.
 _READ, _WHOLE, _BROKEN, _TOLD, _UNSOUND = 1, 2, 4, 8, 16
+
+
+def _steps_between(begin: int, end: int) -> range:
+    """The parts of a blob with a checksum each that have its bytes from ``begin`` to ``end``."""
+    return range(begin // CHECKED_BYTES, -(-end // CHECKED_BYTES))
 
 
 class Segment:
@@ -96,6 +103,7 @@ class Segment:
         self._end: End | None = None
         self._wide = WideInts()
         self._checked = bytearray()
+        self._steps: dict[int, dict[int, bool]] = {}  # of large blobs, those that were compared
         self._lock = threading.RLock()
         self._file = opened_file(path)
         self.path, self.location = self._file.path, self._file.location
@@ -572,7 +580,7 @@ class Segment:
     def inputs_number(self, position: int) -> int:
         """A number that is equal for calls of equal inputs that both raised, or both did not. No
         record is decoded for this."""
-        return self._scan.inputs[position] << 1 | self._scan.raised(position)
+        return self._scan.signature(position) << 1 | self._scan.raised(position)
 
     def check_table(self) -> None:
         """Compares the ranges in the table of the end with those of the records, if all of these
@@ -659,26 +667,83 @@ class Segment:
         return self._file.copy(offset, size) if known is None else bytearray(known)
 
     def check_blob(self, position: int, record: CallRecord | Holder) -> None:
-        """Compares a call's blob with its checksum. The bytes are read the first time only.
+        """Compares a call's blob with its checksums. The bytes are read the first time only.
 
         Raises:
-            TapeError: ``damaged``, each time.
+            TapeError: ``damaged``, each time; ``unsupported``.
         """
-        if self._checked[position] & _WHOLE or record.blob is None:
+        facts = record.blob
+        if facts is None or self._checked[position] & _WHOLE:
             return
         found = self.reader.blob_member(record)
-        is_known = self._checked[position] & _BROKEN
-        if not is_known and self._file.crc32(found.start, found.size) == record.blob.crc32:
-            self._checked[position] |= _WHOLE
-            return
-        reason = f"call {record.call}: the checksum of its tensors does not match their bytes"
+        if facts.steps:
+            self._check_steps(position, record, found, range(steps_of(facts.size) + 1))
+        elif (
+            self._checked[position] & _BROKEN
+            or self._file.crc32(found.start, found.size) != facts.checksum
+        ):
+            raise self._broken_blob(position, record, found)
+        self._checked[position] |= _WHOLE
+
+    def _check_steps(
+        self, position: int, holder: CallRecord | Holder, found: Member, wanted: range
+    ) -> None:
+        """Compares some of the parts of a blob that have a checksum each."""
+        facts, known = holder.blob, self._steps.setdefault(position, {})
+        assert facts is not None
+        sums = (*sums_in(facts.steps or b""), facts.checksum)
+        for step in wanted:
+            if step not in known:
+                begin = step * CHECKED_BYTES
+                size = min(CHECKED_BYTES, found.size - begin)
+                made = self._file.crc32(found.start + begin, size, sums[step - 1] if step else 0)
+                known[step] = made == sums[step]
+            if not known[step]:
+                raise self._broken_blob(position, holder, found)
+
+    def _broken_blob(self, position: int, holder: CallRecord | Holder, found: Member) -> TapeError:
+        """What is wrong with a blob, which is reported once."""
+        reason = f"call {holder.call}: the checksum of its tensors does not match their bytes"
         wrong = TapeError(
             "damaged", reason, path=self.path, member=found.name, offset=found.offset
         )  # fmt: skip
-        if not is_known:
+        if not self._checked[position] & _BROKEN:
             self._checked[position] |= _BROKEN
             self._report(copy(wrong), position)
-        raise wrong
+        return wrong
+
+    def check_value(self, position: int, record: CallRecord, key: str) -> None:
+        """Compares what has the bytes of a tensor with its checksums: in blobs whose parts have
+        some, the parts where it is, and the header.
+
+        Raises:
+            TapeError: ``damaged``, ``invalid``, ``limit`` or ``unsupported``.
+        """
+        if key not in record.elsewhere:
+            self._check_tensor(position, Holder(record.call, record.blob), key)
+            return
+        number = 0
+        try:
+            for holder, there in self.reader.holders(record, key).parts:
+                number = holder.call
+                at = self._scan.position(number)
+                assert at is not None
+                self._check_tensor(at, holder, there)
+        except TapeError as error:
+            raise self._of_holder(error, position, record, number) from None
+
+    def _check_tensor(self, position: int, holder: Holder, key: str) -> None:
+        """Compares the header of a blob and one of its tensors with their checksums."""
+        facts = holder.blob
+        if facts is None or not facts.steps or facts.codec != STORED:
+            self.check_blob(position, holder)
+        elif not self._checked[position] & _WHOLE:
+            found = self.reader.blob_member(holder)
+            self._check_steps(position, holder, found, range(1))  # says how long the header is
+            ends = self.reader.header_size(holder)
+            self._check_steps(position, holder, found, _steps_between(0, ends))
+            between = _steps_between(*self.reader.span(holder, key))
+            self._check_steps(position, holder, found, between)
 
     def holders(self, record: CallRecord, keys: Iterable[str]) -> list[Holder]:
         """The calls whose blobs have the tensors of a call for these keys, each once."""
@@ -699,12 +764,18 @@ class Segment:
                 assert at is not None
                 self.check_blob(at, holder)
         except TapeError as error:
-            if not is_damage(error):
-                raise
-            why = error.reason.removeprefix(f"call {number}: ")
-            has = f"call {record.call} has tensors of call "
-            reason = why if why.startswith(has) else f"{has}{number}: {why}"
-            raise self.reported(TapeError(error.kind, reason), position) from None
+            raise self._of_holder(error, position, record, number) from None
+
+    def _of_holder(
+        self, error: TapeError, position: int, record: CallRecord, number: int
+    ) -> TapeError:
+        """What is wrong with a call of which another call has tensors, as damage of that one."""
+        if not is_damage(error):
+            return error
+        why = error.reason.removeprefix(f"call {number}: ")
+        has = f"call {record.call} has tensors of call "
+        reason = why if why.startswith(has) else f"{has}{number}: {why}"
+        return self.reported(TapeError(error.kind, reason), position)
 
     def located(self, error: TapeError, position: int) -> TapeError:
         """The error, with the file, the member and the offset of the group of the call."""

@@ -224,8 +224,9 @@ class TapeBytes(ABC):
         """``size`` bytes in new memory; raises as :meth:`read_at`."""
 
     @abstractmethod
-    def crc32(self, offset: int, size: int) -> int:
-        """The CRC-32 of ``size`` bytes from ``offset`` on; raises as :meth:`read_at`."""
+    def crc32(self, offset: int, size: int, found: int = 0) -> int:
+        """The CRC-32 of ``size`` bytes from ``offset`` on, after bytes whose CRC-32 was ``found``;
+        raises as :meth:`read_at`."""
 
     def next_data(self, offset: int) -> int:
         """The offset of the next byte that is stored, at or after ``offset``. All bytes before it
@@ -370,9 +371,9 @@ class TapeFile(TapeBytes):
         self._ensure(self._use(fill) == size)
         return made
 
-    def crc32(self, offset: int, size: int) -> int:
+    def crc32(self, offset: int, size: int, found: int = 0) -> int:
         size = self._up_to_end(offset, size)
-        found, done = self._use(lambda file: _crc32_of(file, offset, size))
+        found, done = self._use(lambda file: _crc32_of(file, offset, size, found))
         self._ensure(done == size)
         return found
 
@@ -473,8 +474,8 @@ class HeldFile(TapeBytes):
     def copy(self, offset: int, size: int) -> bytearray:
         return bytearray(self.read_at(offset, size))
 
-    def crc32(self, offset: int, size: int) -> int:
-        return crc32(self.read_at(offset, size))
+    def crc32(self, offset: int, size: int, found: int = 0) -> int:
+        return crc32(self.read_at(offset, size), found)
 
     def close(self) -> None:
         self.is_closed, self._data = True, b""
@@ -508,11 +509,12 @@ def _next_data(file: int, offset: int, size: int) -> int:
         return size if error.errno == errno.ENXIO else offset
 
 
-def _crc32_of(file: int, offset: int, size: int) -> tuple[int, int]:
-    """The CRC-32 of ``size`` bytes from ``offset`` on, and how many of them there are."""
+def _crc32_of(file: int, offset: int, size: int, found: int = 0) -> tuple[int, int]:
+    """The CRC-32 of ``size`` bytes from ``offset`` on, after bytes whose CRC-32 was ``found``, and
+    how many of them there are."""
     # All steps read into the same memory, which stays in the processor's cache. New memory for
     # each step takes twice the time.
-    found, done, looked = 0, 0, -_HOLE
+    done, looked = 0, -_HOLE
     with memoryview(bytearray(min(size, _STEP))) as step:
         while done < size:
             if done - looked >= _HOLE:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 import mmap
 import re
-import struct
 import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -50,9 +49,9 @@ from calltape_schema.bounds import (
 )
 from calltape_schema.end import Coverage, Dump, End, IndexEntry, decode_end, encode_end
 from calltape_schema.errors import TapeError
-from calltape_schema.groups import CALL_BYTES, HAS_BLOB, HAS_RANGES, RAISED, opened
-from calltape_schema.inputs_table import InputsTable, inputs_hash
-from calltape_schema.packing import crc32, open_envelope, pack, unpack
+from calltape_schema.groups import CALL_BYTES, ENTRY, HAS_BLOB, HAS_RANGES, RAISED, opened
+from calltape_schema.inputs_table import InputsTable, signature_of
+from calltape_schema.packing import open_envelope, pack, unpack
 from calltape_schema.privacy import is_name, is_setting, is_without_text
 from calltape_schema.records import Manifest, Step, Target, decode_manifest, encode_manifest
 from calltape_schema.sections import Section, section_of
@@ -82,13 +81,13 @@ from calltape_schema.tree import (
     decode_leaves,
     decode_structure,
     document_like,
+    encode_structure,
 )
 
 __all__ = ["AllowedFacts", "NotAllowedError", "check_file"]
 
 _MAX_KNOWN = 4096
 _PART = 2**20
-_ENTRY = struct.Struct("<QQQII")
 _KEY = re.compile(r"t(0|[1-9]\d{0,6})", re.ASCII)
 _ORDINAL = re.compile(r"(.*)\(\d{1,7}\)", re.ASCII | re.DOTALL)
 _WITHHELD_NAME = re.compile(r"\?\d{1,6}", re.ASCII)
@@ -247,21 +246,22 @@ class _File:
         plain = [pack(one) for one in (CALL_BYTES, *sections)]
         head = pack([group.tape, found.offset.to_bytes(8, "little")])[1:]
         _require(content == b"".join((b"\x95", head, *plain)), where, "another encoding")
-        entries = list(_ENTRY.iter_unpack(group.table))
+        entries = list(ENTRY.iter_unpack(group.table))
         numbers = [entry[0] for entry in entries]
         _require(found.name == group_name(numbers[0]), "a header", "an unknown member")
-        begins, times = [entry[3] for entry in entries], [entry[2] for entry in entries]
+        times, begins = [entry[1] for entry in entries], [entry[2] for entry in entries]
         shared = _decoded(documents[: begins[0]], where)
         used: set[int] = set()
         for entry, end in zip(entries, [*begins[1:], len(documents)], strict=True):
-            document = _decoded(documents[entry[3] : end], where)
+            document = _decoded(documents[entry[2] : end], where)
             used |= self._record(found.offset, entry, document, shared)
         _require(used == set(range(len(shared))), where, "parts that no record refers to")
         spans = min(numbers), max(numbers), min(times), max(times)
         self._index.append(IndexEntry(found.offset, len(numbers), *spans))
 
-    def _record(self, offset: int, entry: tuple[int, ...], document: Any, shared: Any) -> set[int]:
-        number, key, begun, _, flags = entry
+    def _record(self, offset: int, entry: tuple[Any, ...], document: Any, shared: Any) -> set[int]:
+        number, begun, _, flags, signature = entry
+        key = int.from_bytes(signature, "little")
         where = "the record of a call"
         _require(isinstance(document, dict) and document.keys() <= _RECORD, where, "other fields")
         _require(0 <= document.get("thread", 0) < _MAX_THREAD, where, "the id of a thread")
@@ -297,8 +297,8 @@ class _File:
     def _count(self, number: int, key: int, document: dict[str, Any], raised: bool) -> None:
         tree = document["inputs"]
         scalars = pack(tree.get("scalars", ()))
-        known = inputs_hash(tree["structure"], tree["leaves"], scalars)
-        _require(key == known, "the records", "the hash of other inputs")
+        known = signature_of(tree["structure"], tree["leaves"], scalars)
+        _require(key == known, "the records", "the signature of other inputs")
         ranges = [(one["leaf"], one["min"], one["max"]) for one in tree.get("ranges", ())]
         self._table.add(
             tree["structure"], tree["leaves"], scalars, number, raised=raised, ranges=ranges
@@ -312,12 +312,16 @@ class _File:
             _require(found is facts is None and not keys, "a blob", "tensors of no leaf")
             return
         begin, size = found.start, found.size
-        checksum = 0
-        for at in range(begin, begin + size, _PART):
-            checksum = crc32(self._data[at : min(at + _PART, begin + size)], checksum)
-        _require(facts.keys() == {"back", "size", "crc32"}, "a blob", "other fields")
-        said = facts["back"], facts["size"], facts["crc32"]
-        _require(said == (offset - found.offset, size, checksum), "a blob", "other facts")
+        sums = blob.checksums_of(
+            self._data[at : min(at + _PART, begin + size)]
+            for at in range(begin, begin + size, _PART)
+        )
+        told = {"back": offset - found.offset, "size": size, "checksum": sums.whole}
+        _require(
+            facts == {**told, **({"steps": sums.steps} if sums.steps else {})},
+            "a blob",
+            "other facts",
+        )
         header = self._data[begin : begin + blob.header_size(self._data[begin : begin + 8], size)]
         entries = blob.parse_header(header, size)
         for key, one in entries.items():
@@ -552,10 +556,10 @@ class _Trees:
         return found
 
     def _made(self, structure: bytes, side: str) -> _Tree:
-        document, spec = _decoded(structure, side), decode_structure(structure)
+        spec = decode_structure(structure)
         root = spec.root.model_dump(exclude_none=True)
-        known = document_like(spec, root, spec.leaves, spec.scalars)
-        _require(_is_same(document, known), side, "other fields of a structure")
+        known = encode_structure(document_like(spec, root, spec.leaves, spec.scalars))
+        _require(structure == known, side, "other fields of a structure")
         self._context(spec, side)
         at = "" if side == "inputs" else side
         elements: dict[int, bool] = {}

@@ -19,7 +19,7 @@ from calltape_analyzer.reading.urls import without_secrets
 from calltape_analyzer.writing.coverage import DAMAGED
 from calltape_schema.end import Coverage, FileNumbers
 from calltape_schema.errors import TapeError
-from calltape_schema.inputs_table import InputsTable, inputs_hash
+from calltape_schema.inputs_table import InputsTable, signature_of
 from calltape_schema.records import Manifest, Source
 
 __all__ = ["FileSurvey", "failed", "read_file"]
@@ -188,5 +188,5 @@ def _told(segment: Segment) -> InputsTable | None:
 def _counted(every: Iterable[SeenInputs]) -> InputsTable:
     table = InputsTable()
     for row in map(row_of, every):
-        table.add_row(inputs_hash(row.structure, row.leaves, row.scalars), row)
+        table.add_row(signature_of(row.structure, row.leaves, row.scalars), row)
     return table

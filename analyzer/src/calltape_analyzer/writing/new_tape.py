@@ -20,11 +20,19 @@ from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.recordings import LEFT_OUT
 from calltape_analyzer.writing.coverage import coverage_of_numbers
 from calltape_analyzer.writing.output_file import OutputFile
-from calltape_schema.blob import Stored, build_header, by_width, stored_as
+from calltape_schema.blob import (
+    NO_CHECKSUMS,
+    Checksums,
+    Stored,
+    build_header,
+    by_width,
+    checksums_of,
+    stored_as,
+)
 from calltape_schema.end import Coverage, Dump
 from calltape_schema.groups import NewCall
-from calltape_schema.inputs_table import InputsTable, inputs_hash
-from calltape_schema.packing import crc32, pack
+from calltape_schema.inputs_table import InputsTable, signature_of
+from calltape_schema.packing import pack
 from calltape_schema.recent import Recent
 from calltape_schema.records import CallRecord, Manifest, Reference, Tree
 from calltape_schema.scan import Numbers
@@ -134,7 +142,8 @@ class NewTape:
             if is_large:
                 self._commit()
             parts = [_Streamed(call, kept, blob.size)] if is_large else list(call.raw_blob(kept))
-        self._write(number, document, parts, 0 if blob is None else blob.crc32)
+        sums = NO_CHECKSUMS if blob is None else Checksums(blob.checksum, blob.steps or b"")
+        self._write(number, document, parts, sums)
         if blob is not None or kept:
             self._remember(call, number, kept, keys)
 
@@ -234,14 +243,15 @@ class NewTape:
         self._is_sealed = True
 
     def _write(
-        self, number: int, document: dict[str, Any], blob: Sequence[Any] = (), checksum: int = 0
-    ) -> None:
+        self, number: int, document: dict[str, Any], blob: Sequence[Any] = (),
+        checksums: Checksums = NO_CHECKSUMS,
+    ) -> None:  # fmt: skip
         self._expect_new(number)
         inputs = document["inputs"]
         scalars = pack(inputs.get("scalars", ()))
-        key = inputs_hash(inputs["structure"], inputs["leaves"], scalars)
+        key = signature_of(inputs["structure"], inputs["leaves"], scalars)
         size = sum(map(len, blob)) + self._new_bytes(document)  # it is refused before it waits
-        self._waiting.append(NewCall(number, document, key, blob, checksum, scalars))
+        self._waiting.append(NewCall(number, document, key, blob, checksums, scalars))
         self._waiting_bytes += size
         if len(self._waiting) >= _GROUP_CALLS or self._waiting_bytes >= _GROUP_BYTES:
             self._commit()
@@ -338,17 +348,14 @@ def _tree(tree: Tree) -> dict[str, Any]:
     return found
 
 
-def _blob(parts: Mapping[str, tuple[Stored, Any]]) -> tuple[list[Any], int]:
-    """The parts of a blob, and their checksum."""
+def _blob(parts: Mapping[str, tuple[Stored, Any]]) -> tuple[list[Any], Checksums]:
+    """The parts of a blob, and their checksums."""
     if not parts:
-        return [], 0
+        return [], NO_CHECKSUMS
     entries = {key: stored for key, (stored, _) in parts.items()}
     order = by_width(entries)
     blob = [build_header({key: entries[key] for key in order}), *(parts[key][1] for key in order)]
-    checksum = 0
-    for part in blob:
-        checksum = crc32(part, checksum)
-    return blob, checksum
+    return blob, checksums_of(blob)
 
 
 def _form_of(leaf: Leaf) -> Stored:

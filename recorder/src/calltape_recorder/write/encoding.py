@@ -20,10 +20,17 @@ from calltape_recorder.snapshot.earlier_copies import Origin
 from calltape_recorder.snapshot.facts import DTYPES, is_plain, leaf_document
 from calltape_recorder.snapshot.grown_copies import Grown
 from calltape_recorder.snapshot.look import Look
-from calltape_schema.blob import Stored, build_header, by_width, contiguous, stored_as
+from calltape_schema.blob import (
+    Stored,
+    build_header,
+    by_width,
+    checksums_of,
+    contiguous,
+    stored_as,
+)
 from calltape_schema.groups import NewCall
-from calltape_schema.inputs_table import inputs_hash
-from calltape_schema.packing import crc32, pack, pack_int, pack_text, packing
+from calltape_schema.inputs_table import signature_of
+from calltape_schema.packing import pack, pack_int, pack_text, packing
 from calltape_schema.privacy import FEWEST_RANGED
 from calltape_schema.tree import checked_leaves
 
@@ -130,7 +137,7 @@ class Encoder:
         scalars, key = _NO_SCALARS, known[0].inputs
         if inputs.scalars:
             scalars = self._pack(record["inputs"]["scalars"])
-            key = inputs_hash(inputs.structure.encoded, known[0].encoded, scalars)
+            key = signature_of(inputs.structure.encoded, known[0].encoded, scalars)
         stored, tails, at = _placed(call.number, sides, known, file)
         if at:
             record["at"] = list(at.values())
@@ -140,10 +147,7 @@ class Encoder:
         blob = [header, *joined([stored[name] for name in order])]
         if call.nbytes <= _SMALL_BYTES:
             blob = [b"".join(blob)]
-        checksum = 0
-        for part in blob:
-            checksum = crc32(part, checksum)
-        return NewCall(call.number, record, key, blob, checksum, scalars)
+        return NewCall(call.number, record, key, blob, checksums_of(blob), scalars)
 
     def _encode_alike(self, call: QueuedCall, data: bytes) -> NewCall:
         """A call with the bytes of all its leaves, and nothing else of its own but times."""
@@ -167,7 +171,7 @@ class Encoder:
         if not header:
             return NewCall(call.number, record, key)
         blob = b"".join([header, *[data[begin:end] for begin, end in stored]])
-        return NewCall(call.number, record, key, (blob,), crc32(blob))
+        return NewCall(call.number, record, key, (blob,), checksums_of((blob,)))
 
     def _new_alike(self, *both: Side | None) -> _Alike:
         known: list[EncodedLeaves] = []
@@ -245,7 +249,7 @@ class Encoder:
             entry = entries[index]
             assert entry is not None  # facts.DTYPES has only what the format can store
             header[key] = entry
-        inputs = inputs_hash(side.structure.encoded, encoded, _NO_SCALARS)
+        inputs = signature_of(side.structure.encoded, encoded, _NO_SCALARS)
         tree = {"structure": side.structure.encoded, "leaves": encoded}
         return EncodedLeaves(encoded, header, tuple(keys.values()), tuple(ranged), inputs, tree)
 

@@ -1,0 +1,158 @@
+"""The two forms of a structure: on a tape its nodes are of seven kinds that any language has, with
+Python's word as a hint; code works with Python's words alone.
+
+In comes the document of one form, as plain data, and out goes that of the other one.
+FORMAT.md §6 has the table of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from calltape_schema.packing import is_array, is_map
+
+UNSUPPORTED = "unsupported"
+"""The reason of an opaque node that stands for one that only a later version knows."""
+
+_SCALARS = ("int", "float", "complex", "str", "bytes")
+# Per neutral kind the word for a node without a hint, and the hints.
+_WORDS: dict[str, tuple[str, frozenset[str]]] = {
+    "tensor": ("tensor", frozenset({"ndarray"})),
+    "constant": (
+        "none",
+        frozenset({"ellipsis", "dtype", "device", "layout", "memory_format", "enum", "class"}),
+    ),
+    "sequence": (
+        "list", frozenset({"tuple", "set", "frozenset", "size", "slice", "range", "custom"})
+    ),
+    "mapping": ("dict", frozenset()),
+    "record": ("object", frozenset({"namedtuple", "dataclass"})),
+    "opaque": ("opaque", frozenset()),
+}  # fmt: skip
+_KINDS: dict[str, tuple[str, str | None]] = {
+    **{word: (kind, None) for kind, (word, _) in _WORDS.items()},
+    **{hint: (kind, hint) for kind, (_, hints) in _WORDS.items() for hint in hints},
+    "bool": ("constant", None),
+}
+# The canonical order of the fields of a node; `of` of a scalar and of an opaque one.
+_ORDER = (
+    "type", "reason", "leaf", "of", "scalar", "length", "name", "value", "keys", "modules",
+    "fields", "context", "children", "beside",
+)  # fmt: skip
+_CONTEXT = {
+    "autocast": (), "grad": True, "inference": False, "default_dtype": "float32", "training": False
+}  # fmt: skip
+_MAX_NAME = 64  # characters of a kind or a hint of a later version
+
+
+def neutral(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The document of a structure as it stands on a tape, in canonical form: fields in one order,
+    and none that has its default.
+
+    Args:
+        document: with Python's words. What breaks the format stays as it is, for validation.
+    """
+    made = {"root": _neutral(document.get("root"))}
+    made |= {name: document[name] for name in ("leaves", "scalars") if name in document}
+    given = document.get("context") or {}
+    context = {
+        name: given[name]
+        for name, default in _CONTEXT.items()
+        if name in given and given[name] != default and given[name] != []
+    }
+    return {**made, "context": context} if context else made
+
+
+def _neutral(node: Any) -> Any:
+    if not is_map(node):
+        return node
+    word: Any = node.get("kind")
+    fields = dict(node)
+    kind: str | None
+    if word in _SCALARS:
+        kind, hint = "scalar", None
+        fields["of"] = word
+    else:
+        kind, hint = _KINDS.get(word, (None, None))  # nobody writes another one
+    made: dict[str, Any] = {"kind": kind}
+    if hint is not None:
+        made["python"] = hint
+    for name in _ORDER:
+        value = fields.get(name)
+        if value is None:
+            continue
+        if name == "children":
+            value = [_neutral(child) for child in value] if _is_many(value) else value
+        elif name == "context":
+            value = _neutral(value)
+        made[name] = value
+    return made
+
+
+def pythonic(document: Any, hidden: Callable[[Any], bool] = lambda node: False) -> Any:
+    """The document of a structure with Python's words. A node that only a later version knows
+    becomes an opaque one.
+
+    Args:
+        document: as it stands on a tape, neither too deep nor too large. What breaks the format
+            stays as it is, for validation.
+        hidden: whether this reader cannot show a mapping, which becomes an opaque node, too.
+    """
+    if not is_map(document):
+        return document
+    return {**document, "root": _pythonic(document.get("root"), hidden)}
+
+
+def _pythonic(node: Any, hidden: Callable[[Any], bool]) -> Any:
+    if not is_map(node):
+        return node
+    kind, hint = node.get("kind"), node.get("python")
+    if "python" in node and not _is_name(hint):
+        return {**node, "kind": None}  # breaks the format
+    word: Any = None
+    if kind == "scalar":
+        word = node.get("of")
+        word = word if word in _SCALARS else None
+    elif type(kind) is str and kind in _WORDS:
+        word, hints = _WORDS[kind]
+        if hint in hints:
+            word = hint
+        elif kind == "constant" and hint is not None:
+            return _placeholder(node)
+        elif kind == "constant" and "value" in node:
+            word = "bool"
+        if kind == "mapping" and hidden(node):
+            return _placeholder(node)
+    elif _is_name(kind):
+        return _placeholder(node)
+    made = {**node, "kind": word}
+    if is_array(children := node.get("children")):
+        made["children"] = tuple([_pythonic(child, hidden) for child in children])
+    if word == "custom":
+        made["context"] = _pythonic(node.get("context"), hidden)
+    return made
+
+
+def _is_many(value: Any) -> bool:
+    return isinstance(value, (list, tuple))
+
+
+def _placeholder(node: Mapping[str, Any]) -> dict[str, Any]:
+    name = node.get("type")
+    return {
+        "kind": "opaque",
+        "type": "builtins:object" if name is None else name,
+        "reason": UNSUPPORTED,
+    }
+
+
+def _is_name(value: Any) -> bool:
+    """Whether this can be the name of a kind or a hint of a later version."""
+    if type(value) is not str:
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return 0 < len(value) <= _MAX_NAME
