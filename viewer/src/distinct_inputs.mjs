@@ -17,16 +17,19 @@ export class DistinctInputs {
   constructor(size) {
     this.room = Math.max(MOST_HASHED, TIMES_HASHED * size); // how many bytes are hashed at most
     this.numbers = new Map(); // by signature
-    this.entries = []; // { tree, calls, first, last } by number
+    this.entries = []; // { tree, calls, first, last, raised } by number
     this.parts = new Map(); // structures and leaves, each once
     this.known = new WeakMap(); // which of these a structure or leaves of a group equal
     this.recent = new Map(); // by length, because most groups share them
     this.bytes = 0;
   }
 
-  /** How many calls have inputs of which signature. */
+  /** By the signature of inputs the calls with them: how many, the first and the last number, and how many raised. */
   counts() {
-    return new Map(Array.from(this.numbers, ([signature, number]) => [signature, this.entries[number].calls]));
+    return new Map(Array.from(this.numbers, ([signature, number]) => {
+      const { calls, first, last, raised } = this.entries[number];
+      return [signature, { calls, first, last, raised }];
+    }));
   }
 
   /**
@@ -46,9 +49,9 @@ export class DistinctInputs {
   }
 
   /** The number of the inputs of a call; NOT_NUMBERED if there are too many different ones. */
-  numberOf(signature, tree, call) {
+  numberOf(signature, tree, call, hasRaised) {
     const number = this.numbers.get(signature) ?? this.add(signature, tree);
-    if (number !== NOT_NUMBERED) this.count(number, BigInt(call));
+    if (number !== NOT_NUMBERED) addTo(this.entries[number], BigInt(call), hasRaised);
     return number;
   }
 
@@ -58,7 +61,7 @@ export class DistinctInputs {
     this.bytes += packed.length;
     if (this.entries.length >= MAX_ROWS || this.bytes > MOST_BYTES) return NOT_NUMBERED;
     this.numbers.set(signature, this.entries.length);
-    return this.entries.push({ tree, packed, calls: 0n, first: null, last: null }) - 1;
+    return this.entries.push({ tree, packed, ...noCalls() }) - 1;
   }
 
   /** The same object for equal bytes. It does not hold the memory of a whole group. */
@@ -89,12 +92,17 @@ export class DistinctInputs {
     return made;
   }
 
-  count(number, call) {
-    const entry = this.entries[number];
-    entry.calls += 1n;
-    if (entry.first === null || call < entry.first) entry.first = call;
-    if (entry.last === null || call > entry.last) entry.last = call;
-  }
+}
+
+/** The counts of calls with the same inputs, before there is one. */
+export const noCalls = () => ({ calls: 0n, first: null, last: null, raised: 0n });
+
+/** Counts a call with the others that have its inputs. */
+export function addTo(counts, call, hasRaised) {
+  counts.calls += 1n;
+  if (counts.first === null || call < counts.first) counts.first = call;
+  if (counts.last === null || call > counts.last) counts.last = call;
+  if (hasRaised) counts.raised += 1n;
 }
 
 const own = (value) => (value instanceof Uint8Array ? value.slice() : value);

@@ -151,15 +151,25 @@ export function treeOf({ structure, leaves, scalars }) {
 }
 
 /**
- * Whether the table counts these calls: as many for each of the distinct inputs.
+ * Whether the table counts these calls: as many for each of the distinct inputs, with the numbers that a row says,
+ * and as many that raised.
  *
- * @param {Map<bigint, bigint>} counts of the calls on the tape, by the signature of their inputs.
+ * @param {Map<bigint, object>} counts of the calls on the tape, by the signature of their inputs.
  */
 export function isTableOf({ rows, rest }, counts) {
-  let others = [...counts.values()].reduce((sum, calls) => sum + calls, 0n);
-  for (const { signature, calls } of rows) {
-    if (calls !== (counts.get(signature) ?? 0n)) return false;
-    others -= calls;
+  let others = [...counts.values()].reduce((sum, { calls }) => sum + calls, 0n);
+  for (const row of rows) {
+    const found = counts.get(row.signature);
+    if (row.calls !== (found?.calls ?? 0n)) return false;
+    others -= row.calls;
+    if (found !== undefined && !isRowOf(row, found)) return false;
   }
   return others === rest;
+}
+
+function isRowOf({ seen, calls, raised, first, last, example }, found) {
+  const isIn = first <= found.first && found.last <= last && example === found.first;
+  const dropped = seen - calls;
+  const isAll = dropped > 0n || (first === found.first && last === found.last);
+  return isIn && isAll && found.raised <= raised && raised <= found.raised + dropped;
 }

@@ -2,7 +2,7 @@
 // the commit rule (FORMAT.md, section 5); on a sealed tape the index must have its group (section 8).
 
 import { Columns } from "./columns.mjs";
-import { DistinctInputs } from "./distinct_inputs.mjs";
+import { DistinctInputs, addTo, noCalls } from "./distinct_inputs.mjs";
 import { accounted, countsFrom, indexOf, endFrom } from "./endings.mjs";
 import { TapeError, damaged, overLimit } from "./errors.mjs";
 import { BLOCK, COUNTS, END, isBlob, isGroup, parseHeader } from "./framing.mjs";
@@ -47,7 +47,7 @@ export class Scan {
     };
     this.columns = new Columns();
     this.distinct = new DistinctInputs(source.size);
-    this.broken = new Map(); // calls whose record cannot be read, by number: the signature of their inputs, and the error
+    this.broken = new Map(); // calls whose record cannot be read, by number: the signature of their inputs, whether they raised, and the error
     this.numbers = new Set(); // of all calls, the broken ones too
     this.raised = 0; // how many of them raised, by the tables of their groups
     this.interim = null; // what the recorder had counted last, of a tape without an end
@@ -155,13 +155,13 @@ export class Scan {
       group.expectKnown(at);
       if (wrong !== null) throw wrong;
       const record = group.record(at, (signature, inputs) => this.distinct.hasSignature(signature, inputs));
-      const inputs = this.distinct.numberOf(group.signature(at), record.inputs, record.call);
+      const inputs = this.distinct.numberOf(group.signature(at), record.inputs, record.call, group.raised(at));
       const duration = record.duration_ns === undefined ? NaN : Number(record.duration_ns);
       const blob = record.blob === undefined ? 0 : Number(record.blob.size);
       this.columns.add(record.call, member.offset, Number(record.time_ns), duration, blob, inputs, record.error !== undefined);
     } catch (error) {
       if (!(error instanceof TapeError)) throw error;
-      this.broken.set(group.number(at), { signature: group.signature(at), error: error.at({ member: member.name, offset: member.offset }) });
+      this.broken.set(group.number(at), { signature: group.signature(at), raised: group.raised(at), error: error.at({ member: member.name, offset: member.offset }) });
     }
   }
 
@@ -245,11 +245,14 @@ export class Scan {
     }
   }
 
-  /** How many calls have inputs of which signature; null if there were too many different inputs to count. */
+  /** The calls by the signature of their inputs; null if there were too many different inputs to count. */
   counts() {
     const found = this.distinct.counts();
-    if ([...found.values()].reduce((sum, calls) => sum + calls, 0n) < this.columns.length) return null;
-    for (const { signature } of this.broken.values()) found.set(signature, (found.get(signature) ?? 0n) + 1n);
+    if ([...found.values()].reduce((sum, { calls }) => sum + calls, 0n) < this.columns.length) return null;
+    for (const [number, { signature, raised }] of this.broken) {
+      if (!found.has(signature)) found.set(signature, noCalls());
+      addTo(found.get(signature), BigInt(number), raised);
+    }
     return found;
   }
 }
