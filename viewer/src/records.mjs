@@ -40,11 +40,18 @@ function range(value) {
   return found;
 }
 
+/** At most one for each leaf. */
+function ranges(value) {
+  const found = array(range, MAX_NODES)(value);
+  if (new Set(found.map(({ leaf }) => leaf)).size < found.length) throw invalid("two ranges of a leaf");
+  return found;
+}
+
 const tree = record({
   structure: count,
   leaves: count,
   scalars: withDefault(recordedScalars, []),
-  ranges: withDefault(array(range, MAX_NODES), []),
+  ranges: withDefault(ranges, []),
 });
 
 const taken = [text(), count, text()];
@@ -99,6 +106,7 @@ const call = record({
 export function recordOf(document, parts) {
   expectKnown(document, "the record of a call");
   const found = call(document);
+  if (found.outputs !== undefined && found.error !== undefined) throw invalid("outputs of a call that raised");
   if (new Set(found.at.map(([key]) => key)).size < found.at.length) {
     throw invalid("an earlier call has the bytes of a key twice");
   }
