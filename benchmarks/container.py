@@ -16,15 +16,15 @@ import subprocess
 import sys
 import tempfile
 import time
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.report import Row, table
+from calltape_schema.blob import checksums_of
 from calltape_schema.end import Coverage
 from calltape_schema.groups import NewCall
-from calltape_schema.inputs_table import inputs_hash
+from calltape_schema.inputs_table import signature_of
 from calltape_schema.packing import pack
 from calltape_schema.reader import TapeReader
 from calltape_schema.records import Manifest, Producer
@@ -66,7 +66,7 @@ def _calls(count: int, nbytes: int = 0) -> list[NewCall]:
             leaf = {"dtype": "float32", "shape": list(shape), "missing": "policy"}
             inputs = {"structure": STRUCTURE, "leaves": encode_leaves([leaf, leaf])}
             outputs = {"structure": OUTPUT, "leaves": encode_leaves([leaf])}
-            key = inputs_hash(inputs["structure"], inputs["leaves"], pack([]))
+            key = signature_of(inputs["structure"], inputs["leaves"], pack([]))
             sides[shape] = inputs, outputs, key
         inputs, outputs, key = sides[shape]
         now += chance.randrange(20_000, 2_000_000)
@@ -74,7 +74,7 @@ def _calls(count: int, nbytes: int = 0) -> list[NewCall]:
             "time_ns": now, "duration_ns": chance.randrange(5_000, 500_000),
             "thread": 139_872_534_652_736, "inputs": inputs, "outputs": outputs,
         }  # fmt: skip
-        made.append(NewCall(number, record, key, [blob] if nbytes else [], zlib.crc32(blob)))
+        made.append(NewCall(number, record, key, [blob] if nbytes else [], checksums_of([blob])))
     return made
 
 

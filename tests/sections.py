@@ -7,7 +7,7 @@ import zlib
 
 from calltape_schema.sections import ZLIB, Section
 
-__all__ = ["deflated", "forged", "placed"]
+__all__ = ["deflated", "forged", "placed", "table_entries", "table_entry"]
 
 
 def deflated(data: bytes, level: int = 6) -> Section:
@@ -25,3 +25,16 @@ def placed(content: bytes, offset: int) -> bytes:
     is at this offset."""
     head = b"\xc4\x08"
     return content.replace(head + bytes(8), head + struct.pack("<Q", offset), 1)
+
+
+def table_entry(number: int, signature: int, time: int, begin: int, flags: int) -> bytes:
+    """The entry of a call in the table of its group (FORMAT.md §5)."""
+    return struct.pack("<QQII", number, time, begin, flags) + signature.to_bytes(16, "little")
+
+
+def table_entries(table: bytes) -> list[tuple[int, int, int, int, int]]:
+    """The entries of a table, as :func:`table_entry` takes them."""
+    return [
+        (number, int.from_bytes(signature, "little"), time, begin, flags)
+        for number, time, begin, flags, signature in struct.iter_unpack("<QQII16s", table)
+    ]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import enum
 import inspect
-import zlib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,10 @@ from typing import Any
 import torch
 
 from calltape_schema import __version__
-from calltape_schema.blob import Stored, build_header, stored_as
+from calltape_schema.blob import Stored, build_header, checksums_of, stored_as
 from calltape_schema.end import Coverage, End, decode_end, encode_end
 from calltape_schema.groups import NewCall
-from calltape_schema.inputs_table import InputsTable, inputs_hash
+from calltape_schema.inputs_table import InputsTable, signature_of
 from calltape_schema.packing import pack, pack_int, pack_text
 from calltape_schema.reader import TapeReader
 from calltape_schema.records import (
@@ -85,7 +84,7 @@ class Recorded:
 def facts_of(call: Any) -> Any:
     """The record of a call, without where its tensors are: that depends on the calls beside it."""
     blob = call.blob_facts()
-    facts = None if blob is None else (blob.size, blob.crc32)
+    facts = None if blob is None else (blob.size, blob.checksum)
     return call.record.model_copy(update={"blob": facts, "at": ()})
 
 
@@ -295,8 +294,8 @@ def new_call(number: int, document: dict[str, Any], blob: bytes = b"") -> NewCal
     """
     inputs = document["inputs"]
     scalars = pack(inputs.get("scalars", ()))
-    key = inputs_hash(inputs["structure"], inputs["leaves"], scalars)
-    return NewCall(number, document, key, (blob,) if blob else (), zlib.crc32(blob), scalars)
+    key = signature_of(inputs["structure"], inputs["leaves"], scalars)
+    return NewCall(number, document, key, (blob,) if blob else (), checksums_of((blob,)), scalars)
 
 
 def _blob(parts: dict[str, tuple[Stored, bytes]]) -> bytes:
@@ -426,7 +425,7 @@ def change_table(path: Path, change: Callable[[InputsTable], Any]) -> Path:
         change(table)
         # Rows stand in the order of their hashes, also those of other inputs.
         table.rows = {
-            inputs_hash(row.structure, row.leaves, row.scalars): row for row in table.rows.values()
+            signature_of(row.structure, row.leaves, row.scalars): row for row in table.rows.values()
         }
         return {"inputs": deflated(table.to_bytes())}
 

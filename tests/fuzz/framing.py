@@ -25,6 +25,7 @@ from calltape_schema.tar import (
     padding,
 )
 from tests.fuzz.values import INTS
+from tests.sections import table_entries, table_entry
 
 __all__ = ["Grouped", "Listed", "enveloped", "joined", "reframe", "split"]
 
@@ -69,7 +70,7 @@ class Grouped:
     @classmethod
     def of(cls, content: bytes) -> Grouped:
         tape, _, _, table, documents, *_ = unpack(content)
-        rows = [*struct.iter_unpack("<QQQII", _stored(table))]
+        rows = table_entries(_stored(table))
         whole = _stored(documents)
         ends = [*(row[3] for row in rows[1:]), len(whole)]
         records = [
@@ -83,7 +84,7 @@ class Grouped:
         table, at = b"", len(self.shared)
         for place, (number, key, flags, record) in enumerate(self.records):
             time = self.times[place] if place < len(self.times) else 0
-            table += struct.pack("<QQQII", number, key, time, at, flags)
+            table += table_entry(number, key, time, at, flags)
             at += len(record)
         return table
 

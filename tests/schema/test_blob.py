@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import tracemalloc
+import zlib
 from contextlib import suppress
 from typing import Any
 
@@ -18,11 +19,14 @@ from calltape_schema.blob import (
     ALIGNMENT,
     Stored,
     build_header,
+    checksums_of,
     header_size,
     parse_header,
+    steps_of,
     stored_as,
+    sums_in,
 )
-from calltape_schema.bounds import MAX_HEADER_BRACKETS, MAX_HEADER_BYTES, MAX_RANK
+from calltape_schema.bounds import CHECKED_BYTES, MAX_HEADER_BRACKETS, MAX_HEADER_BYTES, MAX_RANK
 from calltape_schema.errors import TapeError
 from calltape_schema.tree import Leaf
 from tests.schema.raising import raises
@@ -123,13 +127,44 @@ def test_headers_that_lie(document: Any, data_bytes: int, match: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    [b"{", b"{oh no}", b'{"\xff":1}', b'{"a":' + b"[" * 60_000, b'{"a":' + b"9" * 5000 + b"}",
+    [b"{", b"{oh no}", b'{"\xff":1}', b'{"a":' + b"[" * 60_000,
      b"{}{}", b'{"a":1,}', b'{"a":NaN}', b'{"a":-Infinity}'],
     ids=lambda text: repr(text[:12]),
 )  # fmt: skip
 def test_headers_that_are_not_json(text: bytes) -> None:
     with raises("damaged", "not JSON"):
         parse_header(header_of(text), 8 + len(text))
+
+
+@pytest.mark.parametrize("digits", [20, 641, 5000, 100_000])
+def test_an_int_of_any_length_is_json(digits: int) -> None:
+    """Python makes no int of thousands of digits; other languages do not mind."""
+    known = json.dumps(GOOD)[:-1].encode()
+    header = header_of(b'{"a":' + known + b',"later":' + b"9" * digits + b"}}")
+    assert [*parse_header(header, len(header) + 8)] == ["a"]
+    header = header_of(
+        known.replace(b"[0, 8]", b"[0, " + b"9" * digits + b"]").join((b'{"a":', b"}}"))
+    )
+    with raises("invalid", "data_offsets"):
+        parse_header(header, len(header) + 8)
+
+
+STEP = CHECKED_BYTES
+
+
+@pytest.mark.parametrize("size", [0, 1, STEP - 1, STEP, STEP + 1, 2 * STEP, 3 * STEP + 7])
+@pytest.mark.parametrize("cut", [1, STEP - 3, STEP, 2 * STEP + 5])
+def test_checksums_of_parts(size: int, cut: int) -> None:
+    data = bytes(range(256)) * (size // 256) + bytes(size % 256)
+    cut = max(cut, size // 50 + 1)
+    found = checksums_of([data[at : at + cut] for at in range(0, size, cut)])
+    ends = range(STEP, size, STEP)
+    assert found.whole == zlib.crc32(data)
+    assert [*sums_in(found.steps)] == [zlib.crc32(data[:end]) for end in ends]
+    assert steps_of(size) == len(ends)
+    for end, before in zip([*ends, size], [0, *sums_in(found.steps)], strict=True):
+        part = data[(end - 1) // STEP * STEP : end]
+        assert zlib.crc32(part, before) == zlib.crc32(data[:end])
 
 
 def test_header_sizes_are_checked_before_anything_is_read() -> None:

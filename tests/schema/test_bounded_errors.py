@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-import struct
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
@@ -25,6 +24,7 @@ from calltape_schema.packing import pack, seal_envelope
 from calltape_schema.records import decode_call, decode_manifest
 from calltape_schema.sections import Section
 from calltape_schema.tree import decode_leaves, decode_structure
+from tests.sections import table_entry
 
 _ID = bytes(16)
 _MANY = 100_000
@@ -96,7 +96,7 @@ def _group(fields: dict[str, Any]) -> bytes:
     """A group of one record with these fields, also of its inputs."""
     shared, inputs = pack([b"", b""]), {"structure": 0, "leaves": 1, **fields}
     documents = shared + pack({"inputs": inputs, **fields})
-    table = struct.pack("<QQQII", 0, 0, 0, len(shared), 0)
+    table = table_entry(0, 0, 0, len(shared), 0)
     return pack([_ID, bytes(8), len(table), Section.of(table), Section.of(documents)])
 
 
@@ -123,7 +123,7 @@ WRONG = {
     "fields": _bare(
         decode_structure,
         {
-            "root": {"kind": "object", "type": "a:b", "fields": [0] * _MANY, "children": []},
+            "root": {"kind": "record", "type": "a:b", "fields": [0] * _MANY, "children": []},
             "leaves": 0,
             "scalars": 0,
         },

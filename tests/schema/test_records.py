@@ -75,7 +75,7 @@ def test_call_record() -> None:
         "thread": 2**64 - 1,
         "outputs": EMPTY | {"ranges": [{"leaf": 0, "min": -(2**63), "max": 2**64 - 1}]},
         "error": {"type": "builtins:ValueError", "message": "\ud800 line\n"},
-        "blob": {"size": 2**63 - 1, "crc32": 2**32 - 1, "back": 2**63 - 1},
+        "blob": {"size": 2**63 - 1, "checksum": 2**32 - 1, "back": 2**63 - 1},
     }
     record = decode_call(plain(document))
     outputs = document["outputs"] | {"ranges": tuple(document["outputs"]["ranges"])}
@@ -138,8 +138,8 @@ def test_all_problems_of_a_manifest_are_told_at_once() -> None:
         {"inputs": EMPTY | {"scalars": [True]}}, {"inputs": EMPTY | {"scalars": [{}]}},
         {"inputs": EMPTY | {"ranges": [{"leaf": 0, "min": 0}]}},
         {"inputs": EMPTY | {"ranges": [{"leaf": 0, "min": 0, "max": 2**64}]}},
-        {"blob": {"size": -1, "crc32": 0, "back": 0}}, {"blob": {"size": 0, "crc32": 0}},
-        {"blob": {"size": 0, "crc32": 2**32, "back": 0}},
+        {"blob": {"size": -1, "checksum": 0, "back": 0}}, {"blob": {"size": 0, "checksum": 0}},
+        {"blob": {"size": 0, "checksum": 2**32, "back": 0}},
         {"error": {"type": "ValueError", "message": ""}},
         {"error": {"type": "a:B", "message": b""}},
         {"error": {"type": "a:B", "message": "x" * (2**20 + 1)}},

@@ -9,13 +9,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from calltape_schema.blob import NO_CHECKSUMS
 from calltape_schema.end import Coverage, End, IndexEntry, encode_end
 from calltape_schema.groups import NewCall, planned
-from calltape_schema.inputs_table import InputsTable, inputs_hash
+from calltape_schema.inputs_table import InputsTable, signature_of
 from calltape_schema.packing import pack
 from calltape_schema.records import Manifest, Producer, Step, encode_manifest, manifest_document
 from calltape_schema.tar import END_MEMBER, MANIFEST, ZEROS_AT_END, member_header, padding
 from calltape_schema.tree import encode_leaves
+from tests.raw_structures import raw_structure
 from tests.sections import deflated
 
 __all__ = ["COSTLY", "PRIME", "inputs_of", "packed_tapes", "sealed", "survey_of"]
@@ -41,7 +43,7 @@ def inputs_of(
             {"kind": "dict", "keys": [], "children": []},
         ],
     }
-    structure = pack({"root": root, "leaves": len(shapes), "scalars": len(scalars)})
+    structure = raw_structure({"root": root, "leaves": len(shapes), "scalars": len(scalars)})
     leaves = encode_leaves([
         {"dtype": "float32", "shape": list(shape), "missing": "policy"} for shape in shapes
     ])  # fmt: skip
@@ -109,12 +111,16 @@ def sealed(
         made: list[NewCall] = []
         for number, (structure, leaves, scalars) in calls:
             count = number + 1
-            key = inputs_hash(structure, leaves, pack(scalars))
+            key = signature_of(structure, leaves, pack(scalars))
             own = (forged or {}).get(number, (structure, leaves, scalars))
             tree: dict[str, Any] = {"structure": own[0], "leaves": own[1]}
             if own[2]:
                 tree["scalars"] = own[2]
-            made.append(NewCall(number, {"time_ns": 0, "inputs": tree, **fields}, key, (), 0, b""))
+            made.append(
+                NewCall(
+                    number, {"time_ns": 0, "inputs": tree, **fields}, key, (), NO_CHECKSUMS, b""
+                )
+            )
             if is_sealed:
                 table.add(structure, leaves, pack(scalars), number, key=key)
         found = planned(TAPE, made)

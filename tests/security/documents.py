@@ -12,11 +12,12 @@ import zlib
 from dataclasses import dataclass, field
 from typing import Any
 
-from calltape_schema.inputs_table import InputsTable, inputs_hash
+from calltape_schema.inputs_table import InputsTable, signature_of
 from calltape_schema.packing import pack, unpack
 from calltape_schema.sections import Section
 from calltape_schema.tar import ZEROS_AT_END, member_header, padding
-from tests.sections import deflated
+from tests.raw_structures import raw_structure
+from tests.sections import deflated, table_entry
 
 __all__ = ["Forged"]
 
@@ -41,6 +42,10 @@ def _tree(*, is_input: bool) -> dict[str, Any]:
         "leaves": [{"dtype": "int64", "shape": [3], "key": name}],
         "scalars": [3, "plain"],
     }
+
+
+def _documents(tree: dict[str, Any]) -> tuple[bytes, bytes]:
+    return raw_structure(tree["structure"]), pack(tree["leaves"])
 
 
 @dataclass
@@ -141,33 +146,33 @@ class Forged:
     def _group(self, blob: bytes, here: int, back: int) -> bytes:
         parts: list[bytes] = []
         document = dict(self.record)
-        document["blob"] = {"size": len(blob), "crc32": zlib.crc32(blob), "back": back}
+        document["blob"] = {"size": len(blob), "checksum": zlib.crc32(blob), "back": back}
         for side in ("inputs", "outputs"):
             if side == "outputs" and not self.has_outputs:
                 continue
             tree = dict(getattr(self, side))
-            for name in ("structure", "leaves"):
-                parts.append(pack(tree[name]))
+            for name, data in zip(("structure", "leaves"), _documents(tree), strict=True):
+                parts.append(data)
                 tree[name] = len(parts) - 1
             document[side] = tree
         time = document.pop("time_ns", 0)
         shared, record = pack([*parts, *self.shared]), pack(document)
         flags = 4 + 2 * bool(self.inputs.get("ranges")) + ("error" in document)
-        table = struct.pack("<QQQII", 0, self._hash(), time, len(shared), flags)
+        table = table_entry(0, self._signature(), time, len(shared), flags)
         sections = [Section.of(table), Section.of(shared + record)]
         return pack([_TAPE, struct.pack("<Q", here), len(table), *sections, *self.more])
 
-    def _hash(self) -> int:
+    def _signature(self) -> int:
         tree = self.inputs
         scalars = pack(tree["scalars"])
-        return inputs_hash(pack(tree["structure"]), pack(tree["leaves"]), scalars)
+        return signature_of(*_documents(tree), scalars)
 
     def _end(self, group: int, offset: int, blob_bytes: int) -> bytes:
         tree = self.inputs
         table = InputsTable()
         ranges = [(one["leaf"], one["min"], one["max"]) for one in tree.get("ranges", ())]
         table.add(
-            pack(tree["structure"]), pack(tree["leaves"]), pack(tree["scalars"]), 0, ranges=ranges,
+            *_documents(tree), pack(tree["scalars"]), 0, ranges=ranges,
             raised="error" in self.record,
         )  # fmt: skip
         inputs: Any = unpack(table.to_bytes())

@@ -35,13 +35,13 @@ def test_a_structure_that_rows_share_is_hashed_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hashed: list[int] = []
-    real = inputs_table._begun_hash
+    real = inputs_table._begun
 
     def begun(structure: bytes, leaves: int) -> Any:
         hashed.append(len(structure))
         return real(structure, leaves)
 
-    monkeypatch.setattr(inputs_table, "_begun_hash", begun)
+    monkeypatch.setattr(inputs_table, "_begun", begun)
     with open_tape(costly.long_structures(tmp_path / "a.tape")) as tape:
         tape.variants()
         assert tape.damage

@@ -16,8 +16,7 @@ UNSUPPORTED = "unsupported"
 """The reason of an opaque node that stands for one that only a later version knows."""
 
 _SCALARS = ("int", "float", "complex", "str", "bytes")
-# Per neutral kind the word for a node without a hint, and the hints.
-_WORDS: dict[str, tuple[str, frozenset[str]]] = {
+WORDS: dict[str, tuple[str, frozenset[str]]] = {
     "tensor": ("tensor", frozenset({"ndarray"})),
     "constant": (
         "none",
@@ -30,9 +29,10 @@ _WORDS: dict[str, tuple[str, frozenset[str]]] = {
     "record": ("object", frozenset({"namedtuple", "dataclass"})),
     "opaque": ("opaque", frozenset()),
 }  # fmt: skip
+"""Per kind of a tape but ``scalar`` the word for a node without a hint, and the hints."""
 _KINDS: dict[str, tuple[str, str | None]] = {
-    **{word: (kind, None) for kind, (word, _) in _WORDS.items()},
-    **{hint: (kind, hint) for kind, (_, hints) in _WORDS.items() for hint in hints},
+    **{word: (kind, None) for kind, (word, _) in WORDS.items()},
+    **{hint: (kind, hint) for kind, (_, hints) in WORDS.items() for hint in hints},
     "bool": ("constant", None),
 }
 # The canonical order of the fields of a node; `of` of a scalar and of an opaque one.
@@ -55,12 +55,14 @@ def neutral(document: Mapping[str, Any]) -> dict[str, Any]:
     """
     made = {"root": _neutral(document.get("root"))}
     made |= {name: document[name] for name in ("leaves", "scalars") if name in document}
-    given = document.get("context") or {}
-    context = {
-        name: given[name]
-        for name, default in _CONTEXT.items()
-        if name in given and given[name] != default and given[name] != []
-    }
+    context = document.get("context")
+    if is_map(context):
+        context = {
+            name: context[name]
+            for name, default in _CONTEXT.items()
+            if (name in context and context[name] not in (default, []))
+            or type(context.get(name)) is int  # equals a bool, and is none
+        }
     return {**made, "context": context} if context else made
 
 
@@ -114,8 +116,8 @@ def _pythonic(node: Any, hidden: Callable[[Any], bool]) -> Any:
     if kind == "scalar":
         word = node.get("of")
         word = word if word in _SCALARS else None
-    elif type(kind) is str and kind in _WORDS:
-        word, hints = _WORDS[kind]
+    elif type(kind) is str and kind in WORDS:
+        word, hints = WORDS[kind]
         if hint in hints:
             word = hint
         elif kind == "constant" and hint is not None:

@@ -53,7 +53,7 @@ def contents(calls: list[Call]) -> list[Any]:
     found = []
     for call in calls:
         blob = call.record.blob
-        stored = None if blob is None else (blob.size, blob.crc32)
+        stored = None if blob is None else (blob.size, blob.checksum)
         facts = call.record.model_copy(update={"tape": bytes(16), "call": 0, "blob": stored})
         found.append((repr(facts), values(call.inputs), values(call.outputs)))
     return found

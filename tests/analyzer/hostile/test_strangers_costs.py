@@ -17,11 +17,11 @@ from calltape_analyzer import TapeError, open_tape, plain_data
 from calltape_analyzer.cli import app, output
 from calltape_analyzer.reading.tape_file import crc32_after_zeros
 from calltape_analyzer.text import alike
-from calltape_schema.packing import pack
 from calltape_schema.tree import TensorNode, children_of, decode_structure
 from tests.analyzer.hostile.test_strangers import ESCAPE, forged
 from tests.analyzer.reading.forged import Forged
 from tests.analyzer.tapes import write_tape
+from tests.raw_structures import raw_structure
 
 WIDE = 2**8000
 
@@ -107,7 +107,9 @@ def test_children_of_a_node_without_any_are_not_looked_for(
     monkeypatch.setattr(TensorNode, "__getattr__", refuse)
     leaves = [{"kind": "tensor", "leaf": i} for i in range(3)]
     root = {"kind": "dict", "keys": [1, "a", b"b"], "children": leaves}
-    spec = decode_structure(pack({"root": root, "leaves": 3, "scalars": 0, "tag": "costs"}))
+    spec = decode_structure(
+        raw_structure({"root": root, "leaves": 3, "scalars": 0, "tag": "costs"})
+    )
     assert [children_of(node) for node in children_of(spec.root)] == [(), (), ()]
 
 

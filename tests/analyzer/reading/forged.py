@@ -12,13 +12,14 @@ from typing import Any
 from calltape_analyzer import TapeError, open_tape, render
 from calltape_analyzer.reading.tape_file import crc32_after_zeros
 from calltape_schema.groups import HAS_BLOB, HAS_RANGES, RAISED
-from calltape_schema.inputs_table import inputs_hash
+from calltape_schema.inputs_table import signature_of
 from calltape_schema.packing import pack, unpack
 from calltape_schema.records import Manifest, encode_manifest
 from calltape_schema.sections import Section
 from calltape_schema.tar import BLOCK, MANIFEST, blob_name, group_name, member_header, padding
 from tests.analyzer.tapes import member, reader_of, write_tape
-from tests.sections import forged
+from tests.raw_structures import raw_structure
+from tests.sections import forged, table_entry
 
 MEBIBYTE = 1024 * 1024
 
@@ -29,7 +30,7 @@ class Forged:
     Attributes:
         record: its document, with the trees as they are.
         entry: changes to its entry in the table: ``number``, ``key``, ``offset``, ``flags``.
-        stored: changes to the blob's place: ``size``, ``crc32``, ``back``.
+        stored: changes to the blob's place: ``size``, ``checksum``, ``back``.
         tape: the id that the group has.
         shared: in place of the shared parts.
         deflated: in place of the documents, and of their size.
@@ -74,12 +75,12 @@ class Forged:
 
     def set_root(self, root: Any, leaves: int = 1, scalars: int = 0) -> None:
         structure = {"root": root, "leaves": leaves, "scalars": scalars}
-        self.inputs["structure"] = pack(structure)
+        self.inputs["structure"] = raw_structure(structure)
 
     def write(self) -> Path:
         size = len(self.blob) + self.hole
         crc32 = crc32_after_zeros(zlib.crc32(self.blob), self.hole)
-        facts = {"back": BLOCK + size + padding(size), "size": size, "crc32": crc32}
+        facts = {"back": BLOCK + size + padding(size), "size": size, "checksum": crc32}
         record = {**self.record, "blob": {**facts, **self.stored}, "inputs": dict(self.inputs)}
         parts = [self.inputs[name] for name in ("structure", "leaves") if name in self.inputs]
         if len(parts) == 2:
@@ -91,7 +92,8 @@ class Forged:
             "number": 0, "key": self._key(), "time": time, "offset": len(shared),
             "flags": self._flags(),
         }  # fmt: skip
-        table = struct.pack("<QQQII", *(entry | self.entry).values())
+        known = entry | self.entry
+        table = table_entry(*(known[name] for name in ("number", "key", "time", "offset", "flags")))
         stored = forged(documents, inflated or len(documents), int(bool(inflated)))
         place = struct.pack("<Q", BLOCK + size + padding(size) + len(self._head()))
         group = [self.tape, place, len(table), Section.of(table), stored]
@@ -108,7 +110,7 @@ class Forged:
     def _key(self) -> int:
         scalars = pack(self.inputs.get("scalars", ()))
         given = (self.inputs.get(name, b"") for name in ("structure", "leaves"))
-        return inputs_hash(*given, scalars)
+        return signature_of(*given, scalars)
 
     def _flags(self) -> int:
         flags = HAS_RANGES if self.inputs.get("ranges") else 0
@@ -283,7 +285,7 @@ LIES: dict[str, Callable[[Forged], None]] = {
     ),
     "blob of another size": _stored(size=8),
     "blob of 2**62 bytes": _stored(size=2**62),
-    "blob of another checksum": _stored(crc32=1),
+    "blob of another checksum": _stored(checksum=1),
     "reference to itself": _bare_record(at=[("args.0", 0, "args.0")]),
     "reference to a later call": _bare_record(at=[("args.0", 5, "args.0")]),
     "reference to a negative call": _bare_record(at=[("args.0", -1, "args.0")]),

@@ -127,14 +127,14 @@ def test_groups_are_inflated_once_for_their_calls(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: list[int] = []
-    real = sections._inflated
+    real = sections.inflated
 
     def inflated(data: bytes, size: int, what: str) -> bytes:
         if what == "the records of a group":
             found.append(size)
         return real(data, size, what)
 
-    monkeypatch.setattr(sections, "_inflated", inflated)
+    monkeypatch.setattr(sections, "inflated", inflated)
     with open_tape(path) as tape:
         tape.calls.scan()
         assert not found, "a walk inflates nothing"

@@ -241,17 +241,18 @@ def test_a_row_that_breaks_the_format_is_damage_and_the_records_answer(tmp_path:
         assert ["forged or stale table" in text for text in damage(tape)] == [True]
 
 
-def test_lost_calls_hide_no_more_than_themselves(tmp_path: Path) -> None:
+def test_a_table_is_not_compared_where_calls_are_lost(tmp_path: Path) -> None:
+    """The lost calls are told, and would explain any difference."""
     made = [Recorded((torch.zeros(2, 1 + (i % 3 == 0)),)) for i in range(9)]
-    for forge, told in ((lambda table: None, 1), (with_other_inputs_of(3), 4)):
+    for forge in (lambda table: None, with_other_inputs_of(3)):
         path = write_tape(tmp_path / "a.tape", made, target=Model())
         change_table(path, forge)
         group = next(m for m in member_list(path) if m.name == "records/00000004.msgpack")
         flip(path, group.start + 90)
         with open_tape(path, scan=True) as tape:
             assert len(tape) == 8
-            forgeries = [e for e in tape.damage if "forged or stale" in str(e)]
-        assert bool(forgeries) == (told > 1), forgeries
+            assert [error.kind for error in tape.damage] == ["damaged"]
+            assert "forged or stale" not in str(tape.damage[0])
 
 
 def test_a_file_that_changes_after_its_end_was_read(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from calltape_analyzer.tables.rows import CALL_FIELDS, LEAF_FIELDS, _repeated
 from calltape_analyzer.tape import Tape
 from calltape_recorder import record
 from calltape_schema.groups import planned
-from calltape_schema.inputs_table import inputs_hash
+from calltape_schema.inputs_table import signature_of
 from calltape_schema.tree import encode_structure
 from tests.analyzer.tapes import Recorded, write_tape
 from tests.schema.container.tapes import TAPE, new_call, tape
@@ -253,7 +253,7 @@ def test_a_broken_record_under_a_right_checksum(tmp_path: Path, name: str) -> No
     inputs = {**two.record["inputs"], **change.pop("inputs", {})}
     key = two.inputs
     if inputs["structure"] == TENSOR:
-        key = inputs_hash(TENSOR, inputs["leaves"], two.scalars)
+        key = signature_of(TENSOR, inputs["leaves"], two.scalars)
     broken = two._replace(record={**two.record, "inputs": inputs, **change}, inputs=key)
     path = tmp_path / "a.tape"
     head, plan = tape(seals=False), planned(TAPE, [one, broken, three])

@@ -7,11 +7,11 @@ import zlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from calltape_schema.blob import Stored, build_header, joined
+from calltape_schema.blob import Stored, build_header, checksums_of, joined
 from calltape_schema.end import Coverage
 from calltape_schema.errors import TapeError
 from calltape_schema.groups import NewCall
-from calltape_schema.inputs_table import InputsTable, inputs_hash
+from calltape_schema.inputs_table import InputsTable, signature_of
 from calltape_schema.packing import pack
 from calltape_schema.reader import Holder, TapeReader
 from calltape_schema.records import CallRecord, Manifest, Producer
@@ -65,8 +65,8 @@ def new_call(
     plain = {"time_ns": START_NS + number, "duration_ns": 10, "thread": 7, "inputs": tree}
     plain |= {"at": list(at)} if elsewhere else {}
     packed = pack(list(scalars))
-    key = inputs_hash(tree["structure"], tree["leaves"], packed)
-    return NewCall(number, plain | record, key, blob, zlib.crc32(b"".join(blob)), packed)
+    key = signature_of(tree["structure"], tree["leaves"], packed)
+    return NewCall(number, plain | record, key, blob, checksums_of(blob), packed)
 
 
 def tape(
@@ -100,7 +100,7 @@ def blob_of(reader: TapeReader, record: CallRecord | Holder) -> bytes:
         return b""
     found = reader.blob_member(record)
     content = reader.source.read_at(found.start, found.size)
-    if zlib.crc32(content) != record.blob.crc32:
+    if zlib.crc32(content) != record.blob.checksum:
         reason = f"the tensors of call {record.call} do not match their checksum"
         raise TapeError("damaged", reason)
     return content

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import struct
 import tracemalloc
 import zlib
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from calltape_schema.bounds import GROUP_BYTES, MAX_GROUP_BYTES, MAX_GROUP_CALLS
 from calltape_schema.end import Coverage, IndexEntry, decode_end, encode_end
 from calltape_schema.errors import TapeError
 from calltape_schema.groups import NewCall, group_of, member, planned
-from calltape_schema.inputs_table import _begun_hash, inputs_hash
+from calltape_schema.inputs_table import _begun, signature_of
 from calltape_schema.packing import pack, unpack
 from calltape_schema.recent import Interner
 from calltape_schema.records import Manifest
@@ -34,7 +33,7 @@ from tests.schema.container.tapes import (
     read_all,
     tape,
 )
-from tests.sections import deflated, forged, placed
+from tests.sections import deflated, forged, placed, table_entry
 
 HEAD = tape(seals=False)
 
@@ -72,7 +71,7 @@ def section_in(content: bytes, name: str) -> Section:
 
 
 def entry(call: int = 0, inputs: int = 0, offset: int = 1, flags: int = 0) -> bytes:
-    return struct.pack("<QQQII", call, inputs, START_NS, offset, flags)
+    return table_entry(call, inputs, START_NS, offset, flags)
 
 
 DOCUMENT = new_call(7)
@@ -97,17 +96,17 @@ WHOLE = {name: section_in(content_of(DOCUMENT), name) for name in ("table", "doc
         (content_of(DOCUMENT, table="no section"), "damaged"),
         (content_of(DOCUMENT, place=bytes(7)), "damaged"),
         (content_of(DOCUMENT, place=b"\1" + bytes(7)), "damaged"),
-        (content_of(DOCUMENT, width=31), "invalid"),
+        (content_of(DOCUMENT, width=39), "invalid"),
         (content_of(DOCUMENT, width=64), "invalid"),
         (content_of(DOCUMENT, table=WHOLE["table"]._replace(codec=2)), "unsupported"),
         (content_of(DOCUMENT, table=b""), "invalid"),
-        (content_of(DOCUMENT, table=bytes(31)), "invalid"),
+        (content_of(DOCUMENT, table=bytes(39)), "invalid"),
         (content_of(DOCUMENT, table=entry(2**63)), "invalid"),
         (content_of(DOCUMENT, table=entry(1) + entry(2**63, offset=9)), "invalid"),
         (content_of(DOCUMENT, table=entry(offset=2**31)), "invalid"),
         (content_of(DOCUMENT, table=entry(1, offset=9) + entry(2, offset=9)), "invalid"),
         (content_of(DOCUMENT, table=entry(1, offset=9) + entry(2, offset=8)), "invalid"),
-        (content_of(DOCUMENT, table=bytes(32 * (MAX_GROUP_CALLS + 1))), "limit"),
+        (content_of(DOCUMENT, table=bytes(40 * (MAX_GROUP_CALLS + 1))), "limit"),
     ],
 )
 def test_a_group_that_is_none(content: bytes, kind: str) -> None:
@@ -126,7 +125,7 @@ def shared(*parts: Any) -> bytes:
     ("changes", "kind"),
     [
         ({"table": entry(7, 1, BEGINS)}, "invalid"),  # another hash
-        ({"table": entry(7, DOCUMENT.inputs, offset=3)}, "damaged"),  # within the shared parts
+        ({"table": entry(7, DOCUMENT.signature, offset=3)}, "damaged"),  # within the shared parts
         ({"documents": shared(1, 2) + b"\x80", "table": entry(7, offset=3)}, "invalid"),
         ({"documents": b"\x90\x90", "table": entry(7)}, "invalid"),  # no map
         ({"documents": b"\x90\x81\xa1a\x01", "table": entry(7)}, "invalid"),
@@ -157,7 +156,7 @@ def test_a_record_that_is_none(changes: dict[str, Any], kind: str) -> None:
 
 @pytest.mark.parametrize("flags", [1, 2, 4])
 def test_flags_that_lie(flags: int) -> None:
-    table = entry(7, DOCUMENT.inputs, BEGINS, flags)
+    table = entry(7, DOCUMENT.signature, BEGINS, flags)
     data = with_members(("records/00000007.msgpack", content_of(DOCUMENT, table=table)))
     with pytest.raises(TapeError, match="not as the table"):
         opened(data).record(7)
@@ -167,7 +166,7 @@ def test_a_hash_that_lies_about_a_known_tree() -> None:
     """The record is whole elsewhere, and its tree is remembered."""
     good = with_members(("records/00000007.msgpack", content_of(DOCUMENT)))
     assert opened(good).record(7) == opened(good).record(7)
-    table = entry(7, DOCUMENT.inputs ^ 1, BEGINS, 0)
+    table = entry(7, DOCUMENT.signature ^ 1, BEGINS, 0)
     data = with_members(("records/00000007.msgpack", content_of(DOCUMENT, table=table)))
     with pytest.raises(TapeError, match="not as the table"):
         opened(data).record(7)
@@ -179,7 +178,7 @@ def several(count: int, structure: bytes) -> bytes:
     for number in range(count):
         packed = pack([number])
         tree = {"structure": structure, "leaves": leaves, "scalars": [number]}
-        key = inputs_hash(structure, leaves, packed)
+        key = signature_of(structure, leaves, packed)
         calls.append(NewCall(number, {"time_ns": 0, "inputs": tree}, key, (), 0, packed))
     return tape(calls)
 
@@ -190,15 +189,15 @@ def test_a_structure_of_many_calls_is_hashed_once(monkeypatch: pytest.MonkeyPatc
 
     def begun(structure: bytes, leaves: int) -> Any:
         hashed.append(len(structure))
-        return _begun_hash(structure, leaves)
+        return _begun(structure, leaves)
 
-    structure = pack({"leaves": 0, "scalars": 1, "pad": bytes(200_000)})
+    structure = pack({"leaves": 0, "scalars": 1, "pad": bytes(20_000)})
     reader = opened(several(500, structure))
-    monkeypatch.setattr("calltape_schema.inputs_table._begun_hash", begun)
+    monkeypatch.setattr("calltape_schema.inputs_table._begun", begun)
     reader.scan()
     assert [reader.record_at(at).call for at in range(500)] == list(range(500))
-    # Of the table for its kinds and for its rows, and of the records: not of each call.
-    assert hashed == [len(structure)] * 3
+    # Of the table for its rows, and of the records: not of each call.
+    assert hashed == [len(structure)] * 2
 
 
 def test_a_structure_of_many_calls_is_refused_once() -> None:
@@ -237,7 +236,7 @@ def test_a_range_without_an_element() -> None:
 
 @pytest.mark.parametrize("bit", range(3, 32))
 def test_flags_of_a_later_version(bit: int) -> None:
-    table = entry(7, DOCUMENT.inputs, BEGINS, 1 << bit)
+    table = entry(7, DOCUMENT.signature, BEGINS, 1 << bit)
     data = with_members(("records/00000007.msgpack", content_of(DOCUMENT, table=table)))
     assert read_all(data) == (([7], []) if bit < 16 else ([], ["unsupported"]))
 
@@ -507,8 +506,8 @@ def test_unknown_members_and_fields_are_skipped() -> None:
         ({"back": -1}, "invalid"),
         ({"size": 139}, "damaged"),
         ({"size": 2**62}, "damaged"),
-        ({"crc32": 0}, "damaged"),
-        ({"crc32": 2**32}, "invalid"),
+        ({"checksum": 0}, "damaged"),
+        ({"checksum": 2**32}, "invalid"),
         ({"size": True}, "invalid"),
     ],
 )
@@ -516,10 +515,10 @@ def test_a_blob_that_is_somewhere_else(changes: dict[str, Any], kind: str | None
     """What a record says of its blob is compared with what is there."""
     call = new_call(7, [1, 2])
     content = b"".join(call.blob)
-    told = {"back": 1024, "size": len(content), "crc32": call.crc32} | changes
+    told = {"back": 1024, "size": len(content), "checksum": call.checksums.whole} | changes
     bare = call._replace(blob=[], record={**call.record, "blob": told})
     begins = group_of(content_of(bare), 0).places[0] & 0xFFFFFFFF
-    group = content_of(bare, table=entry(7, call.inputs, begins, 4))
+    group = content_of(bare, table=entry(7, call.signature, begins, 4))
     data = with_members(
         ("blobs/00000007.safetensors", content), ("records/00000007.msgpack", group)
     )

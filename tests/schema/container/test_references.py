@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from calltape_schema.blob import Stored, build_header, joined
+from calltape_schema.blob import NO_CHECKSUMS, Stored, build_header, checksums_of, joined
 from calltape_schema.errors import TapeError
 from calltape_schema.groups import NewCall
-from calltape_schema.inputs_table import inputs_hash
+from calltape_schema.inputs_table import signature_of
 from calltape_schema.tree import encode_leaves
 from tests.schema.container.tapes import new_call, opened, read_all, tape, tensor
 
@@ -29,10 +28,10 @@ def grown(
     call = new_call(number, [0.0], at=at)
     leaves = encode_leaves([{"dtype": "float32", "shape": [rows, columns], "key": "x0"}])
     tree = call.record["inputs"] | {"leaves": leaves}
-    key = inputs_hash(tree["structure"], leaves, b"\x90")
+    key = signature_of(tree["structure"], leaves, b"\x90")
     return call._replace(
-        record=call.record | {"inputs": tree}, inputs=key, blob=blob,
-        crc32=zlib.crc32(b"".join(blob)),
+        record=call.record | {"inputs": tree}, signature=key, blob=blob,
+        checksums=checksums_of(blob),
     )  # fmt: skip
 
 
@@ -86,7 +85,7 @@ def test_a_value_that_grew() -> None:
 
 def test_a_reference_to_a_value_that_grew() -> None:
     later = grown(4, 5, 1, at=[("x0", 3, "x0", 1)])
-    same = grown(5, 5, 0, at=[("x0", 4, "x0")])._replace(blob=[], crc32=0)
+    same = grown(5, 5, 0, at=[("x0", 4, "x0")])._replace(blob=[], checksums=NO_CHECKSUMS)
     assert value(tape([WIDE, later], [same]), 5) == value(tape([WIDE, later]), 4)
 
 
