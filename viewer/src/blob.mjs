@@ -1,7 +1,7 @@
 // The tensors of a call, as they stand in its blob.
 
 import { crc32 } from "./checksums.mjs";
-import { TapeError, damaged, overLimit, unsupported } from "./errors.mjs";
+import { TapeError, damaged, unsupported } from "./errors.mjs";
 import { inflatedFrom } from "./inflation.mjs";
 import { MAX_INFLATED_BLOB } from "./limits.mjs";
 import { LENGTH_BYTES, entriesOf, headerSize } from "./safetensors.mjs";
@@ -105,9 +105,6 @@ export class Blob {
   inflated(onProgress) {
     return this.contents.get(this.member.offset, async () => {
       await this.check(onProgress);
-      if (this.length > MAX_INFLATED_BLOB) {
-        throw overLimit(`a blob becomes ${this.length} bytes (at most ${MAX_INFLATED_BLOB})`).at(this.place);
-      }
       const { start, size } = this.member;
       const read = (from, most) => exactly(this.source, start + from, Math.min(most, size - from));
       return inflatedFrom(read, size, this.length, MAX_INFLATED_BLOB, "a blob");
