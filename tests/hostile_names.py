@@ -6,7 +6,8 @@ from pathlib import Path
 
 from tests.fixture_files import FIXTURES  # makes the next import possible
 
-from tape_writing import Call, Fields, TapeBytes, target, tensor  # isort: skip
+from tape_writing import Call, Fields, TapeBytes, target  # isort: skip
+from tensors import tensor  # isort: skip
 
 __all__ = ["HIDDEN", "NAMES", "hostile_tape"]
 

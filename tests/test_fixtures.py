@@ -100,7 +100,7 @@ def test_padding_changes_nothing_but_bytes() -> None:
         plain = path.with_name(path.name.replace("-pad", ""))
         assert path.stat().st_size > plain.stat().st_size + 4096
         told = [json.loads(one.with_suffix(".json").read_text()) for one in (path, plain)]
-        for one in told:  # rows are in the order of a hash of all bytes
+        for one in told:  # rows are in the order of their signatures, which are of all bytes
             one["table"]["rows"].sort(key=lambda row: row["first"])
         assert told[0] == told[1]
 
@@ -128,7 +128,7 @@ def test_tar_lists_every_member_of_a_sealed_tape(name: str) -> None:
 
 def test_all_fixtures_are_small() -> None:
     files = [path for path in FIXTURES.rglob("*") if path.is_file() and path.suffix != ".pyc"]
-    assert sum(path.stat().st_size for path in files) < 5 * 1024 * 1024
+    assert sum(path.stat().st_size for path in files) < 10 * 1024 * 1024
 
 
 def test_the_readme_lists_every_file() -> None:

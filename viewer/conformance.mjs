@@ -9,6 +9,7 @@ import { elementsIn } from "./src/dtypes.mjs";
 import { TapeError } from "./src/errors.mjs";
 import { tableOf } from "./src/inputs_table.mjs";
 import { leavesOf } from "./src/leaves.mjs";
+import { neutralOf } from "./src/structure.mjs";
 import { openTape } from "./src/tape.mjs";
 
 class DiskFile {
@@ -58,17 +59,17 @@ function scalar(value) {
 
 /** A value that stands alone, in the form of a node. */
 function bare(value) {
-  if (value === null || value === undefined) return { kind: "none" };
-  if (typeof value === "boolean") return { kind: "bool", value };
-  if (Array.isArray(value)) return { kind: "tuple", children: value.map(bare) };
-  const kind =
+  if (value === null || value === undefined) return { kind: "constant" };
+  if (typeof value === "boolean") return { kind: "constant", value };
+  if (Array.isArray(value)) return { kind: "sequence", python: "tuple", children: value.map(bare) };
+  const of =
     value instanceof Float ? "float" : value instanceof Uint8Array ? "bytes"
       : typeof value === "string" || value instanceof SurrogateText ? "str" : "int";
-  return { kind, value: scalar(value) };
+  return { kind: "scalar", of, value: scalar(value) };
 }
 
 function nodeForm(node, scalars) {
-  const made = { kind: node.kind };
+  const made = neutralOf(node.kind);
   for (const name of ["type", "name", "reason", "of"]) {
     if (node[name] !== undefined) made[name] = text(node[name]);
   }
@@ -155,7 +156,7 @@ async function callForm(call, kinds) {
   if (record.outputs_missing !== undefined) made.outputs_missing = record.outputs_missing;
   const sides = [["inputs", call.inputs], ["outputs", call.outputs]].filter(([, side]) => side !== null);
   try {
-    await call.check();
+    await knownBlob(call, kinds);
     const values = [];
     for (const [, side] of sides) values.push(await valuesOf(call, side, kinds));
     sides.forEach(([name, side], at) => (made[name] = treeForm(side, values[at])));
@@ -165,6 +166,16 @@ async function callForm(call, kinds) {
     for (const [name, side] of sides) made[name] = treeForm(side);
   }
   return made;
+}
+
+/** Compares the blob of a call with its checksums. One that only a later version knows costs the values in it. */
+async function knownBlob(call, kinds) {
+  try {
+    await call.check();
+  } catch (error) {
+    if (kindOf(error) !== "unsupported") throw error;
+    kinds.add("unsupported");
+  }
 }
 
 function kindOf(error) {

@@ -59,8 +59,8 @@ def group(content, tape, at):
     table, documents = map(section, sections[:2])
     if None in (table, documents) or (own, place) != (tape, struct.pack("<Q", at)):
         return
-    rows = [struct.unpack("<QQQII", table[i : i + 32]) for i in range(0, len(table), width)]
-    numbers, _, times, begins, _ = zip(*rows, strict=True)
+    rows = [struct.unpack("<QQI", table[i : i + 20]) for i in range(0, len(table), width)]
+    numbers, times, begins = zip(*rows, strict=True)
     parts = unpack(documents[: begins[0]])
     ends = [*begins[1:], None]
     for number, time, begin, end in zip(numbers, times, begins, ends, strict=True):
@@ -108,9 +108,12 @@ def read_tape(data):
             if len({record["call"] for record in records} - {*calls}) != len(records):
                 continue
             for record in records:
-                facts, blob = record.get("blob"), f"blobs/{record['call']:08}.safetensors"
+                facts = record.get("blob", {})
+                packed = facts.get("codec")
+                blob = f"blobs/{record['call']:08}.safetensors" + (".zlib" if packed else "")
                 blob = blobs.get((blob, at - facts["back"]), b"") if facts else b""
-                whole = facts is None or zlib.crc32(blob) == facts["crc32"]
+                whole = not facts or zlib.crc32(blob) == facts["checksum"]
+                blob = zlib.decompress(blob) if packed and whole else blob
                 found = record["tensors"] = (tensors(blob) if facts else {}) if whole else None
                 for key, call, there, *axis in record.get("at", ()) if whole else ():
                     earlier, own = (calls[call]["tensors"] or {}).get(there), found.pop(key, None)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from calltape_schema.blob import header_size
+from calltape_schema.neutral_nodes import neutral
 from calltape_schema.reader import TapeReader
 from calltape_schema.storage import BytesSource
 from tests.fixture_files import FIXTURES
@@ -53,7 +54,7 @@ def test_it_agrees_with_our_decoding(path: Path) -> None:
             if tree is None:
                 assert plain is None
                 continue
-            root = tree.spec().root.model_dump(exclude_none=True)
+            root = neutral(tree.spec().model_dump(exclude_none=True))["root"]
             leaves = [leaf.model_dump() for leaf in tree.facts()]
             assert node_form(root, list(tree.scalars)) == node_form(
                 plain["structure"]["root"], plain["scalars"]

@@ -33,8 +33,10 @@ test("text is UTF-8, or has surrogates and says so", () => {
   assert.equal(unpack(bytes("d5 02 6162")), "ab");
 });
 
-test("two surrogates are two characters, a pair in UTF-8 is one", () => {
-  assert.equal(characters(unpack(bytes("c7 06 02 eda0bd edb880"))), 2);
+test("two lone surrogates are two characters, a pair is one, and stands in UTF-8", () => {
+  assert.equal(characters(unpack(bytes("c7 06 02 edb880 eda0bd"))), 2);
+  assert.equal(characters(unpack(bytes("c7 07 02 eda0bd 78 edb880"))), 3);
+  refuses("c7 06 02 eda0bd edb880");
   assert.equal(characters(unpack(bytes("a4 f09f9880"))), 1);
 });
 

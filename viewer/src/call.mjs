@@ -4,7 +4,6 @@ import { elementBytes, isQuantized, storedAs } from "./dtypes.mjs";
 import { invalid, overLimit, unsupported } from "./errors.mjs";
 import { MAX_TAKEN } from "./limits.mjs";
 import { partsOf, partsOfInputs } from "./records.mjs";
-import { exactly } from "./windows.mjs";
 
 export class Call {
   /** @param {number} group the offset of the group of its record. */
@@ -18,7 +17,7 @@ export class Call {
     this.elsewhere = new Map(record.at.map(([key, call, there, axis]) => [key, { call, there, axis }]));
   }
 
-  /** Compares its own blob with its checksum, the first time. */
+  /** Compares its own blob with its checksums, the first time. */
   async check(onProgress) {
     if (this.record.blob !== undefined) await (await this.tape.blobOf(this)).check(onProgress);
   }
@@ -44,7 +43,7 @@ export class Call {
   }
 
   /**
-   * Where the bytes of a leaf are in the file, after all that is said of them was compared: parts, one after
+   * Where the bytes of a leaf are in which blobs, after all that is said of them was compared: parts, one after
    * another along an axis; and how many rows there are before it.
    *
    * @throws {TapeError} unsupported, damaged, invalid or limit
@@ -56,7 +55,8 @@ export class Call {
     const places = [];
     let length = 0n;
     for (const { call, key } of parts) {
-      const { entries, start } = await (await this.tape.blobOf(call)).entries(onProgress);
+      const blob = await this.tape.blobOf(call);
+      const { entries, start } = await blob.entries(onProgress);
       const entry = entries.get(key);
       if (entry !== undefined && (stored === null || !entry.isKnown)) {
         throw unsupported(`${leaf.key}: of the dtype ${stored === null ? leaf.dtype : entry.dtype}`);
@@ -67,7 +67,7 @@ export class Call {
         throw invalid(`${leaf.key}: the record says ${leaf.dtype}[${leaf.shape}], the blob of call ${call.record.call} has ${found}`);
       }
       if (axis !== undefined) length += own[axis];
-      places.push({ start: start + entry.begin, size: entry.end - entry.begin });
+      places.push({ blob, start: start + entry.begin, size: entry.end - entry.begin });
     }
     if (axis !== undefined && length !== sizes[axis]) throw invalid(`${leaf.key}: its parts have ${length} of ${sizes[axis]}`);
     if (isQuantized(leaf.dtype) && leaf.quantizer === undefined) {
@@ -93,7 +93,7 @@ export class Call {
       const isOne = high - low === 1;
       const skipped = isOne ? Math.min(Math.max(first - low * row - begin, 0), own) : 0;
       const read = isOne ? Math.min(Math.max(end - low * row - begin, 0), own) - skipped : (high - low) * own;
-      const bytes = await exactly(this.tape.source, part.start + low * own + skipped, read);
+      const bytes = await part.blob.bytes(part.start + low * own + skipped, read, onProgress);
       for (let at = low; at < high; at++) {
         const piece = isOne ? bytes : bytes.subarray((at - low) * own, (at - low + 1) * own);
         const to = at * row + begin + skipped - first;

@@ -3,10 +3,10 @@
 
 import { NOT_NUMBERED } from "./columns.mjs";
 import { overLimit } from "./errors.mjs";
-import { hashOf } from "./hashing.mjs";
 import { MAX_ROWS } from "./limits.mjs";
 import { areEqual, bytesKey } from "./nesting.mjs";
 import { packedScalars } from "./packing.mjs";
+import { signatureOf } from "./signatures.mjs";
 
 const MOST_BYTES = 64 * 1024 * 1024;
 const MOST_HASHED = 256 * 1024 * 1024; // of a small file, whose records may share one large structure
@@ -16,49 +16,52 @@ export class DistinctInputs {
   /** @param {number} size of the file. */
   constructor(size) {
     this.room = Math.max(MOST_HASHED, TIMES_HASHED * size); // how many bytes are hashed at most
-    this.numbers = new Map(); // by hash
-    this.entries = []; // { tree, calls, first, last } by number
+    this.numbers = new Map(); // by signature
+    this.entries = []; // { tree, calls, first, last, raised } by number
     this.parts = new Map(); // structures and leaves, each once
     this.known = new WeakMap(); // which of these a structure or leaves of a group equal
     this.recent = new Map(); // by length, because most groups share them
     this.bytes = 0;
   }
 
-  /** How many calls have inputs of which hash. */
+  /** By the signature of inputs the calls with them: how many, the first and the last number, and how many raised. */
   counts() {
-    return new Map(Array.from(this.numbers, ([hash, number]) => [hash, this.entries[number].calls]));
+    return new Map(Array.from(this.numbers, ([signature, number]) => {
+      const { calls, first, last, raised } = this.entries[number];
+      return [signature, { calls, first, last, raised }];
+    }));
   }
 
   /**
-   * Whether the inputs of a record have this hash: they do if inputs that have it are equal.
+   * Whether the inputs of a record have this signature: they do if inputs that have it are equal.
    *
    * @throws {TapeError} limit
    */
-  hasHash(hash, { structure, leaves, scalars }) {
-    const found = this.entries[this.numbers.get(hash)];
+  hasSignature(signature, { structure, leaves, scalars }) {
+    const found = this.entries[this.numbers.get(signature)];
     const packed = packedScalars(scalars);
     if (found !== undefined) {
       return found.tree.structure === this.own(structure) && found.tree.leaves === this.own(leaves) && areEqual(found.packed, packed);
     }
     this.room -= structure.length + leaves.length + packed.length;
     if (this.room < 0) throw overLimit("the inputs of all calls are too large together");
-    return hashOf(structure, leaves, packed) === hash;
+    return signatureOf(structure, leaves, packed) === signature;
   }
 
   /** The number of the inputs of a call; NOT_NUMBERED if there are too many different ones. */
-  numberOf(hash, tree, call) {
-    const number = this.numbers.get(hash) ?? this.add(hash, tree);
-    if (number !== NOT_NUMBERED) this.count(number, BigInt(call));
+  numberOf(signature, tree, call, hasRaised) {
+    const number = this.numbers.get(signature) ?? this.add(signature, tree);
+    if (number !== NOT_NUMBERED) addTo(this.entries[number], BigInt(call), hasRaised);
     return number;
   }
 
-  add(hash, { structure, leaves, scalars }) {
+  add(signature, { structure, leaves, scalars }) {
     const packed = packedScalars(scalars);
     const tree = { structure: this.own(structure), leaves: this.own(leaves), scalars: scalars.map(own), ranges: [] };
     this.bytes += packed.length;
     if (this.entries.length >= MAX_ROWS || this.bytes > MOST_BYTES) return NOT_NUMBERED;
-    this.numbers.set(hash, this.entries.length);
-    return this.entries.push({ tree, packed, calls: 0n, first: null, last: null }) - 1;
+    this.numbers.set(signature, this.entries.length);
+    return this.entries.push({ tree, packed, ...noCalls() }) - 1;
   }
 
   /** The same object for equal bytes. It does not hold the memory of a whole group. */
@@ -89,12 +92,17 @@ export class DistinctInputs {
     return made;
   }
 
-  count(number, call) {
-    const entry = this.entries[number];
-    entry.calls += 1n;
-    if (entry.first === null || call < entry.first) entry.first = call;
-    if (entry.last === null || call > entry.last) entry.last = call;
-  }
+}
+
+/** The counts of calls with the same inputs, before there is one. */
+export const noCalls = () => ({ calls: 0n, first: null, last: null, raised: 0n });
+
+/** Counts a call with the others that have its inputs. */
+export function addTo(counts, call, hasRaised) {
+  counts.calls += 1n;
+  if (counts.first === null || call < counts.first) counts.first = call;
+  if (counts.last === null || call > counts.last) counts.last = call;
+  if (hasRaised) counts.raised += 1n;
 }
 
 const own = (value) => (value instanceof Uint8Array ? value.slice() : value);

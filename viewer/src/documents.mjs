@@ -84,7 +84,10 @@ function wideText(bytes) {
     text += part;
     length += characters(part);
     if (at === bytes.length) break;
-    text += String.fromCharCode(0xd000 | ((bytes[at + 1] & 63) << 6) | (bytes[at + 2] & 63));
+    const unit = 0xd000 | ((bytes[at + 1] & 63) << 6) | (bytes[at + 2] & 63);
+    const before = text.charCodeAt(text.length - 1);
+    if (unit >= 0xdc00 && before >= 0xd800 && before < 0xdc00) throw damaged("a text has one character as two surrogates");
+    text += String.fromCharCode(unit);
     length += 1;
     found = true;
     from = at + 3;

@@ -132,24 +132,24 @@ const TAIL_BYTES = 64 * 1024;
 
 /**
  * The end of a sealed tape, by the locator at the end of the file; null if the tape is not sealed, or if its end
- * cannot be read. Its index and its table are not inflated yet.
+ * cannot be read. Its index and its table are not inflated yet; `offset` is that of its header.
  *
  * @param {Uint8Array|null} tape the id in the manifest; null for an end of any tape.
  * @param {number} first where the member after the manifest begins: an end before it is none.
  */
 export async function endOf(source, tape, first) {
-  const content = await contentOfEnd(source, first);
-  if (content === null) return null;
+  const member = await memberOfEnd(source, first);
+  if (member === null) return null;
   try {
-    const found = endFrom(content);
-    return tape === null || areEqual(found.tape, tape) ? found : null;
+    const found = endFrom(member.content);
+    return tape === null || areEqual(found.tape, tape) ? { ...found, offset: member.offset } : null;
   } catch (error) {
     if (error instanceof TapeError) return null; // a scan says that it is damaged
     throw error;
   }
 }
 
-async function contentOfEnd(source, first) {
+async function memberOfEnd(source, first) {
   const start = Math.max(0, source.size - TAIL_BYTES);
   const tail = await exactly(source, start, source.size - start);
   let length = tail.length;
@@ -164,5 +164,6 @@ async function contentOfEnd(source, first) {
   if (!isHere || offset < first || offset % BLOCK !== 0 || size > MAX_MEMBER_BYTES) return null;
   const bytes = offset < start ? await exactly(source, offset, BLOCK + size) : tail.subarray(offset - start);
   const found = parseHeader(bytes.subarray(0, BLOCK), offset);
-  return found?.name === END && found.size === size ? bytes.subarray(BLOCK, BLOCK + size) : null;
+  if (found?.name !== END || found.size !== size) return null;
+  return { content: bytes.subarray(BLOCK, BLOCK + size), offset };
 }

@@ -6,7 +6,7 @@ export const END = "end.msgpack";
 export const COUNTS = "counts.msgpack";
 
 const SPACE = 32;
-const BLOB = /^blobs\/([0-9]{8}|[1-9][0-9]{8,18})\.safetensors$/;
+const BLOB = /^blobs\/([0-9]{8}|[1-9][0-9]{8,18})\.safetensors(\.zlib)?$/;
 const GROUP = /^records\/([0-9]{8}|[1-9][0-9]{8,18})\.msgpack$/;
 
 /** A member: the offset of its header, and the size of its content, in bytes. The name is empty if
@@ -80,5 +80,5 @@ export const isBlob = (name) => BLOB.test(name);
 /** Whether a member of this name is a group of records. */
 export const isGroup = (name) => GROUP.test(name);
 
-/** The name of the tensors of a call. */
-export const blobName = (number) => `blobs/${String(number).padStart(8, "0")}.safetensors`;
+/** The name of the tensors of a call; `codec` is what compresses them. */
+export const blobName = (number, codec) => `blobs/${String(number).padStart(8, "0")}.safetensors${codec === 0 ? "" : ".zlib"}`;

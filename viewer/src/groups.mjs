@@ -2,27 +2,33 @@
 
 import { isInt, plainInt, unpack } from "./documents.mjs";
 import { damaged, invalid, overLimit, unsupported } from "./errors.mjs";
-import { hashOfInputs } from "./hashing.mjs";
 import {
-  MAX_GROUP_BYTES, MAX_GROUP_BYTES_OF_SEVERAL, MAX_GROUP_CALLS, MAX_GROUP_TIMES, MAX_TABLE_TIMES, MAX_WIDTH,
+  MAX_GROUP_BYTES, MAX_GROUP_BYTES_OF_SEVERAL, MAX_GROUP_CALLS, MAX_GROUP_TIMES, MAX_SHARED_TIMES, MAX_TABLE_TIMES,
+  MAX_WIDTH,
 } from "./limits.mjs";
+import { areEqual } from "./nesting.mjs";
 import { recordOf } from "./records.mjs";
 import { contentOf, sectionOf } from "./sections.mjs";
+import { signatureOfInputs } from "./signatures.mjs";
 
-const ENTRY_BYTES = 32;
+// An entry of the table, and where its fields begin in it.
+const ENTRY_BYTES = 40;
+const TIME = 8;
+const BEGIN = 16;
+const FLAGS = 20;
+const SIGNATURE = 24;
 const PLACE_BYTES = 8;
 const RAISED = 1;
 const HAS_RANGES = 2;
 const HAS_BLOB = 4;
 const REQUIRED_FLAGS = 0xffff0000;
 
-/** Whether the inputs of a record have a hash. */
-const hasHash = (hash, inputs) => hashOfInputs(inputs) === hash;
+/** Whether the inputs of a record have a signature. */
+const hasSignature = (signature, inputs) => signatureOfInputs(inputs) === signature;
 
 /** A group whose table was checked. Its documents are inflated when it is opened. */
 export class Group {
-  constructor(tape, table, documents) {
-    this.tape = tape;
+  constructor(table, documents) {
     this.table = table;
     this.length = table.byteLength / ENTRY_BYTES;
     this.stored = documents; // a section
@@ -36,21 +42,23 @@ export class Group {
     return plainInt(this.table.getBigUint64(ENTRY_BYTES * at, true));
   }
 
-  hash(at) {
-    return this.table.getBigUint64(ENTRY_BYTES * at + 8, true);
-  }
-
   /** When a call began. */
   time(at) {
-    return plainInt(this.table.getBigUint64(ENTRY_BYTES * at + 16, true));
+    return plainInt(this.table.getBigUint64(ENTRY_BYTES * at + TIME, true));
   }
 
   begin(at) {
-    return this.table.getUint32(ENTRY_BYTES * at + 24, true);
+    return this.table.getUint32(ENTRY_BYTES * at + BEGIN, true);
   }
 
   flags(at) {
-    return this.table.getUint32(ENTRY_BYTES * at + 28, true);
+    return this.table.getUint32(ENTRY_BYTES * at + FLAGS, true);
+  }
+
+  /** The signature of the inputs of a call. */
+  signature(at) {
+    const begin = ENTRY_BYTES * at + SIGNATURE;
+    return (this.table.getBigUint64(begin + 8, true) << 64n) | this.table.getBigUint64(begin, true);
   }
 
   /** Throws if a call has a flag that has to be understood, and is not. */
@@ -89,17 +97,17 @@ export class Group {
   /**
    * The record of a call of an open group.
    *
-   * @param {(hash: bigint, inputs) => boolean} isOf whether inputs have a hash.
+   * @param {(signature: bigint, inputs) => boolean} isOf whether inputs have a signature.
    * @throws {TapeError} damaged, invalid or limit
    */
-  record(at, isOf = hasHash) {
+  record(at, isOf = hasSignature) {
     this.expectKnown(at);
     const end = at + 1 < this.length ? this.begin(at + 1) : this.documents.length;
     const found = recordOf(unpack(this.documents.subarray(this.begin(at), end)), this.parts);
     const flags =
       (found.error === undefined ? 0 : RAISED) | (found.inputs.ranges.length === 0 ? 0 : HAS_RANGES) |
       (found.blob === undefined ? 0 : HAS_BLOB);
-    if (flags !== (this.flags(at) & (RAISED | HAS_RANGES | HAS_BLOB)) || !isOf(this.hash(at), found.inputs)) {
+    if (flags !== (this.flags(at) & (RAISED | HAS_RANGES | HAS_BLOB)) || !isOf(this.signature(at), found.inputs)) {
       throw invalid("a record is not as the table of its group says");
     }
     return { ...found, time_ns: this.time(at), call: this.number(at) };
@@ -110,15 +118,19 @@ export class Group {
  * The group in the content of its member. Its checksums were compared.
  *
  * @param {number} offset of its header.
+ * @param {Uint8Array} id of the tape.
  * @throws {TapeError} damaged, invalid, limit or unsupported
  */
-export async function groupOf(content, offset) {
+export async function groupOf(content, offset, id) {
   const found = unpack(content);
   const [tape, place, width, ...sections] = Array.isArray(found) ? found : [];
   if (!(tape instanceof Uint8Array) || !(place instanceof Uint8Array) || place.length !== PLACE_BYTES || !isInt(width) || sections.length < 2) {
     throw damaged("not a group [tape, place, width, table, documents]");
   }
   const [table, documents] = [sectionOf(sections[0], "the table of a group"), sectionOf(sections[1], "the records of a group")];
+  if (!areEqual(tape, id)) throw damaged("a group belongs to another tape");
+  const told = new DataView(place.buffer, place.byteOffset, PLACE_BYTES).getBigUint64(0, true);
+  if (told !== BigInt(offset)) throw damaged(`a group of byte ${told} is here: a copy of it, or bytes within a tensor`);
   if (width < ENTRY_BYTES || width > MAX_WIDTH) throw invalid(`the entries of a table have ${width} bytes`);
   const most = MAX_GROUP_CALLS * width;
   if (table.size > most) throw overLimit(`a group has more than ${MAX_GROUP_CALLS} calls`);
@@ -127,10 +139,8 @@ export async function groupOf(content, offset) {
     throw invalid(`the table of a group has ${entries.length} bytes`);
   }
   const view = knownColumns(entries, width);
-  const told = new DataView(place.buffer, place.byteOffset, PLACE_BYTES).getBigUint64(0, true);
-  if (told !== BigInt(offset)) throw damaged(`a group of byte ${told} is here: a copy of it, or bytes within a tensor`);
-  checkTable(view, documents.size);
-  return new Group(tape, view, documents);
+  checkTable(view, documents.size, content.length);
+  return new Group(view, documents);
 }
 
 /** The entries as this reader knows them: a later version may have more columns. */
@@ -142,18 +152,22 @@ function knownColumns(entries, width) {
   return new DataView(found.buffer);
 }
 
-/** The records must begin one after another, within the documents. */
-function checkTable(table, size) {
+/** The records must begin one after another, within the documents; and what several share must not be large many times. */
+function checkTable(table, size, memberBytes) {
   if (table.byteLength > ENTRY_BYTES && size > MAX_GROUP_BYTES_OF_SEVERAL) {
     throw overLimit(`a group of several calls has ${size} bytes (at most ${MAX_GROUP_BYTES_OF_SEVERAL})`);
   }
   let before = -1;
   for (let at = 0; at < table.byteLength; at += ENTRY_BYTES) {
-    const begin = table.getUint32(at + 24, true);
-    const isWide = table.getUint32(at + 4, true) > 0x7fffffff || table.getUint32(at + 20, true) > 0x7fffffff;
+    const begin = table.getUint32(at + BEGIN, true);
+    const isWide = table.getUint32(at + 4, true) > 0x7fffffff || table.getUint32(at + TIME + 4, true) > 0x7fffffff;
     if (begin <= before || begin >= size || isWide) {
       throw invalid("the table of a group contradicts itself");
     }
     before = begin;
+  }
+  const calls = table.byteLength / ENTRY_BYTES;
+  if (calls > 1 && calls * table.getUint32(BEGIN, true) > MAX_SHARED_TIMES * memberBytes) {
+    throw overLimit(`${calls} calls share more than ${MAX_SHARED_TIMES} times the bytes of their group`);
   }
 }

@@ -2,15 +2,15 @@
 
 import { isInt, unpack } from "./documents.mjs";
 import { invalid, overLimit } from "./errors.mjs";
-import { array, bytes, count, int, int64, optional, record, text, tuple, uint64, withDefault } from "./fields.mjs";
-import { hashOf } from "./hashing.mjs";
+import { array, bytes, count, int, int64, optional, record, text, tuple, withDefault } from "./fields.mjs";
 import { contentOf, sectionOf } from "./sections.mjs";
 import {
-  MAX_COUNT, MAX_KIND_BYTES, MAX_KIND_COSTS, MAX_NAME, MAX_NODES, MAX_RANK, MAX_ROWS, MAX_ROW_COSTS, MAX_SIZES,
-  MAX_TABLE_BYTES, MAX_UINT64,
+  MAX_COUNT, MAX_KIND_BYTES, MAX_KIND_COSTS, MAX_NAME, MAX_NODES, MAX_RANK, MAX_ROWS, MAX_ROW_COSTS,
+  MAX_SIGNATURE, MAX_SIZES, MAX_TABLE_BYTES, MAX_UINT64,
 } from "./limits.mjs";
 import { packedArray } from "./packing.mjs";
 import { recordedScalars } from "./records.mjs";
+import { signatureOf } from "./signatures.mjs";
 
 const calls = tuple(count, count, count);
 const nilOr = (check) => (value) => (value === null ? null : check(value));
@@ -30,8 +30,8 @@ const table = record({
   numbers: withDefault(bytes(), new Uint8Array(0)),
   kinds: withDefault(array(kind, MAX_KIND_COSTS), []),
   other: withDefault(calls, [0, 0, 0]),
-  rows_below: optional(uint64),
-  kinds_below: optional(uint64),
+  rows_below: optional(int(0, MAX_SIGNATURE)),
+  kinds_below: optional(int(0, MAX_SIGNATURE)),
 });
 
 const COLUMNS = 6;
@@ -51,9 +51,9 @@ export async function tableOf({ inputs, coverage }) {
   if (inputs === undefined) return null;
   const found = table(unpack(await contentOf(sectionOf(inputs, "the table of inputs"), MAX_TABLE_BYTES, "the table of inputs")));
   const rows = rowsOf(found);
-  checkAscend(rows.map((row) => row.hash), found.rows_below);
+  checkAscend(rows.map((row) => row.signature), found.rows_below);
   checkKinds(found.kinds);
-  checkAscend(found.kinds.map(hashOfKind), found.kinds_below);
+  checkAscend(found.kinds.map(signatureOfKind), found.kinds_below);
   const others = [...found.kinds.map((one) => one.calls), found.other];
   others.forEach(([seen, kept, raised]) => checkCounts(seen, kept, raised));
   const sum = (name, at) => [...rows.map((row) => row[name]), ...others.map((one) => one[at])].reduce((total, one) => total + BigInt(one), 0n);
@@ -66,16 +66,16 @@ function checkCounts(seen, kept, raised) {
   if (kept > seen || raised > seen) throw wrong(`${kept} calls kept and ${raised} raised of ${seen}`);
 }
 
-/** Each row, and each kind, stands once, in the order of the hashes. */
-function checkAscend(hashes, below) {
-  if (!hashes.every((hash, at) => at === 0 || hashes[at - 1] < hash)) {
-    throw wrong("inputs or kinds that stand twice, or do not ascend by their hash");
+/** Each row, and each kind, stands once, in the order of the signatures. */
+function checkAscend(signatures, below) {
+  if (!signatures.every((one, at) => at === 0 || signatures[at - 1] < one)) {
+    throw wrong("inputs or kinds that stand twice, or do not ascend by their signature");
   }
-  if (below !== undefined && hashes.length > 0 && hashes.at(-1) >= below) throw wrong("inputs or kinds without room");
+  if (below !== undefined && signatures.length > 0 && signatures.at(-1) >= below) throw wrong("inputs or kinds without room");
 }
 
-const hashOfKind = ({ structure, dtypes, ranks, axes }) =>
-  hashOf(structure, packedArray([dtypes, ranks, axes.length]), new Uint8Array(0));
+const signatureOfKind = ({ structure, dtypes, ranks, axes }) =>
+  signatureOf(structure, packedArray([dtypes, ranks, axes.length]), new Uint8Array(0));
 
 function rowsOf({ rows, numbers, parts }) {
   if (numbers.length !== 8 * COLUMNS * rows.length) throw wrong("numbers for another number of rows");
@@ -91,8 +91,8 @@ function rowsOf({ rows, numbers, parts }) {
     checkCounts(seen, kept, raised);
     const isExample = kept === 0n ? example === MAX_UINT64 : example >= first && example <= last;
     if (seen === 0n || first > last || last > MAX_COUNT || !isExample) throw wrong("a row contradicts itself");
-    const hash = hashOf(row.structure, row.leaves, scalars);
-    return { ...row, hash, seen, calls: kept, raised, first, last, example, ranges: rangesOf(ranges) };
+    const signature = signatureOf(row.structure, row.leaves, scalars);
+    return { ...row, signature, seen, calls: kept, raised, first, last, example, ranges: rangesOf(ranges) };
   });
 }
 
@@ -151,15 +151,25 @@ export function treeOf({ structure, leaves, scalars }) {
 }
 
 /**
- * Whether the table counts these calls: as many for each of the distinct inputs.
+ * Whether the table counts these calls: as many for each of the distinct inputs, with the numbers that a row says,
+ * and as many that raised.
  *
- * @param {Map<bigint, bigint>} counts of the calls on the tape, by the hash of their inputs.
+ * @param {Map<bigint, object>} counts of the calls on the tape, by the signature of their inputs.
  */
 export function isTableOf({ rows, rest }, counts) {
-  let others = [...counts.values()].reduce((sum, calls) => sum + calls, 0n);
-  for (const { hash, calls } of rows) {
-    if (calls !== (counts.get(hash) ?? 0n)) return false;
-    others -= calls;
+  let others = [...counts.values()].reduce((sum, { calls }) => sum + calls, 0n);
+  for (const row of rows) {
+    const found = counts.get(row.signature);
+    if (row.calls !== (found?.calls ?? 0n)) return false;
+    others -= row.calls;
+    if (found !== undefined && !isRowOf(row, found)) return false;
   }
   return others === rest;
+}
+
+function isRowOf({ seen, calls, raised, first, last, example }, found) {
+  const isIn = first <= found.first && found.last <= last && example === found.first;
+  const dropped = seen - calls;
+  const isAll = dropped > 0n || (first === found.first && last === found.last);
+  return isIn && isAll && found.raised <= raised && raised <= found.raised + dropped;
 }

@@ -1,11 +1,11 @@
 // The leaves of a tree: the facts of its tensors (FORMAT.md, section 7).
 
-import { invalid } from "./errors.mjs";
+import { invalid, overLimit } from "./errors.mjs";
 import {
   anyText, array, bool, int, number, oneOf, optional, record, text, typeName, withDefault,
 } from "./fields.mjs";
 import { isInt } from "./documents.mjs";
-import { MAX_COUNT, MAX_LEAVES, MAX_NAME, MAX_NODES, MAX_RANK, MAX_SHORT } from "./limits.mjs";
+import { MAX_COUNT, MAX_LEAVES, MAX_LEAVES_OF_KEY, MAX_NAME, MAX_NODES, MAX_RANK, MAX_SHORT } from "./limits.mjs";
 import { checkedTree } from "./nesting.mjs";
 
 const size = int(0, MAX_COUNT);
@@ -69,4 +69,13 @@ function leaf(value) {
  *
  * @throws {TapeError} damaged, invalid or limit
  */
-export const leavesOf = (bytes) => array(leaf, MAX_LEAVES)(checkedTree(bytes, "leaves"));
+export function leavesOf(bytes) {
+  const found = array(leaf, MAX_LEAVES)(checkedTree(bytes, "leaves"));
+  const sharing = new Map();
+  for (const { key } of found) {
+    const count = (sharing.get(key) ?? 0) + 1;
+    if (key !== undefined && count > MAX_LEAVES_OF_KEY) throw overLimit(`more than ${MAX_LEAVES_OF_KEY} leaves share a key`);
+    sharing.set(key, count);
+  }
+  return found;
+}

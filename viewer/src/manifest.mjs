@@ -98,6 +98,14 @@ const step = record({
   sources: withDefault(sources, []),
 });
 
+const rankFields = record({ number: count, of: int(2) });
+
+function rank(value) {
+  const found = rankFields(value);
+  if (found.number >= found.of) throw invalid(`rank ${found.number} of ${found.of}`);
+  return found;
+}
+
 const manifest = record({
   format: oneOf("calltape"),
   version: int(1),
@@ -110,7 +118,7 @@ const manifest = record({
   policy: withDefault(policy, policy({})),
   segment: optional(record({ number: withDefault(count, 0), first_call: withDefault(count, 0) })),
   observed: optional(record({ since_ns: count, reason: short })),
-  rank: optional(record({ number: count, of: int(2) })),
+  rank: optional(rank),
   history: optional(array(step, MAX_STEPS)),
 });
 

@@ -54,6 +54,7 @@ function packed(value) {
   if (value instanceof SurrogateText) return extension(2, value.bytes);
   if (value instanceof Uint8Array) return [headOf(value.length, BIN), value];
   if (Array.isArray(value)) return partsOfArray(value);
+  if (value === null || typeof value === "boolean") return [[value === null ? 0xc0 : value ? 0xc3 : 0xc2]];
   const text = UTF8.encode(value);
   return [headOf(text.length, TEXT), text];
 }
@@ -63,10 +64,15 @@ const partsOfArray = (values) => [headOf(values.length, ARRAY), ...values.flatMa
 /** The scalars of a tree: a msgpack array. */
 export const packedScalars = (values) => (values.length === 0 ? NONE : packedArray(values));
 
+const sizeOf = (parts) => parts.reduce((sum, part) => sum + part.length, 0);
+
+/** How many bytes a key takes that is no text. */
+export const packedSize = (key) => sizeOf(Array.isArray(key) ? partsOfArray(key) : packed(key));
+
 /** A msgpack array of scalars, and of arrays of these. */
 export function packedArray(values) {
   const parts = partsOfArray(values);
-  const found = new Uint8Array(parts.reduce((sum, part) => sum + part.length, 0));
+  const found = new Uint8Array(sizeOf(parts));
   let at = 0;
   for (const part of parts) {
     found.set(part, at);

@@ -3,7 +3,7 @@
 import { Float, SurrogateText, isInt } from "./documents.mjs";
 import { invalid } from "./errors.mjs";
 import {
-  anyText, array, count, expectKnown, features, int, int64, optional, record, text, tuple, typeName, uint64, withDefault,
+  anyText, array, bytes, count, expectKnown, features, int, int64, optional, record, text, tuple, typeName, uint64, withDefault,
 } from "./fields.mjs";
 import { leavesOf } from "./leaves.mjs";
 import { MAX_NODES, MAX_RANK, MAX_REFERENCES, MAX_TEXT } from "./limits.mjs";
@@ -40,17 +40,49 @@ function range(value) {
   return found;
 }
 
+/** At most one for each leaf. */
+function ranges(value) {
+  const found = array(range, MAX_NODES)(value);
+  if (new Set(found.map(({ leaf }) => leaf)).size < found.length) throw invalid("two ranges of a leaf");
+  return found;
+}
+
 const tree = record({
   structure: count,
   leaves: count,
   scalars: withDefault(recordedScalars, []),
-  ranges: withDefault(array(range, MAX_NODES), []),
+  ranges: withDefault(ranges, []),
 });
 
 const taken = [text(), count, text()];
 const whole = tuple(...taken);
 const first = tuple(...taken, int(0, MAX_RANK));
 const reference = (value) => (value?.length === 4 ? first : whole)(value);
+
+const STEP = 2n ** 20n;
+
+const blobFields = record({
+  back: count,
+  size: count,
+  checksum: int(0, 0xffffffff),
+  algorithm: withDefault(count, 0),
+  steps: optional(bytes()),
+  codec: withDefault(count, 0),
+  length: optional(count),
+});
+
+/** Where the tensors of a call are. */
+function blob(value) {
+  const found = blobFields(value);
+  const { size, steps, codec, length } = found;
+  // A checksum after each MiB but the last one, which may be a part of one.
+  const wanted = (BigInt(size > 0 ? size : 1) - 1n) / STEP;
+  if (steps !== undefined && BigInt(steps.length) !== 4n * wanted) {
+    throw invalid(`steps of ${steps.length} bytes for a blob of ${size}`);
+  }
+  if ((codec === 0) !== (length === undefined)) throw invalid("a length of a blob that is not compressed, or none of one that is");
+  return found;
+}
 
 const call = record({
   requires: features,
@@ -60,7 +92,7 @@ const call = record({
   outputs: withDefault(tree, undefined),
   outputs_missing: optional(text()),
   error: optional(record({ type: typeName, message: anyText(MAX_TEXT) })),
-  blob: optional(record({ size: count, crc32: int(0, 0xffffffff), back: count })),
+  blob: optional(blob),
   at: withDefault(array(reference, MAX_REFERENCES), []),
 });
 
@@ -74,6 +106,7 @@ const call = record({
 export function recordOf(document, parts) {
   expectKnown(document, "the record of a call");
   const found = call(document);
+  if (found.outputs !== undefined && found.error !== undefined) throw invalid("outputs of a call that raised");
   if (new Set(found.at.map(([key]) => key)).size < found.at.length) {
     throw invalid("an earlier call has the bytes of a key twice");
   }

@@ -3,7 +3,7 @@
 import { characters } from "./documents.mjs";
 import { damaged, invalid, overLimit } from "./errors.mjs";
 import {
-  MAX_HEADER_BRACKETS, MAX_HEADER_BYTES, MAX_HEADER_DIGITS, MAX_HEADER_NESTING, MAX_LEAVES, MAX_RANK, MAX_TORCH_NAME,
+  MAX_HEADER_BRACKETS, MAX_HEADER_BYTES, MAX_HEADER_NESTING, MAX_LEAVES, MAX_RANK, MAX_TORCH_NAME,
 } from "./limits.mjs";
 
 const BITS = {
@@ -15,6 +15,7 @@ const BITS = {
 export const LENGTH_BYTES = 8;
 const NATURAL = /^(?:-?0|[1-9][0-9]*)$/;
 const MAX_SIZE = 2n ** 63n - 1n;
+const MAX_DIGITS = 19; // of MAX_SIZE: a number may have millions, which take long to become one
 
 /** How many bytes the header has, with its length field; `prefix` are the first bytes of the blob. */
 export function headerSize(prefix, blobBytes) {
@@ -94,10 +95,7 @@ class HeaderParser {
 
   value([, mark, text, number, word], depth) {
     if (text !== undefined) return JSON.parse(text);
-    if (number !== undefined) {
-      if (number.length > MAX_HEADER_DIGITS) throw notJson();
-      return new NumberText(number);
-    }
+    if (number !== undefined) return new NumberText(number);
     if (word !== undefined) return word === "null" ? null : word === "true";
     if (depth === MAX_HEADER_NESTING) throw notJson();
     if (mark === "{") return this.members(depth);
@@ -141,7 +139,7 @@ const notJson = () => damaged("the safetensors header is not JSON");
 
 function naturals(value) {
   if (!Array.isArray(value)) return null;
-  if (!value.every((one) => one instanceof NumberText && NATURAL.test(one.text))) return null;
+  if (!value.every((one) => one instanceof NumberText && one.text.length <= MAX_DIGITS && NATURAL.test(one.text))) return null;
   const found = value.map((one) => BigInt(one.text));
   return found.every((one) => one <= MAX_SIZE) ? found : null;
 }

@@ -2,7 +2,7 @@
 // the commit rule (FORMAT.md, section 5); on a sealed tape the index must have its group (section 8).
 
 import { Columns } from "./columns.mjs";
-import { DistinctInputs } from "./distinct_inputs.mjs";
+import { DistinctInputs, addTo, noCalls } from "./distinct_inputs.mjs";
 import { accounted, countsFrom, indexOf, endFrom } from "./endings.mjs";
 import { TapeError, damaged, overLimit } from "./errors.mjs";
 import { BLOCK, COUNTS, END, isBlob, isGroup, parseHeader } from "./framing.mjs";
@@ -47,7 +47,7 @@ export class Scan {
     };
     this.columns = new Columns();
     this.distinct = new DistinctInputs(source.size);
-    this.broken = new Map(); // calls whose record cannot be read, by number: the hash of their inputs, and the error
+    this.broken = new Map(); // calls whose record cannot be read, by number: the signature of their inputs, whether they raised, and the error
     this.numbers = new Set(); // of all calls, the broken ones too
     this.raised = 0; // how many of them raised, by the tables of their groups
     this.interim = null; // what the recorder had counted last, of a tape without an end
@@ -84,7 +84,7 @@ export class Scan {
     if (isBlob(member.name)) this.blobs ??= member.offset;
     else if (isGroup(member.name)) return this.addHidden(member.offset).then(() => this.located(member, () => this.addGroup(member)));
     else if (member.name === COUNTS && this.end === null) return this.addCounts(member);
-    else if (member.name === END && this.end === null) {
+    else if (member.name === END && member.offset !== this.end?.offset) {
       return this.located(member, () => this.refuseEnd(member));
     }
     return undefined;
@@ -115,8 +115,7 @@ export class Scan {
   async addGroup(member) {
     this.blobs = null;
     checkMemberSize(member);
-    const group = await groupOf(await this.window.at(member.start, member.size), member.offset);
-    if (!areEqual(group.tape, this.tape)) throw damaged("a group belongs to another tape");
+    const group = await groupOf(await this.window.at(member.start, member.size), member.offset, this.tape);
     const numbers = Array.from({ length: group.length }, (_, at) => group.number(at));
     const times = numbers.map((_, at) => group.time(at));
     this.compare(numbers, times, member.offset);
@@ -155,14 +154,14 @@ export class Scan {
     try {
       group.expectKnown(at);
       if (wrong !== null) throw wrong;
-      const record = group.record(at, (hash, inputs) => this.distinct.hasHash(hash, inputs));
-      const inputs = this.distinct.numberOf(group.hash(at), record.inputs, record.call);
+      const record = group.record(at, (signature, inputs) => this.distinct.hasSignature(signature, inputs));
+      const inputs = this.distinct.numberOf(group.signature(at), record.inputs, record.call, group.raised(at));
       const duration = record.duration_ns === undefined ? NaN : Number(record.duration_ns);
       const blob = record.blob === undefined ? 0 : Number(record.blob.size);
       this.columns.add(record.call, member.offset, Number(record.time_ns), duration, blob, inputs, record.error !== undefined);
     } catch (error) {
       if (!(error instanceof TapeError)) throw error;
-      this.broken.set(group.number(at), { hash: group.hash(at), error: error.at({ member: member.name, offset: member.offset }) });
+      this.broken.set(group.number(at), { signature: group.signature(at), raised: group.raised(at), error: error.at({ member: member.name, offset: member.offset }) });
     }
   }
 
@@ -180,19 +179,20 @@ export class Scan {
   async endSealed() {
     this.release();
     await this.addHidden(this.window.size);
-    const { seen } = this.end.coverage;
-    const told = accounted(this.end.coverage);
-    if (BigInt(seen) !== told) {
-      this.onDamage(damaged(`the end says that ${seen} calls were seen, but accounts for ${told}`).at({ member: END }));
-    }
     const known = new Set(this.damaged);
     for (const [offset, group] of this.index ?? []) {
       if (known.has(offset)) continue;
       this.onDamage(damaged(`${callsAre(group)} lost, by the index of the tape`).at({ offset }));
     }
-    if (this.damaged.size > 0 || this.end.elsewhere) return;
-    this.compareCounts();
-    const wrong = await this.tableDamage();
+    const isWhole = this.damaged.size === 0; // else what was lost would explain any difference
+    const { seen } = this.end.coverage;
+    const told = accounted(this.end.coverage);
+    if (BigInt(seen) !== told) {
+      this.onDamage(damaged(`the end says that ${seen} calls were seen, but accounts for ${told}`).at({ member: END }));
+    }
+    if (this.end.elsewhere) return;
+    if (isWhole) this.compareCounts();
+    const wrong = await this.tableDamage(isWhole);
     if (wrong !== null) throw damaged(`forged or stale table of inputs: ${wrong}`);
   }
 
@@ -232,11 +232,11 @@ export class Scan {
     }
   }
 
-  /** What is wrong with the table of counted inputs; null if nothing is. */
-  async tableDamage() {
+  /** What is wrong with the table of counted inputs, which is compared with the calls if these are whole; null if nothing is. */
+  async tableDamage(isWhole) {
     try {
       const table = await tableOf(this.end);
-      const counts = this.counts();
+      const counts = isWhole ? this.counts() : null;
       const isTrue = table === null || counts === null || isTableOf(table, counts);
       return isTrue ? null : "it does not count the calls of the tape";
     } catch (error) {
@@ -245,11 +245,14 @@ export class Scan {
     }
   }
 
-  /** How many calls have inputs of which hash; null if there were too many different inputs to count. */
+  /** The calls by the signature of their inputs; null if there were too many different inputs to count. */
   counts() {
     const found = this.distinct.counts();
-    if ([...found.values()].reduce((sum, calls) => sum + calls, 0n) < this.columns.length) return null;
-    for (const { hash } of this.broken.values()) found.set(hash, (found.get(hash) ?? 0n) + 1n);
+    if ([...found.values()].reduce((sum, { calls }) => sum + calls, 0n) < this.columns.length) return null;
+    for (const [number, { signature, raised }] of this.broken) {
+      if (!found.has(signature)) found.set(signature, noCalls());
+      addTo(found.get(signature), BigInt(number), raised);
+    }
     return found;
   }
 }

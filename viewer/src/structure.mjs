@@ -1,4 +1,5 @@
-// The structure of a tree: its nodes (FORMAT.md, section 6).
+// The structure of a tree: its nodes (FORMAT.md, section 6). On a tape they are of seven kinds, with Python's word
+// as a hint; here `kind` of a node is that word.
 
 import { Float, SurrogateText, characters, fieldOf, isInt, isMap } from "./documents.mjs";
 import { invalid } from "./errors.mjs";
@@ -6,10 +7,11 @@ import {
   anyText, array, bool, int, oneOf, optional, record, scalar, text, typeName, withDefault,
 } from "./fields.mjs";
 import {
-  MAX_ALIKE, MAX_AUTOCASTS, MAX_KEY, MAX_KEY_PARTS, MAX_LEAVES, MAX_NODES, MAX_PATHS, MAX_TORCH_NAME,
+  MAX_AUTOCASTS, MAX_KEY, MAX_KEY_PARTS, MAX_LEAVES, MAX_NODES, MAX_PATHS, MAX_TORCH_NAME,
   MAX_UINT64, MIN_INT64,
 } from "./limits.mjs";
 import { bytesKey, checkedTree } from "./nesting.mjs";
+import { packedSize } from "./packing.mjs";
 
 const index = int(0, MAX_NODES - 1);
 const name = anyText();
@@ -35,8 +37,9 @@ function keyPart(value) {
   return value;
 }
 
-const kinds = new Map();
-const define = (names, fields) => names.forEach((kind) => kinds.set(kind, record(fields)));
+/** What a node has, by the word of the page for it. */
+const FIELDS = new Map();
+const define = (words, fields) => words.forEach((word) => FIELDS.set(word, record(fields)));
 define(["tensor", "ndarray"], { leaf: index, beside });
 define(SCALARS, { scalar: index, type, beside });
 define(["none", "ellipsis"], {});
@@ -52,16 +55,44 @@ define(["dict"], { keys: array(key), children, type, beside, modules: optional(a
 define(["namedtuple", "dataclass", "object"], { type: typeName, fields: array(name), children, beside });
 define(["custom"], { type: typeName, context: node, children });
 
+/** By kind of node the hints of this version, which are the words for such nodes, too. */
+const HINTS = new Map([
+  ["tensor", ["ndarray"]],
+  ["scalar", []],
+  ["constant", ["ellipsis", "dtype", "device", "layout", "memory_format", "enum", "class"]],
+  ["sequence", ["tuple", "set", "frozenset", "size", "slice", "range", "custom"]],
+  ["mapping", []],
+  ["record", ["namedtuple", "dataclass"]],
+  ["opaque", []],
+]);
+
+/** By kind of node the word for one without a hint. */
+const PLAIN = { tensor: "tensor", sequence: "list", mapping: "dict", record: "object", opaque: "opaque" };
+
+const laterName = text(MAX_TORCH_NAME, 1);
+
+/** The page's word for a node; null for one of a later version. */
+function wordOf(value, kind) {
+  const hints = HINTS.get(kind);
+  if (hints === undefined) return null;
+  const hint = fieldOf(value, "python");
+  if (hint !== undefined && hints.includes(laterName(hint))) return hint;
+  if (kind === "scalar") return oneOf(...SCALARS)(fieldOf(value, "of"));
+  if (kind !== "constant") return PLAIN[kind];
+  if (hint !== undefined) return null;
+  return fieldOf(value, "value") === undefined ? "none" : "bool";
+}
+
 /** A node and all nodes below it. The document is at most MAX_NESTING deep. */
 function node(value) {
   if (!isMap(value)) throw invalid("a node that is no map");
-  const kind = fieldOf(value, "kind");
-  const check = typeof kind === "string" ? kinds.get(kind) : undefined;
-  if (check === undefined) return placeholder(value, kind);
-  const made = check(value);
-  made.kind = kind;
-  if ((kind === "slice" || kind === "range") && made.children.length !== 3) {
-    throw invalid(`a ${kind} of ${made.children.length} parts`);
+  const kind = laterName(fieldOf(value, "kind"));
+  const word = wordOf(value, kind);
+  if (word === null) return placeholder(value);
+  const made = FIELDS.get(word)(value);
+  made.kind = word;
+  if ((word === "slice" || word === "range") && made.children.length !== 3) {
+    throw invalid(`a ${word} of ${made.children.length} parts`);
   }
   const names = made.keys ?? made.fields;
   if (names !== undefined) checkNames(names, made.children.length);
@@ -71,27 +102,33 @@ function node(value) {
   return made;
 }
 
+/** The kind and the hint of a node, as they stand on a tape, from the word for it. */
+export function neutralOf(word) {
+  if (SCALARS.includes(word)) return { kind: "scalar", of: word };
+  if (word === "none" || word === "bool") return { kind: "constant" };
+  for (const [kind, hints] of HINTS) {
+    if (PLAIN[kind] === word) return { kind };
+    if (hints.includes(word)) return { kind, python: word };
+  }
+  throw new RangeError(`no node is called ${word}`);
+}
+
 const named = record({ type });
 
-/** What stands for a node of a kind that a later version has. */
-function placeholder(value, kind) {
-  if (typeof kind !== "string" || kind === "" || characters(kind) > MAX_TORCH_NAME) throw invalid("a node without a kind");
-  return { kind: "opaque", type: named(value).type ?? "builtins:object", reason: "unsupported" };
-}
+/** What stands for a node that a later version has. */
+const placeholder = (value) => ({
+  kind: "opaque", type: named(value).type ?? "builtins:object", reason: "unsupported",
+});
 
 function checkNames(names, wanted) {
   if (names.length !== wanted) throw invalid(`${names.length} names for ${wanted} children`);
   const seen = new Set();
-  const hashes = new Map();
   for (const one of names) {
     const same = equalityKey(one);
     if (same !== null) {
       if (seen.has(same)) throw invalid("the same name twice");
       seen.add(same);
     }
-    const hash = hashKey(one);
-    hashes.set(hash, (hashes.get(hash) ?? 0) + 1);
-    if (hashes.get(hash) > MAX_ALIKE) throw invalid(`more than ${MAX_ALIKE} keys of one hash`);
   }
 }
 
@@ -113,18 +150,6 @@ function equalityKey(value) {
 function numberKey(value) {
   if (typeof value === "boolean") return `n${Number(value)}`;
   return typeof value === "bigint" || Number.isInteger(value) ? `n${BigInt(value)}` : `n${value}`;
-}
-
-const MODULUS = 2n ** 61n - 1n;
-
-/** Equal for numbers, and tuples of numbers, that have one hash in CPython. */
-function hashKey(value) {
-  if (Array.isArray(value)) return `(${value.map(hashKey).join()})`;
-  const whole = value instanceof Float ? value.value : typeof value === "boolean" ? Number(value) : value;
-  if (typeof whole === "number" && !Number.isInteger(whole)) return `n${whole}`;
-  if (typeof whole !== "number" && typeof whole !== "bigint") return `o${equalityKey(value)}`;
-  const hash = BigInt(whole) % MODULUS;
-  return `n${hash === -1n ? -2n : hash}`;
 }
 
 function torchName(value) {
@@ -160,17 +185,14 @@ function walk(root, visit) {
     visit(one, inside, length);
     const names = one.keys ?? one.fields;
     one.children?.forEach((child, at) => {
-      stack.push([child, inside, length + 1 + nameLength(names === undefined ? at : names[at])]);
+      stack.push([child, inside, length + 1 + nameLength(names === undefined ? String(at) : names[at])]);
     });
     if (one.context !== undefined) stack.push([one.context, true, length + ".context".length]);
   }
 }
 
-const nameLength = (value) =>
-  typeof value === "string" || value instanceof SurrogateText ? characters(value)
-    : value instanceof Uint8Array ? 4 * value.length
-      : Array.isArray(value) ? value.reduce((sum, part) => sum + 2 + nameLength(part), 2)
-        : value instanceof Float ? 24 : String(value).length;
+/** How much a name adds to a path: text its characters, another key the bytes of its msgpack. */
+const nameLength = (value) => (isText(value) ? characters(value) : packedSize(value));
 
 /**
  * The structure from its document: its `root`, the numbers of `leaves` and `scalars`, and in

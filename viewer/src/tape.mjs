@@ -3,7 +3,7 @@
 // A sealed tape is opened from its end: the index says where each group is, the table of inputs what the
 // calls were called with. Both are statements of the tape until a scan compared them with the records.
 
-import { Blob } from "./blob.mjs";
+import { Blob, expectKnownBlob } from "./blob.mjs";
 import { Call } from "./call.mjs";
 import { Columns } from "./columns.mjs";
 import { openEnvelope } from "./documents.mjs";
@@ -21,6 +21,7 @@ import { Window, exactly } from "./windows.mjs";
 
 const MOST_DAMAGE = 10_000;
 const MOST_GROUPS = 4; // in memory
+const MOST_INFLATED = 256 * 1024 * 1024; // bytes of compressed blobs
 const MOST_HOLDERS = 40; // calls that have tensors for others, and blobs: a recorder takes a tensor from 34 at most
 
 /**
@@ -87,6 +88,7 @@ export class Tape {
     this.window = new Window(source);
     this.groups = new Remembered(MOST_GROUPS, (offset) => this.readGroup(offset));
     this.blobs = new Remembered(MOST_HOLDERS);
+    this.inflated = new Remembered(MOST_INFLATED, null, (content) => content.length);
     this.holders = new Remembered(MOST_HOLDERS, (number) => this.findHolder(number));
   }
 
@@ -186,9 +188,7 @@ export class Tape {
     const member = await this.memberAt(offset);
     if (member === null || !isGroup(member.name)) throw damaged("no group of records begins here").at({ offset });
     checkMemberSize(member);
-    const group = await groupOf((await this.window.at(member.start, member.size)).slice(), offset);
-    if (!areEqual(group.tape, this.manifest.tape)) throw damaged("a group belongs to another tape").at({ offset });
-    return group;
+    return groupOf((await this.window.at(member.start, member.size)).slice(), offset, this.manifest.tape);
   }
 
   async memberAt(offset) {
@@ -200,7 +200,7 @@ export class Tape {
   /**
    * The blob of a call.
    *
-   * @throws {TapeError} damaged if it is not where the record says, or if there is none
+   * @throws {TapeError} damaged if it is not where the record says, invalid if there is none, or unsupported
    */
   blobOf({ record, group }) {
     return this.blobs.get(record.call, () => this.blobAt(record, group));
@@ -221,10 +221,11 @@ export class Tape {
 
   async blobAt(record, group) {
     if (record.blob === undefined) throw invalid(`call ${record.call} has no blob for its tensors`);
+    expectKnownBlob(record.blob);
     const offset = group - Number(record.blob.back);
     const member = offset >= this.firstMember && offset < group ? await this.memberAt(offset) : null;
-    const isIts = member !== null && member.name === blobName(record.call) && member.size === record.blob.size;
+    const isIts = member !== null && member.name === blobName(record.call, record.blob.codec) && member.size === record.blob.size;
     if (!isIts || member.end > group) throw damaged(`the tensors of call ${record.call} are not there`);
-    return new Blob(this.source, member, record.call, record.blob.crc32);
+    return new Blob(this.source, member, record.call, record.blob, this.inflated);
   }
 }

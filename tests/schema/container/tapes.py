@@ -121,7 +121,9 @@ def tensor(reader: TapeReader, record: CallRecord, leaf: Leaf) -> bytes:
     for holder, _ in reader.holders(record, leaf.key).parts:
         blob_of(reader, holder)
     place = reader.place(record, leaf)
-    return bytes(joined([reader.source.read_at(*part[:2]) for part in place.parts], place.rows))
+    read = reader.source.read_at  # but for what a compressed blob was inflated to
+    parts = [read(*part[:2]) if part[2] is None else part[2] for part in place.parts]
+    return bytes(joined(parts, place.rows))
 
 
 def counted(reader: TapeReader, on_damage: Callable[[TapeError], None] = raises) -> InputsTable:
