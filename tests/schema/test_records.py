@@ -74,13 +74,16 @@ def test_call_record() -> None:
         "duration_ns": 7,
         "thread": 2**64 - 1,
         "outputs": EMPTY | {"ranges": [{"leaf": 0, "min": -(2**63), "max": 2**64 - 1}]},
-        "error": {"type": "builtins:ValueError", "message": "\ud800 line\n"},
         "blob": {"size": 2**63 - 1, "checksum": 2**32 - 1, "back": 2**63 - 1},
     }
     record = decode_call(plain(document))
     outputs = document["outputs"] | {"ranges": tuple(document["outputs"]["ranges"])}
     assert record.model_dump(exclude_unset=True) == document | {"outputs": outputs}
     assert record.inputs.spec().root.kind == "none"  # type: ignore[union-attr]
+    raised = CALL | {"error": {"type": "builtins:ValueError", "message": "\ud800 line\n"}}
+    assert decode_call(plain(raised)).model_dump(exclude_unset=True) == raised
+    with raises("invalid", "the outputs of a call that raised"):
+        decode_call(plain(raised | {"outputs": EMPTY}))
 
 
 @given(st.lists(st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(), max_size=8))

@@ -424,19 +424,22 @@ class Opened(NamedTuple):
 
     Attributes:
         tape: the id of the tape that it belongs to.
-        offset: where its header is, as it says.
         table: of its calls, of entries that this reader knows.
         documents: its records.
     """
 
     tape: bytes
-    offset: int
     table: bytes
     documents: Section
 
 
-def opened(content: bytes) -> Opened:
+def opened(content: bytes, offset: int, tape: bytes | None = None) -> Opened:
     """The parts of a group, from its content. Its documents are not inflated.
+
+    Args:
+        content: of the member.
+        offset: of its header.
+        tape: the id of the tape that it has to belong to; None for any.
 
     Raises:
         TapeError: ``damaged``, ``invalid``, ``limit`` or ``unsupported``.
@@ -444,12 +447,17 @@ def opened(content: bytes) -> Opened:
     found = unpack(content, MAX_MEMBER_BYTES)
     parts: list[Any] = list(found[:5]) if is_array(found) else []
     try:
-        tape, place, width, *sections = parts
-        (offset,) = _OFFSET.unpack(place)
+        own, place, width, *sections = parts
+        (told,) = _OFFSET.unpack(place)
     except (TypeError, ValueError, struct.error):  # another form, such as text in place of bytes
         raise TapeError("damaged", "not a group [tape, place, width, table, documents]") from None
-    if len(sections) != 2 or type(tape) is not bytes or type(width) is not int:
+    if len(sections) != 2 or type(own) is not bytes or type(width) is not int:
         raise TapeError("damaged", "not a group [tape, place, width, table, documents]")
+    if tape not in (None, own):
+        raise TapeError("damaged", "a group belongs to another tape")
+    if told != offset:
+        reason = f"a group of byte {told} is here: a copy of it, or bytes within a tensor"
+        raise TapeError("damaged", reason)
     table, documents = (
         section_of(one, f"the {what} of a group")
         for one, what in zip(sections, ("table", "records"), strict=True)
@@ -466,7 +474,7 @@ def opened(content: bytes) -> Opened:
     if width > CALL_BYTES:  # a later version has more columns
         starts = range(0, len(entries), width)
         entries = b"".join([entries[at : at + CALL_BYTES] for at in starts])
-    return Opened(tape, offset, entries, documents)
+    return Opened(own, entries, documents)
 
 
 def group_of(content: bytes, offset: int) -> Group:
@@ -479,17 +487,9 @@ def group_of(content: bytes, offset: int) -> Group:
     Raises:
         TapeError: ``damaged``, ``invalid``, ``limit`` or ``unsupported``.
     """
-    found = opened(content)
-    if found.offset != offset:
-        raise elsewhere(found.offset)
+    found = opened(content, offset)
     columns = columns_of(found.table, u64s(found.table), found.documents.size, len(content))
     return Group(found.tape, found.table, columns, found.documents)
-
-
-def elsewhere(offset: int) -> TapeError:
-    """What is wrong with a group that says that its header is at this offset, and is not there."""
-    reason = f"a group of byte {offset} is here: a copy of it, or bytes within a tensor"
-    return TapeError("damaged", reason)
 
 
 def columns_of(table: bytes, words: array[int], size: int, member: int) -> Columns:

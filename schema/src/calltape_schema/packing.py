@@ -131,11 +131,17 @@ def pack_text(value: str) -> str | msgpack.ExtType:
     return value
 
 
+_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
+
+
 def _unpack_ext(code: int, data: bytes) -> Any:
     if code == _EXT_BIG_INT and 0 < len(data) <= MAX_INT_BYTES:
         return int.from_bytes(data, "big", signed=True)
     if code == _EXT_TEXT:
-        return data.decode("utf-8", "surrogatepass")
+        text = data.decode("utf-8", "surrogatepass")
+        if _PAIR.search(text):
+            raise ValueError("a character that stands as two surrogates")
+        return text
     if code in (_EXT_BIG_INT, _EXT_TEXT):
         raise ValueError(f"extension type {code} of {len(data)} bytes")
     raise TapeError("unsupported", f"a document has extension type {code}")

@@ -167,6 +167,12 @@ class Rank(Record):
     number: Count
     of: Annotated[int, Field(ge=2)]
 
+    @model_validator(mode="after")
+    def _is_one_of_them(self) -> Self:
+        if self.number >= self.of:
+            raise ValueError(f"rank {self.number} of {self.of}")
+        return self
+
 
 Redacted = Literal["all", "part"]
 """How much of a tape was redacted."""
@@ -328,6 +334,8 @@ class Tree(Record):
             if max(shared.values(), default=0) > most(MAX_ALIASES):
                 reason = f"more than {most(MAX_ALIASES)} leaves have the same bytes"
                 raise TapeError("limit", reason)
+        if len({one.leaf for one in self.ranges}) != len(self.ranges):
+            raise TapeError("invalid", "two ranges of a leaf")
         for one in self.ranges:
             if one.leaf >= spec.leaves:
                 raise TapeError("invalid", "a range of a leaf that the tree does not have")
@@ -430,6 +438,12 @@ class CallRecord(Record):
     error: ModelError | None = None
     blob: BlobFacts | None = None
     at: Annotated[Many[Reference], Field(max_length=MAX_REFERENCES)] = ()
+
+    @model_validator(mode="after")
+    def _returned_or_raised(self) -> Self:
+        if self.error is not None and self.outputs is not None:
+            raise ValueError("the outputs of a call that raised")
+        return self
 
     @cached_property
     def elsewhere(self) -> dict[str, Elsewhere]:

@@ -26,7 +26,6 @@ from calltape_schema.groups import (
     HAS_RANGES,
     RAISED,
     columns_of,
-    elsewhere,
     member_content,
     only_entry,
     opened,
@@ -38,6 +37,7 @@ from calltape_schema.tar import (
     BLOCK,
     COUNTS_MEMBER,
     END_MEMBER,
+    ZEROS_AT_END,
     Member,
     TornError,
     is_group,
@@ -170,12 +170,11 @@ class Scan:
                     self._blob_bytes += found.size
                     if self._blob is None:
                         self._blob = found.offset
-                elif self._end is not None:
-                    continue
-                elif found.name == COUNTS_MEMBER:
-                    self._add_counts(found)
                 elif found.name == END_MEMBER:
-                    raise self._no_end(found)
+                    if self._end is None or found.end + len(ZEROS_AT_END) != source.size:
+                        raise self._no_end(found)
+                elif found.name == COUNTS_MEMBER and self._end is None:
+                    self._add_counts(found)
             except TapeError as error:
                 if error.kind in ("closed", "io"):
                     raise  # it says nothing about the tape
@@ -221,12 +220,8 @@ class Scan:
             self._blob = error.offset
 
     def _add_group(self, found: Member) -> None:
-        group = opened(member_content(self._read, found))
+        group = opened(member_content(self._read, found), found.offset, self._tape)
         table, size = group.table, group.documents.size
-        if group.tape != self._tape:
-            raise TapeError("damaged", "a group belongs to another tape")
-        if group.offset != found.offset:
-            raise elsewhere(group.offset)
         at = self._indexed(found.offset)
         first = len(self.numbers)
         if len(table) == CALL_BYTES:  # nearly each group of a paced recording

@@ -387,18 +387,18 @@ def _places(root: Any) -> Iterator[tuple[Any, int, bool]]:
         if isinstance(node, (DictNode, FieldsNode)):
             names = node.keys if isinstance(node, DictNode) else node.fields
         stack.extend(
-            (child, path + 1 + _characters(name), is_context)
+            (child, path + 1 + _characters(name, node), is_context)
             for name, child in zip(reversed(names), reversed(children), strict=True)
         )
         if isinstance(node, CustomNode):
             stack.append((node.context, path + len(".context"), True))
 
 
-def _characters(name: Any) -> int:
-    """What a key, field or position adds to a path."""
+def _characters(name: Any, node: Any) -> int:
+    """What a key, field or position of a node adds to a path."""
     if type(name) is str:
         return len(name)
-    return len(str(name)) if type(name) is int else len(pack(name))
+    return len(pack(name)) if isinstance(node, DictNode) else len(str(name))
 
 
 def document_like(spec: Structure, root: Any, leaves: int, scalars: int) -> dict[str, Any]:

@@ -238,8 +238,7 @@ class _File:
         where = "the records"
         parts = _decoded(content, where)
         _require(isinstance(parts, tuple) and len(parts) == 5, where, "further elements")
-        group = opened(content)
-        _require(group.tape == self._tape, where, "records of another tape")
+        group = opened(content, found.offset, self._tape)
         documents = group.documents.content(MAX_GROUP_BYTES, where)
         level = 1 if len(documents) >= DEFLATE_FROM_BYTES else 0
         sections = Section.of(group.table), Section.of(documents, level, MAX_INFLATION)
