@@ -24,10 +24,10 @@ from calltape_schema.blob import (
     parse_header,
     steps_of,
     stored_as,
-    sums_in,
 )
 from calltape_schema.bounds import CHECKED_BYTES, MAX_HEADER_BRACKETS, MAX_HEADER_BYTES, MAX_RANK
 from calltape_schema.errors import TapeError
+from calltape_schema.packing import u32s
 from calltape_schema.tree import Leaf
 from tests.schema.raising import raises
 
@@ -160,9 +160,9 @@ def test_checksums_of_parts(size: int, cut: int) -> None:
     found = checksums_of([data[at : at + cut] for at in range(0, size, cut)])
     ends = range(STEP, size, STEP)
     assert found.whole == zlib.crc32(data)
-    assert [*sums_in(found.steps)] == [zlib.crc32(data[:end]) for end in ends]
+    assert [*u32s(found.steps)] == [zlib.crc32(data[:end]) for end in ends]
     assert steps_of(size) == len(ends)
-    for end, before in zip([*ends, size], [0, *sums_in(found.steps)], strict=True):
+    for end, before in zip([*ends, size], [0, *u32s(found.steps)], strict=True):
         part = data[(end - 1) // STEP * STEP : end]
         assert zlib.crc32(part, before) == zlib.crc32(data[:end])
 

@@ -22,6 +22,7 @@ from calltape_schema import inputs_table
 from calltape_schema.bounds import MAX_ALIKE, MAX_ROW_BYTES
 from tests.analyzer.cli.commands import run
 from tests.analyzer.tapes import write_tape
+from tests.schema.container.tapes import sharing
 from tests.security import costly
 from tests.security.costly import COSTLY, inputs_of, packed_tapes, sealed
 
@@ -134,6 +135,18 @@ def test_limits_hold_within_a_block(small: Path, monkeypatch: pytest.MonkeyPatch
     with open_tape(small) as tape, Limits(seconds=0.1), pytest.raises(TapeError, match="more than"):
         tape.variants()
     assert budgets.limits() == Limits()
+
+
+def test_the_limits_of_the_format_can_be_raised(tmp_path: Path) -> None:
+    path = tmp_path / "a.tape"
+    path.write_bytes(sharing(1026))
+    with open_tape(path) as tape, pytest.raises(TapeError, match="more than 1024 leaves"):
+        tape.calls[0].record  # noqa: B018
+    with open_tape(path, limits=Limits(format_times=2)) as tape:
+        assert len(tape.calls[0].record.inputs.facts()) == 1026
+        assert tape.damage == []
+    with Limits(format_times=2), open_tape(path) as tape:
+        assert len(tape.calls[0].record.inputs.facts()) == 1026
 
 
 @pytest.mark.usefixtures("looks_often")

@@ -25,6 +25,7 @@ from typing import Any, TypeVar, cast
 from typing_extensions import ParamSpec, Self
 
 from calltape_analyzer.interruption import is_finalizing, is_importing
+from calltape_schema.bounds import allow
 from calltape_schema.errors import TapeError
 
 __all__ = [
@@ -86,17 +87,22 @@ class Limits:
             and that all compressed tapes which are open may be when they are decompressed. By
             default 1 GiB and 64 times the tapes; 192 MiB, or four times the tape; 256 MiB, or 64
             times the files.
+        format_times: how many times as much a tape may have of what the format limits for
+            strangers: bytes of a document, nodes of a tree, calls of a group, ... (FORMAT.md §10).
     """
 
     seconds: float | None = None
     nbytes: int | None = None
+    format_times: int = 1
 
     def __enter__(self) -> Self:
         _entered.set((*_entered.get(), self))
+        allow(self.format_times)
         return self
 
     def __exit__(self, *_: object) -> None:
         _entered.set(_entered.get()[:-1])
+        allow(limits().format_times)
 
 
 _entered: ContextVar[tuple[Limits, ...]] = ContextVar("limits", default=(Limits(),))

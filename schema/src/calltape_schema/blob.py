@@ -22,6 +22,7 @@ from calltape_schema.bounds import (
     MAX_HEADER_NESTING,
     MAX_LEAVES,
     MAX_RANK,
+    most,
 )
 from calltape_schema.errors import TapeError
 from calltape_schema.packing import crc32, is_list, is_map, little_endian
@@ -86,11 +87,6 @@ NO_CHECKSUMS = Checksums(0)
 def steps_of(size: int) -> int:
     """How many steps a blob of so many bytes has."""
     return max(-(-size // CHECKED_BYTES) - 1, 0)
-
-
-def sums_in(steps: bytes) -> array[int]:
-    """The checksums of steps, as ints."""
-    return little_endian(array("I", steps))
 
 
 def checksums_of(parts: Iterable[Any]) -> Checksums:
@@ -215,8 +211,8 @@ def header_size(prefix: bytes, blob_bytes: int) -> int:
     if min(len(prefix), blob_bytes) < _LENGTH_BYTES:
         raise TapeError("damaged", f"a blob of {blob_bytes} bytes is too short for a header")
     length = int.from_bytes(prefix[:_LENGTH_BYTES], "little")
-    if length > MAX_HEADER_BYTES:
-        reason = f"a safetensors header has {length} bytes (at most {MAX_HEADER_BYTES})"
+    if length > most(MAX_HEADER_BYTES):
+        reason = f"a safetensors header has {length} bytes (at most {most(MAX_HEADER_BYTES)})"
         raise TapeError("limit", reason)
     if _LENGTH_BYTES + length > blob_bytes:
         raise TapeError("damaged", f"a header has {length} bytes, but its blob has {blob_bytes}")
@@ -239,8 +235,8 @@ def parse_header(header: bytes, blob_bytes: int) -> dict[str, Entry]:
         raise TapeError("invalid", "the safetensors header is not a JSON object")
     tensors: dict[str, Any] = document
     _check_nesting(tensors.pop("__metadata__", None), 1)
-    if len(tensors) > MAX_LEAVES:
-        raise TapeError("limit", f"a blob has {len(tensors)} tensors (at most {MAX_LEAVES})")
+    if len(tensors) > most(MAX_LEAVES):
+        raise TapeError("limit", f"a blob has {len(tensors)} tensors (at most {most(MAX_LEAVES)})")
     entries = {name: _entry(name, facts) for name, facts in tensors.items()}
     _check_coverage(entries, blob_bytes - start)
     return entries
@@ -249,8 +245,8 @@ def parse_header(header: bytes, blob_bytes: int) -> dict[str, Entry]:
 def _parse_json(text: bytes) -> Any:
     # The three bytes "[]," become sixty bytes in a reader. A tensor needs three brackets, and its
     # name may have more.
-    if text.count(b"[") + text.count(b"{") > MAX_HEADER_BRACKETS:
-        raise TapeError("limit", f"a header has more than {MAX_HEADER_BRACKETS} brackets")
+    if text.count(b"[") + text.count(b"{") > most(MAX_HEADER_BRACKETS):
+        raise TapeError("limit", f"a header has more than {most(MAX_HEADER_BRACKETS)} brackets")
     if text[:1] != b"{":
         raise TapeError("invalid", "the safetensors header does not start with a brace")
     # Python makes no int of thousands of digits, which are JSON. Short headers have none.

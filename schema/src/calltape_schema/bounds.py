@@ -1,10 +1,26 @@
 """The bounds of the format, each with its reason. FORMAT.md lists them.
 
 A reader compares what a tape announces with these before it allocates memory for it. A writer stays
-within them.
+within them. Those of the kind ``limit`` are what a stranger gets: a reader compares with
+:func:`most` of them, and its caller may allow more.
 """
 
 from __future__ import annotations
+
+from contextvars import ContextVar
+
+_times: ContextVar[int] = ContextVar("times", default=1)
+
+
+def most(bound: int) -> int:
+    """A bound of the kind ``limit``, as many times as is allowed here (:func:`allow`)."""
+    return bound * _times.get()
+
+
+def allow(times: int) -> None:
+    """Allows readers in this thread or task so many times the bounds of the kind ``limit``."""
+    _times.set(times)
+
 
 # Documents.
 

@@ -23,6 +23,7 @@ from calltape_schema.bounds import (
     MAX_MEMBER_BYTES,
     MAX_TABLE_BYTES,
     MAX_WIDTH,
+    most,
 )
 from calltape_schema.errors import TapeError
 from calltape_schema.fields import (
@@ -232,7 +233,7 @@ class End(Record):
             TapeError: ``damaged``, ``invalid``, ``limit`` or ``unsupported``.
         """
         section = section_of(self.index, "the index")
-        index = Index(section.content(MAX_INDEX_BYTES, "the index"), self.index_width)
+        index = Index(section.content(most(MAX_INDEX_BYTES), "the index"), self.index_width)
         kept = 0 if self.elsewhere else self.coverage.kept
         if sum(index.calls) != kept:
             raise TapeError("invalid", f"the index does not have the {kept} calls that were kept")
@@ -248,7 +249,7 @@ class End(Record):
         if found is None:
             return None
         data = section_of(found, "the table of inputs").content(
-            MAX_TABLE_BYTES, "the table of inputs"
+            most(MAX_TABLE_BYTES), "the table of inputs"
         )
         table = InputsTable.from_bytes(data)
         totals = table.totals()
@@ -337,4 +338,4 @@ def end_offset(tail: bytes, size: int) -> int | None:
     offset, length, _ = _LOCATOR.unpack(content[-_LOCATOR.size :])
     end = offset + BLOCK + length
     is_here = end == size - zeros and zeros == padding(length) + len(ZEROS_AT_END)
-    return offset if is_here and offset % BLOCK == 0 and length <= MAX_MEMBER_BYTES else None
+    return offset if is_here and offset % BLOCK == 0 and length <= most(MAX_MEMBER_BYTES) else None

@@ -25,6 +25,7 @@ from calltape_schema.bounds import (
     MAX_NESTING,
     MAX_NODES,
     MAX_STRING_BYTES,
+    most,
 )
 from calltape_schema.errors import Problem, TapeError
 from calltape_schema.packing import is_array, is_map, unpack
@@ -169,8 +170,8 @@ def _check_depth(document: Any) -> None:
                 values = item.values()
             # The decoder makes no subclasses, and a list of this form is the fastest.
             below += [value for value in values if type(value) in _NESTED]
-        if nodes > MAX_NODES:
-            raise TapeError("limit", f"a tree has more than {MAX_NODES} nodes")
+        if nodes > most(MAX_NODES):
+            raise TapeError("limit", f"a tree has more than {most(MAX_NODES)} nodes")
         if not below:
             return
         level = below

@@ -13,7 +13,7 @@ import struct
 from array import array
 from collections.abc import Callable, Sequence
 from operator import lt
-from typing import Annotated, Any, NamedTuple, TypeAlias
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field, TypeAdapter
 
@@ -29,11 +29,12 @@ from calltape_schema.bounds import (
     MAX_SHARING,
     MAX_TABLE_INFLATION,
     MAX_WIDTH,
+    most,
 )
 from calltape_schema.errors import TapeError
 from calltape_schema.fields import Many, expect_known, validated
 from calltape_schema.inputs_table import Signatures
-from calltape_schema.packing import is_array, is_map, pack, packing, u64s, unpack
+from calltape_schema.packing import is_array, is_map, pack, packing, u32s, u64s, unpack
 from calltape_schema.recent import Recent
 from calltape_schema.records import CallRecord, Range, Tree, decode_call
 from calltape_schema.sections import Section, section_of
@@ -42,12 +43,9 @@ from calltape_schema.tar import BLOCK, Member, blob_name, group_name, member_hea
 RAISED, HAS_RANGES, HAS_BLOB = 1, 2, 4
 """Flags in the table: the call raised, its inputs have ranges, it has a blob of its own."""
 
-Columns: TypeAlias = "tuple[array[int], array[int], array[int], array[int], array[int]]"
-"""Of a table: per call its number, when it began, its place, and the low and the high half of the
-signature of its inputs."""
-
 ENTRY = struct.Struct("<QQII16s")
 _WORDS = struct.Struct("<QQQQQ")
+_SIGNATURE = 24  # where it begins in an entry
 CALL_BYTES = ENTRY.size
 """How many bytes a call takes in a table."""
 _HEAD = b"\x95"  # an array of five
@@ -61,6 +59,24 @@ _SMALL_BYTES = 16 * 1024  # of a blob: to join it takes less than to write its p
 _ranges: TypeAdapter[tuple[Range, ...]] = TypeAdapter(
     Annotated[Many[Range], Field(max_length=MAX_NODES)]
 )
+
+
+class Columns(NamedTuple):
+    """The columns of a table.
+
+    Attributes:
+        numbers, times: per call its number, and when it began.
+        places: per call where its record begins (32 bits), and above it its flags.
+        lows, highs: the halves of the signature of its inputs.
+        ascends: whether the numbers do.
+    """
+
+    numbers: array[int]
+    times: array[int]
+    places: array[int]
+    lows: array[int]
+    highs: array[int]
+    ascends: bool
 
 
 class NewCall(NamedTuple):
@@ -141,8 +157,8 @@ def member_content(read: Callable[[int, int], bytes], found: Member) -> bytes:
         TapeError: ``limit`` if it is too large, before it is read; ``damaged`` if it is not whole.
     """
     _, offset, size = found
-    if size > MAX_MEMBER_BYTES:
-        reason = f"a member has {size} bytes (at most {MAX_MEMBER_BYTES})"
+    if size > most(MAX_MEMBER_BYTES):
+        reason = f"a member has {size} bytes (at most {most(MAX_MEMBER_BYTES)})"
         raise TapeError("limit", reason)
     content = read(offset + BLOCK, size)
     if len(content) != size:
@@ -245,10 +261,10 @@ def _content(
     return None if _is_too_shared(len(calls), len(shared), len(content)) else content
 
 
-def _is_too_shared(calls: int, shared: int, member: int) -> bool:
+def _is_too_shared(calls: int, shared: int, member: int, times: int = MAX_SHARING) -> bool:
     """Whether the calls of a group share so much that to read them all takes far more than their
     bytes: thousands of calls may share a structure of a mebibyte."""
-    return calls > 1 and calls * shared > MAX_SHARING * member
+    return calls > 1 and calls * shared > times * member
 
 
 class Group:
@@ -262,9 +278,10 @@ class Group:
         size: of the documents, inflated.
     """
 
-    def __init__(self, tape: bytes, columns: Columns, stored: Section) -> None:
+    def __init__(self, tape: bytes, table: bytes, columns: Columns, stored: Section) -> None:
         self.tape = tape
-        self.numbers, self.times, self.places, self._lows, self._highs = columns
+        self._table = table
+        self.numbers, self.times, self.places = columns[:3]
         self._stored = stored
         self.size = stored.size
         self._documents: bytes | None = None
@@ -274,10 +291,6 @@ class Group:
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def signature(self, at: int) -> int:
-        """The signature of the inputs of a call."""
-        return self._lows[at] | self._highs[at] << 64
-
     def documents(self) -> bytes:
         """The bytes of the shared parts and of all records, inflated.
 
@@ -285,8 +298,8 @@ class Group:
             TapeError: ``damaged``, ``limit`` or ``unsupported``.
         """
         if self._documents is None:
-            most = min(MAX_GROUP_BYTES, MAX_INFLATION * len(self._stored.data))
-            self._documents = self._stored.content(most, "the records of a group")
+            allowed = min(most(MAX_GROUP_BYTES), most(MAX_INFLATION) * len(self._stored.data))
+            self._documents = self._stored.content(allowed, "the records of a group")
             self._stored = self._stored._replace(data=b"")
         return self._documents
 
@@ -338,7 +351,7 @@ class Group:
         found = validated(_ranges, document["inputs"].get("ranges", ()), "the ranges of a call")
         return [(one.leaf, one.min, one.max) for one in found]
 
-    def _check(self, record: CallRecord, at: int, key: int | None) -> None:
+    def _check(self, record: CallRecord, at: int, key: bytes | None) -> None:
         """Compares a record with what the table says of it. ``key`` is the signature of its inputs,
         if that is known."""
         tree = record.inputs
@@ -348,22 +361,23 @@ class Group:
             | (HAS_BLOB if record.blob is not None else 0)
         )
         if key is None:
-            key = self._signatures.of(tree.structure, tree.leaves, pack(tree.scalars))
-        if (key, flags) != (self.signature(at), self.places[at] >> 32 & _KNOWN_FLAGS):
+            key = self._signatures.digest(tree.structure, tree.leaves, pack(tree.scalars))
+        begin = at * CALL_BYTES + _SIGNATURE
+        if (key, flags) != (self._table[begin : begin + 16], self.places[at] >> 32 & _KNOWN_FLAGS):
             raise _forged()
         if record.at and len(record.elsewhere) != len(record.at):
             raise TapeError("invalid", "an earlier call has the bytes of a key twice")
 
-    def _share(self, document: dict[str, Any], side: str) -> int | None:
+    def _share(self, document: dict[str, Any], side: str) -> bytes | None:
         """Puts the tree that calls which are alike share into a document, if it has no scalars.
         Gives the signature of inputs that are so."""
         tree = document.get(side)
         if tree is None or len(tree) > len(_TREE):
             return None
         key = tree["structure"], tree["leaves"]
-        found: tuple[Tree, int] | None = _trees.get(key)
+        found: tuple[Tree, bytes] | None = _trees.get(key)
         if found is None:
-            found = Tree(**tree), self._signatures.of(*key, _NO_SCALARS)
+            found = Tree(**tree), self._signatures.digest(*key, _NO_SCALARS)
             _trees.keep(key, found, sum(map(len, key)))
         document[side] = found[0]
         return found[1]
@@ -442,11 +456,11 @@ def opened(content: bytes) -> Opened:
     )
     if not CALL_BYTES <= width <= MAX_WIDTH:
         raise TapeError("invalid", f"the entries of a table have {width} bytes")
-    most = MAX_GROUP_CALLS * width
-    if table.size > most:
-        raise TapeError("limit", f"a group has more than {MAX_GROUP_CALLS} calls")
-    most = min(most, MAX_TABLE_INFLATION * len(table.data))
-    entries = table.content(most, "the table of a group")
+    allowed = most(MAX_GROUP_CALLS) * width
+    if table.size > allowed:
+        raise TapeError("limit", f"a group has more than {most(MAX_GROUP_CALLS)} calls")
+    allowed = min(allowed, most(MAX_TABLE_INFLATION) * len(table.data))
+    entries = table.content(allowed, "the table of a group")
     if not entries or len(entries) % width:
         raise TapeError("invalid", f"the table of a group has {len(entries)} bytes")
     if width > CALL_BYTES:  # a later version has more columns
@@ -469,7 +483,7 @@ def group_of(content: bytes, offset: int) -> Group:
     if found.offset != offset:
         raise elsewhere(found.offset)
     columns = columns_of(found.table, u64s(found.table), found.documents.size, len(content))
-    return Group(found.tape, columns, found.documents)
+    return Group(found.tape, found.table, columns, found.documents)
 
 
 def elsewhere(offset: int) -> TapeError:
@@ -491,23 +505,25 @@ def columns_of(table: bytes, words: array[int], size: int, member: int) -> Colum
         TapeError: ``damaged``, ``invalid`` or ``limit``.
     """
     numbers, times, places = words[::5], words[1::5], words[2::5]
-    if len(numbers) > 1 and size > GROUP_BYTES:  # each of its records could ask for all of them
-        reason = f"a group of several calls has {size} bytes (at most {GROUP_BYTES})"
+    # Each of several records could ask for all of them.
+    if len(numbers) > 1 and size > most(GROUP_BYTES):
+        reason = f"a group of several calls has {size} bytes (at most {most(GROUP_BYTES)})"
         raise TapeError("limit", reason)
-    begins = [place & _LOW for place in places]
+    begins = u32s(table)[4::10]
     # The highest bytes alone: a walk looks at each.
     are_sound = max(max(table[7::CALL_BYTES]), max(table[15::CALL_BYTES])) < 0x80
     if not all(map(lt, begins, begins[1:])) or begins[-1] >= size or not are_sound:
         raise TapeError("invalid", _CONTRADICTION)
-    if len({*numbers}) != len(numbers):
+    ascends = all(map(lt, numbers, numbers[1:]))
+    if not ascends and len({*numbers}) != len(numbers):
         raise TapeError("damaged", "a call stands twice in a group")
-    if _is_too_shared(len(numbers), begins[0], member):
+    if _is_too_shared(len(numbers), begins[0], member, most(MAX_SHARING)):
         reason = (
             f"{len(numbers)} calls share {begins[0]} bytes in a group of {member} (together at "
-            f"most {MAX_SHARING} times its bytes)"
+            f"most {most(MAX_SHARING)} times its bytes)"
         )
         raise TapeError("limit", reason)
-    return numbers, times, places, words[3::5], words[4::5]
+    return Columns(numbers, times, places, words[3::5], words[4::5], ascends)
 
 
 def only_entry(table: bytes, size: int) -> tuple[int, int, int, int, int]:

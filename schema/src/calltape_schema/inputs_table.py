@@ -64,6 +64,10 @@ class Signatures:
 
     def of(self, structure: bytes, leaves: bytes, scalars: bytes) -> int:
         """The signature of inputs, as :func:`signature_of` takes them."""
+        return int.from_bytes(self.digest(structure, leaves, scalars), "little")
+
+    def digest(self, structure: bytes, leaves: bytes, scalars: bytes) -> bytes:
+        """The same, as it stands in the table of a group."""
         known = structure, len(leaves)
         begun = self._known.get(known)
         if begun is None:
@@ -71,7 +75,7 @@ class Signatures:
         made = begun.copy()
         made.update(leaves)
         made.update(scalars)
-        return int.from_bytes(made.digest(), "little")
+        return made.digest()
 
 
 def _begun(structure: bytes, leaves: int) -> blake2b:

@@ -25,6 +25,7 @@ from calltape_schema.bounds import (
     MAX_DOCUMENT_BYTES,
     MAX_DOCUMENT_TOKENS,
     MAX_INT_BYTES,
+    most,
 )
 from calltape_schema.errors import TapeError
 
@@ -158,7 +159,7 @@ _UNPACK_ERRORS = (
 )  # fmt: skip
 
 
-def unpack(data: bytes | memoryview, most: int = MAX_DOCUMENT_BYTES) -> Any:
+def unpack(data: bytes | memoryview, bound: int = MAX_DOCUMENT_BYTES) -> Any:
     """Decodes one msgpack document of at most so many bytes. Arrays become tuples.
 
     Raises:
@@ -167,8 +168,8 @@ def unpack(data: bytes | memoryview, most: int = MAX_DOCUMENT_BYTES) -> Any:
             or hold a key twice or one that is no text; ``unsupported`` for an unknown extension
             type.
     """
-    if len(data) > most:
-        raise TapeError("limit", f"a document has {len(data)} bytes (at most {most})")
+    if len(data) > bound and len(data) > most(bound):
+        raise TapeError("limit", f"a document has {len(data)} bytes (at most {most(bound)})")
     if len(data) > _COUNT_FROM_BYTES or (
         b"\xff" in (data if type(data) is bytes else bytes(data)) and _TIMESTAMP.search(data)
     ):
@@ -233,8 +234,9 @@ def _count_values(data: bytes | memoryview) -> None:
             position += width
         if announced > end:
             raise TapeError("damaged", f"a document of {end} bytes announces {announced} values")
-        if announced > MAX_DOCUMENT_TOKENS:
-            raise TapeError("limit", f"a document has more than {MAX_DOCUMENT_TOKENS} values")
+        if announced > most(MAX_DOCUMENT_TOKENS):
+            reason = f"a document has more than {most(MAX_DOCUMENT_TOKENS)} values"
+            raise TapeError("limit", reason)
 
 
 def _type_at(data: bytes | memoryview, position: int) -> int:
@@ -278,6 +280,11 @@ def open_envelope(data: bytes) -> bytes:
 def u64s(data: bytes) -> array[int]:
     """The 64-bit ints of a column, little-endian."""
     return little_endian(array("Q", data))
+
+
+def u32s(data: bytes) -> array[int]:
+    """The 32-bit ints of a column, little-endian."""
+    return little_endian(array("I", data))
 
 
 def little_endian(values: array[int]) -> array[int]:

@@ -18,6 +18,7 @@ from calltape_schema.bounds import (
     MAX_TAKEN,
     MAX_TAKEN_PARTS,
     TAIL_BYTES,
+    most,
 )
 from calltape_schema.end import End, Index, decode_end, end_offset
 from calltape_schema.errors import Kind, TapeError
@@ -291,8 +292,9 @@ class TapeReader:
         """
         found, facts = self.blob_member(record), record.blob
         assert facts is not None
-        if (facts.length or 0) > MAX_BLOB_INFLATED_BYTES:
-            reason = f"a blob inflates to {facts.length} bytes (at most {MAX_BLOB_INFLATED_BYTES})"
+        allowed = most(MAX_BLOB_INFLATED_BYTES)
+        if (facts.length or 0) > allowed:
+            reason = f"a blob inflates to {facts.length} bytes (at most {allowed})"
             raise TapeError("limit", reason)
         data = self.source.read_at(found.start, found.size)
         return inflated(data, facts.length or 0, "a blob")
@@ -478,12 +480,13 @@ def _trouble_of(
     call: int, number: int, step: Elsewhere | None, chain: Chain, taken: int, parts: int
 ) -> TapeError | None:
     """Why a chain of a call cannot go on from the call of this number; None if it can."""
-    if parts > MAX_TAKEN_PARTS:
-        return TapeError("limit", f"call {call} has more than {MAX_TAKEN_PARTS} parts of tensors")
+    if parts > most(MAX_TAKEN_PARTS):
+        reason = f"call {call} has more than {most(MAX_TAKEN_PARTS)} parts of tensors"
+        return TapeError("limit", reason)
     if step is None:
         return None
-    if taken >= MAX_TAKEN:
-        reason = f"a tensor of call {call} is taken from more than {MAX_TAKEN} calls"
+    if taken >= most(MAX_TAKEN):
+        reason = f"a tensor of call {call} is taken from more than {most(MAX_TAKEN)} calls"
         return TapeError("limit", reason)
     there, _, axis = step
     if there >= number:
@@ -524,9 +527,9 @@ def _manifest_in(source: Source) -> tuple[bytes, int]:
         if head.startswith(MANIFEST.encode()) or _FORMAT in head[BLOCK : BLOCK + 32]:
             raise _torn_manifest("its header is damaged" if len(head) >= BLOCK else _CUT_SHORT)
         raise TapeError("not_a_tape", "the file does not start with the manifest of a tape")
-    if source.size < found.start + found.size <= BLOCK + MAX_MEMBER_BYTES:
+    if source.size < found.start + found.size <= BLOCK + most(MAX_MEMBER_BYTES):
         raise _torn_manifest(_CUT_SHORT)
-    if len(head) < found.start + found.size <= min(source.size, BLOCK + MAX_MEMBER_BYTES):
+    if len(head) < found.start + found.size <= min(source.size, BLOCK + most(MAX_MEMBER_BYTES)):
         head += source.read_at(len(head), found.start + found.size - len(head))
     try:
         content = member_content(lambda offset, size: head[offset : offset + size], found)

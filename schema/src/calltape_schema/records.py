@@ -24,6 +24,7 @@ from calltape_schema.bounds import (
     MAX_REFERENCES,
     MAX_SOURCES,
     MAX_STEPS,
+    most,
 )
 from calltape_schema.errors import TapeError
 from calltape_schema.fields import (
@@ -322,10 +323,11 @@ class Tree(Record):
         facts = self.facts()
         if spec.leaves != len(facts) or spec.scalars != len(self.scalars):
             raise TapeError("invalid", "the structure does not fit its leaves and scalars")
-        if spec.leaves > MAX_ALIASES:
+        if spec.leaves > most(MAX_ALIASES):
             shared = Counter(leaf.key for leaf in facts if leaf.key is not None)
-            if max(shared.values(), default=0) > MAX_ALIASES:
-                raise TapeError("limit", f"more than {MAX_ALIASES} leaves have the same bytes")
+            if max(shared.values(), default=0) > most(MAX_ALIASES):
+                reason = f"more than {most(MAX_ALIASES)} leaves have the same bytes"
+                raise TapeError("limit", reason)
         for one in self.ranges:
             if one.leaf >= spec.leaves:
                 raise TapeError("invalid", "a range of a leaf that the tree does not have")

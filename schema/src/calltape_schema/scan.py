@@ -1,6 +1,6 @@
 """The walk over a tape, which finds every call of it.
 
-It reads the tables of the groups, and no tensor bytes. It keeps 32 bytes for each call, and 12 for
+It reads the tables of the groups, and no tensor bytes. It keeps 40 bytes for each call, and 12 for
 each group: decoding a record again costs less than millions of small objects that the garbage
 collector visits.
 """
@@ -46,6 +46,7 @@ from calltape_schema.tar import (
 )
 
 _MAX_DAMAGE = 1000
+_LOW = 2**64 - 1
 _BLOCK = 1024
 
 Watch = Callable[[Iterable[Member], int], Iterable[Member]]
@@ -57,7 +58,7 @@ class Scan:
     """What a walk over a tape found. The arrays have an element per call, in file order.
 
     Attributes:
-        numbers, places: as those of a :class:`~calltape_schema.groups.Group`.
+        numbers, times, places: as those of a :class:`~calltape_schema.groups.Group`.
         offsets: per group where its member begins.
         tensor_bytes: the size of all blobs whose group is there.
         unfinished: how many bytes at the end belong to calls that were being written.
@@ -81,7 +82,7 @@ class Scan:
         self, source: Source, tape: bytes, start: int, end: End | None,
         watch: Watch = lambda found, size: found,
     ) -> None:  # fmt: skip
-        self.numbers, self.places = array("Q"), array("Q")
+        self.numbers, self.times, self.places = array("Q"), array("Q"), array("Q")
         self._lows, self._highs = array("Q"), array("Q")  # halves of signatures
         self.offsets = array("Q")
         self._firsts = array("I")  # per group the position of its first call
@@ -100,8 +101,9 @@ class Scan:
         self._blob_bytes = 0  # of these
         self._highest = -1
         self._known: Numbers | None = None  # as soon as a number is not the highest
+        self.ascends = True
+        self._raised: int | None = None  # how many calls, if that was counted
         self._walk(source, start, watch)
-        self.ascends = self._known is None
         self._known = None
 
     def __len__(self) -> int:
@@ -225,44 +227,44 @@ class Scan:
             raise TapeError("damaged", "a group belongs to another tape")
         if group.offset != found.offset:
             raise elsewhere(group.offset)
-        words = u64s(table)
         at = self._indexed(found.offset)
         first = len(self.numbers)
         if len(table) == CALL_BYTES:  # nearly each group of a paced recording
-            number, _, place, low, high = only_entry(table, size)
-            self._compare(words, at)
+            number, time, place, low, high = only_entry(table, size)
+            self._compare(at, 1, (number, number, time, time))
             if self._known is None and number > self._highest:
                 self._highest = number
             else:
-                self._expect_new((number,))
+                self._expect_new((number,), ascends=True)
             self.numbers.append(number)
+            self.times.append(time)
             self.places.append(place)
             self._lows.append(low)
             self._highs.append(high)
         else:
-            numbers, _, places, lows, highs = columns_of(table, words, size, found.size)
-            self._compare(words, at)
-            self._expect_new(numbers)
+            columns = columns_of(table, u64s(table), size, found.size)
+            numbers, times = columns.numbers, columns.times
+            low, high = (
+                (numbers[0], numbers[-1]) if columns.ascends else (min(numbers), max(numbers))
+            )
+            self._compare(at, len(numbers), (low, high, min(times), max(times)))
+            self._expect_new(numbers, ascends=columns.ascends)
             self.numbers += numbers
-            self.places += places
-            self._lows += lows
-            self._highs += highs
+            self.times += times
+            self.places += columns.places
+            self._lows += columns.lows
+            self._highs += columns.highs
         self._firsts.append(first)
         self.offsets.append(found.offset)
 
-    def _expect_new(self, numbers: Sequence[int]) -> None:
+    def _expect_new(self, numbers: Sequence[int], *, ascends: bool) -> None:
         """Raises if the tape has one of these calls already."""
         if self._known is None:
-            before = self._highest
-            for number in numbers:
-                if number <= before:
-                    break
-                before = number
-            else:
-                self._highest = before
+            if ascends and numbers[0] > self._highest:
+                self._highest = numbers[-1]
                 return
             # To hold all numbers takes longer than a walk: nearly always they ascend.
-            self._known = Numbers(self.numbers)
+            self._known, self.ascends = Numbers(self.numbers), False
         if any(number in self._known for number in numbers):
             raise TapeError("damaged", "a call of the group has the number of another one")
         for number in numbers:
@@ -278,13 +280,18 @@ class Scan:
         self._found[at] = 1
         return at
 
-    def _compare(self, words: array[int], at: int | None) -> None:
-        """Compares a group with what the index says of it."""
+    def _compare(self, at: int | None, calls: int, spans: tuple[int, int, int, int]) -> None:
+        """Compares a group with what the index says of it.
+
+        Args:
+            at: its position in the index; None if there is no index.
+            calls: how many it has.
+            spans: the lowest and the highest of their numbers, and of the times when they began.
+        """
         if at is None or self._index is None:
             return
         told = self._index.entry(at)
-        numbers, times = words[::5], words[1::5]
-        if told[1:] != (len(numbers), min(numbers), max(numbers), min(times), max(times)):
+        if told[1:] != (calls, *spans):
             are = "is" if told.calls == 1 else "are"
             reason = f"by the index of the tape, {told.named} {are} here"
             self.report(TapeError("damaged", reason, offset=told.offset))
@@ -360,11 +367,13 @@ class Scan:
         if not is_whole or end.elsewhere:
             return
         numbers = self.numbers
-        found = (
-            min(numbers, default=None), max(numbers, default=None),
-            sum([place >> 32 & RAISED for place in self.places]),
+        ends = (numbers[0], numbers[-1]) if numbers and self.ascends else (
+            min(numbers, default=None), max(numbers, default=None)
         )  # fmt: skip
-        if found != (end.first_call, end.last_call, end.raised):
+        raised = self._raised
+        if raised is None:
+            raised = sum([place >> 32 & RAISED for place in self.places])
+        if (*ends, raised) != (end.first_call, end.last_call, end.raised):
             reason = "the end says other first or last calls, or how many raised, than there are"
             self.report(TapeError("damaged", reason, member=END_MEMBER))
 
@@ -383,14 +392,19 @@ class Scan:
 
     def _difference(self, table: InputsTable) -> str | None:
         """In what a table differs from the calls that were found; None if it does not."""
-        found: dict[int, list[int]] = {}  # calls, the lowest number, the highest, how many raised
+        # By signature: calls, the lowest number, the highest, how many raised, the high half. The
+        # low half is the key nearly always: it is hashed in much less time than both.
+        found: dict[int, list[int]] = {}
         for number, low, high, place in zip(
             self.numbers, self._lows, self._highs, self.places, strict=True
         ):
-            key, raised = low | high << 64, place >> 32 & RAISED
+            key, raised = low, place >> 32 & RAISED
             known = found.get(key)
+            if known is not None and known[4] != high:
+                key = low | high << 64
+                known = found.get(key)
             if known is None:
-                found[key] = [1, number, number, raised]
+                found[key] = [1, number, number, raised, high]
                 continue
             known[0] += 1
             known[3] += raised
@@ -398,7 +412,10 @@ class Scan:
                 known[2] = number
             elif number < known[1]:
                 known[1] = number
-        for key, row in table.rows.items():
+        self._raised = sum([known[3] for known in found.values()])
+        for signature, row in table.rows.items():
+            low, high = signature & _LOW, signature >> 64
+            key = low if low in found and found[low][4] == high else signature
             told = _difference_of(row, found.pop(key, None))
             if told is not None:
                 return told
@@ -417,7 +434,7 @@ def stale_table(told: str, kind: Kind = "damaged") -> TapeError:
 
 def _difference_of(row: Row, found: list[int] | None) -> str | None:
     """In what a row differs from the calls that were found with its inputs."""
-    calls, lowest, highest, raised = found or (0, 0, 0, 0)
+    calls, lowest, highest, raised, _ = found or (0, 0, 0, 0, 0)
     if calls != row.kept:
         return "calls have inputs more or less often than it says"
     if not calls:

@@ -13,7 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calltape_analyzer import TapeError, UsageError, filter_tape, open_tape
+from calltape_analyzer.editing.choice import Choice, chosen
 from calltape_recorder import Novelty, record
+from calltape_schema.reader import TapeReader
+from calltape_schema.records import CallRecord
 from tests.analyzer.editing.recordings import Model, contents, numbers, recorded, values
 from tests.analyzer.tapes import Recorded, write_tape
 from tests.fixture_files import WITH_CALLS
@@ -121,6 +124,25 @@ def test_calls_are_chosen_by_number_variant_duration_and_time(source: Path, tmp_
         assert numbers(cut) == list(range(10))
     assert kept(source, out, start=middle) == [5, 6, 7, 8, 9]
     assert kept(source, out, end=middle) == [0, 1, 2, 3, 4]
+
+
+def test_the_records_of_other_hours_are_not_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = write_tape(tmp_path / "a.tape", [Recorded((torch.zeros(n + 1),)) for n in range(50)])
+    with open_tape(source) as tape:
+        start, end = (tape[at].record.time_ns / 1e9 for at in (20, 23))
+    read: list[int] = []
+    real = TapeReader.record_at
+
+    def record_at(self: TapeReader, at: int) -> CallRecord:
+        read.append(at)
+        return real(self, at)
+
+    monkeypatch.setattr(TapeReader, "record_at", record_at)
+    with open_tape(source) as tape:
+        assert [*chosen(tape, Choice(start=start, end=end))] == [20, 21, 22]
+    assert set(read) == {20, 21, 22}
 
 
 def test_a_cut_tape_does_not_claim_the_traffic(source: Path, tmp_path: Path) -> None:

@@ -86,6 +86,15 @@ def tape(
     return bytes(sink.data)
 
 
+def sharing(leaves: int) -> bytes:
+    """A tape of a call with so many tensors that have the same bytes."""
+    call = new_call(0, [1.0])
+    facts = {"dtype": "float32", "shape": [1], "key": "x0"}
+    tree = {"structure": structure(leaves, 0), "leaves": encode_leaves([facts] * leaves)}
+    signature = signature_of(tree["structure"], tree["leaves"], pack([]))
+    return tape([call._replace(record=call.record | {"inputs": tree}, signature=signature)])
+
+
 def opened(data: Any) -> TapeReader:
     return TapeReader(BytesSource(data))
 

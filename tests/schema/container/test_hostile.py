@@ -10,7 +10,13 @@ from typing import Any
 
 import pytest
 
-from calltape_schema.bounds import GROUP_BYTES, MAX_GROUP_BYTES, MAX_GROUP_CALLS, MAX_INFLATION
+from calltape_schema.bounds import (
+    GROUP_BYTES,
+    MAX_GROUP_BYTES,
+    MAX_GROUP_CALLS,
+    MAX_INFLATION,
+    allow,
+)
 from calltape_schema.end import Coverage, IndexEntry, decode_end, encode_end
 from calltape_schema.errors import TapeError
 from calltape_schema.groups import NewCall, group_of, member, planned
@@ -31,8 +37,11 @@ from tests.schema.container.tapes import (
     new_call,
     opened,
     read_all,
+    sharing,
+    structure,
     tape,
 )
+from tests.schema.raising import raises as expected
 from tests.sections import deflated, forged, placed, table_entry
 
 HEAD = tape(seals=False)
@@ -542,3 +551,38 @@ def test_a_table_that_lies() -> None:
     assert ["table of inputs" in str(one) for one in reader.scan().damage] == [True]
     assert [row.seen for row in counted(reader).rows.values()] == [1, 1, 1]
     assert opened(data).scan().damage == []
+
+
+def test_leaves_that_share_bytes() -> None:
+    """1,024 for a stranger, and more for whoever allows more."""
+    assert opened(sharing(1024)).record(0).inputs.spec().leaves == 1024
+    reader = opened(sharing(1025))
+    with expected("limit", "more than 1024 leaves"):
+        reader.record(0).inputs.spec()
+    allow(2)
+    try:
+        assert reader.record(0).inputs.spec().leaves == 1025
+    finally:
+        allow(1)
+
+
+def test_calls_that_share_much() -> None:
+    """278 KB took 38 s: 10,000 calls of a structure of 10,000 tensors. A writer parts such a
+    group."""
+    many = structure(5000, 0)
+    parts = [b"", many, encode_leaves([{"dtype": "int8", "shape": [], "missing": "policy"}] * 5000)]
+    table, documents = b"", pack(parts)
+    begin = len(documents)
+    record = pack({"inputs": {"structure": 1, "leaves": 2}})
+    for number in range(2000):
+        table += table_entry(number, 0, 0, begin + number * len(record), 0)
+    documents += record * 2000
+    stored = [len(table) // 2000, Section.of(table), Section.of(documents, 9)]
+    content = pack([bytes(16), bytes(8), *stored])
+    with expected("limit", "2000 calls share"):
+        group_of(content, 0)
+    tree = {"structure": many, "leaves": parts[2]}
+    call = new_call(0)._replace(record={"time_ns": 0, "inputs": tree})
+    append = planned(bytes(16), [call._replace(number=number) for number in range(2000)])
+    assert len(append.groups) > 1
+    assert [n for group in append.groups for n in group.numbers] == list(range(2000))

@@ -27,12 +27,13 @@ from calltape_analyzer.reading.damage import Damage, DescriptorError, is_damage,
 from calltape_analyzer.reading.files import opened_file
 from calltape_analyzer.reading.recordings import coverage_without_end, sound_coverage
 from calltape_analyzer.reading.tape_file import is_ahead
-from calltape_schema.blob import joined, steps_of, sums_in
+from calltape_schema.blob import joined, steps_of
 from calltape_schema.bounds import CHECKED_BYTES
 from calltape_schema.end import Coverage, End, FileNumbers, InterimCounts
 from calltape_schema.errors import TapeError
 from calltape_schema.groups import CALL_BYTES
 from calltape_schema.inputs_table import InputsTable, widen
+from calltape_schema.packing import u32s
 from calltape_schema.reader import Extent, Holder, TapeReader, TensorPlace
 from calltape_schema.records import CallRecord, Manifest, Range, Source, encode_manifest
 from calltape_schema.scan import Scan, stale_table
@@ -632,6 +633,10 @@ class Segment:
     def number(self, position: int) -> int:
         return self._scan.numbers[position]
 
+    def began_ns(self, position: int) -> int:
+        """When a call began, in Unix time; no record is decoded."""
+        return self._scan.times[position]
+
     def position(self, number: int) -> int | None:
         """Where the call of a number is, also if it counts in another file; None if it is not
         here."""
@@ -643,6 +648,13 @@ class Segment:
         Raises:
             TapeError: ``damaged``, ``invalid`` or ``limit``, which is damage of the file too.
         """
+        given = self._worth.limits
+        if given is None:
+            return self._decoded(position)
+        with given:
+            return self._decoded(position)
+
+    def _decoded(self, position: int) -> CallRecord:
         try:
             self._checked[position] |= _READ
             record = self.reader.record_at(position)
@@ -691,7 +703,7 @@ class Segment:
         """Compares some of the parts of a blob that have a checksum each."""
         facts, known = holder.blob, self._steps.setdefault(position, {})
         assert facts is not None
-        sums = (*sums_in(facts.steps or b""), facts.checksum)
+        sums = (*u32s(facts.steps or b""), facts.checksum)
         for step in wanted:
             if step not in known:
                 begin = step * CHECKED_BYTES
