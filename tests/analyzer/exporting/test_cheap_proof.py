@@ -134,3 +134,37 @@ def test_far_sizes_that_need_too_much_memory_are_said_and_not_run(tmp_path: Path
     for (batch, length), gib in needed.items():
         if length > 60:  # what a larger batch may take is a bound, as for attention over it
             assert 1 / 10 < gib / (2 * 4 * batch * length**3 / 2**30) < 10
+
+
+UNFIT = [call(torch.rand(1, 4)), call(torch.rand(6, 1))]
+"""No call has two sizes that a trace keeps open, so that the first trace has sizes of its own."""
+
+
+class RecordedOnly(torch.nn.Module):
+    """Takes no other sizes than these, which no trace shows."""
+
+    def forward(self, x):
+        if not torch.compiler.is_exporting() and tuple(x.shape) not in ((1, 4), (6, 1)):
+            raise ValueError("another size")
+        return x * 2
+
+
+def test_a_model_is_not_asked_for_sizes_that_a_good_program_was_traced_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(verifier.Verifier, "why_not", lambda *given: asked.append(given))
+    programs = export(taped(tmp_path, torch.nn.Tanh(), UNFIT), torch.nn.Tanh())
+    (attempt,) = programs.attempts
+    assert "resized" in attempt.what
+    assert attempt.agreed == attempt.probed > 0
+    assert not asked
+
+
+def test_a_trace_with_sizes_that_the_model_does_not_take_tells_nothing(tmp_path: Path) -> None:
+    programs = export(taped(tmp_path, RecordedOnly(), UNFIT), RecordedOnly())
+    first, second, *_ = programs.attempts
+    assert "resized" in first.what
+    assert first.error == "the model itself: ValueError: another size"
+    assert first.tried == 0
+    assert second.what == "call 0 as recorded"

@@ -69,6 +69,25 @@ Static = Literal["last", "never", "only"]
 
 
 @dataclass
+class _Trial:
+    """Arguments that are traced, and how.
+
+    Attributes:
+        what: in words.
+        sample: the arguments.
+        way: how.
+        unasked: their sizes, if no call had them and nobody knows whether the model takes them.
+        is_refused: whether the model does not, as was found out.
+    """
+
+    what: str
+    sample: Sample
+    way: Way
+    unasked: Sizing | None = None
+    is_refused: bool = False
+
+
+@dataclass
 class Exporter:
     """Exports variants of one tape and one model.
 
@@ -107,11 +126,14 @@ class Exporter:
             whole: whether a program that fails at one recorded size is of no use.
         """
         best = Outcome()
-        for what, sample, way in self._all_ways(variant, wanted, static):
+        for trial in self._all_ways(variant, wanted, static):
+            way = trial.way
             if self.verifier.budget.is_spent or (best.served(wanted) and way.narrow):
                 break
             around = sizings_of_batch(variant) if way.batch else []
-            outcome = self._try(variant, what, sample, way, around, whole=whole)
+            outcome = self._try(variant, trial.what, trial.sample, way, around, whole=whole)
+            if self._is_refused(variant, trial, outcome):
+                continue
             if way.narrow and outcome.served(wanted):
                 self._narrow[variant.group.key] = way.narrow
             if outcome.score(wanted) > best.score(wanted):
@@ -179,7 +201,7 @@ class Exporter:
 
     def _all_ways(
         self, variant: VariantFacts, wanted: Sequence[SizeRow] | None, static: Static
-    ) -> Iterator[tuple[str, Sample, Way]]:
+    ) -> Iterator[_Trial]:
         """All ways. The last ones are narrow: with open first dimensions only, and for a recorded
         size only. They are not tried if another way gave a program for a row that is wanted. What
         one row of a group needed the others need as well."""
@@ -194,13 +216,11 @@ class Exporter:
             sample = self.verifier.sample(variant, batch)
             what = f"{self._described(variant, batch)}, only first dimensions open"
             if not batch.resized or self._runs(variant, batch, what):
-                yield what, sample, Way(batch=True)
+                yield _Trial(what, sample, Way(batch=True))
         what = f"{self._described(variant, recorded)}, for these sizes only"
-        yield what, self.verifier.sample(variant, recorded), Way(static=True)
+        yield _Trial(what, self.verifier.sample(variant, recorded), Way(static=True))
 
-    def _ways(
-        self, variant: VariantFacts, wanted: Sequence[SizeRow] | None
-    ) -> Iterator[tuple[str, Sample, Way]]:
+    def _ways(self, variant: VariantFacts, wanted: Sequence[SizeRow] | None) -> Iterator[_Trial]:
         """Representative arguments, each with a way to try, the most promising first."""
         samples: list[tuple[str, Sample]] = []
         for sizing in sizings_for_tracing(variant, wanted):
@@ -210,37 +230,42 @@ class Exporter:
             what = self._described(variant, sizing)
             # A trace computes nothing, so sizes that would cost too much to run can be traced.
             is_cheap = sizing.resized and self.verifier.refuses(variant, sizing) is None
-            if is_cheap and not self._runs(variant, sizing, what):
+            first = _Trial(what, sample, Way(), sizing if is_cheap else None)
+            if is_recurrent := has_recurrence(self.verifier.module):
+                opened = f"{what}, lengths of recurrent layers open"
+                first = replace(first, what=opened, way=Way(open_lengths=True))
+            yield first
+            if first.is_refused:
                 continue
             samples.append((what, sample))
-            if has_recurrence(self.verifier.module):
-                yield f"{what}, lengths of recurrent layers open", sample, Way(open_lengths=True)
-            yield what, sample, Way()
+            if is_recurrent:
+                yield _Trial(what, sample, Way())
             if (self.attempts[-1].error or "").startswith("IndexError"):
-                yield f"{what}, buffers may grow", sample, Way(own_buffers=True)
+                yield _Trial(f"{what}, buffers may grow", sample, Way(own_buffers=True))
         if variant.group.key in self._slow:
             return
         # Asserts are not deferred for ONNX, which has none: what they check would be lost. It
         # changes what a program refuses, and no values.
         refused = any(a.refuses for a in self.attempts if a.variant == variant.name)
         for what, sample in samples[:1] if refused else ():
-            yield f"{what}{_INTS_OPEN}", sample, Way(symbolic_ints=True)
+            yield _Trial(f"{what}{_INTS_OPEN}", sample, Way(symbolic_ints=True))
             if self.convert is None:
-                yield f"{what}, runtime asserts deferred", sample, Way(deferred=True)
+                yield _Trial(f"{what}, runtime asserts deferred", sample, Way(deferred=True))
         yield from self._ways_with_values(variant, samples)
         yield from self._ways_with_floats(variant, samples)
         own = [a for a in self.attempts if a.variant == variant.name]
         is_wrong = any("wrong" in a.rows.values() for a in own)
         for what, sample in samples[-1:] if is_wrong else ():
-            yield f"{what}, as if it were not traced", sample, Way(unnoticed=True, real_values=True)
+            way = Way(unnoticed=True, real_values=True)
+            yield _Trial(f"{what}, as if it were not traced", sample, way)
         # Of transformers' ways to run experts the conversion knows only this one. The values are
         # the same.
         for what, sample in samples[:1] if self.convert is not None and self.has_experts else ():
-            yield f"{what}, experts as batched_mm", sample, Way(experts="batched_mm")
+            yield _Trial(f"{what}, experts as batched_mm", sample, Way(experts="batched_mm"))
 
     def _ways_with_values(
         self, variant: VariantFacts, samples: Sequence[tuple[str, Sample]]
-    ) -> Iterator[tuple[str, Sample, Way]]:
+    ) -> Iterator[_Trial]:
         """Ways for a model that reads values with Python, if nothing came of the others for that.
         Values that were computed beside the trace are checked by assertions in the program, which
         an ONNX model has as an output."""
@@ -269,11 +294,11 @@ class Exporter:
         for what, sample in samples[-1:]:
             for how, way in ways:
                 if failed():
-                    yield f"{what}, {how}", sample, way
+                    yield _Trial(f"{what}, {how}", sample, way)
 
     def _ways_with_floats(
         self, variant: VariantFacts, samples: Sequence[tuple[str, Sample]]
-    ) -> Iterator[tuple[str, Sample, Way]]:
+    ) -> Iterator[_Trial]:
         """The last way once more, with floats of sizes open, if its program refuses sizes: a
         detector pads a picture to ``math.ceil(float(height) / 32)`` parts. Conditions on floats are
         slow to trace."""
@@ -283,7 +308,7 @@ class Exporter:
             return
         way = replace(self._last, symbolic_ints=True, symbolic_floats=True)
         for what, sample in samples[-1:] if way.narrow is None else ():
-            yield f"{what}, floats of sizes open", sample, way
+            yield _Trial(f"{what}, floats of sizes open", sample, way)
 
     def warm_up(self) -> None:
         """Loads what every export needs, so that the next one can be timed."""
@@ -320,6 +345,20 @@ class Exporter:
         if not sizing.resized:
             return f"call {number} as recorded"
         return f"call {number} resized to {sizes_in_words(variant, sizing)}"
+
+    def _is_refused(self, variant: VariantFacts, trial: _Trial, outcome: Outcome) -> bool:
+        """Whether the model does not take the sizes of a trial. Nothing follows from what came of
+        it then. The model is asked only if the program is not good: one that agrees with it at all
+        sizes that were tried needs no other sizes to be traced with."""
+        made = outcome.attempt
+        is_good = made is not None and made.perfect and made.agreed > 0
+        if trial.unasked is None or is_good or self.verifier.budget.is_spent:
+            return False
+        what = self._described(variant, trial.unasked)
+        trial.is_refused = not self._runs(variant, trial.unasked, what)
+        if trial.is_refused:
+            del self.attempts[-2]  # the trial
+        return trial.is_refused
 
     def _runs(self, variant: VariantFacts, sizing: Sizing, what: str) -> bool:
         why = self.verifier.why_not(variant, sizing)

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
@@ -21,9 +21,13 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from calltape_analyzer.model.state import written_by
+from calltape_analyzer.arguments.samples import Sample
+from calltape_analyzer.comparison.comparing import leaves_of
+from calltape_analyzer.model.state import was_written, written_by
+from calltape_analyzer.programs.memory_as_traced import views_of
+from calltape_analyzer.pytree.recorded_description import describe_result
 
-__all__ = ["LAYOUT", "MODES", "ObservedCall", "Questions", "hides_questions"]
+__all__ = ["LAYOUT", "MODES", "Effects", "ObservedCall", "Questions", "hides_questions"]
 
 LAYOUT = frozenset({
     "stride", "is_contiguous", "as_strided", "as_strided_", "storage_offset", "data_ptr", "set_",
@@ -44,6 +48,41 @@ _OF_TORCH = ("aten", "prims", "prim")
 _MODE_FUNCTIONS = ("is_grad_enabled", "is_inference_mode_enabled")
 
 
+@dataclass(frozen=True)
+class Effects:
+    """What a run of a call did beside computing: plain data.
+
+    Attributes:
+        moved: the generators of random numbers that were drawn from.
+        views: the outputs that share memory with arguments, with the numbers of these.
+        written: the numbers of the arguments that were written to, and whether the model returned
+            them.
+    """
+
+    moved: tuple[str, ...]
+    views: Mapping[str, frozenset[int]]
+    written: Mapping[int, bool]
+
+    @classmethod
+    def of(cls, moved: Iterable[str], value: Any, before: Sample, given: Sample) -> Effects:
+        """Of a run that returned a value.
+
+        Args:
+            moved: as above.
+            value: what the model returned.
+            before: what the arguments were.
+            given: the tensors that the model got.
+        """
+        pairs = enumerate(zip(before.tensors, given.tensors, strict=True))
+        written = [number for number, (old, new) in pairs if was_written(old, new)]
+        returned = {id(tensor) for tensor in describe_result(value).tensors} if written else set()
+        return cls(
+            tuple(moved),
+            views_of(leaves_of(value), given),
+            {number: id(given.tensors[number]) in returned for number in written},
+        )
+
+
 @dataclass
 class ObservedCall:
     """A run of a recorded call.
@@ -52,14 +91,14 @@ class ObservedCall:
         leaves: what the model returned; None if it raised.
         asked: the names of what was asked of tensors that are not the model's own, and of the
             caller; None if nobody knows.
-        moved: the generators of random numbers that were drawn from.
+        effects: what else it did; None if nobody knows.
         makes_generators: whether it drew from generators that were gone when it returned: it makes
             them anew in each call.
     """
 
     leaves: dict[str, Any] | None = None
     asked: frozenset[str] | None = None
-    moved: list[str] = field(default_factory=list)
+    effects: Effects | None = None
     makes_generators: bool = False
 
 

@@ -66,18 +66,21 @@ def own_tensors(runner: Runner, variants: Sequence[VariantFacts], seconds: float
     found = OwnTensors({}, {})
     # What is in a buffer may be no value for the argument: a kernel may end the process.
     for variant in variants[:_MAX_VARIANTS] if may_fork(runner.device) else ():
+        first = _Owning.of(runner, variant, runner.find(variant.rows.first))
+        if first is None or not first.has_pairs:
+            continue  # a process of its own takes as long as some runs
         # A buffer may hold what no argument does, so that an end of the process says nothing.
-        minded, passed = runner.asked(partial(_minded_in, runner, variant), seconds) or ({}, {})
+        question = partial(_minded_in, runner, variant, first)
+        minded, passed = runner.asked(question, seconds) or ({}, {})
         found.minded.update(minded)
         found.passed.update(passed)
     return found
 
 
 def _minded_in(
-    runner: Runner, variant: VariantFacts
+    runner: Runner, variant: VariantFacts, first: _Owning
 ) -> tuple[dict[str, str], dict[str, tuple[int, str]]]:
-    first = _Owning.of(runner, variant, runner.find(variant.rows.first))
-    pairs = [] if first is None else first.minded()
+    pairs = first.minded()
     places = variant.group.layout.tensors
     passed: dict[str, tuple[int, str]] = {}
     firsts = [seen.first for _, seen in variant.rows.items()[:_MAX_CALLS]] if pairs else []
@@ -107,6 +110,11 @@ class _Owning:
         except TapeError:
             return None
         return cls(runner, Plan.of(variant, sample, runner.sorter.signature), sample)
+
+    @property
+    def has_pairs(self) -> bool:
+        """Whether any argument could be a tensor of the model, or a part of one."""
+        return next(self._pairs(), None) is not None
 
     def minded(self) -> list[_Pair]:
         """The pairs of an argument and a tensor of the model of which it matters whether the one

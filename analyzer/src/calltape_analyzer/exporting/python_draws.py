@@ -69,7 +69,8 @@ def _calls(verifier: Verifier, variant: VariantFacts) -> Iterator[tuple[Plan, Sa
     rows = _MAX_ROWS if may_draw(verifier.module) else 1
     for _, seen in islice(variant.rows.items(), rows):
         watched = verifier.was_watched(seen.first)
-        if watched is not None and watched.asked is not None and set(watched.moved) <= {"torch"}:
+        effects = watched.effects if watched is not None and watched.asked is not None else None
+        if effects is not None and set(effects.moved) <= {"torch"}:
             continue
         sample = sample_in(variant, verifier.find(seen.first), verifier.sorter, verifier.device)
         yield Plan.of(variant, sample, verifier.sorter.signature), sample

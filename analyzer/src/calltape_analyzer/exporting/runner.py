@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,7 @@ from calltape_analyzer.exporting.causes import places_of
 from calltape_analyzer.exporting.hit_loops import Line, LoopEvidence
 from calltape_analyzer.exporting.observed_calls import (
     MODES,
+    Effects,
     ObservedCall,
     Questions,
     hides_questions,
@@ -43,7 +44,6 @@ from calltape_analyzer.programs.memory_as_traced import kept_layouts, views_of
 from calltape_analyzer.programs.program import Program, random_in_words
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.pytree.memory import in_other_order, is_strided
-from calltape_analyzer.pytree.recorded_description import describe_result
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.variants.facts import VariantFacts
@@ -94,6 +94,7 @@ class Runner:
     unknown: list[str] = field(default_factory=list)
     unlike: dict[CallRef, str | None] = field(default_factory=dict)
     _observed: dict[CallRef, ObservedCall] = field(default_factory=dict)
+    _effects: dict[tuple[Hashable, CallRef], Effects] = field(default_factory=dict)
     _drawing: set[Hashable] = field(default_factory=set)
     _searched: set[Hashable] = field(default_factory=set)
     _views: dict[Hashable, Mapping[str, frozenset[int]]] = field(default_factory=dict)
@@ -196,9 +197,6 @@ class Runner:
     def observed(self, variant: VariantFacts, ref: CallRef) -> ObservedCall:
         """A run of a recorded call that is watched: what it asks, and what it returns. What the
         model returned is in the answer of the run itself only."""
-        from calltape_analyzer.model.randomness import Generators
-        from calltape_analyzer.model.state import apart_from
-
         found, call = ObservedCall(), self.find(ref)
         if has_made_up(call):  # with other values than recorded it may end the process
             self._observed[ref] = found
@@ -206,16 +204,30 @@ class Runner:
         with suppress(Exception):  # the model raises, or cannot be watched: nobody knows
             sample = sample_in(variant, call, self.sorter, self.device)
             plan = Plan.of(variant, sample, self.sorter.signature)
-            given, questions = sample.cloned(), Questions(self.module)
-            with self.undisturbed(), PATCHING:
-                generators = Generators(self.module)
-                value = eager(self.entry, plan, given, self.classes, self.device, within=questions)
-                found.moved = generators.moved()
-                found.leaves = apart_from(self.module, detached(leaves_of(value)))
+            questions = Questions(self.module)
+            with PATCHING:
+                found.leaves, effects = self._with_effects(plan, sample, questions)
             found.asked = None if hides_questions(self.module) else questions.asked
             found.makes_generators = questions.makes_generators
+            found.effects = self._effects[variant.group.key, ref] = effects
         self._observed[ref] = replace(found, leaves=None)
         return found
+
+    def _with_effects(
+        self, plan: Plan, sample: Sample, within: AbstractContextManager[Any] | None = None
+    ) -> tuple[dict[str, Any], Effects]:
+        """The leaves of what the model returns now, and what else the run does. ``within`` is
+        around the call alone."""
+        from calltape_analyzer.model.randomness import Generators
+        from calltape_analyzer.model.state import apart_from
+
+        given = sample.cloned()
+        with self.undisturbed():
+            generators = Generators(self.module)
+            value = eager(self.entry, plan, given, self.classes, self.device, within=within)
+            moved = generators.moved()
+            leaves = apart_from(self.module, detached(leaves_of(value)))
+        return leaves, Effects.of(moved, value, sample, given)
 
     def asks(self, variant: VariantFacts, names: Collection[str]) -> bool:
         """Whether the model may ask for any of these in calls of a variant: it did in one that was
@@ -387,24 +399,30 @@ class Runner:
         if expected is None or not is_described(expected) or not has_values(expected):
             return None
         try:
-            differs = self.apart(lambda: self._differs(variant, call, expected), _SECONDS)
+            differs, effects = self.apart(lambda: self._differs(variant, call, expected), _SECONDS)
         except DeathError as death:
             return f"ended its process with an empty cache ({death.how})"
         except TimeoutError:  # a trace may do without what fails here
             return None
+        if effects is not None:
+            self._effects[variant.group.key, call.ref] = effects
         return "returns other values with an empty cache" if differs else None
 
-    def _differs(self, variant: VariantFacts, call: Call, expected: Mapping[str, Any]) -> bool:
-        """Whether the model returns something else than was recorded, in what both have."""
+    def _differs(
+        self, variant: VariantFacts, call: Call, expected: Mapping[str, Any]
+    ) -> tuple[bool, Effects | None]:
+        """Whether the model returns something else than was recorded, in what both have; and what
+        else the run does."""
         sample = sample_in(variant, call, self.sorter, self.device)
+        plan = Plan.of(variant, sample, self.sorter.signature)
         try:
-            got = self.eager(Plan.of(variant, sample, self.sorter.signature), sample)
+            got, effects = self._with_effects(plan, sample)
         except Exception:  # a trace may do without what fails here
-            return False
+            return False, None
         found = {path: leaf for path, leaf in got.items() if path in expected}
         wanted = {path: expected[path] for path in found}
         difference = compared(wanted, found, self.tolerances)
-        return bool(difference.compared) and not difference.agrees
+        return bool(difference.compared) and not difference.agrees, effects
 
     def does_as_model(self, program: Program, sample: Sample, got: Mapping[str, Any]) -> bool:
         """Whether a program of a model with state does what the model does from its state now. The
@@ -544,31 +562,26 @@ class Runner:
         return program.variant.group.key in self._drawing
 
     def find_state(self, program: Program) -> None:
-        """Calls the model once for each kind of call, to see what it changes. A run of the program
-        does not show all of it: no program changes Python attributes, and an ONNX model writes to
-        no input."""
-        from calltape_analyzer.model.randomness import Generators
-
+        """Finds out once for each kind of call what the model changes, by a run that was made
+        before, or one now. A run of the program does not show all of it: no program changes Python
+        attributes, and an ONNX model writes to no input."""
         variant = program.variant
+        key, ref = variant.group.key, variant.rows.first
         writes = program.model.has_state
-        if variant.group.key in self._searched and writes:
+        if key in self._searched and writes:
             return
-        self._searched.add(variant.group.key)
-        call = self.find(variant.rows.first)
+        self._searched.add(key)
         with suppress(Exception):  # the model raises: that is no evidence
-            sample = sample_in(variant, call, self.sorter, self.device)
-            given = sample.cloned()
-            with self.undisturbed():
-                generators = Generators(self.module)
-                value = eager(self.entry, program.plan, given, self.classes, self.device)
-                if "torch" in generators.moved():
-                    self._drawing.add(variant.group.key)
+            sample = sample_in(variant, self.find(ref), self.sorter, self.device)
+            if (key, ref) not in self._effects:
+                _, self._effects[key, ref] = self._with_effects(program.plan, sample)
+            effects = self._effects[key, ref]
+            if "torch" in effects.moved:
+                self._drawing.add(key)
             if writes:
-                self._find_views(program, sample, views_of(leaves_of(value), given))
-            if not writes:
-                returned = {id(tensor) for tensor in describe_result(value).tensors}
-                for place, tensor in _written(program, sample, given):
-                    program.note_unwritten(place, is_returned=id(tensor) in returned)
+                self._find_views(program, sample, effects.views)
+            else:
+                _note_unwritten(program, effects.written)
 
     def _find_views(
         self, program: Program, sample: Sample, views: Mapping[str, frozenset[int]]
@@ -610,12 +623,15 @@ class Runner:
             program.note_views(views)
 
 
-def _written(program: Program, before: Sample, now: Sample) -> Iterator[tuple[str, Any]]:
-    """The tensors that a call wrote to and that the program does not return, by place."""
-    from calltape_analyzer.model.state import was_written
+def _note_unwritten(program: Program, written: Mapping[int, bool]) -> None:
+    """Notes the tensors that a call writes to and that a program does not return.
 
+    Args:
+        program: cannot write to its inputs.
+        written: as of :class:`~calltape_analyzer.exporting.observed_calls.Effects`.
+    """
     returned = set(program.returned.values())
     places = program.variant.group.layout.tensors
-    for place, old, new in zip(places, before.tensors, now.tensors, strict=True):
-        if place.argument not in returned and was_written(old, new):
-            yield str(place), new
+    for number, is_returned in written.items():
+        if places[number].argument not in returned:
+            program.note_unwritten(str(places[number]), is_returned=is_returned)

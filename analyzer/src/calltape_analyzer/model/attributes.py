@@ -25,7 +25,10 @@ _CONTAINERS = (OrderedDict, dict, list, set, deque)
 _CODE = (
     type, FunctionType, MethodType, BuiltinFunctionType, ModuleType, partial, torch.nn.Module
 )  # fmt: skip
-_PLAIN = (bool, int, float, complex, str, bytes, torch.Tensor, type(None))
+_SIMPLE = (bool, int, float, complex, str, bytes, type(None))
+_IS_SIMPLE = frozenset(_SIMPLE)
+"""Asked first: nearly all attributes are of these very types, and each run looks at all of them."""
+_PLAIN = (*_SIMPLE, torch.Tensor)
 _LIBRARIES = frozenset({"torch", "transformers", *sys.stdlib_module_names})
 _MAX_DEPTH = 4
 _MAX_ELEMENTS = 100_000
@@ -52,16 +55,18 @@ class Attributes:
         self._is_of_transformers = type(part).__module__.startswith("transformers.")
         self._before = self._now()
         self._restored = {n: value for n, value in self._before.items() if self._is_kept(value)}
+        others = [(n, v) for n, v in self._before.items() if type(v) not in _IS_SIMPLE]
         self._inside = {
             name: _inside(value)
-            for name, value in self._before.items()
+            for name, value in others
             if self._is_of_transformers and not _is_plain_value(value)
         }
         self._containers: dict[int, tuple[str, Any, list[Any]]] = {}
         self._elements = 0
         self.tensors: list[tuple[str, torch.Tensor]] = []
-        for name, value in self._restored.items():
-            self._remember(self._named(name), value, 0)
+        for name, value in others:
+            if name in self._restored:
+                self._remember(self._named(name), value, 0)
 
     @property
     def has_other_objects(self) -> bool:
@@ -137,6 +142,8 @@ class Attributes:
         return f"{self._prefix}.{name}".lstrip(".")
 
     def _is_kept(self, value: Any) -> bool:
+        if type(value) in _IS_SIMPLE:
+            return True
         if self._is_of_transformers:
             return _is_plain_value(value)
         if isinstance(value, _PLAIN):
@@ -160,7 +167,8 @@ class Attributes:
         elements = _elements(value)
         self._containers[id(value)] = (name, value, elements)
         for child in elements:
-            self._remember(name, child, depth + 1)
+            if type(child) not in _IS_SIMPLE:
+                self._remember(name, child, depth + 1)
         if not isinstance(value, tuple) and hasattr(value, "__dict__"):  # a class of the user's own
             self._remember(name, vars(value), depth + 1)
 
@@ -168,11 +176,13 @@ class Attributes:
 def _is_value(value: Any) -> bool:
     """Whether it is a tensor, a number (a bool is a mark), the symbol of one, or None."""
     kinds = torch.Tensor, torch.SymInt, torch.SymFloat, type(None)
-    return isinstance(value, kinds) or type(value) in (int, float)
+    # Not isinstance, which asks objects for their class: configs of transformers are slow to tell.
+    return issubclass(type(value), kinds) or type(value) in (int, float)
 
 
 def _is_plain_value(value: Any) -> bool:
-    return isinstance(value, _PLAIN) or _is_value(value)
+    kind = type(value)
+    return kind in _IS_SIMPLE or issubclass(kind, _PLAIN) or _is_value(value)
 
 
 def _inside(value: Any) -> list[Any]:

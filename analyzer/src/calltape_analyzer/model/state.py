@@ -54,8 +54,7 @@ def unchanged(module: torch.nn.Module, *, tracing: bool = False) -> Iterator[dic
     parts = list(module.named_modules())
     attributes = [Attributes(prefix, part) for prefix, part in parts]
     registries = [(part, dict(part._parameters), dict(part._buffers)) for _, part in parts]
-    parameters = dict(module.named_parameters(remove_duplicate=False))
-    buffers = dict(module.named_buffers(remove_duplicate=False))
+    parameters, buffers = _named_tensors(module)
     data = {name: (tensor.data, _memory(tensor)) for name, tensor in parameters.items()}
     others = [pair for one in attributes for pair in one.tensors]
     kind = _Saving if _COMPILER in sys.modules else _SavingWithoutCompiler
@@ -67,7 +66,7 @@ def unchanged(module: torch.nn.Module, *, tracing: bool = False) -> Iterator[dic
         with contextlib.nullcontext() if tracing else saving:
             yield changed
     finally:
-        now = dict(module.named_buffers(remove_duplicate=False))
+        _, now = _named_tensors(module)
         changed.update(dict.fromkeys(now.keys() - buffers.keys()))
         for name, (values, memory) in data.items():
             if _memory(parameters[name]) != memory:
@@ -84,6 +83,22 @@ def unchanged(module: torch.nn.Module, *, tracing: bool = False) -> Iterator[dic
         has_other_objects = any(one.has_other_objects for one in attributes)
         for one in attributes:
             changed.update(one.put_back(has_other_objects=has_other_objects))
+
+
+def _named_tensors(
+    module: torch.nn.Module,
+) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """The parameters and the buffers of a model by all their names, found in one walk: this is
+    done around each run."""
+    parameters: dict[str, torch.Tensor] = {}
+    buffers: dict[str, torch.Tensor] = {}
+    for prefix, part in module.named_modules(remove_duplicate=False):
+        begin = f"{prefix}." if prefix else ""
+        for found, registry in ((parameters, part._parameters), (buffers, part._buffers)):
+            for name, tensor in registry.items():
+                if tensor is not None:
+                    found[begin + name] = tensor
+    return parameters, buffers
 
 
 def put_back_registry(registry: Any, before: Mapping[str, Any]) -> None:
@@ -203,10 +218,11 @@ def _copy_of(tensor: torch.Tensor) -> torch.Tensor:
 def apart_from(module: torch.nn.Module, leaves: Mapping[str, Any]) -> dict[str, Any]:
     """The same leaves, with copies of the ones that are part of the model's state: to put the state
     back would change the result as well."""
-    tensors = [*module.parameters(), *module.buffers()]
+    tensors: list[torch.Tensor | None] = []
     for prefix, part in module.named_modules():
+        tensors += [*part._parameters.values(), *part._buffers.values()]
         tensors += [tensor for _, tensor in Attributes(prefix, part).tensors]
-    memory = {_memory(tensor) for tensor in tensors} - {None}
+    memory = {_memory(tensor) for tensor in tensors if tensor is not None} - {None}
     return {
         path: leaf.clone() if isinstance(leaf, torch.Tensor) and _memory(leaf) in memory else leaf
         for path, leaf in leaves.items()

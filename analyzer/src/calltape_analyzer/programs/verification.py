@@ -15,7 +15,7 @@ from itertools import groupby
 from typing import Any, Protocol
 
 from calltape_analyzer.arguments.complete_inputs import has_made_up
-from calltape_analyzer.arguments.samples import Sample, recorded_sample, sample_in
+from calltape_analyzer.arguments.samples import Sample, in_variant, recorded_sample
 from calltape_analyzer.comparison.comparing import (
     Difference,
     Tolerances,
@@ -180,13 +180,15 @@ class Verification:
                 unmade = program.unmade(outputs)
                 for module in modules:
                     got = apart_from(module, got)
-            expected, against = self._expected(program, call)
+            # The same values: to read them once more takes as long as a small program.
+            own = in_variant(program.variant, sample, placed.key, placed.row, program.device)
+            expected, against = self._expected(program, call, own)
             difference = self._difference(against, expected, got)
             if against == "tape" and difference.agrees:
                 program.note_layouts(expected, got)
             is_explained = not difference.agrees or bool(program.draws)
             if is_explained and against == "tape" and self.explains:
-                difference, against = self._explained(program, call, expected, got, difference)
+                difference, against = self._explained(program, own, expected, got, difference)
             if beside := [*map(unchanged_note, program.unwritten), *unmade]:
                 difference = not_verified(difference, beside)
         except Exception as error:  # torch, the runtime and the tape raise errors of any type
@@ -216,7 +218,7 @@ class Verification:
     def _explained(
         self,
         program: Program,
-        call: Call,
+        sample: Sample,
         expected: Mapping[str, Any],
         got: Mapping[str, Any],
         difference: Difference,
@@ -225,7 +227,6 @@ class Verification:
         what was compared with. Random numbers are no difference to the model."""
         if self.reference is None:
             return self._explained_by_notes(program, difference), "tape"
-        sample = sample_in(program.variant, call, self.sorter, program.device)
         random = self.reference.if_random(program, sample, expected, got, difference)
         if random is not None and (random[0].agrees or random[1] != "tape"):
             return random
@@ -260,9 +261,8 @@ class Verification:
             self.withheld |= without_value(expected)
         return compared_against(against, expected, got, self.tolerances)
 
-    def _expected(self, program: Program, call: Call) -> tuple[dict[str, Any], str]:
+    def _expected(self, program: Program, call: Call, sample: Sample) -> tuple[dict[str, Any], str]:
         if self.reference is not None:
-            sample = sample_in(program.variant, call, self.sorter, program.device)
             return self.reference.expected(program, call, sample)
         expected = recorded_leaves(call)
         if expected is None:
