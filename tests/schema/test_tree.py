@@ -97,7 +97,7 @@ def test_any_tree_comes_back(root: dict[str, Any]) -> None:
 def test_problems_of_all_fields_are_told_at_once() -> None:
     """Of many items only the first that is wrong: there may be a million."""
     root = {
-        "kind": "mapping",
+        "kind": "map",
         "keys": ["a", "b"],
         "children": [{"kind": "tensor", "leaf": -1}, {"kind": ""}],
         "type": "no colon",
@@ -275,7 +275,7 @@ def test_a_failed_decoding_is_not_remembered() -> None:
 def test_a_kind_of_a_later_version_is_a_placeholder(within: str) -> None:
     later = {"kind": "unheard of", "type": "a:B", "scalar": -5, "children": 7}
     node: dict[str, Any] = {
-        "kind": "sequence", "python": "custom", "type": "c:D", "context": {"kind": "constant"},
+        "kind": "seq", "py": "custom", "type": "c:D", "context": {"kind": "const"},
         "children": [],
     }  # fmt: skip
     node[within] = [later] if within == "children" else later
@@ -292,28 +292,28 @@ def test_nobody_writes_a_kind_of_a_later_version() -> None:
 def test_a_hint_of_a_later_version() -> None:
     """What a value was in Python does not matter to what it holds; of a constant it is all."""
     found: Any = decode_structure(pack(structure({
-        "kind": "sequence", "python": "deque", "type": "collections:deque", "children": [
-            {"kind": "constant", "python": "generator", "type": "torch:Generator"},
-            {"kind": "constant", "value": True},
+        "kind": "seq", "py": "deque", "type": "collections:deque", "children": [
+            {"kind": "const", "py": "generator", "type": "torch:Generator"},
+            {"kind": "const", "value": True},
         ],
     }))).root  # fmt: skip
-    assert (found.kind, found.type) == ("list", "collections:deque")
+    assert (found.kind, found.type) == ("tuple", "collections:deque")
     later, known = found.children
     assert (later.kind, later.type, later.reason) == ("opaque", "torch:Generator", "unsupported")
     assert (known.kind, known.value) == ("bool", True)
     for hint in ("", "x" * 65, 5, None):
         with raises("invalid"):
-            decode_structure(pack(structure({"kind": "sequence", "python": hint, "children": []})))
+            decode_structure(pack(structure({"kind": "seq", "py": hint, "children": []})))
 
 
 @pytest.mark.parametrize("node", [
-    {"kind": "sequence", "python": "slice", "children": []},
-    {"kind": "sequence", "python": "custom", "type": "c:D", "children": []},
-    {"kind": "sequence", "python": "custom", "context": {"kind": "constant"}, "children": []},
-    {"kind": "record", "python": "namedtuple", "fields": [], "children": []},
-    {"kind": "constant", "python": "dtype"},
-    {"kind": "constant", "python": "class"},
-    {"kind": "constant", "value": 1},
+    {"kind": "seq", "py": "slice", "children": []},
+    {"kind": "seq", "py": "custom", "type": "c:D", "children": []},
+    {"kind": "seq", "py": "custom", "context": {"kind": "const"}, "children": []},
+    {"kind": "record", "py": "namedtuple", "fields": [], "children": []},
+    {"kind": "const", "py": "dtype"},
+    {"kind": "const", "py": "class"},
+    {"kind": "const", "value": 1},
     {"kind": "scalar", "scalar": 0},
     {"kind": "scalar", "of": "text", "scalar": 0},
     {"kind": "list", "children": {}},
@@ -333,7 +333,7 @@ def test_a_structure_is_written_in_canonical_form() -> None:
     off = {"training": False, "grad": True, "autocast": [], "inference": False}
     one = encode_structure({"scalars": 0, "context": off, "leaves": 0, "root": node})
     assert one == pack({
-        "root": {"kind": "mapping", "keys": ["a"], "children": [{"kind": "constant"}]},
+        "root": {"kind": "map", "keys": ["a"], "children": [{"kind": "const"}]},
         "leaves": 0, "scalars": 0,
     })  # fmt: skip
     assert encode_structure(document_like(decode_structure(one), node, 0, 0)) == one
@@ -341,7 +341,7 @@ def test_a_structure_is_written_in_canonical_form() -> None:
 
 def test_a_kind_of_a_later_version_excuses_nothing_beside_it() -> None:
     beside = {"kind": "scalar", "of": "int", "scalar": 99}
-    root = {"kind": "sequence", "children": [{"kind": "x"}, beside]}
+    root = {"kind": "seq", "children": [{"kind": "x"}, beside]}
     with raises("invalid"):
         decode_structure(pack(structure(root)))
 

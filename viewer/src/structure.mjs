@@ -59,15 +59,15 @@ define(["custom"], { type: typeName, context: node, children });
 const HINTS = new Map([
   ["tensor", ["ndarray"]],
   ["scalar", []],
-  ["constant", ["ellipsis", "dtype", "device", "layout", "memory_format", "enum", "class"]],
-  ["sequence", ["tuple", "set", "frozenset", "size", "slice", "range", "custom"]],
-  ["mapping", []],
+  ["const", ["ellipsis", "dtype", "device", "layout", "memory_format", "enum", "class"]],
+  ["seq", ["list", "set", "frozenset", "size", "slice", "range", "custom"]],
+  ["map", []],
   ["record", ["namedtuple", "dataclass"]],
   ["opaque", []],
 ]);
 
 /** By kind of node the word for one without a hint. */
-const PLAIN = { tensor: "tensor", sequence: "list", mapping: "dict", record: "object", opaque: "opaque" };
+const PLAIN = { tensor: "tensor", seq: "tuple", map: "dict", record: "object", opaque: "opaque" };
 
 const laterName = text(MAX_TORCH_NAME, 1);
 
@@ -75,10 +75,10 @@ const laterName = text(MAX_TORCH_NAME, 1);
 function wordOf(value, kind) {
   const hints = HINTS.get(kind);
   if (hints === undefined) return null;
-  const hint = fieldOf(value, "python");
+  const hint = fieldOf(value, "py");
   if (hint !== undefined && hints.includes(laterName(hint))) return hint;
   if (kind === "scalar") return oneOf(...SCALARS)(fieldOf(value, "of"));
-  if (kind !== "constant") return PLAIN[kind];
+  if (kind !== "const") return PLAIN[kind];
   if (hint !== undefined) return null;
   return fieldOf(value, "value") === undefined ? "none" : "bool";
 }
@@ -105,10 +105,10 @@ function node(value) {
 /** The kind and the hint of a node, as they stand on a tape, from the word for it. */
 export function neutralOf(word) {
   if (SCALARS.includes(word)) return { kind: "scalar", of: word };
-  if (word === "none" || word === "bool") return { kind: "constant" };
+  if (word === "none" || word === "bool") return { kind: "const" };
   for (const [kind, hints] of HINTS) {
     if (PLAIN[kind] === word) return { kind };
-    if (hints.includes(word)) return { kind, python: word };
+    if (hints.includes(word)) return { kind, py: word };
   }
   throw new RangeError(`no node is called ${word}`);
 }

@@ -18,14 +18,14 @@ UNSUPPORTED = "unsupported"
 _SCALARS = ("int", "float", "complex", "str", "bytes")
 WORDS: dict[str, tuple[str, frozenset[str]]] = {
     "tensor": ("tensor", frozenset({"ndarray"})),
-    "constant": (
+    "const": (
         "none",
         frozenset({"ellipsis", "dtype", "device", "layout", "memory_format", "enum", "class"}),
     ),
-    "sequence": (
-        "list", frozenset({"tuple", "set", "frozenset", "size", "slice", "range", "custom"})
+    "seq": (
+        "tuple", frozenset({"list", "set", "frozenset", "size", "slice", "range", "custom"})
     ),
-    "mapping": ("dict", frozenset()),
+    "map": ("dict", frozenset()),
     "record": ("object", frozenset({"namedtuple", "dataclass"})),
     "opaque": ("opaque", frozenset()),
 }  # fmt: skip
@@ -33,7 +33,7 @@ WORDS: dict[str, tuple[str, frozenset[str]]] = {
 _KINDS: dict[str, tuple[str, str | None]] = {
     **{word: (kind, None) for kind, (word, _) in WORDS.items()},
     **{hint: (kind, hint) for kind, (_, hints) in WORDS.items() for hint in hints},
-    "bool": ("constant", None),
+    "bool": ("const", None),
 }
 # The canonical order of the fields of a node; `of` of a scalar and of an opaque one.
 _ORDER = (
@@ -79,7 +79,7 @@ def _neutral(node: Any) -> Any:
         kind, hint = _KINDS.get(word, (None, None))  # nobody writes another one
     made: dict[str, Any] = {"kind": kind}
     if hint is not None:
-        made["python"] = hint
+        made["py"] = hint
     for name in _ORDER:
         value = fields.get(name)
         if value is None:
@@ -109,22 +109,24 @@ def pythonic(document: Any, hidden: Callable[[Any], bool] = lambda node: False) 
 def _pythonic(node: Any, hidden: Callable[[Any], bool]) -> Any:
     if not is_map(node):
         return node
-    kind, hint = node.get("kind"), node.get("python")
-    if "python" in node and not _is_name(hint):
-        return {**node, "kind": None}  # breaks the format
+    kind: Any = node.get("kind")
+    hint = node.get("py")
     word: Any = None
-    if kind == "scalar":
+    is_known = kind == "scalar" or (type(kind) is str and kind in WORDS)
+    if is_known and "py" in node and not _is_name(hint):
+        pass  # breaks the format
+    elif kind == "scalar":
         word = node.get("of")
         word = word if word in _SCALARS else None
-    elif type(kind) is str and kind in WORDS:
+    elif is_known:
         word, hints = WORDS[kind]
         if hint in hints:
             word = hint
-        elif kind == "constant" and hint is not None:
+        elif kind == "const" and hint is not None:
             return _placeholder(node)
-        elif kind == "constant" and "value" in node:
+        elif kind == "const" and "value" in node:
             word = "bool"
-        if kind == "mapping" and hidden(node):
+        if kind == "map" and hidden(node):
             return _placeholder(node)
     elif _is_name(kind):
         return _placeholder(node)

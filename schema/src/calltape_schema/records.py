@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import Field, TypeAdapter, field_validator, model_validator
 from typing_extensions import Self
 
+from calltape_schema.blob import steps_of
 from calltape_schema.bounds import (
-    CHECKED_BYTES,
     MAX_ALIASES,
     MAX_NODES,
     MAX_OPTIONS,
@@ -386,7 +386,7 @@ class BlobFacts(Record):
 
     @model_validator(mode="after")
     def _lengths_fit(self) -> Self:
-        if self.steps is not None and len(self.steps) != 4 * -(-self.size // CHECKED_BYTES) - 4:
+        if self.steps is not None and len(self.steps) != 4 * steps_of(self.size):
             raise ValueError(f"{len(self.steps)} bytes of steps for a blob of {self.size}")
         if (self.codec == STORED) != (self.length is None):
             raise ValueError("not either a codec or no length")
