@@ -25,7 +25,7 @@ from calltape_schema.tar import (
 )
 from tests.fuzz.framing import Grouped, Listed, enveloped, joined, split
 
-from counted_inputs import Seen, counted_inputs, hash_of  # isort: skip
+from counted_inputs import Seen, counted_inputs, signature_of  # isort: skip
 
 __all__ = ["CallDocument", "TapeDocument", "document_of", "encoded", "plain"]
 
@@ -196,7 +196,7 @@ def _group(calls: list[CallDocument], seen: list[Seen], fits: bool) -> list[List
 def _hash(tree: dict[str, Any]) -> int:
     structure, leaves = tree.get("structure", b""), tree.get("leaves", b"")
     try:
-        return hash_of(structure, leaves, pack(tree.get("scalars", [])))
+        return signature_of(structure, leaves, pack(tree.get("scalars", [])))
     except TypeError:
         return 0
 

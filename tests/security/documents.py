@@ -132,9 +132,15 @@ class Forged:
         payload = pack(document)
         return pack([zlib.crc32(payload), payload, *self.more])
 
+    @property
+    def _returns(self) -> bool:
+        return self.has_outputs and "error" not in self.record
+
     def _blob(self) -> bytes:
         header, data = dict(self.header), b""
         for name, (dtype, shape, value) in self.blob.items():
+            if name == "outputs" and not self._returns:
+                continue
             offsets = [len(data), len(data) + len(value)]
             facts = {"dtype": dtype, "shape": shape, "data_offsets": offsets}
             header[name] = {**facts, **header.get(name, {})}
@@ -148,7 +154,7 @@ class Forged:
         document = dict(self.record)
         document["blob"] = {"size": len(blob), "checksum": zlib.crc32(blob), "back": back}
         for side in ("inputs", "outputs"):
-            if side == "outputs" and not self.has_outputs:
+            if side == "outputs" and not self._returns:
                 continue
             tree = dict(getattr(self, side))
             for name, data in zip(("structure", "leaves"), _documents(tree), strict=True):

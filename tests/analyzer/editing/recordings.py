@@ -10,8 +10,9 @@ import torch
 
 from calltape_analyzer import Call, Tape
 from calltape_recorder import record
+from calltape_schema.sections import STORED
 
-__all__ = ["Model", "contents", "numbers", "recorded", "values"]
+__all__ = ["Model", "as_copied", "contents", "numbers", "recorded", "values"]
 
 
 class Model(torch.nn.Module):
@@ -57,3 +58,12 @@ def contents(calls: list[Call]) -> list[Any]:
         facts = call.record.model_copy(update={"tape": bytes(16), "call": 0, "blob": stored})
         found.append((repr(facts), values(call.inputs), values(call.outputs)))
     return found
+
+
+def as_copied(call: Call) -> bytes:
+    """The record of a call, as a copy of it has it: a copy is never compressed."""
+    blob = call.record.blob
+    if blob is None or blob.codec == STORED:
+        return call.raw_record()
+    facts = call.record.model_copy(update={"blob": None})
+    return repr((facts, values(call.inputs), values(call.outputs))).encode()

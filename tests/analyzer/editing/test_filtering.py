@@ -17,7 +17,7 @@ from calltape_analyzer.editing.choice import Choice, chosen
 from calltape_recorder import Novelty, record
 from calltape_schema.reader import TapeReader
 from calltape_schema.records import CallRecord
-from tests.analyzer.editing.recordings import Model, contents, numbers, recorded, values
+from tests.analyzer.editing.recordings import Model, as_copied, contents, numbers, recorded, values
 from tests.analyzer.tapes import Recorded, write_tape
 from tests.fixture_files import WITH_CALLS
 from tests.unpacked import readable
@@ -183,7 +183,7 @@ def test_a_filter_of_all_has_the_same_calls(path: Path, tmp_path: Path) -> None:
         filter_tape(tape, tmp_path / "b.tape")
         with open_tape(tmp_path / "b.tape", verify=True) as cut:
             assert cut.damage == []
-            assert [c.raw_record() for c in cut.calls] == [c.raw_record() for c in tape.calls]
+            assert [*map(as_copied, cut.calls)] == [*map(as_copied, tape.calls)]
             assert cut.target == tape.target
             assert cut.coverage.kept == len(tape)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from calltape_analyzer import TapeError, open_tape, recover_tape
 from calltape_schema.end import Coverage
-from tests.analyzer.editing.recordings import recorded
+from tests.analyzer.editing.recordings import as_copied, recorded
 from tests.analyzer.tape.changes import flip, member_list
 from tests.analyzer.tapes import refer, write_tape
 from tests.fixture_files import FIXTURES, WITH_CALLS
@@ -36,12 +36,12 @@ def mended(path: Path, out: Path) -> tuple[list[bytes], tuple[str, ...]]:
         assert coverage.seen == coverage.kept + sum(coverage.dropped.values())
         assert made.counters is not None
         assert made.damage == []
-        return [call.raw_record() for call in made.calls], report.lost
+        return [as_copied(call) for call in made.calls], report.lost
 
 
 def whole_records(path: Path) -> list[bytes]:
     with open_tape(path) as tape:
-        return [call.raw_record() for call in tape]
+        return [as_copied(call) for call in tape]
 
 
 def check_truncated(source: Path, folder: Path, size: int) -> None:
@@ -125,7 +125,7 @@ def test_a_hostile_tape_is_mended_or_refused(path: Path, tmp_path: Path) -> None
         with open_tape(path) as tape:
             tape.verify()
             tape._leave_out_damaged()
-            expected = [call.raw_record() for call in tape.calls]
+            expected = [as_copied(call) for call in tape.calls]
     except TapeError:
         with pytest.raises(TapeError):
             open_tape(path)

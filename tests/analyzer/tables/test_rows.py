@@ -251,7 +251,7 @@ def test_a_broken_record_under_a_right_checksum(tmp_path: Path, name: str) -> No
     change = dict(BROKEN[name])
     one, two, three = (new_call(number, shape=(2,)) for number in range(3))
     inputs = {**two.record["inputs"], **change.pop("inputs", {})}
-    key = two.inputs
+    key = two.signature
     if inputs["structure"] == TENSOR:
         key = signature_of(TENSOR, inputs["leaves"], two.scalars)
     broken = two._replace(record={**two.record, "inputs": inputs, **change}, inputs=key)
