@@ -18,8 +18,8 @@ FAULTS = (
     Fault(
         "schema-record-as-its-table-says",
         f"{_SCHEMA}groups.py",
-        "if (key, flags) != (self._table[begin : begin + 16], self.places[at] >> 32 & _KNOWN_FLAGS):",
-        "if flags != self.places[at] >> 32 & _KNOWN_FLAGS:",
+        "(self._table[begin : begin + 16], self.places[at]",
+        "(key, self.places[at]",
         "A forged record passes as a call of other inputs.",
         ("schema/container",),
     ),

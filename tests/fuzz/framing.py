@@ -54,7 +54,7 @@ def split(data: bytes) -> list[Listed]:
     return [Listed(m.name, data[m.start : m.start + m.size]) for m in found]
 
 
-ENTRY_BYTES = 32
+ENTRY_BYTES = 40
 
 
 @dataclass
@@ -256,7 +256,7 @@ class _Reframing:
             one.content = group.content()
             return
         table = bytearray(group.table())
-        field, width = rng.choice(((0, 8), (8, 8), (16, 8), (24, 4), (24, 4), (28, 4)))
+        field, width = rng.choice(((0, 8), (8, 8), (16, 4), (16, 4), (20, 4), (24, 8), (32, 8)))
         value = rng.choice((*INTS[:30], len(group.shared), 2**32 - 1)) % 2 ** (8 * width)
         begin = ENTRY_BYTES * at + field
         table[begin : begin + width] = value.to_bytes(width, "little")

@@ -112,7 +112,10 @@ def checksums_hold(data: bytes) -> bool:
         if member.name.endswith(".msgpack") and member.name != MANIFEST:
             try:
                 content = data[member.start : member.start + member.size]
-                (opened if is_group(member.name) else open_envelope)(content)
+                if is_group(member.name):
+                    opened(content, member.offset)
+                else:
+                    open_envelope(content)
             except TapeError as error:
                 damage.append(error)
     return not any("checksum" in error.reason for error in damage)

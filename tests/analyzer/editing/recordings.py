@@ -10,7 +10,6 @@ import torch
 
 from calltape_analyzer import Call, Tape
 from calltape_recorder import record
-from calltape_schema.sections import STORED
 
 __all__ = ["Model", "as_copied", "contents", "numbers", "recorded", "values"]
 
@@ -60,10 +59,8 @@ def contents(calls: list[Call]) -> list[Any]:
     return found
 
 
-def as_copied(call: Call) -> bytes:
-    """The record of a call, as a copy of it has it: a copy is never compressed."""
-    blob = call.record.blob
-    if blob is None or blob.codec == STORED:
-        return call.raw_record()
-    facts = call.record.model_copy(update={"blob": None})
-    return repr((facts, values(call.inputs), values(call.outputs))).encode()
+def as_copied(call: Call) -> tuple[str, bytes]:
+    """What a copy of a call has of it: the record, and its own tensors, which are not compressed in
+    a copy."""
+    facts = call.record.model_copy(update={"tape": bytes(16), "blob": None})
+    return repr(facts), b"".join(call.raw_blob(call.references))

@@ -24,7 +24,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return recorded(tmp_path_factory.mktemp("tapes") / "a.tape", [3, 4, -2, 5, 9])
 
 
-def mended(path: Path, out: Path) -> tuple[list[bytes], tuple[str, ...]]:
+def mended(path: Path, out: Path) -> tuple[list[tuple[str, bytes]], tuple[str, ...]]:
     """The records of the calls of the mended tape, and what was lost."""
     with open_tape(path) as tape:
         report = recover_tape(tape, out, overwrite=True)
@@ -39,7 +39,7 @@ def mended(path: Path, out: Path) -> tuple[list[bytes], tuple[str, ...]]:
         return [as_copied(call) for call in made.calls], report.lost
 
 
-def whole_records(path: Path) -> list[bytes]:
+def whole_records(path: Path) -> list[tuple[str, bytes]]:
     with open_tape(path) as tape:
         return [as_copied(call) for call in tape]
 

@@ -254,7 +254,7 @@ def test_a_broken_record_under_a_right_checksum(tmp_path: Path, name: str) -> No
     key = two.signature
     if inputs["structure"] == TENSOR:
         key = signature_of(TENSOR, inputs["leaves"], two.scalars)
-    broken = two._replace(record={**two.record, "inputs": inputs, **change}, inputs=key)
+    broken = two._replace(record={**two.record, "inputs": inputs, **change}, signature=key)
     path = tmp_path / "a.tape"
     head, plan = tape(seals=False), planned(TAPE, [one, broken, three])
     plan.groups[0].place(len(head))
