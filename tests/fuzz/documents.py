@@ -16,6 +16,7 @@ from calltape_schema.blob import ALIGNMENT, Stored, build_header, contiguous, pa
 from calltape_schema.errors import TapeError
 from calltape_schema.packing import open_envelope, pack, unpack
 from calltape_schema.tar import (
+    COMPRESSED,
     COUNTS_MEMBER,
     END_MEMBER,
     MANIFEST,
@@ -97,7 +98,9 @@ def _parsed(data: bytes, name: str) -> TapeDocument | None:
         elif is_group(member.name):
             calls += _calls(Grouped.of(member.content), blobs, at)
         else:
-            blobs[member.name] = member.content
+            plain_name = member.name.removesuffix(COMPRESSED)
+            is_whole = plain_name == member.name
+            blobs[plain_name] = member.content if is_whole else zlib.decompress(member.content)
     return None if manifest is None else TapeDocument(name, manifest, calls, end, counts)
 
 
@@ -169,7 +172,7 @@ def _group(calls: list[CallDocument], seen: list[Seen], fits: bool) -> list[List
         blob = _blob(call, fits)
         told = record.pop("blob", None)
         if blob:
-            record["blob"] = {"size": len(blob), "crc32": zlib.crc32(blob), "back": 0}
+            record["blob"] = {"size": len(blob), "checksum": zlib.crc32(blob), "back": 0}
             listed.append(Listed(blob_name(number), blob))
         elif not fits and told is not None:
             record["blob"] = told
