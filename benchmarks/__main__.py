@@ -18,6 +18,7 @@ from benchmarks import (
     device_cost,
     export_memory,
     imports,
+    large_blobs,
     real_sizes,
     sealed_tapes,
     serving,
@@ -44,6 +45,7 @@ _BY_NAME_ONLY = {
     "copies": copies.rows,
     "device_cost": device_cost.rows,
     "export_memory": export_memory.rows,
+    "large_blobs": large_blobs.rows,
     "real_sizes": real_sizes.rows,
     "viewing": viewing.rows,
 }
