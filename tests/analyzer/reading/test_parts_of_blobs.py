@@ -9,17 +9,25 @@ import torch
 
 from calltape_analyzer import TapeError, open_tape
 from calltape_analyzer.reading.tape_file import TapeFile
+from calltape_recorder import record
 from calltape_schema.bounds import CHECKED_BYTES
 from tests.analyzer.tape.changes import member_list
-from tests.analyzer.tapes import Recorded, write_tape
 
 LARGE = 3 * CHECKED_BYTES // 4  # float32: 3 MiB
 
 
+class Model(torch.nn.Module):
+    def forward(self, *tensors: torch.Tensor) -> None:
+        """Takes anything."""
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    tensors = torch.zeros(LARGE), torch.arange(5.0)
-    return write_tape(tmp_path / "a.tape", [Recorded(tensors), Recorded((torch.ones(2),))])
+    model = Model()
+    with record(model, tmp_path / "a.tape", outputs=False):
+        model(torch.zeros(LARGE), torch.arange(5.0))
+        model(torch.ones(2))
+    return tmp_path / "a.tape"
 
 
 def flip(path: Path, at: int) -> None:
