@@ -233,9 +233,10 @@ def _content(
                 placed[id(tree)] = {**tree, "structure": structure, "leaves": leaves}
             document[side] = placed[id(tree)]
         if size:
-            document["blob"] = {"back": back, "size": size, "checksum": call.checksums.whole}
-            if call.checksums.steps:
-                document["blob"]["steps"] = call.checksums.steps
+            whole, steps = call.checksums
+            document["blob"] = {
+                "back": back, "size": size, "checksum": whole, **({"steps": steps} if steps else {})
+            }  # fmt: skip
             back -= BLOCK + size + padding(size)
         records.append(pack(document))
     shared = pack(list(known))
