@@ -59,9 +59,9 @@ function scalar(value) {
 
 /** A value that stands alone, in the form of a node. */
 function bare(value) {
-  if (value === null || value === undefined) return { kind: "constant" };
-  if (typeof value === "boolean") return { kind: "constant", value };
-  if (Array.isArray(value)) return { kind: "sequence", python: "tuple", children: value.map(bare) };
+  if (value === null || value === undefined) return { kind: "const" };
+  if (typeof value === "boolean") return { kind: "const", value };
+  if (Array.isArray(value)) return { kind: "seq", children: value.map(bare) };
   const of =
     value instanceof Float ? "float" : value instanceof Uint8Array ? "bytes"
       : typeof value === "string" || value instanceof SurrogateText ? "str" : "int";

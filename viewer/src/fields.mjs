@@ -24,7 +24,8 @@ const MAX_FEATURES = 64;
  */
 export function expectKnown(document, what) {
   const wanted = isMap(document) ? fieldOf(document, "requires") : undefined;
-  if (!Array.isArray(wanted) || !wanted.every((one) => typeof one === "string" || one instanceof SurrogateText)) return;
+  if (!Array.isArray(wanted) || wanted.length > MAX_FEATURES) return;
+  if (!wanted.every((one) => typeof one === "string" && one !== "" && characters(one) <= 64)) return;
   const unknown = wanted.filter((one) => !KNOWN.has(one));
   if (unknown.length > 0) throw unsupported(`${what} requires what this reader does not know: ${unknown.slice(0, 5).join(", ")}`);
 }

@@ -7,7 +7,7 @@ import {
   typeName, withDefault,
 } from "./fields.mjs";
 import {
-  MAX_OUTSIDE, MAX_PARAMETERS, MAX_REASONS, MAX_SOURCES, MAX_STEPS, MIN_INT64,
+  MAX_PARTS,   MAX_OUTSIDE, MAX_PARAMETERS, MAX_REASONS, MAX_SOURCES, MAX_STEPS, MIN_INT64,
 } from "./limits.mjs";
 
 const VERSION = 1;
@@ -78,6 +78,7 @@ const source = record({
   calls: withDefault(count, 0),
   left_out: optional(count),
   redacted: optional(oneOf("all", "part")),
+  parts: optional(array(tuple(count, count), MAX_PARTS)),
   first: withDefault(int(MIN_INT64), 0),
 });
 

@@ -17,6 +17,11 @@ def most(bound: int) -> int:
     return bound * _times.get()
 
 
+def allowed() -> int:
+    """How many times the bounds of the kind ``limit`` are allowed here."""
+    return _times.get()
+
+
 def allow(times: int) -> None:
     """Allows readers in this thread or task so many times the bounds of the kind ``limit``."""
     _times.set(times)
@@ -87,8 +92,8 @@ MAX_HEADER_NESTING = 64
 """Objects and arrays in each other: a tensor needs three, and a parser may recurse."""
 CHECKED_BYTES = 1024 * 1024
 """Bytes of a blob between two of its checksums: what is read to check one value."""
-MAX_BLOB_INFLATED_BYTES = 256 * 1024 * 1024
-"""A compressed blob, inflated: a reader holds all of it for one tensor."""
+MAX_BLOB_INFLATED_BYTES = 64 * 1024 * 1024
+"""A compressed blob, inflated: a reader holds all of it for one tensor, as of a document."""
 MAX_HEADER_BRACKETS = 8 * MAX_LEAVES
 """Brackets in it: three bytes of JSON become sixty of a reader. A tensor needs three."""
 

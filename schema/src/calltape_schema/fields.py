@@ -55,7 +55,8 @@ TypeName = Annotated[str, Field(max_length=512, pattern=r"^[^:\s]+:[^:\s]+$")]
 """A class as ``module:qualified.name``. A reader looks it up among the classes that it allows, and
 never imports it."""
 
-Feature = Annotated[str, Field(min_length=1, max_length=64)]
+_MAX_FEATURE = 64
+Feature = Annotated[str, Field(min_length=1, max_length=_MAX_FEATURE)]
 Features = Annotated[Many[Feature], Field(max_length=MAX_FEATURES)]
 """What a reader must know to read the part of a tape that lists it (FORMAT.md §9)."""
 _KNOWN: frozenset[str] = frozenset()  # by this reader
@@ -102,7 +103,13 @@ def expect_known(document: Any, what: str) -> None:
         what: the part.
     """
     wanted = document.get("requires") if is_map(document) else None
-    if not is_array(wanted) or not all(type(one) is str for one in wanted):
+    if not is_array(wanted) or len(wanted) > MAX_FEATURES:
+        return
+    if not all(type(one) is str and 0 < len(one) <= _MAX_FEATURE for one in wanted):
+        return
+    try:
+        "".join(wanted).encode()
+    except UnicodeEncodeError:
         return
     unknown = [one for one in wanted if one not in _KNOWN]
     if unknown:

@@ -258,8 +258,10 @@ def _content(
     level = level if len(documents) >= DEFLATE_FROM_BYTES else 0
     # A walk reads each table: to inflate them takes half as long as the rest of it.
     sections = Section.of(bytes(table)), Section.of(documents, level, MAX_INFLATION)
-    content = b"".join(map(pack, (CALL_BYTES, *sections)))
-    return None if _is_too_shared(len(calls), len(shared), len(content)) else content
+    stored = sum(len(section.data) for section in sections)
+    if _is_too_shared(len(calls), len(shared), stored):
+        return None
+    return b"".join(map(pack, (CALL_BYTES, *sections)))
 
 
 def _is_too_shared(calls: int, shared: int, member: int, times: int = MAX_SHARING) -> bool:
@@ -427,11 +429,13 @@ class Opened(NamedTuple):
         tape: the id of the tape that it belongs to.
         table: of its calls, of entries that this reader knows.
         documents: its records.
+        stored: how many bytes both have as they stand in the file.
     """
 
     tape: bytes
     table: bytes
     documents: Section
+    stored: int
 
 
 def opened(content: bytes, offset: int, tape: bytes | None = None) -> Opened:
@@ -475,7 +479,7 @@ def opened(content: bytes, offset: int, tape: bytes | None = None) -> Opened:
     if width > CALL_BYTES:  # a later version has more columns
         starts = range(0, len(entries), width)
         entries = b"".join([entries[at : at + CALL_BYTES] for at in starts])
-    return Opened(own, entries, documents)
+    return Opened(own, entries, documents, len(table.data) + len(documents.data))
 
 
 def group_of(content: bytes, offset: int) -> Group:
@@ -489,7 +493,7 @@ def group_of(content: bytes, offset: int) -> Group:
         TapeError: ``damaged``, ``invalid``, ``limit`` or ``unsupported``.
     """
     found = opened(content, offset)
-    columns = columns_of(found.table, u64s(found.table), found.documents.size, len(content))
+    columns = columns_of(found.table, u64s(found.table), found.documents.size, found.stored)
     return Group(found.tape, found.table, columns, found.documents)
 
 
@@ -500,7 +504,7 @@ def columns_of(table: bytes, words: array[int], size: int, member: int) -> Colum
         table: the table.
         words: of the table.
         size: of the documents.
-        member: how many bytes the content of the group has.
+        member: how many bytes its table and its documents have as they stand in the file.
 
     Raises:
         TapeError: ``damaged``, ``invalid`` or ``limit``.

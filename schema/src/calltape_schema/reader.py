@@ -45,7 +45,7 @@ from calltape_schema.tar import (
     is_group,
     parse_header,
 )
-from calltape_schema.tree import Leaf
+from calltape_schema.tree import Leaf, parts_of_inputs
 
 _HEAD_BYTES = 16 * 1024  # of a tape or a blob: read at once
 _ENTRY_COST = 300  # a tensor of a blob, as Python objects
@@ -225,7 +225,11 @@ class TapeReader:
             raise TapeError("no_value", f"the value is not on the tape: {leaf.missing}")
         holders, axis = self.holders(record, leaf.key)
         wanted = blob.stored_as(leaf)
-        found = [self._entry(holder, key) for holder, key in holders]
+        # Of a compressed blob what is inflated is not held until the next one is.
+        found = [
+            (entry, there.extent(entry))
+            for entry, there in (self._entry(holder, key) for holder, key in holders)
+        ]
         unknown = [one.dtype for one, _ in found if not blob.is_known(one.dtype)]
         if wanted is None or unknown:
             dtype = unknown[0] if unknown else leaf.dtype
@@ -236,7 +240,7 @@ class TapeReader:
         ):  # fmt: skip
             reason = f"tensor {leaf.key[:80]!r} of call {record.call} is not as its leaf says"
             raise TapeError("invalid", reason)
-        parts = tuple([there.extent(one) for one, there in found])
+        parts = tuple([extent for _, extent in found])
         return TensorPlace(parts, math.prod(wanted.shape[: axis or 0]))
 
     def tail(self, record: CallRecord, key: str) -> tuple[blob.Stored, Extent]:
@@ -421,6 +425,8 @@ class TapeReader:
             for tree in (found.inputs, found.outputs):
                 if tree is not None:
                     tree.spec()  # of a call that breaks the format nothing is given out
+            if parts_of_inputs(found.inputs.spec().root) is None:
+                raise TapeError("invalid", "the inputs are not (args, kwargs)")
             leaves = len(found.inputs.leaves) + len(found.outputs.leaves if found.outputs else b"")
             _recent.keep(key, found, 8 * leaves + 250 * len(found.at))
         return found

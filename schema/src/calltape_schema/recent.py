@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable
 from copy import copy
 from typing import Any, Generic, TypeVar
 
+from calltape_schema.bounds import allowed
 from calltape_schema.errors import TapeError
 
 T = TypeVar("T")
@@ -79,16 +80,19 @@ class Interner(Generic[T]):
         last = self._last
         if last is not None and last[0] is data:
             return last[1]  # type: ignore[no-any-return]
-        known = self._recent.get(data)
+        # What is refused, or taken, under some limits may not be under others.
+        key = data if allowed() == 1 else (data, allowed())
+        known = self._recent.get(key)
         if known is None:
             try:
                 known = self._decode(data)
             except TapeError as error:
                 known = copy(error)
-            self._recent.keep(data, known, len(data))
+            self._recent.keep(key, known, len(data))
         if isinstance(known, TapeError):
             raise copy(known)  # each gets the place of its own call
-        self._last = data, known
+        if key is data:
+            self._last = data, known
         return known  # type: ignore[no-any-return]
 
 

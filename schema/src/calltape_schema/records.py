@@ -392,6 +392,12 @@ class BlobFacts(Record):
             raise ValueError("not either a codec or no length")
         return self
 
+    def sum_of(self, step: int) -> int:
+        """The checksum of the content up to the end of a step; of the last one it is the whole."""
+        steps = self.steps or b""
+        at = 4 * step
+        return int.from_bytes(steps[at : at + 4], "little") if at < len(steps) else self.checksum
+
     @property
     def is_supported(self) -> bool:
         """Whether this reader knows its checksums and what compressed it."""

@@ -47,6 +47,7 @@ from calltape_schema.tar import (
 
 _MAX_DAMAGE = 1000
 _LOW = 2**64 - 1
+_BOTH = 1 << 128  # marks a key of both halves
 _BLOCK = 1024
 
 Watch = Callable[[Iterable[Member], int], Iterable[Member]]
@@ -237,7 +238,7 @@ class Scan:
             self._lows.append(low)
             self._highs.append(high)
         else:
-            columns = columns_of(table, u64s(table), size, found.size)
+            columns = columns_of(table, u64s(table), size, group.stored)
             numbers, times = columns.numbers, columns.times
             low, high = (
                 (numbers[0], numbers[-1]) if columns.ascends else (min(numbers), max(numbers))
@@ -396,7 +397,7 @@ class Scan:
             key, raised = low, place >> 32 & RAISED
             known = found.get(key)
             if known is not None and known[4] != high:
-                key = low | high << 64
+                key = low | high << 64 | _BOTH
                 known = found.get(key)
             if known is None:
                 found[key] = [1, number, number, raised, high]
@@ -410,7 +411,7 @@ class Scan:
         self._raised = sum([known[3] for known in found.values()])
         for signature, row in table.rows.items():
             low, high = signature & _LOW, signature >> 64
-            key = low if low in found and found[low][4] == high else signature
+            key = low if low in found and found[low][4] == high else signature | _BOTH
             told = _difference_of(row, found.pop(key, None))
             if told is not None:
                 return told

@@ -261,12 +261,12 @@ def _identity(key: Key) -> Any:
     if type(key) is str:
         return key
     if type(key) is tuple:
-        return pack([_identity(part) for part in key])
+        return b"tuple", *map(_identity, key)
     if type(key) is float:
         if math.isnan(key):
             return id(key)  # equals nothing
         key = int(key) if key.is_integer() and abs(key) < 2**64 else key
-    return pack([int(key) if type(key) is bool else key])
+    return b"scalar" + pack(int(key) if type(key) is bool else key)
 
 
 class Autocast(Record):
@@ -399,6 +399,19 @@ def _characters(name: Any, node: Any) -> int:
     if type(name) is str:
         return len(name)
     return len(pack(name)) if isinstance(node, DictNode) else len(str(name))
+
+
+def parts_of_inputs(root: Node) -> tuple[SequenceNode, DictNode] | None:
+    """The nodes of the args tuple and the kwargs dict; None if ``root`` is no root of inputs."""
+    if not isinstance(root, SequenceNode) or root.kind != "tuple" or len(root.children) != 2:
+        return None
+    args, kwargs = root.children
+    if not isinstance(args, SequenceNode) or args.kind != "tuple":
+        return None
+    if not isinstance(kwargs, DictNode) or not {*map(type, kwargs.keys)} <= {str}:
+        return None
+    plain = root.type is None and args.type is None and kwargs.type is None
+    return (args, kwargs) if plain else None
 
 
 def document_like(spec: Structure, root: Any, leaves: int, scalars: int) -> dict[str, Any]:

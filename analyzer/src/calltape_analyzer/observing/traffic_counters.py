@@ -15,12 +15,11 @@ from typing import Any, NamedTuple
 
 from calltape_analyzer.observing.layout import ArgumentLayout, Renamed, layout_of_inputs
 from calltape_analyzer.observing.signature import Signature
-from calltape_analyzer.pytree.inputs import parts_of_inputs
 from calltape_schema.bounds import MAX_SIZES
 from calltape_schema.errors import TapeError
 from calltape_schema.inputs_table import Axis, Counts, InputsTable, Kind, Row
 from calltape_schema.records import Tree
-from calltape_schema.tree import Structure, decode_structure
+from calltape_schema.tree import Structure, decode_structure, parts_of_inputs
 
 __all__ = [
     "CountedGroup",

@@ -10,9 +10,8 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from calltape_analyzer.text import printable_lines
-from calltape_schema.tree import DictNode, Node, SequenceNode
 
-__all__ = ["Inputs", "parts_of_inputs"]
+__all__ = ["Inputs"]
 
 
 class Inputs(NamedTuple):
@@ -51,16 +50,3 @@ class _Short(reprlib.Repr):
             for key, value in islice(x.items(), self.maxdict)
         ]
         return f"{{{', '.join([*pairs, '...'] if len(x) > self.maxdict else pairs)}}}"
-
-
-def parts_of_inputs(root: Node) -> tuple[SequenceNode, DictNode] | None:
-    """The nodes of the args tuple and the kwargs dict; None if ``root`` is no root of inputs."""
-    if not isinstance(root, SequenceNode) or root.kind != "tuple" or len(root.children) != 2:
-        return None
-    args, kwargs = root.children
-    if not isinstance(args, SequenceNode) or args.kind != "tuple":
-        return None
-    if not isinstance(kwargs, DictNode) or not {*map(type, kwargs.keys)} <= {str}:
-        return None
-    plain = root.type is None and args.type is None and kwargs.type is None
-    return (args, kwargs) if plain else None

@@ -14,13 +14,13 @@ from itertools import groupby
 from typing import Any
 
 from calltape_analyzer.pytree.caches import is_cache_name, is_layer_name
-from calltape_analyzer.pytree.inputs import Inputs, parts_of_inputs
+from calltape_analyzer.pytree.inputs import Inputs
 from calltape_analyzer.pytree.nested_tensors import is_shapeless, nested_parts
 from calltape_analyzer.pytree.placeholder import Placeholder, withheld_words
 from calltape_analyzer.text import printable
 from calltape_schema.objects import NESTED_TENSOR
 from calltape_schema.records import Tree
-from calltape_schema.tree import Leaf, Node, OpaqueNode, walk
+from calltape_schema.tree import Leaf, Node, OpaqueNode, parts_of_inputs, walk
 
 __all__ = ["render", "render_inputs", "render_node", "render_outputs"]
 

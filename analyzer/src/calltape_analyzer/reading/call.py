@@ -21,7 +21,7 @@ from calltape_analyzer.reading.segment import UNDER_WAY, Segment
 from calltape_analyzer.text import counted
 from calltape_schema.blob import Stored, build_header, checksums_of, steps_of, stored_as
 from calltape_schema.errors import TapeError
-from calltape_schema.packing import pack
+from calltape_schema.packing import is_map, pack
 from calltape_schema.reader import Extent, TensorPlace
 from calltape_schema.records import BlobFacts, CallRecord, Elsewhere, Manifest, ModelError, Tree
 from calltape_schema.sections import STORED
@@ -171,7 +171,9 @@ class Call(Shown):
             TapeError: ``damaged``, ``closed``.
         """
         document = self.document()
-        if not document.pop("at", None):
+        blob = document.get("blob")
+        is_packed = is_map(blob) and blob.get("codec", STORED) != STORED
+        if not document.pop("at", None) and not is_packed:  # a copy is never compressed
             return self.stated()
         facts = self.blob_facts()
         return self._packed(document, None if facts is None else facts.model_dump())
@@ -406,6 +408,7 @@ class Call(Shown):
             raise self._segment.located(TapeError("damaged", reason), self._position)
         return facts[leaf]
 
+    @bounded()
     def stored(self, side: Side, leaf: int) -> bytearray | None:
         """The bytes of a leaf as the blob has them, in new memory; None if the tape does not have
         its value.
@@ -441,6 +444,7 @@ class Call(Shown):
         """
         return self._grouped.elsewhere
 
+    @bounded()
     def check(self, *, entries: bool = False) -> None:
         """Checks the call's trees, and the checksum of its tensors, also of those that earlier
         calls have for it.
@@ -531,7 +535,7 @@ class Call(Shown):
                 return
             found = segment.reader.blob_member(record)
             if record.blob.codec != STORED:
-                yield segment.reader.inflated_blob(record)
+                yield segment.inflated_blob(record)
                 return
             places.append(TensorPlace((Extent(found.start, found.size),), 1))
         else:

@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from calltape_analyzer.pytree.inputs import parts_of_inputs
 from calltape_schema.bounds import MAX_ALIKE
 from calltape_schema.errors import TapeError
 from calltape_schema.inputs_table import Row
 from calltape_schema.packing import pack
 from calltape_schema.records import Tree
+from calltape_schema.tree import parts_of_inputs
 
 __all__ = ["CallRef", "Place", "SeenInputs", "WideInts", "checked_inputs", "row_of"]
 

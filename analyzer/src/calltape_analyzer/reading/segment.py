@@ -11,11 +11,13 @@ import threading
 from array import array
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from copy import copy
 from functools import cached_property
 
 from calltape_analyzer.limits import Worth, bounded
 from calltape_analyzer.progress import steps
+from calltape_analyzer.pytree.memory_limit import check_memory, memory_limit_of
 from calltape_analyzer.reading.call_ref import (
     CallRef,
     Place,
@@ -33,7 +35,6 @@ from calltape_schema.end import Coverage, End, FileNumbers, InterimCounts
 from calltape_schema.errors import TapeError
 from calltape_schema.groups import CALL_BYTES
 from calltape_schema.inputs_table import InputsTable, widen
-from calltape_schema.packing import u32s
 from calltape_schema.reader import Extent, Holder, TapeReader, TensorPlace
 from calltape_schema.records import CallRecord, Manifest, Range, Source, encode_manifest
 from calltape_schema.scan import Scan, stale_table
@@ -703,13 +704,13 @@ class Segment:
         """Compares some of the parts of a blob that have a checksum each."""
         facts, known = holder.blob, self._steps.setdefault(position, {})
         assert facts is not None
-        sums = (*u32s(facts.steps or b""), facts.checksum)
         for step in wanted:
             if step not in known:
                 begin = step * CHECKED_BYTES
                 size = min(CHECKED_BYTES, found.size - begin)
-                made = self._file.crc32(found.start + begin, size, sums[step - 1] if step else 0)
-                known[step] = made == sums[step]
+                before = facts.sum_of(step - 1) if step else 0
+                made = self._file.crc32(found.start + begin, size, before)
+                known[step] = made == facts.sum_of(step)
             if not known[step]:
                 raise self._broken_blob(position, holder, found)
 
@@ -731,9 +732,15 @@ class Segment:
         Raises:
             TapeError: ``damaged``, ``invalid``, ``limit`` or ``unsupported``.
         """
+        own = Holder(record.call, record.blob)
         if key not in record.elsewhere:
-            self._check_tensor(position, Holder(record.call, record.blob), key)
+            self._check_tensor(position, own, key)
             return
+        if record.blob is not None:  # without it no value of the call is there
+            if record.blob.steps:
+                self.reader.blob_member(own)
+            else:
+                self.check_blob(position, own)
         number = 0
         try:
             for holder, there in self.reader.holders(record, key).parts:
@@ -756,6 +763,19 @@ class Segment:
             self._check_steps(position, holder, found, _steps_between(0, ends))
             between = _steps_between(*self.reader.span(holder, key))
             self._check_steps(position, holder, found, between)
+
+    def inflated_blob(self, record: CallRecord) -> bytes:
+        """The file of the safetensors format in a compressed blob.
+
+        Raises:
+            TapeError: ``damaged``, ``limit`` or ``unsupported``.
+        """
+        given = self._worth.limits
+        with nullcontext() if given is None else given:
+            length = record.blob.length if record.blob is not None else 0
+            what = f"a copy of the tensors of call {record.call}"
+            check_memory(memory_limit_of(self.stored_bytes), [((length or 0,), 1)], what)
+            return self.reader.inflated_blob(record)
 
     def holders(self, record: CallRecord, keys: Iterable[str]) -> list[Holder]:
         """The calls whose blobs have the tensors of a call for these keys, each once."""

@@ -521,7 +521,7 @@ def _crc32_of(file: int, offset: int, size: int, found: int = 0) -> tuple[int, i
                 looked = done
                 hole = _next_data(file, offset + done, offset + size) - offset - done
                 hole = min(hole, size - done)
-                if hole >= _HOLE:
+                if hole >= min(_HOLE, size):
                     found = crc32_after_zeros(found, hole)
                     done += hole
                     continue
