@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calltape_schema import recent
-from calltape_schema.bounds import MAX_DEPTH, MAX_NESTING
+from calltape_schema.bounds import MAX_DEPTH, MAX_NESTING, allow
+from calltape_schema.neutral_nodes import neutral
 from calltape_schema.packing import pack
 from calltape_schema.records import Tree
 from calltape_schema.tree import (
@@ -284,6 +285,19 @@ def test_a_kind_of_a_later_version_is_a_placeholder(within: str) -> None:
     assert (got.kind, got.type, got.reason) == ("opaque", "a:B", "unsupported")
 
 
+def test_what_is_refused_under_some_limits_is_not_under_others() -> None:
+    many = structure({"kind": "list", "children": [NONE] * 60_000})
+    data = pack(neutral(many))
+    for _ in range(2):
+        with raises("limit"):
+            decode_structure(data)
+        allow(2)
+        try:
+            assert len(decode_structure(data).root.children) == 60_000  # type: ignore[union-attr]
+        finally:
+            allow(1)
+
+
 def test_nobody_writes_a_kind_of_a_later_version() -> None:
     with raises("invalid"):
         encode_structure(structure({"kind": "unheard of"}))
@@ -489,6 +503,7 @@ def test_a_dict_of_colliding_keys_costs_no_more_than_another() -> None:
         (2**63, float(2**63), True), (1e300, 1e300, True), (None, None, True), (b"a", b"a", True),
         (math.nan, math.nan, False), ("a", b"a", False), ([1], 1, False), (None, 0, False),
         (1.5, 1, False), ("1", 1, False), ([None], None, False), (["a", "b"], ["ab"], False),
+        ([1], b"\x91\x01", False), (b"\x91\x01", [b"\x91\x01"], False),
     ],
 )  # fmt: skip
 def test_keys_that_are_equal(one: Any, two: Any, *, is_same: bool) -> None:
