@@ -15,6 +15,12 @@ WITH_CALLS = sorted(path for path in (FIXTURES / "v1").glob("*.tape") if path.st
 """The golden tapes, but for the one that is a survey: it has no single call."""
 
 
+HOSTILE = sorted(
+    path for path in (FIXTURES / "hostile").glob("*.tape") if not path.stem.startswith("field_")
+)
+"""The hostile tapes, but for those of single fields, which only readers are held to."""
+
+
 def expected_of(path: Path) -> dict[str, Any]:
     """What a reader must find on a fixture."""
     found: dict[str, Any] = json.loads(path.with_suffix(".json").read_bytes())

@@ -16,7 +16,7 @@ from calltape_schema.end import Coverage
 from tests.analyzer.editing.recordings import as_copied, recorded
 from tests.analyzer.tape.changes import flip, member_list
 from tests.analyzer.tapes import refer, write_tape
-from tests.fixture_files import FIXTURES, WITH_CALLS
+from tests.fixture_files import HOSTILE, WITH_CALLS
 
 
 @pytest.fixture(scope="module")
@@ -117,9 +117,7 @@ def test_every_golden_tape_is_mended(path: Path, tmp_path: Path) -> None:
     assert mended(path, tmp_path / "m.tape")[0] == whole_records(path)
 
 
-@pytest.mark.parametrize(
-    "path", sorted((FIXTURES / "hostile").glob("*.tape")), ids=lambda p: p.stem
-)
+@pytest.mark.parametrize("path", HOSTILE, ids=lambda p: p.stem)
 def test_a_hostile_tape_is_mended_or_refused(path: Path, tmp_path: Path) -> None:
     try:
         with open_tape(path) as tape:

@@ -11,9 +11,8 @@ from calltape_analyzer import TapeError, open_tape, replay
 from calltape_analyzer.arguments.complete_inputs import complete_inputs
 from calltape_analyzer.testing import assert_replays
 from calltape_analyzer.testing.chosen_tapes import Choice, Problem, choices_of
-from tests.fixture_files import FIXTURES, WITH_CALLS
+from tests.fixture_files import FIXTURES, HOSTILE, WITH_CALLS
 
-HOSTILE = sorted((FIXTURES / "hostile").glob("*.tape"))
 TAPES = [*HOSTILE, *sorted((FIXTURES / "v1").glob("*.tape"))]
 
 
