@@ -106,7 +106,7 @@ def checksums_of(parts: Iterable[Any]) -> Checksums:
                 with view[at : at + left] as piece:
                     found = crc32(piece, found)
                     at, left = at + len(piece), left - len(piece)
-    return Checksums(found, little_endian(steps).tobytes())
+    return Checksums(found, little_endian(steps).tobytes() if steps else b"")
 
 
 class Stored(NamedTuple):

@@ -259,7 +259,7 @@ def _content(
     # A walk reads each table: to inflate them takes half as long as the rest of it.
     sections = Section.of(bytes(table)), Section.of(documents, level, MAX_INFLATION)
     stored = sum(len(section.data) for section in sections)
-    if _is_too_shared(len(calls), len(shared), stored):
+    if len(calls) > 1 and _is_too_shared(len(calls), len(shared), stored):
         return None
     return b"".join(map(pack, (CALL_BYTES, *sections)))
 
