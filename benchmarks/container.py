@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.report import Row, table
-from calltape_schema.blob import checksums_of
 from calltape_schema.end import Coverage
 from calltape_schema.groups import NewCall
 from calltape_schema.inputs_table import signature_of
 from calltape_schema.packing import pack
 from calltape_schema.reader import TapeReader
 from calltape_schema.records import Manifest, Producer
+from calltape_schema.sections import checksums_of
 from calltape_schema.storage import BytesSource, Window
 from calltape_schema.tar import members
 from calltape_schema.tree import encode_leaves, encode_structure

@@ -15,12 +15,13 @@ from typing import Any, BinaryIO
 from benchmarks.report import Row
 from benchmarks.rounds import measure
 from calltape_analyzer import open_tape
-from calltape_schema.blob import Stored, build_header, checksums_of
+from calltape_schema.blob import Stored, build_header
 from calltape_schema.end import Coverage
 from calltape_schema.groups import NewCall
 from calltape_schema.inputs_table import signature_of
 from calltape_schema.packing import pack
 from calltape_schema.records import Manifest, Producer
+from calltape_schema.sections import checksums_of
 from calltape_schema.tree import encode_leaves, encode_structure
 from calltape_schema.writer import TapeWriter
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from calltape_schema import __version__
-from calltape_schema.blob import Stored, build_header, checksums_of, stored_as
+from calltape_schema.blob import Stored, build_header, stored_as
 from calltape_schema.end import Coverage, End, decode_end, encode_end
 from calltape_schema.groups import NewCall
 from calltape_schema.inputs_table import InputsTable, signature_of
@@ -30,6 +30,7 @@ from calltape_schema.records import (
     Segment,
     Target,
 )
+from calltape_schema.sections import checksums_of
 from calltape_schema.storage import BytesSink, BytesSource
 from calltape_schema.tar import END_MEMBER, ZEROS_AT_END, member_header, members, padding
 from calltape_schema.tree import Leaf, encode_leaves, encode_structure

@@ -19,15 +19,14 @@ from calltape_schema.blob import (
     ALIGNMENT,
     Stored,
     build_header,
-    checksums_of,
     header_size,
     parse_header,
-    steps_of,
     stored_as,
 )
 from calltape_schema.bounds import CHECKED_BYTES, MAX_HEADER_BRACKETS, MAX_HEADER_BYTES, MAX_RANK
 from calltape_schema.errors import TapeError
 from calltape_schema.packing import u32s
+from calltape_schema.sections import checksums_of, steps_of
 from calltape_schema.tree import Leaf
 from tests.schema.raising import raises
 

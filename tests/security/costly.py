@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from calltape_schema.blob import NO_CHECKSUMS
 from calltape_schema.end import Coverage, End, IndexEntry, encode_end
 from calltape_schema.groups import NewCall, planned
 from calltape_schema.inputs_table import InputsTable, signature_of
 from calltape_schema.packing import pack
 from calltape_schema.records import Manifest, Producer, Step, encode_manifest, manifest_document
+from calltape_schema.sections import NO_CHECKSUMS
 from calltape_schema.tar import END_MEMBER, MANIFEST, ZEROS_AT_END, member_header, padding
 from calltape_schema.tree import encode_leaves
 from tests.raw_structures import raw_structure

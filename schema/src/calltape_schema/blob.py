@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import json
 import math
-from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from calltape_schema.bounds import (
-    CHECKED_BYTES,
     MAX_HEADER_BRACKETS,
     MAX_HEADER_BYTES,
     MAX_HEADER_NESTING,
@@ -25,7 +23,7 @@ from calltape_schema.bounds import (
     most,
 )
 from calltape_schema.errors import TapeError
-from calltape_schema.packing import crc32, is_list, is_map, little_endian
+from calltape_schema.packing import is_list, is_map
 from calltape_schema.tree import Leaf
 
 ALIGNMENT = 64
@@ -67,46 +65,6 @@ INTEGER_FORMATS: dict[str, Literal["B", "b", "H", "h", "I", "i", "Q", "q"]] = {
     "uint64": "Q", "int64": "q",
 }  # fmt: skip
 """For the dtypes of torch whose leaves have ranges, the formats of a memoryview of their bytes."""
-
-
-class Checksums(NamedTuple):
-    """The checksums of a blob.
-
-    Attributes:
-        whole: the CRC-32 of its content.
-        steps: those of its first 1, 2, 3, ... MiB, each of four bytes.
-    """
-
-    whole: int
-    steps: bytes = b""
-
-
-NO_CHECKSUMS = Checksums(0)
-
-
-def steps_of(size: int) -> int:
-    """How many steps a blob of so many bytes has."""
-    return max(-(-size // CHECKED_BYTES) - 1, 0)
-
-
-def checksums_of(parts: Iterable[Any]) -> Checksums:
-    """The checksums of the bytes of these parts, one after another. A CRC-32 goes on from that of
-    the bytes before, so all of them take one pass."""
-    found, left, steps = 0, CHECKED_BYTES, array("I")
-    for part in parts:
-        if len(part) <= left:
-            found, left = crc32(part, found), left - len(part)
-            continue
-        with memoryview(part) as view:
-            at = 0
-            while at < len(view):
-                if not left:
-                    steps.append(found)
-                    left = CHECKED_BYTES
-                with view[at : at + left] as piece:
-                    found = crc32(piece, found)
-                    at, left = at + len(piece), left - len(piece)
-    return Checksums(found, little_endian(steps).tobytes() if steps else b"")
 
 
 class Stored(NamedTuple):

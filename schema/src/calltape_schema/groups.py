@@ -17,7 +17,6 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field, TypeAdapter
 
-from calltape_schema.blob import NO_CHECKSUMS, Checksums
 from calltape_schema.bounds import (
     DEFLATE_FROM_BYTES,
     GROUP_BYTES,
@@ -37,7 +36,7 @@ from calltape_schema.inputs_table import Signatures
 from calltape_schema.packing import is_array, is_map, pack, packing, u32s, u64s, unpack
 from calltape_schema.recent import Recent
 from calltape_schema.records import CallRecord, Range, Tree, decode_call
-from calltape_schema.sections import Section, section_of
+from calltape_schema.sections import NO_CHECKSUMS, Checksums, Section, section_of
 from calltape_schema.tar import BLOCK, Member, blob_name, group_name, member_header, padding
 
 RAISED, HAS_RANGES, HAS_BLOB = 1, 2, 4
@@ -259,15 +258,9 @@ def _content(
     # A walk reads each table: to inflate them takes half as long as the rest of it.
     sections = Section.of(bytes(table)), Section.of(documents, level, MAX_INFLATION)
     stored = sum(len(section.data) for section in sections)
-    if len(calls) > 1 and _is_too_shared(len(calls), len(shared), stored):
+    if len(calls) > 1 and len(calls) * len(shared) > MAX_SHARING * stored:
         return None
     return b"".join(map(pack, (CALL_BYTES, *sections)))
-
-
-def _is_too_shared(calls: int, shared: int, member: int, times: int = MAX_SHARING) -> bool:
-    """Whether the calls of a group share so much that to read them all takes far more than their
-    bytes: thousands of calls may share a structure of a mebibyte."""
-    return calls > 1 and calls * shared > times * member
 
 
 class Group:
@@ -522,7 +515,8 @@ def columns_of(table: bytes, words: array[int], size: int, member: int) -> Colum
     ascends = all(map(lt, numbers, numbers[1:]))
     if not ascends and len({*numbers}) != len(numbers):
         raise TapeError("damaged", "a call stands twice in a group")
-    if _is_too_shared(len(numbers), begins[0], member, most(MAX_SHARING)):
+    # To read them all would take far more than their bytes: thousands may share a mebibyte.
+    if len(numbers) > 1 and len(numbers) * begins[0] > most(MAX_SHARING) * member:
         reason = (
             f"{len(numbers)} calls share {begins[0]} bytes in a group of {member} (together at "
             f"most {most(MAX_SHARING)} times its bytes)"

@@ -218,6 +218,7 @@ def _count_values(data: bytes | memoryview) -> None:
     """Raises if a document has too many values, or announces more than it holds. A decoder would
     allocate memory for the announced values."""
     position, announced, found, end = 0, 1, 0, len(data)
+    allowed = most(MAX_DOCUMENT_TOKENS)
     while position < end and found < announced:  # what follows the document is an error anyway
         first = data[position]
         position += 1
@@ -240,9 +241,8 @@ def _count_values(data: bytes | memoryview) -> None:
             position += width
         if announced > end:
             raise TapeError("damaged", f"a document of {end} bytes announces {announced} values")
-        if announced > most(MAX_DOCUMENT_TOKENS):
-            reason = f"a document has more than {most(MAX_DOCUMENT_TOKENS)} values"
-            raise TapeError("limit", reason)
+        if announced > allowed:
+            raise TapeError("limit", f"a document has more than {allowed} values")
 
 
 def _type_at(data: bytes | memoryview, position: int) -> int:

@@ -12,7 +12,6 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import Field, TypeAdapter, field_validator, model_validator
 from typing_extensions import Self
 
-from calltape_schema.blob import steps_of
 from calltape_schema.bounds import (
     MAX_ALIASES,
     MAX_NODES,
@@ -43,7 +42,7 @@ from calltape_schema.fields import (
     validated,
 )
 from calltape_schema.packing import is_array, is_map, open_envelope, pack, seal_envelope, unpack
-from calltape_schema.sections import STORED, ZLIB
+from calltape_schema.sections import STORED, ZLIB, steps_of
 from calltape_schema.tree import Leaf, Scalar, Structure, decode_leaves, decode_structure
 
 FORMAT = "calltape"

@@ -319,6 +319,8 @@ class Structure(Record):
                     problems.append(f"leaf {node.leaf} of {self.leaves}")
                 if is_context:
                     problems.append("a tensor in the context of a custom node")
+            if isinstance(node, DictNode) and not are_distinct(node.keys):
+                vars(self)["collides"] = True  # see decode_structure
             if isinstance(node, Described) and node.beside:
                 characters += sum(path + 1 + len(name) for name in node.beside)
             for scalar, expected in _scalars_of(node):
@@ -447,9 +449,7 @@ _decode = decoder(_structures, "structure", pythonic)
 
 def _decode_structure(data: bytes) -> Structure:
     found = _decode(data)
-    if not any(
-        isinstance(node, DictNode) and not are_distinct(node.keys) for node in walk(found.root)
-    ):
+    if "collides" not in vars(found):
         return found
     # No dict can be made of such keys in linear time, and much of this package makes dicts.
     document = pythonic(unpack(data), lambda node: not are_distinct(node["keys"]))

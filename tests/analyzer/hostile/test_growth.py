@@ -137,7 +137,7 @@ def test_shapes_of_a_long_list(written: Callable[..., Tape]) -> None:
         tape = written(items(n))
         return tape.shape_findings
 
-    grows_little(make, 160)
+    grows_little(make, 80)
 
 
 def test_arguments_of_many_names(written: Callable[..., Tape]) -> None:

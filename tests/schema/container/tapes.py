@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from calltape_schema.blob import Stored, build_header, checksums_of, joined
+from calltape_schema.blob import Stored, build_header, joined
 from calltape_schema.end import Coverage
 from calltape_schema.errors import TapeError
 from calltape_schema.groups import NewCall
@@ -15,6 +15,7 @@ from calltape_schema.inputs_table import InputsTable, signature_of
 from calltape_schema.packing import pack
 from calltape_schema.reader import Holder, TapeReader
 from calltape_schema.records import CallRecord, Manifest, Producer
+from calltape_schema.sections import checksums_of
 from calltape_schema.storage import BytesSink, BytesSource
 from calltape_schema.tree import Leaf, encode_leaves, encode_structure
 from calltape_schema.writer import TapeWriter

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from calltape_schema.blob import NO_CHECKSUMS, Stored, build_header, checksums_of, joined
+from calltape_schema.blob import Stored, build_header, joined
 from calltape_schema.errors import TapeError
 from calltape_schema.groups import NewCall
 from calltape_schema.inputs_table import signature_of
+from calltape_schema.sections import NO_CHECKSUMS, checksums_of
 from calltape_schema.tree import encode_leaves
 from tests.schema.container.tapes import new_call, opened, read_all, tape, tensor
 

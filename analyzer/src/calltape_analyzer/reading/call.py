@@ -19,12 +19,12 @@ from calltape_analyzer.pytree.rendering import render
 from calltape_analyzer.reading.call_ref import CallRef, Place, SeenInputs
 from calltape_analyzer.reading.segment import UNDER_WAY, Segment
 from calltape_analyzer.text import counted
-from calltape_schema.blob import Stored, build_header, checksums_of, steps_of, stored_as
+from calltape_schema.blob import Stored, build_header, stored_as
 from calltape_schema.errors import TapeError
 from calltape_schema.packing import is_map, pack
 from calltape_schema.reader import Extent, TensorPlace
 from calltape_schema.records import BlobFacts, CallRecord, Elsewhere, Manifest, ModelError, Tree
-from calltape_schema.sections import STORED
+from calltape_schema.sections import STORED, checksums_of, steps_of
 from calltape_schema.tree import Leaf, Node
 
 __all__ = ["Call", "Side", "advice_on_outputs"]

@@ -29,7 +29,7 @@ from calltape_analyzer.reading.damage import Damage, DescriptorError, is_damage,
 from calltape_analyzer.reading.files import opened_file
 from calltape_analyzer.reading.recordings import coverage_without_end, sound_coverage
 from calltape_analyzer.reading.tape_file import is_ahead
-from calltape_schema.blob import joined, steps_of
+from calltape_schema.blob import joined
 from calltape_schema.bounds import CHECKED_BYTES
 from calltape_schema.end import Coverage, End, FileNumbers, InterimCounts
 from calltape_schema.errors import TapeError
@@ -38,7 +38,7 @@ from calltape_schema.inputs_table import InputsTable, widen
 from calltape_schema.reader import Extent, Holder, TapeReader, TensorPlace
 from calltape_schema.records import CallRecord, Manifest, Range, Source, encode_manifest
 from calltape_schema.scan import Scan, stale_table
-from calltape_schema.sections import STORED
+from calltape_schema.sections import STORED, steps_of
 from calltape_schema.tar import END_MEMBER, Member, group_name
 
 __all__ = [

@@ -54,7 +54,7 @@ from calltape_schema.inputs_table import InputsTable, signature_of
 from calltape_schema.packing import open_envelope, pack, unpack
 from calltape_schema.privacy import is_name, is_setting, is_without_text
 from calltape_schema.records import Manifest, Step, Target, decode_manifest, encode_manifest
-from calltape_schema.sections import Section, section_of
+from calltape_schema.sections import Section, checksums_of, section_of
 from calltape_schema.tar import (
     BLOCK,
     END_MEMBER,
@@ -311,7 +311,7 @@ class _File:
             _require(found is facts is None and not keys, "a blob", "tensors of no leaf")
             return
         begin, size = found.start, found.size
-        sums = blob.checksums_of(
+        sums = checksums_of(
             self._data[at : min(at + _PART, begin + size)]
             for at in range(begin, begin + size, _PART)
         )

@@ -20,15 +20,7 @@ from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.recordings import LEFT_OUT
 from calltape_analyzer.writing.coverage import coverage_of_numbers
 from calltape_analyzer.writing.output_file import OutputFile
-from calltape_schema.blob import (
-    NO_CHECKSUMS,
-    Checksums,
-    Stored,
-    build_header,
-    by_width,
-    checksums_of,
-    stored_as,
-)
+from calltape_schema.blob import Stored, build_header, by_width, stored_as
 from calltape_schema.end import Coverage, Dump
 from calltape_schema.groups import NewCall
 from calltape_schema.inputs_table import InputsTable, signature_of
@@ -36,6 +28,7 @@ from calltape_schema.packing import pack
 from calltape_schema.recent import Recent
 from calltape_schema.records import CallRecord, Manifest, Reference, Tree
 from calltape_schema.scan import Numbers
+from calltape_schema.sections import NO_CHECKSUMS, Checksums, checksums_of
 from calltape_schema.tree import Leaf
 from calltape_schema.writer import TapeWriter
 

@@ -20,18 +20,12 @@ from calltape_recorder.snapshot.earlier_copies import Origin
 from calltape_recorder.snapshot.facts import DTYPES, is_plain, leaf_document
 from calltape_recorder.snapshot.grown_copies import Grown
 from calltape_recorder.snapshot.look import Look
-from calltape_schema.blob import (
-    Stored,
-    build_header,
-    by_width,
-    checksums_of,
-    contiguous,
-    stored_as,
-)
+from calltape_schema.blob import Stored, build_header, by_width, contiguous, stored_as
 from calltape_schema.groups import NewCall
 from calltape_schema.inputs_table import signature_of
 from calltape_schema.packing import pack, pack_int, pack_text, packing
 from calltape_schema.privacy import FEWEST_RANGED
+from calltape_schema.sections import checksums_of
 from calltape_schema.tree import checked_leaves
 
 # Finds the smallest and the largest element of integer leaves, in the writer's thread.
