@@ -15,6 +15,7 @@ import torch
 from calltape_analyzer import TapeError, open_tape
 from calltape_analyzer.cli.recordings import coverage_text
 from calltape_analyzer.text import time_text
+from calltape_recorder import record
 from calltape_schema.end import Coverage
 from calltape_schema.packing import open_envelope, pack, seal_envelope, unpack
 from calltape_schema.tar import ZEROS_AT_END
@@ -315,3 +316,21 @@ def test_reading_records_needs_no_torch(tape_file: Path) -> None:
     command = [sys.executable, "-c", PROGRAM, str(tape_file)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert "no attribute 'nothing'" in result.stdout, result.stderr
+
+
+def test_the_first_call_is_first_in_time(tmp_path: Path) -> None:
+    """Whatever the ids and the names of the recordings are."""
+    model = torch.nn.Linear(2, 2)
+    began = []
+    for name in ("f", "c", "e", "a", "d", "b"):
+        path = tmp_path / f"{name}.tape"
+        with record(model, path):
+            model(torch.ones(3, 2))
+            model(torch.ones(4, 2))
+        with open_tape(path) as tape:
+            began.append(tape[0].address)
+    for how in ({}, {"scan": True}):
+        with open_tape(tmp_path, **how) as tape:
+            (found,) = [variant.findings for variant in tape.variants()]
+            assert found.address == began[0]
+            assert f"3 (6 calls, first call {began[0]}" in str(tape.explain("input", 0))

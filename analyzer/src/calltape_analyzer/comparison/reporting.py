@@ -94,7 +94,7 @@ def _write_failing(
     with NewTape(path, manifest, inputs=[segment.path for segment in segments]) as writer:
         for call in calls:
             try:
-                writer.copy(call, number=numbering.number_of(*call.ref))
+                writer.copy(call, number=numbering.number_of(call.ref.tape, call.ref.number))
             except TapeError as error:
                 if error.kind not in OF_CALLS:
                     raise

@@ -213,7 +213,7 @@ def _copied(
     """Writes the calls, but for damaged ones of which no file has a whole copy."""
     lost, saved = list[_Lost](), list[_Saved]()
     for call in calls:
-        number = numbering.number_of(*call.ref)
+        number = numbering.number_of(call.ref.tape, call.ref.number)
         wrong = _written(writer, call, number, how)
         if wrong is not None:
             others = spares.of(call) if spares is not None else ()

@@ -142,7 +142,7 @@ class Search:
         path = str(self._folder / "whole.tape")
         with NewTape(path, self._manifest) as writer:
             for call in calls:
-                writer.copy(call, number=numbering.number_of(*call.ref))
+                writer.copy(call, number=numbering.number_of(call.ref.tape, call.ref.number))
             writer.seal(closed_ns=self._manifest.created_ns)
             return path, writer.calls
 

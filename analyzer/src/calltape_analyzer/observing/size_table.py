@@ -49,8 +49,8 @@ class SizeTable:
         self._varying: list[Line] = []
         self._heads: list[int] = []
         self._calls = array("Q")
-        self._tapes: dict[bytes, int] = {}
-        self._ids: list[bytes] = []
+        self._tapes: dict[tuple[bytes, int], int] = {}
+        self._recordings: list[tuple[bytes, tuple[int, int]]] = []
         self._tape = array("L")
         self._number = array("Q")
         self._known: dict[bytes, int] = {}
@@ -128,13 +128,15 @@ class SizeTable:
         self._cache.clear()
 
     def _ref(self, at: int) -> CallRef:
-        return CallRef(self._ids[self._tape[at]], self._number[at])
+        tape, order = self._recordings[self._tape[at]]
+        return CallRef(tape, self._number[at], order)
 
     def _tape_of(self, call: CallRef) -> int:
-        if call.tape not in self._tapes:
-            self._tapes[call.tape] = len(self._ids)
-            self._ids.append(call.tape)
-        return self._tapes[call.tape]
+        recording = call.tape, call.order
+        if recording not in self._tapes:
+            self._tapes[recording] = len(self._recordings)
+            self._recordings.append(recording)
+        return self._tapes[recording]
 
     def _put_in_order(self) -> None:
         """Unites equal rows, and sorts the rows by their first call."""
@@ -257,7 +259,7 @@ class SizeTable:
         self._put_in_order()
         made = SizeTable()
         made._columns, made._ranks = self._columns, self._ranks
-        made._tapes, made._ids = dict(self._tapes), list(self._ids)
+        made._tapes, made._recordings = dict(self._tapes), list(self._recordings)
         made._lines, made._tape, made._number = self._lines, self._tape, self._number
         made._calls = self._calls
         made._keep_rows(lambda values: compress(values, wanted))

@@ -130,7 +130,7 @@ class Call(Shown):
     @property
     def ref(self) -> CallRef:
         """What tells this call apart from all calls of all tapes."""
-        return CallRef(self._segment.manifest.tape, self.number)
+        return self._segment.ref(self.number)
 
     @property
     def address(self) -> str:

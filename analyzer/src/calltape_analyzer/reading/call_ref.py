@@ -17,10 +17,27 @@ __all__ = ["CallRef", "Place", "SeenInputs", "WideInts", "checked_inputs", "row_
 
 
 class CallRef(NamedTuple):
-    """Refers to a call: the id of its tape, and the call's number on that tape."""
+    """Refers to a call: the id of its tape, and the call's number on that tape.
+
+    References sort by ``order`` first: when the recording began (Unix time in nanoseconds) and,
+    of the recordings that a survey counts, which of them it is. References are equal without it.
+    """
 
     tape: bytes
     number: int
+    order: tuple[int, int] = (0, 0)
+
+    def __lt__(self, other: CallRef) -> bool:  # type: ignore[override]
+        return (self.order, self.tape, self.number) < (other.order, other.tape, other.number)
+
+    def __le__(self, other: CallRef) -> bool:  # type: ignore[override]
+        return not other < self
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CallRef) and self[:2] == other[:2]
+
+    def __hash__(self) -> int:
+        return hash(self[:2])
 
     def __str__(self) -> str:
         """Its address: the first 8 digits of the tape's id, and the number (``3f9a01bc:12``)."""
