@@ -58,6 +58,18 @@ def test_each_kind_is_found(source: Path) -> None:
     assert "bob" not in str(found)
 
 
+def test_the_most_harmful_comes_first(source: Path) -> None:
+    """However short the summary, texts, keys and errors are in it."""
+    with open_tape(source) as tape:
+        found = private_data(tape)
+    told = found.short(1)
+    assert told is not None
+    assert told.startswith("text at prompt (3 calls); a key that looks like data at users")
+    assert told.index("the message of an exception") < told.index(" and ")
+    kinds = [line.partition(" at ")[0].partition(":")[0] for line in str(found).splitlines()]
+    assert kinds.index("text") < kinds.index("values of a tensor") < kinds.index("ids of threads")
+
+
 def test_what_stays_is_named_once(source: Path) -> None:
     with open_tape(source) as tape:
         (line,) = [str(one) for one in private_data(tape).findings if one.kind == "module"]

@@ -49,14 +49,9 @@ _OUT, _ALL_OUT = "`calltape redact` takes it out", "`calltape redact` takes them
 _NEVER = "record with values={'EXACT': 'none'} to never write it"
 _KINDS: dict[str, tuple[str, str]] = {
     "text": ("text", f"`calltape redact` replaces it; {_NEVER}"),
-    "token_ids": ("whole numbers that may be token ids", _ALL_OUT),
-    "image": ("numbers that may be an image", _OUT),
-    "audio": ("numbers that may be audio", _OUT),
-    "values": ("values of a tensor", _ALL_OUT),
-    "long_list": ("a long list of numbers", "`calltape redact` replaces its numbers"),
-    "number": (
-        "a number that may be data",
-        f"`calltape redact` replaces it, unless sizes have to do with it; {_NEVER}",
+    "unreferenced": (
+        "values that nothing refers to, and that no recorder writes",
+        f"{_ALL_OUT}; `calltape show` counts them",
     ),
     "key": (
         "a key that looks like data",
@@ -67,36 +62,45 @@ _KINDS: dict[str, tuple[str, str]] = {
         "they stay, because nothing tells a name of a person from another word; if they are such "
         "names, record no dict of them",
     ),
-    "unreferenced": (
-        "values that nothing refers to, and that no recorder writes",
-        f"{_ALL_OUT}; `calltape show` counts them",
-    ),
-    "enum_value": ("the value of an enum", _OUT),
     "exception": (
         "the message of an exception", "`calltape redact` keeps its class and its length"
     ),
-    "thread": ("ids of threads", "`calltape redact` renumbers threads"),
+    "files": ("names of files", _ALL_OUT),
+    "host": ("the host's name", _OUT),
+    "enum_value": ("the value of an enum", _OUT),
+    "dump": ("the reason of a dump", "`calltape redact` keeps the length of the reason"),
+    "token_ids": ("whole numbers that may be token ids", _ALL_OUT),
+    "image": ("numbers that may be an image", _OUT),
+    "audio": ("numbers that may be audio", _OUT),
+    "long_list": ("a long list of numbers", "`calltape redact` replaces its numbers"),
+    "values": ("values of a tensor", _ALL_OUT),
+    "number": (
+        "a number that may be data",
+        f"`calltape redact` replaces it, unless sizes have to do with it; {_NEVER}",
+    ),
     "time": (
         "the date, and when each call began",
         "`calltape redact` keeps how long calls took and how far apart they were, and no date",
     ),
-    "host": ("the host's name", _OUT),
+    "thread": ("ids of threads", "`calltape redact` renumbers threads"),
     "platform": (
         "the build of the operating system",
         "`calltape redact` keeps the system and the architecture",
-    ),
-    "files": ("names of files", _ALL_OUT),
-    "module": (
-        "names of modules and classes",
-        "they stay, because they say what was recorded; rename the class if its name is a secret",
     ),
     "policy": (
         "what the recorder was asked to keep",
         "`calltape redact` takes the recorder's words and patterns out",
     ),
-    "dump": ("the reason of a dump", "`calltape redact` keeps the length of the reason"),
+    "module": (
+        "names of modules and classes",
+        "they stay, because they say what was recorded; rename the class if its name is a secret",
+    ),
 }  # fmt: skip
-"""What it is, and what to do about it. ``EXACT`` stands for the path that ``values=`` takes."""
+"""What it is, and what to do about it, the most harmful first. ``EXACT`` stands for the path that
+``values=`` takes."""
+_BY_HARM = {kind: number for number, kind in enumerate(_KINDS)}
+_NEVER_CUT = frozenset({"text", "unreferenced", "key", "varying_keys", "exception"})
+"""Kinds that are whole texts of a person: a summary names each of them."""
 
 
 class PrivateFinding(PlainData):
@@ -180,11 +184,13 @@ class PrivateData(PlainData):
         """What there is on one line, and what to do; None if there is nothing.
 
         Args:
-            most: how many findings are named.
+            most: how many findings are named, besides texts, keys and errors, which all are.
         """
-        named = [one.what() for one in self._joined()]
-        if not named:
+        findings = self._joined()
+        if not findings:
             return None
+        most = max(most, sum(one.kind in _NEVER_CUT for one in findings))
+        named = [one.what() for one in findings]
         advice = {
             None: "`calltape redact` makes a tape that can be given away",
             "part": "Only a part of the tape was redacted; `calltape redact` redacts all of it",
@@ -193,9 +199,11 @@ class PrivateData(PlainData):
         return f"{some_of(named, most, '; ')}. {advice}"
 
     def _joined(self) -> list[PrivateFinding]:
-        """The findings as they are told, those of places first."""
+        """The findings as they are told: the most harmful of a call, or of the tape, first."""
         placed = [one for one in self.findings if one.place is not None]
-        return [*_joined(placed), *(one for one in self.findings if one.place is None)]
+        joined = [*_joined(placed), *(one for one in self.findings if one.place is None)]
+        order = {call: place for place, call in enumerate(dict.fromkeys(o.call for o in joined))}
+        return sorted(joined, key=lambda one: (order[one.call], _BY_HARM[one.kind]))
 
     def _notes(self) -> Iterator[str]:
         if self.redacted == "part":
