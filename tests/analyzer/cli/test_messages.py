@@ -4,13 +4,15 @@ must not obey."""
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from tests.analyzer.cli.commands import AT_END, run
+import calltape_analyzer
+from tests.analyzer.cli.commands import run
 from tests.analyzer.tape.changes import flip, member_list
 from tests.analyzer.tapes import Recorded, write_tape
 
@@ -82,7 +84,7 @@ def test_inference_that_has_no_answer(tmp_path: Path) -> None:
     code, out, err = run("variants", path, "--python")
     assert (code, out) == (1, "")
     assert err.startswith("calltape: the tape has no calls")
-    assert run("variants", path) == (0, "no calls\n", AT_END)
+    assert run("variants", path) == (0, "no calls\n", "")
 
 
 def test_unexpected_errors_are_one_line(tape_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +122,9 @@ def test_help_shows_examples_for_every_verb() -> None:
 def test_version() -> None:
     code, out, _ = run("--version")
     assert code == 0
-    assert out.split()[0] == "calltape"
+    version, _, origin = out.removeprefix("calltape ").partition(" ")
+    assert version == calltape_analyzer.__version__
+    assert re.fullmatch(r"\(from (a wheel|/.+/analyzer)\)\n", origin)
 
 
 def test_hostile_text_does_nothing_to_a_terminal(tmp_path: Path) -> None:

@@ -380,9 +380,10 @@ def test_commands_say_what_they_read(tmp_path: Path) -> None:
     path = str(write_tape(tmp_path / "a.tape", some(9), target=Model()))
     for words in (["variants"], ["explain", "x"], ["diff"]):
         given = [words[0], path, *(words[1:] or ([path] if words[0] == "diff" else []))]
-        code, out, err = run(*given)
+        code, out, err = run(*given, "-v")
         assert (code, "--scan" in err) == (0, True), err
-        scanned = run(*given, "--scan")
+        assert run(*given) == (0, out, "")
+        scanned = run(*given, "--scan", "-v")
         assert (scanned[0], scanned[1], scanned[2]) == (0, out, "")
     assert "what the tape says of all calls at its end" in run("info", path, "--quick")[1]
     assert "the record of each call" in run("info", path)[1]

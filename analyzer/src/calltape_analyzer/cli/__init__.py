@@ -8,8 +8,11 @@ Only ``export`` and ``replay`` import torch.
 from __future__ import annotations
 
 import io
+import json
 import sys
+from importlib import metadata
 from typing import Annotated
+from urllib.parse import unquote, urlsplit
 
 import typer
 
@@ -41,8 +44,18 @@ def _version(wanted: bool) -> None:
     if wanted:
         from calltape_analyzer import __version__
 
-        typer.echo(f"calltape {__version__}")
+        typer.echo(f"calltape {__version__} ({_origin()})")
         raise typer.Exit
+
+
+def _origin() -> str:
+    """What the package was installed from: the folder of a clone, or a wheel."""
+    # https://packaging.python.org/en/latest/specifications/direct-url/
+    written = metadata.distribution("calltape-analyzer").read_text("direct_url.json")
+    found = json.loads(written) if written else {}
+    if "dir_info" not in found:
+        return "from a wheel"
+    return f"from {unquote(urlsplit(found['url']).path)}"
 
 
 @app.callback()

@@ -31,6 +31,7 @@ from calltape_analyzer.cli.options import (
     Paths,
     To,
     Variants,
+    Verbose,
     classes_of,
     model_of,
 )
@@ -80,9 +81,7 @@ def export(
             help="End with 0 also if a variant has programs for recorded sizes only.",
         ),
     ] = False,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Show all attempts and notes.")
-    ] = False,
+    verbose: Verbose = False,
     opset: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="ONNX opset version.")
     ] = None,

@@ -18,13 +18,12 @@ from calltape_analyzer.cli.output import (
     print_json,
 )
 from calltape_analyzer.cli.recordings import (
-    changed_text,
     coverage_as_json,
     coverage_text,
     dumps_text,
     files_as_json,
     files_text,
-    policy_text,
+    policies_text,
     print_recordings,
     since_text,
     size,
@@ -283,7 +282,7 @@ def _print(
         ),
         ("bytes", f"{size(facts['bytes'])}, {size(facts['tensor_bytes'])} {of_tensors}"),
         ("time", "no calls" if first is None else f"{first} to {facts['last_call_end']}"),
-        ("policy", policy_text(tape.manifest.policy) + changed_text(tape.manifest)),
+        ("policy", policies_text(tape.manifests)),
         ("dumps", dumps_text(tape, times)),
         *zip(("traffic", *[""] * len(traffic)), traffic, strict=False),
         ("producer", ", ".join(f"{name} {version}" for name, version in producer.items())),

@@ -42,6 +42,7 @@ __all__ = [
     "Scan",
     "To",
     "Variants",
+    "Verbose",
     "address",
     "classes_of",
     "expect_factory",
@@ -93,6 +94,10 @@ Scan = Annotated[
         help="Read every record, and compare the calls and inputs that sealed tapes tell of at "
         "their end. Without it, that is believed.",
     ),
+]
+
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Say also what was tried, or what was read.")
 ]
 
 # Which calls, and what of them.

@@ -4,6 +4,7 @@ is below a directory."""
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
@@ -38,13 +39,12 @@ from calltape_schema.end import Coverage
 from calltape_schema.records import Manifest, Policy, redacted_of_steps
 
 __all__ = [
-    "changed_text",
     "coverage_as_json",
     "coverage_text",
     "dumps_text",
     "files_as_json",
     "files_text",
-    "policy_text",
+    "policies_text",
     "print_recordings",
     "since_text",
     "size",
@@ -55,8 +55,19 @@ _MAX_GROUPS, _MAX_PLACES, _MAX_DUMPS = 8, 6, 5
 _SAME = "every size always the same"
 
 
+def policies_text(manifests: Sequence[Manifest]) -> str:
+    """What the recorders of some files were asked to keep; in how many, if they differ."""
+    found = Counter(policy_text(one.policy) + changed_text(one) for one in manifests)
+    if len(found) == 1:
+        return next(iter(found))
+    texts = [
+        f"{text} (in {files} of {len(manifests)} files)" for text, files in found.most_common()
+    ]
+    return some_of(texts, _MAX_PLACES, "; ")
+
+
 def policy_text(policy: Policy) -> str:
-    """What the recorder was asked to keep."""
+    """What a recorder was asked to keep."""
     pairs = [f"{kept} of {pattern}" for pattern, kept in policy.leaf_values]
     values = "values kept" if policy.values == "all" else "shapes only"
     parts = [

@@ -90,6 +90,7 @@ def opened(
     *,
     runs: bool = False,
     scan: bool | None = None,
+    verbose: bool = False,
     tells: bool = True,
     effort: int = 1,
     classes: Sequence[type] = (),
@@ -104,6 +105,7 @@ def opened(
             tape is bounded then.
         scan: whether the files are scanned in any case. None for a command that has no such
             option.
+        verbose: whether an answer from the ends of sealed tapes says so.
         tells: whether damage is told here. Not by a command whose report tells what came of it.
         effort: how many times as long it may take as to read the tape.
         classes: that objects on the tape may be rebuilt from.
@@ -130,7 +132,7 @@ def opened(
         if scan is False and tape.calls.are_single:
             read = tape.records_read
             every = sum(len(part) + part.damaged for part in tape.segments)
-            if tape.source == "end" or read < every:
+            if verbose if tape.source == "end" else read < every:
                 complain(_BELIEVED[tape.source].format(f"{read:,}", f"{every:,}"))
         for error in tape.damage if tells else ():
             complain(str(error))

@@ -23,6 +23,7 @@ from calltape_analyzer.cli.options import (
     Paths,
     Scan,
     Variants,
+    Verbose,
     classes_of,
 )
 from calltape_analyzer.cli.output import (
@@ -41,15 +42,16 @@ from calltape_analyzer.observing.evidence import left_out_note
 from calltape_analyzer.observing.memory_layout import layouts_in_words
 from calltape_analyzer.observing.switches import shown_constant
 from calltape_analyzer.scripting import part_expression
-from calltape_analyzer.text import alike, counted, shown_value
+from calltape_analyzer.text import alike, counted, shown_value, some_of
 
 if TYPE_CHECKING:
     from calltape_analyzer.variant import Variant
     from calltape_analyzer.variants.variant_findings import VariantFindings
 
 
-__all__ = ["DIFFERS", "diff", "explain", "variants"]
+__all__ = ["DIFFERS", "diff", "explain", "print_variants", "variants"]
 
+_MOST_DIMENSIONS = 4
 _AXIS = re.compile(r"-?\d{1,9}", re.ASCII)
 
 
@@ -68,6 +70,7 @@ def variants(
         ),
     ] = False,
     classes: ClassNames = None,
+    verbose: Verbose = False,
     json: Json = False,
 ) -> None:
     """The programs that the calls need.
@@ -85,7 +88,8 @@ def variants(
     known = classes_of(classes)
     from calltape_analyzer.variant import calls_left_out
 
-    with opened(paths, Part(calls, None, ignore, target), scan=scan, classes=known) as tape:
+    part = Part(calls, None, ignore, target)
+    with opened(paths, part, scan=scan, verbose=verbose, classes=known) as tape:
         meant = variants_meant(tape, variant)
         if json:
             print_list(json_of(one.findings) for one in meant)
@@ -95,16 +99,13 @@ def variants(
 
             if not meant:
                 raise InferenceError("the tape has no calls", advice="record at least one call")
-            part = part_expression(tape) if tape.calls.are_single else None
+            chosen = part_expression(tape) if tape.calls.are_single else None
             named = classes or ()
-            print(python_of_variants(meant, paths, target=target, classes=named, part=part))
+            print(python_of_variants(meant, paths, target=target, classes=named, part=chosen))
             return
         if not meant:
             line("no calls")
-        for number, one in enumerate(meant):
-            if number:
-                print()
-            _print_variant(one)
+        print_variants(meant)
         left_out = 0 if variant else calls_left_out(tape, meant)
         if left_out:
             print()
@@ -120,6 +121,14 @@ def _fixed(variant: Variant) -> Iterator[Sequence[str]]:
     for value in structure_values(layout):
         if value.place in layout.nodes:
             yield value.place, value.kind, value.text
+
+
+def print_variants(variants: Sequence[Variant]) -> None:
+    """Prints the tables of each."""
+    for number, one in enumerate(variants):
+        if number:
+            print()
+        _print_variant(one)
 
 
 def _print_variant(variant: Variant) -> None:
@@ -179,30 +188,46 @@ def explain(
     words: Annotated[
         list[str],
         typer.Argument(
-            metavar="TAPE... ARGUMENT [AXIS]",
+            metavar="TAPE... [ARGUMENT [AXIS]]",
             help=f"{FILES}; then an argument, a place below it as variants prints it "
-            "(cache.layers.*.keys), or a symbol; then one dimension, or all by default.",
+            "(cache.layers.*.keys), or a symbol; then one dimension. Without an argument, all "
+            "symbols are listed.",
         ),
     ],
     target: OfTarget = None,
     variant: Variants = None,
     scan: Scan = False,
+    verbose: Verbose = False,
     json: Json = False,
 ) -> None:
     """Why a dimension is dynamic or constant.
 
     Per variant the reason, the sizes seen and in which calls, what else is always equal, what it
-    always follows from, and what has thin evidence.
+    always follows from, and what has thin evidence. Without an argument, the symbols of each
+    variant and the dimensions that they stand for.
 
     \b
+    calltape explain runs/llm.tape
     calltape explain runs/llm.tape input_ids
     calltape explain runs/llm.tape 'cache.layers.*.keys' 2
     """
     from calltape_analyzer.explanation.subjects import explain as explained_subject
 
     paths, argument, axis = _asked(words)
-    with opened(paths, Part(target=target), scan=scan) as tape:
-        only = {one.name for one in variants_meant(tape, variant)}
+    with opened(paths, Part(target=target), scan=scan, verbose=verbose) as tape:
+        meant = variants_meant(tape, variant)
+        if argument is None:
+            if json:
+                print_json(
+                    {
+                        one.name: [symbol.model_dump() for symbol in one.findings.symbols]
+                        for one in meant
+                    }
+                )
+                return
+            _print_symbols(meant)
+            return
+        only = {one.name for one in meant}
         with wrong_words():
             explained = explained_subject(tape, tape.variants(), argument, axis, only=only)
         if json:
@@ -211,17 +236,36 @@ def explain(
         lines(str(explained))
 
 
-def _asked(words: Sequence[str]) -> tuple[list[str], str, int | None]:
+def _print_symbols(variants: Sequence[Variant]) -> None:
+    """Prints the symbols of each variant, and where they stand."""
+    for number, one in enumerate(variants):
+        found = one.findings
+        if number:
+            print()
+        line(f"{found.name}:", counted(found.calls, "call"))
+        if not found.symbols:
+            line("no dimension varied")
+            continue
+        rows = [
+            (*row, some_of(symbol.dimensions, _MOST_DIMENSIONS))
+            for row, symbol in zip(_symbols(found), found.symbols, strict=True)
+        ]
+        table(("symbol", "sizes", "always", "dimensions"), rows)
+
+
+def _asked(words: Sequence[str]) -> tuple[list[str], str | None, int | None]:
     """The tapes, the argument and the dimension: words of which only the last may be a number.
 
     Raises:
-        BadParameter: there are too few, or files that are not there.
+        BadParameter: there are files that are not there.
     """
     given = list(words)
     has_axis = len(given) > 2 and _AXIS.fullmatch(given[-1]) is not None
     axis = int(given.pop()) if has_axis else None
-    if len(given) < 2 or given[-1].startswith("--"):
-        raise typer.BadParameter("name a tape and an argument: TAPE... ARGUMENT [AXIS]")
+    if given[-1].startswith("--"):
+        raise typer.BadParameter(f"there is no option {given[-1]!r:.100}")
+    if axis is None and (len(given) == 1 or os.path.lexists(given[-1])):
+        return given, None, None
     *paths, argument = given
     for path in paths[1:]:
         if not os.path.lexists(path) and not glob.has_magic(path):
@@ -244,6 +288,7 @@ def diff(
     ],
     target: OfTarget = None,
     scan: Scan = False,
+    verbose: Verbose = False,
     json: Json = False,
 ) -> None:
     """What calls on tape NOW show that those on BEFORE do not.
@@ -260,7 +305,10 @@ def diff(
     from calltape_analyzer.differences.difference import diff as compare
 
     part = Part(target=target)
-    with opened(before, part, scan=scan) as a, opened([now], part, scan=scan) as b:
+    with (
+        opened(before, part, scan=scan, verbose=verbose) as a,
+        opened([now], part, scan=scan, verbose=verbose) as b,
+    ):
         found = compare(a, b)
         if json:
             print_json(found)

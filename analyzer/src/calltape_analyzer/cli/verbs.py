@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import glob
 import importlib
+import os
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -75,8 +77,12 @@ VERBS = (
 )
 
 
+_OVERVIEW = Verb("overview", "overview", "What a tape is, and the variants of its calls.")
+"""Of ``calltape TAPE``: not a word at the prompt."""
+
+
 class VerbGroup(TyperGroup):
-    """The group of all verbs."""
+    """The group of all verbs. Words that begin with a tape, and with no verb, ask what it is."""
 
     def __init__(self, **settings: Any) -> None:
         settings["commands"] = {verb.name: _Unloaded(verb) for verb in VERBS}
@@ -86,6 +92,16 @@ class VerbGroup(TyperGroup):
         """Reads the words before a verb."""
         with _signals_end():
             return super().make_context(*args, **options)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The verb of these words, and what is left of them."""
+        if args and args[0] not in self.commands and _is_tape(args[0]):
+            return "", _Unloaded(_OVERVIEW), args
+        return super().resolve_command(ctx, args)
+
+    def format_usage(self, ctx: Any, formatter: Any) -> None:
+        super().format_usage(ctx, formatter)
+        formatter.write_usage(ctx.command_path, "TAPE...", prefix=" " * len("Usage: "))
 
     def invoke(self, ctx: Any) -> Any:
         """Runs a verb. A signal that comes while it is imported ends it as one that comes later."""
@@ -100,6 +116,13 @@ def _signals_end() -> Iterator[None]:
         yield
     except KeyboardInterrupt as end:
         raise typer.Exit(code_of(end)) from None
+
+
+def _is_tape(word: str) -> bool:
+    """Whether a word names something that can be opened: a file, a directory, a pattern, a URL."""
+    from calltape_analyzer.reading.urls import is_url
+
+    return os.path.lexists(word) or glob.has_magic(word) or is_url(word)
 
 
 def _in_words(error: typer.BadParameter) -> str:
