@@ -5,7 +5,7 @@ has a comment of HTML, which is replaced when the site is built:
 
 - ``<!-- generated: verbs -->``: the verbs of the command, with their options;
 - ``<!-- generated: names of PACKAGE -->``: everything that a package lists for import;
-- ``<!-- generated: pages of this folder -->``: a list of them;
+- ``<!-- generated: navigation of this folder -->``: its pages as a part of the navigation;
 - ``<!-- the other pages -->`` on docs/index.md: the pages in docs/ that it does not name.
 
 The navigation is the list of links on docs/index.md: a section there is a section of it.
@@ -48,8 +48,8 @@ def _complete(app: Sphinx, page: str, source: list[str]) -> None:
 def _part(name: str, folder: Path) -> str:
     if name == "verbs":
         return verbs_as_markdown()
-    if name == "pages of this folder":
-        return _list_of_pages(folder)
+    if name == "navigation of this folder":
+        return _toctree([file.name for file in _pages(folder) if file.name != "README.md"])
     if name.startswith("names of "):
         return names_as_markdown(importlib.import_module(name.removeprefix("names of ")))
     raise ValueError(f"no part of a page is called {name!r}")
@@ -61,11 +61,6 @@ def _part(name: str, folder: Path) -> str:
 def _with_navigation(section: re.Match[str]) -> str:
     pages = dict.fromkeys(_LINK.findall(section[2]))
     return section[0] + _toctree(list(pages), f":caption: {section[1]}") if pages else section[0]
-
-
-def _list_of_pages(folder: Path) -> str:
-    pages = [file for file in _pages(folder) if file.name != "README.md"]
-    return _links(pages) + _toctree([file.name for file in pages])
 
 
 def _pages(folder: Path) -> list[Path]:
