@@ -108,7 +108,8 @@ class Kind(Enum):
         _VALUE, Left.PART, _RANGE, "Range.min Range.max _TableForm.rows",
     )  # fmt: skip
     MANY_RANGE = Row(
-        "the same with 1,024 distinct elements or more; that 1,024 elements or more are all 0 or 1",
+        "the same with 1,024 distinct elements or more; whether 1,024 elements or more are all 0 or"
+        " 1",
         _CALL, Left.PART, _RANGE, "Range.min Range.max _TableForm.rows",
     )  # fmt: skip
     TEXT = Row(
@@ -124,8 +125,8 @@ class Kind(Enum):
         Left.PSEUDONYM, "beyond four digits", "Tree.scalars _TableForm.rows",
     )  # fmt: skip
     LISTS_AND_KEYS = Row(
-        "numbers in lists, tuples and sets of more than four; dict keys and keywords that are no"
-        " names",
+        "numbers in lists, tuples and sets that hold more than four; dict keys and keywords"
+        " that are no names",
         _STRUCTURE_VALUE, Left.PSEUDONYM, "",
         "Tree.scalars _TableForm.rows _KindForm.axes DictNode.keys Leaf.key",
     )  # fmt: skip
@@ -279,7 +280,8 @@ def _cells(row: Row) -> tuple[str, ...]:
     columns, is_call = row.columns, row.group is Group.CALL
     marks = {Told.YES: "†", Told.SIZES: "‡"} if is_call else {}
     none = columns.none.value + ("*" if columns.path is not columns.none else "")
-    left = " ".join(filter(None, (row.left.value, row.remark)))
+    gap = " " if row.left is Left.PSEUDONYM else ", "
+    left = gap.join(filter(None, (row.left.value, row.remark)))
     return row.what, columns.all.value + marks.get(columns.unkept, ""), none, left
 
 
@@ -303,7 +305,7 @@ def updated(page: str) -> str:
     for name, table in (("facts", facts_table()), ("programs", programs_table())):
         begin, end = f"<!-- {name}: {_COMMAND} -->", f"<!-- end of {name} -->"
         pattern = f"{re.escape(begin)}\n.*?{re.escape(end)}"
-        block = f"{begin}\n{table}\n{end}"
+        block = f"{begin}\n\n{table}\n\n{end}"
         page, found = re.subn(pattern, lambda _, text=block: text, page, flags=re.DOTALL)
         if found != 1:
             raise ValueError(f"the page has {found} places for {name}")
