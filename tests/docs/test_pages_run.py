@@ -15,10 +15,7 @@ from tests.docs.page import DOCS, Page
 ELSEWHERE = {
     "bisecting.md": "tests/analyzer/cli/test_bisecting.py",
     "production.md": "tests/servers/test_production_page.py",
-    "remote.md": "tests/analyzer/remote/test_remote_page.py",
     "reports.md": "tests/analyzer/reporting/test_reports_page.py",
-    "surveys.md": "tests/analyzer/surveying/test_page.py",
-    "tables.md": "tests/analyzer/tables/test_page.py",
     "testing.md": "tests/analyzer/testing/test_testing_page.py",
 }
 PAGES = {path.name: path for path in sorted(DOCS.glob("*.md"))}

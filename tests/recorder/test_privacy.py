@@ -1,4 +1,4 @@
-"""docs/privacy.md is true: a secret of its own in every place, recorded in every mode and with
+"""The table of privacy is true: a secret of its own in every place, recorded in every mode and with
 every policy, and searched for in every byte of every file, while calls run and afterwards, and in
 the log."""
 
@@ -28,19 +28,13 @@ from calltape_recorder import (
     When,
     record,
 )
+from tests.recorder.privacy_table import Kind, Told
 from tests.recorder.processes import in_a_fork
 from tests.recorder.secrets import (
     CHUNK_TRACES,
-    FEW,
-    LOGGED,
     MESSAGE,
     MORE,
-    RETURNED,
-    RETURNED_TEXT,
     SECRET,
-    STATED,
-    TABLE,
-    YOURS,
     Model,
     S,
     use,
@@ -73,14 +67,14 @@ def quokka_predicate(args: Any, kwargs: Any) -> bool:
     return True
 
 
-S.note(YOURS, "predicate", b"quokka_predicate")
+S.note(Kind.YOUR_WORDS, "predicate", b"quokka_predicate")
 
 
 def broken(args: Any, kwargs: Any) -> bool:
-    raise ValueError(S.traces[LOGGED]["predicate"][0].decode())
+    raise ValueError(S.traces[Kind.LOG]["predicate"][0].decode())
 
 
-S.text(LOGGED, "predicate")
+S.text(Kind.LOG, "predicate")
 
 WAYS: dict[str, Way] = {
     "plain": Way({"keep": When(quokka_predicate)}, is_whole=True),
@@ -126,23 +120,23 @@ def found(places: list[bytes], traces: list[bytes]) -> bool:
     return any(trace in place for place in places for trace in traces)
 
 
-def check(places: list[bytes], columns: tuple[str, ...], rows: Any, *, is_whole: bool) -> None:
-    """What the page says is not there, is not; where ``is_whole``, what it says is there, is."""
+def check(places: list[bytes], columns: tuple[str, ...], kinds: Any, *, is_whole: bool) -> None:
+    """What the table says is not there, is not; where ``is_whole``, what it says is there, is."""
     wrong: list[str] = []
-    for row in rows:
-        said = [TABLE[row][column] for column in columns]
-        for name, traces in S.traces[row].items():
+    for kind in kinds:
+        said = [getattr(kind.row.columns, column) for column in columns]
+        for name, traces in S.traces[kind].items():
             is_there = found(places, traces)
-            if is_there and any(word != "yes" for word in said):
-                wrong.append(f"on the tape: {row} ({name})")
-            if is_whole and not is_there and all(word == "yes" for word in said):
-                wrong.append(f"not on the tape: {row} ({name})")
+            if is_there and any(told is not Told.YES for told in said):
+                wrong.append(f"on the tape: {kind} ({name})")
+            if is_whole and not is_there and all(told is Told.YES for told in said):
+                wrong.append(f"not on the tape: {kind} ({name})")
     assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.parametrize("values", VALUES)
 @pytest.mark.parametrize("way", WAYS)
-def test_the_page_is_true(
+def test_the_table_is_true(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, way: str, values: str
 ) -> None:
     given, columns = VALUES[values]
@@ -150,14 +144,14 @@ def test_the_page_is_true(
     places = recorded(tmp_path, WAYS[way], given)
     assert sum(map(len, places)) > 1000
     if not WAYS[way].keeps:
-        columns = tuple("not kept, all" if c == "all" else "not kept, none" for c in columns)
+        columns = tuple("unkept" if c == "all" else "unkept_none" for c in columns)
     # With "*" and a path both, some of what one column says is there is not by the other.
     is_whole = WAYS[way].is_whole and len(columns) == 1 and values not in ("star", "one")
-    check(places, columns, S.traces.keys() - {LOGGED}, is_whole=is_whole)
+    check(places, columns, S.traces.keys() - {Kind.LOG}, is_whole=is_whole)
     log = [caplog.text.encode()]
-    check(log, columns, [LOGGED], is_whole=way == "broken")
-    private = S.traces.keys() - {LOGGED, YOURS, "names of parameters"}
-    check(log, ("not kept, none",), private, is_whole=False)
+    check(log, columns, [Kind.LOG], is_whole=way == "broken")
+    private = S.traces.keys() - {Kind.LOG, Kind.YOUR_WORDS, Kind.TARGET}
+    check(log, ("unkept_none",), private, is_whole=False)
 
 
 @pytest.mark.parametrize("values", VALUES)
@@ -176,49 +170,57 @@ def test_streams(tmp_path: Path, values: str, method: str) -> None:
                     with contextlib.suppress(StopIteration):
                         made.__anext__().send(None)
     model.look()
-    check(model.during, columns, S.traces.keys() - {LOGGED}, is_whole=False)
-    for row in (RETURNED, RETURNED_TEXT, FEW):
-        assert found(model.during, CHUNK_TRACES[row]) == (values == "all")
+    check(model.during, columns, S.traces.keys() - {Kind.LOG}, is_whole=False)
+    for kind in (Kind.RETURNED, Kind.RETURNED_TEXT, Kind.FEW_RANGE):
+        assert found(model.during, CHUNK_TRACES[kind]) == (values == "all")
 
 
-def test_the_page_has_every_row(tmp_path: Path) -> None:
-    assert S.traces.keys() | STATED == TABLE.keys()
+STATED = {Kind.SHAPES, Kind.TIMES, Kind.BOOKKEEPING, Kind.VERSIONS, Kind.HISTORY}
+"""What is not a secret that bytes can be searched for."""
+
+
+def test_every_kind_is_searched_for_or_stated() -> None:
+    assert S.traces.keys() | STATED == set(Kind)
     assert not S.traces.keys() & STATED
-    words = {word for row in S.traces for word in TABLE[row].values()}
-    assert words == {"yes", "no", "length"}
+    told = {told for kind in S.traces for told in kind.row.columns}
+    assert told == {Told.YES, Told.NO, Told.LENGTH}
+
+
+def test_a_mode_that_leaves_more_out_has_no_more() -> None:
+    """So the page can tell calls that were not kept, and paths, by a mark in a cell."""
+    openness = (Told.NO, Told.LENGTH, Told.SIZES, Told.YES)
+    for kind in Kind:
+        every, none, path, unkept, unkept_none = map(openness.index, kind.row.columns)
+        assert every >= none >= path, kind
+        assert every >= unkept >= unkept_none, kind
+        assert unkept_none in (0, unkept), kind
 
 
 IN_SHORT = {
-    "keeps shapes,": (
-        "shapes, strides, dtypes, devices, flags, autocast, what shares memory", "yes",
-    ),
-    "the length of text and": ("text that is an argument", "length"),
-    "and bytes,": ("bytes that are an argument", "length"),
-    "numbers that are arguments themselves,": ("ints that are arguments", "yes"),
+    "keeps shapes,": (Kind.SHAPES, Told.YES),
+    "the length of text and": (Kind.TEXT, Told.LENGTH),
+    "and bytes,": (Kind.TEXT, Told.LENGTH),
+    "numbers that are arguments themselves,": (Kind.INTS, Told.YES),
     "the smallest and largest of an integer tensor with 1,024 different elements or more,": (
-        "smallest and largest of an integer tensor of more", "yes",
+        Kind.MANY_RANGE, Told.YES,
     ),
-    "and the class of an exception.": ("class of an exception that a call raised", "yes"),
-    "no other elements of tensors,": ("elements of tensors and arrays", "no"),
-    "no long rows of numbers,": (
-        "more than four numbers in a list, tuple or set, and in those within it", "no",
-    ),
-    "no messages,": ("message of an exception that a call raised", "length"),
-    "and no number or": ("numbers that are returned, or yielded", "no"),
-    "or text that the model returned.": ("text that is returned, or yielded", "length"),
-    "Weights,": ("weights", "no"),
-    "environment and host name are on no tape": (
-        "environment, command line, host name, user name, paths", "no",
-    ),
+    "and the class of an exception.": (Kind.OUTCOME, Told.YES),
+    "no other elements of tensors,": (Kind.ELEMENTS, Told.NO),
+    "no long rows of numbers,": (Kind.LISTS_AND_KEYS, Told.NO),
+    "no messages,": (Kind.RETURNED_TEXT, Told.LENGTH),
+    "and no number or": (Kind.RETURNED, Told.NO),
+    "or text that the model returned.": (Kind.RETURNED_TEXT, Told.LENGTH),
+    "Weights,": (Kind.PRIVATE, Told.NO),
+    "environment and host name are on no tape": (Kind.PRIVATE, Told.NO),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("says", IN_SHORT)
 def test_the_production_page_says_the_same_in_short(says: str) -> None:
-    row, told = IN_SHORT[says]
+    kind, told = IN_SHORT[says]
     text = (Path(__file__).resolve().parents[2] / "docs/production.md").read_text()
     assert says in " ".join(text.partition("## Privacy")[2].split())
-    assert TABLE[row]["none"] == told
+    assert kind.row.columns.none is told
 
 
 def test_the_machine_is_not_on_a_tape(tmp_path: Path) -> None:
@@ -248,10 +250,10 @@ def test_the_page_is_found(page: str) -> None:
 
 def test_a_secret_is_found_where_there_is_one() -> None:
     """The search itself."""
-    row = S.traces[FEW]["prompt"]
+    row = S.traces[Kind.FEW_RANGE]["prompt"]
     assert found([b"...", b"x" + row[0] + b"y"], row)
     assert not found([b"...", b"xy"], row)
-    numbers = S.traces["ints that are arguments"]["int"]
+    numbers = S.traces[Kind.INTS]["int"]
     assert found([msgpack.packb({"n": SECRET["int"]})], numbers)
 
 

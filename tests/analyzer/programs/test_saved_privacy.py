@@ -1,5 +1,5 @@
-"""docs/privacy.md is true of saved programs: secrets in the calls that they were made of, searched
-for in every byte of what is saved, of what is said and of the log, packed or not."""
+"""The table of privacy is true of saved programs: secrets in the calls that they were made of,
+searched for in every byte of what is saved, of what is said and of the log, packed or not."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ import torch
 
 from calltape_analyzer import Tape, export
 from tests.analyzer.exported import call, taped
+from tests.recorder.privacy_table import InPrograms, Told
 
-PAGE = (Path(__file__).resolve().parents[3] / "docs" / "privacy.md").read_text()
-COLUMNS = ("all", "none", "path")
 MODES: dict[str, Any] = {
     "all": "all", "none": "none",
     "path": {"*": "all", "prompt": "none", "mode": "none", "ids": "none", "image": "none",
@@ -28,20 +27,6 @@ MODES: dict[str, Any] = {
 PROMPTS = [f"prompt {n} of <wombat>" for n in range(3)]
 # Without their text no program can be made that takes them.
 WITHHELD = ["prompt", "mode"]
-
-
-def table() -> dict[str, dict[str, bool]]:
-    """Per row of the page's table of saved programs, in which modes it is there."""
-    rows = [
-        [cell.strip() for cell in line.strip("|").split(" | ")]
-        for line in PAGE[PAGE.index("## Saved programs") :].splitlines()
-        if line.startswith("| ") and line.count(" | ") == len(COLUMNS)
-    ]
-    assert tuple(rows[0][1:]) == COLUMNS
-    return {
-        row[0]: {name: said == "yes" for name, said in zip(COLUMNS, row[1:], strict=True)}
-        for row in rows[2:]
-    }
 
 
 class Model(torch.nn.Module):
@@ -56,8 +41,8 @@ class Model(torch.nn.Module):
         return {"found": found, "said": "text of <wombat> that is returned"}
 
 
-def traffic() -> tuple[list[Any], dict[str, list[bytes]]]:
-    """The calls, and per row of the page the bytes that betray it."""
+def traffic() -> tuple[list[Any], dict[InPrograms, list[bytes]]]:
+    """The calls, and per row of the table the bytes that betray it."""
     ids = [torch.randint(70_000, 90_000, (2, size)) for size in (3, 5, 7)]
     images = [torch.randn(3, 8) for _ in ids]
     calls = [
@@ -65,14 +50,12 @@ def traffic() -> tuple[list[Any], dict[str, list[bytes]]]:
         for i, image, prompt in zip(ids, images, PROMPTS, strict=True)
     ]
     return calls, {
-        "elements of recorded tensors": [x.numpy().tobytes()[:16] for x in (*ids, *images)],
-        "text that is the same in all calls of a program": [b"mode of <wombat>"],
-        "text that varies from call to call, but for that of the call it was traced with": [
-            prompt.encode() for prompt in PROMPTS[1:]
-        ],
-        "keys of dicts": [b"key of <wombat>"],
-        "text that the model returned when it was traced": [b"text of <wombat> that is returned"],
-        "messages of exceptions": [b"a message of <wombat>"],
+        InPrograms.ELEMENTS: [x.numpy().tobytes()[:16] for x in (*ids, *images)],
+        InPrograms.SAME_TEXT: [b"mode of <wombat>"],
+        InPrograms.OTHER_TEXT: [prompt.encode() for prompt in PROMPTS[1:]],
+        InPrograms.KEYS: [b"key of <wombat>"],
+        InPrograms.RETURNED_TEXT: [b"text of <wombat> that is returned"],
+        InPrograms.MESSAGES: [b"a message of <wombat>"],
     }
 
 
@@ -112,8 +95,8 @@ def saved(tape: Tape, model: Model, folder: Path, *, withheld: bool) -> list[byt
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("mode", COLUMNS)
-def test_saved_programs_hold_what_the_page_says(
+@pytest.mark.parametrize("mode", MODES)
+def test_saved_programs_hold_what_the_table_says(
     mode: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, logger="calltape_analyzer")
@@ -123,10 +106,10 @@ def test_saved_programs_hold_what_the_page_says(
     tape = taped(tmp_path, model, [*calls, raising], values=MODES[mode])
     places = saved(tape, model, tmp_path / "saved", withheld=mode != "all")
     places += [record.getMessage().encode() for record in caplog.records]
-    stated = table()
+    assert secrets.keys() == set(InPrograms)
     wrong = []
     for row, traces in secrets.items():
         is_there = any(trace in place for place in places for trace in traces)
-        if is_there != stated[row][mode]:
+        if is_there != (row.told(mode) is Told.YES):
             wrong.append(f"{row}: {is_there}")
     assert not wrong
