@@ -34,7 +34,7 @@ PAGE = page("production.md")
     ("says", "found", "told"),
     [
         ("the median of the last 15 recorded calls", ledger._DURATIONS, 15),
-        ("at most the share of one second is saved up", bounds.SHARE_CREDIT_NS, 10**9),
+        ("unspent time adds up to the share of one second", bounds.SHARE_CREDIT_NS, 10**9),
         ("`max_disk_bytes` (at least 128 KiB)", bounds.LEAST_DISK_BYTES, 128 * KIB),
         ("token for token from 8 KiB per tensor on", earlier_copies.FEWEST_BYTES, 8 * KIB),
         ("or a million calls in one", bounds.MAX_CALLS_IN_FILE, 10**6),
@@ -65,7 +65,7 @@ def test_a_number_of_the_other_page(says: str, found: Any, told: Any) -> None:
 
 
 def test_what_a_call_costs_that_is_not_kept() -> None:
-    assert "for about three empty forward hooks" in PAGE
+    assert "costs about three empty forward hooks" in PAGE
     (row,) = re.findall(
         r"not kept \| [^|]*\| an empty forward hook: [^|]*\| ([\d.]+) ×", page("costs.md")
     )

@@ -31,7 +31,7 @@ def test_the_page_runs(tmp_path: Path) -> None:
     page = Page(DOCS / "production.md")
     printed, *of_commands = page.follow(tmp_path)
     assert "bytes per call" in printed
-    assert len(page.prints) == 6
+    assert len(page.prints) == 7
     assert len(of_commands) == len(page.commands) == 3
     assert all(command.prints for command in page.commands)
 
