@@ -116,7 +116,10 @@ def rows_of(
     yield Row(f"{what}, recorded whole", whole, NO_RECORDER, ratio, question)
     for other, theirs in others.items():
         ratio = f"{added / theirs:.2f} ×"
-        yield Row(f"{what}, recorded whole", whole, f"{other}: +{theirs * 1e6:.1f} µs", ratio)
+        yield Row(
+            f"{what}, recorded whole", whole, f"{other}: +{theirs * 1e6:.1f} µs", ratio,
+            question if other == PEER else None,
+        )  # fmt: skip
     for less, other, question in (
         (SHAPES, CALLTAPE, None),
         (SKIPPED, skipped_against, Question.NOTHING_NEW if shown else None),

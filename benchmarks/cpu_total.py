@@ -52,7 +52,6 @@ _SAYS = {
     "8 threads": "add [4,8] in 8 threads",
 }
 _SHOWN = {
-    ("add", "recorded whole", _PEER): Question.RECORDED,
     ("decode", "recorded whole", _SAVED): Question.RECORDED,
     ("decode", "recorded whole", _CLONES): Question.RECORDED,
     ("decode", "`Novelty()`, nothing new", _CLONES): Question.NOTHING_NEW,

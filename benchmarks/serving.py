@@ -282,7 +282,7 @@ def _rows_with(
     )  # fmt: skip
     yield Row(
         f"{what}: throughput", f"{most:.0f} requests/s", f"{most_off:.0f} requests/s",
-        f"{most_ratio:.2f} ×",
+        f"{most_ratio:.2f} ×", Question.SERVER if name == ALL else None,
     )  # fmt: skip
     if name != FLIGHT:
         yield Row(f"{what}: calls kept", f"{stats.kept / stats.seen:.1%}")
