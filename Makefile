@@ -70,8 +70,8 @@ check: lint docs test dist test-integration  ## what CI checks
 
 check-all: lint docs dist test-all  ## what CI checks, and the slow tests that rarely fail
 
-bench: $(STAMP)  ## the table of docs/costs.md
-	$(BIN)/python -m benchmarks
+bench: $(STAMP)  ## what calltape costs: measures and writes docs/costs.md
+	$(BIN)/python -m benchmarks --save
 
 fixtures: $(STAMP)  ## add what is missing to fixtures/
 	$(BIN)/python fixtures/generate.py

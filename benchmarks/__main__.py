@@ -1,4 +1,7 @@
-"""``python -m benchmarks [--quick] [name ...]``: prints the table of docs/costs.md."""
+"""``python -m benchmarks [--quick | --save] [name ...]``: prints what the benchmarks measure.
+
+With ``--save`` it stores that as well, and writes docs/costs.md.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,8 @@ from benchmarks import (
     throughput,
     viewing,
 )
-from benchmarks.report import Row, table
+from benchmarks.costs_page import PAGE, Measured, load, page, save
+from benchmarks.report import table
 
 _BENCHMARKS = {
     "cpu_total": cpu_total.rows,
@@ -55,20 +59,26 @@ def main() -> None:
     every = _BENCHMARKS | _BY_NAME_ONLY
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="name", help=", ".join(every))
-    parser.add_argument("--quick", action="store_true", help="a tenth of the work, noisier")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--quick", action="store_true", help="a tenth of the work, noisier")
+    how.add_argument("--save", action="store_true", help="store the results and write the page")
     options = parser.parse_args()
     if unknown := set(options.names) - set(every):
         parser.error(f"no benchmark named {', '.join(sorted(unknown))}")
     # transformers warns about missing optional packages; the table is what is asked for
     logging.disable(logging.WARNING)
-    rows: list[Row] = []
+    versions = f"torch {torch.__version__}, Python {platform.python_version()}"
+    machine = f"{versions}, {torch.get_num_threads()} threads, {platform.machine()}"
+    measured: dict[str, Measured] = {}
     for name in options.names or _BENCHMARKS:
         print(f"{name} ...", file=sys.stderr, flush=True)
-        rows.extend(every[name](0.1 if options.quick else 1.0))
-    print(table(rows))
-    versions = f"torch {torch.__version__}, Python {platform.python_version()}"
-    machine = f"{torch.get_num_threads()} threads, {platform.machine()}"
-    print(f"\nMedians of interleaved rounds; {versions}, {machine}.")
+        rows = tuple(every[name](0.1 if options.quick else 1.0))
+        measured[name] = Measured(machine, rows)
+    print(table(row for found in measured.values() for row in found.rows))
+    print(f"\nMedians of interleaved rounds; {machine}.")
+    if options.save:
+        save(measured)
+        PAGE.write_text(page(load()), encoding="utf-8")
 
 
 if __name__ == "__main__":

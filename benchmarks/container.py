@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report import Row, table
+from benchmarks.report import Question, Row, table
 from calltape_schema.end import Coverage
 from calltape_schema.groups import NewCall
 from calltape_schema.inputs_table import signature_of
@@ -173,10 +173,10 @@ def rows(scale: float) -> Iterator[Row]:
 def _rows(count: int) -> Iterator[Row]:
     for batch, nbytes in ((1, 0), (32, 0), (512, 0), (4096, 0), (1, 300), (512, 300)):
         with tempfile.TemporaryDirectory() as folder:
-            yield _row(Path(folder), count, batch, nbytes)
+            yield from _rows_of(Path(folder), count, batch, nbytes)
 
 
-def _row(folder: Path, count: int, batch: int, nbytes: int) -> Row:
+def _rows_of(folder: Path, count: int, batch: int, nbytes: int) -> Iterator[Row]:
     torn, sealed = folder / "torn", folder / "sealed"
     calls = _calls(count // 5 if nbytes else count, nbytes)
     _written(torn, calls, batch, seals=False)
@@ -184,15 +184,15 @@ def _row(folder: Path, count: int, batch: int, nbytes: int) -> Row:
     hop, scan = (_asked(name, torn)[0] for name in ("hop", "scan"))
     end, memory = _asked("end", sealed)
     size = os.path.getsize(sealed) / len(calls)
-    blobs = f", blobs of {nbytes} bytes" if nbytes else ""
-    return Row(
-        f"a tape of {len(calls):,} calls, {batch} in a group{blobs}",
-        f"{size:.1f} bytes and {1e6 * seconds / len(calls):.2f} µs to write per call",
-        (
-            f"scan {scan:.3f} s, {scan / hop:.1f} × the bare hop ({hop:.3f} s)",
-            f"from the end {end:.3f} s, {memory:.0f} MiB",
-        ),
-    )
+    blobs = f", with {nbytes} bytes of tensors a call" if nbytes else ""
+    what = f"a tape of {len(calls):,} calls, {batch} in a group{blobs}"
+    yield Row(
+        f"{what}: bytes per call", f"{size:.1f}",
+        question=Question.DISK if (batch, nbytes) == (512, 0) else None,
+    )  # fmt: skip
+    yield Row(f"{what}: to write a call", f"{1e6 * seconds / len(calls):.2f} µs")
+    yield Row(f"{what}: scan", f"{scan:.3f} s", f"bare hop: {hop:.3f} s", f"{scan / hop:.1f} ×")
+    yield Row(f"{what}: from the end", f"{end:.3f} s, {memory:.0f} MiB")
 
 
 if __name__ == "__main__":

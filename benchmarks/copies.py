@@ -1,5 +1,5 @@
 """Ways to copy 64 MiB of tensors into memory of our own, to check them, and to write them: the
-recorder's way against others (decisions 0022, 0031 and 0077). Not in the table of docs/costs.md."""
+recorder's way against others (decisions 0022, 0031 and 0077). Not on the page docs/costs.md."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def rows(scale: float) -> Iterator[Row]:
     memory, checksums, and writes (their processor time, and how long they take)."""
     rounds = max(int(15 * scale), 3)
     yield from _copies(rounds)
-    yield _touched(rounds)
-    yield _checked(rounds)
+    yield from _touched(rounds)
+    yield from _checked(rounds)
     yield from _written(rounds)
 
 
@@ -59,7 +59,7 @@ def _copies(rounds: int) -> Iterator[Row]:
         _UNLOCKED: lambda: _one_by_one(_copy_unlocked, sources, buffer.address),
         _CLONES: lambda: [tensor.clone() for tensor in tensors],
     }
-    yield _row("64 copies of 1 MiB", measure(ways, rounds), ways)
+    yield from _rows_of("64 copies of 1 MiB", measure(ways, rounds), ways)
     busy: dict[str, list[float]] = {way: [] for way in ways}
     stalls: dict[str, list[float]] = {way: [] for way in ways}
     both: dict[str, list[float]] = {way: [] for way in (_RECORDER, _THREADS)}
@@ -71,9 +71,9 @@ def _copies(rounds: int) -> Iterator[Row]:
         for way, copy in ways.items():
             stall = longest_stall(lambda way=way, copy=copy: busy[way].append(_seconds(copy)))
             stalls[way].append(stall)
-    yield _row("64 copies of 1 MiB, beside a busy thread", Samples(busy), ways)
-    yield _row("longest stall of that thread", Samples(stalls), ways)
-    yield _row("64 copies of 1 MiB, in two threads at once", Samples(both), both)
+    yield from _rows_of("64 copies of 1 MiB, beside a busy thread", Samples(busy), ways)
+    yield from _rows_of("longest stall of that thread", Samples(stalls), ways)
+    yield from _rows_of("64 copies of 1 MiB, in two threads at once", Samples(both), both)
 
 
 def _one_by_one(
@@ -99,7 +99,7 @@ def _seconds(work: Callable[[], object]) -> float:
     return measure({"": work}, 1).median("")
 
 
-def _touched(rounds: int) -> Row:
+def _touched(rounds: int) -> Iterator[Row]:
     size = _TENSORS * MIB
 
     def shared() -> None:
@@ -111,10 +111,10 @@ def _touched(rounds: int) -> Row:
         "private, huge pages": lambda: Buffer(size),
         "shared": shared,
     }
-    return _row("64 MiB of new memory", measure(ways, rounds), ways)
+    return _rows_of("64 MiB of new memory", measure(ways, rounds), ways)
 
 
-def _checked(rounds: int) -> Row:
+def _checked(rounds: int) -> Iterator[Row]:
     data = memoryview(torch.randn(_TENSORS * MIB // 4).numpy()).cast("B")
     ways: dict[str, Callable[[], object]] = {
         f"crc32 of {crc32.__module__}": lambda: crc32(data),
@@ -122,7 +122,7 @@ def _checked(rounds: int) -> Row:
         "blake2b": lambda: hashlib.blake2b(data).digest(),
         "sha256": lambda: hashlib.sha256(data).digest(),
     }
-    return _row("checksum of 64 MiB", measure(ways, rounds), ways)
+    return _rows_of("checksum of 64 MiB", measure(ways, rounds), ways)
 
 
 def _written(rounds: int) -> Iterator[Row]:
@@ -156,15 +156,16 @@ def _written(rounds: int) -> Iterator[Row]:
             _DIRECT_COPIED: copied,
         }
         processor = measure(ways, rounds, clock=processor_seconds, repeat=16)
-        yield _row("processor time to write 64 MiB", processor, ways)
-        yield _row("time to write 64 MiB", measure(ways, rounds), ways)
+        yield from _rows_of("processor time to write 64 MiB", processor, ways)
+        yield from _rows_of("time to write 64 MiB", measure(ways, rounds), ways)
 
 
-def _row(what: str, samples: Samples, ways: Iterable[str]) -> Row:
+def _rows_of(what: str, samples: Samples, ways: Iterable[str]) -> Iterator[Row]:
     first, *others = ways
     ours = statistics.median(samples.seconds[first])
-    ratios = tuple(
-        f"{ours / samples.median(other):.2f} × {other} ({samples.median(other) * 1e3:.2f} ms)"
-        for other in others
-    )
-    return Row(f"{what}: {first}", f"{ours * 1e3:.2f} ms", ratios)
+    for other in others:
+        theirs = samples.median(other)
+        yield Row(
+            f"{what}: {first}", f"{ours * 1e3:.2f} ms", f"{other}: {theirs * 1e3:.2f} ms",
+            f"{ours / theirs:.2f} ×",
+        )  # fmt: skip

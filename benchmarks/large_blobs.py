@@ -108,7 +108,8 @@ def rows(scale: float) -> list[Row]:
     return [
         Row(
             f"4 KiB out of a blob of {large / 1e9:.0f} GB",
-            f"{seconds['large'] / seconds['small']:.1f} x as long as out of one of 1 MB",
-            (f"{seconds['large'] * 1e3:.1f} ms", f"{seconds['small'] * 1e3:.1f} ms"),
+            f"{seconds['large'] * 1e3:.1f} ms",
+            f"out of one of 1 MB: {seconds['small'] * 1e3:.1f} ms",
+            f"{seconds['large'] / seconds['small']:.1f} ×",
         )
     ]

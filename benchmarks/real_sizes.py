@@ -30,9 +30,12 @@ from typing import Any, Literal
 
 import torch
 
-from benchmarks.report import Row, table
+from benchmarks.report import Question, Row, table
 
 __all__ = ["MODELS", "rows"]
+
+_SHOWN = ("GPT-2 small", "ResNet-50", "UNet")
+"""What docs/costs.md has of the models."""
 
 _THREADS = 2
 _GIB = 2**30
@@ -57,36 +60,33 @@ def rows(scale: float) -> Iterator[Row]:
     """All models, for torch and for ONNX; no model is smaller with less of a ``scale``."""
     for name in MODELS:
         for to in ("torch", "onnx"):
-            yield _row(name, to, "cuda" if torch.cuda.is_available() else "cpu")
+            yield from _rows(name, to, "cuda" if torch.cuda.is_available() else "cpu")
 
 
-def _row(name: str, to: Target, device: str) -> Row:
+def _rows(name: str, to: Target, device: str) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as folder:
         tape = str(Path(folder) / "model.tape")
         _in_process("record", name, to, device, tape)
         found = _in_process("export", name, to, device, tape)
         bare = _in_process("bare", name, to, device, tape, json.dumps(found["variants"]))
-    return Row(
-        f"{name}, {found['parameters'] / 1e6:.0f} M parameters, to {to} on {device}",
-        f"{found['seconds']:.1f} s, {found['peak'] / found['bytes']:.1f} × the model's bytes",
-        (
-            *_ratios(found, bare),
-            f"{found['programs']} programs, {found['reproduced']} of {found['calls']} calls "
-            f"verified, {found['attempts']} attempts",
-        ),
-    )
-
-
-def _ratios(found: dict[str, Any], bare: dict[str, Any]) -> tuple[str, ...]:
-    if "failure" in bare:
-        return (f"a bare export fails: {bare['failure']}",)
-    least = bare["seconds"] + found["once"]
-    more = (found["peak"] - bare["peak"]) / _GIB
-    return (
-        f"{found['seconds'] / least:.2f} × bare exports ({bare['seconds']:.1f} s) and one run of "
-        f"each call ({found['once']:.1f} s)",
-        f"{more:+.2f} GiB beside the bare export ({bare['peak'] / _GIB:.2f} GiB)",
-    )
+    without, ratio = f"a bare export fails: {bare.get('failure')}", ""
+    memory, more_memory = "", ""
+    if "failure" not in bare:
+        least = bare["seconds"] + found["once"]
+        more = (found["peak"] - bare["peak"]) / _GIB
+        without = f"{bare['seconds']:.1f} s + {found['once']:.1f} s"
+        ratio = f"{found['seconds'] / least:.2f} ×"
+        memory, more_memory = f"{bare['peak'] / _GIB:.2f} GiB", f"{more:+.2f} GiB"
+    what = f"{name} ({found['parameters'] / 1e6:.0f} M) to {to}"
+    if device != "cpu":
+        what += f" on {device}"
+    question = Question.EXPORTS if name in _SHOWN else None
+    yield Row(what, f"{found['seconds']:.1f} s", without, ratio, question)
+    peak = f"{found['peak'] / found['bytes']:.1f} × the model's bytes"
+    yield Row(f"{what}: peak memory", peak, memory, more_memory)
+    yield Row(f"{what}: programs", f"{found['programs']}")
+    yield Row(f"{what}: attempts", f"{found['attempts']}")
+    yield Row(f"{what}: calls verified", f"{found['reproduced']} of {found['calls']}")
 
 
 def _in_process(*arguments: str) -> Any:
@@ -330,7 +330,8 @@ def _main(arguments: Sequence[str]) -> None:
     parser.add_argument("--to", choices=("torch", "onnx"), default="torch")
     parser.add_argument("--device", default="cpu", help="cpu (the default), cuda, ...")
     options = parser.parse_args(arguments)
-    print(table([_row(name, options.to, options.device) for name in options.names or MODELS]))
+    names = options.names or MODELS
+    print(table([row for name in names for row in _rows(name, options.to, options.device)]))
 
 
 if __name__ == "__main__":

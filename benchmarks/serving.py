@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.report import Row
+from benchmarks.report import Question, Row
 from calltape_recorder import First, FlightRecorder, Novelty, Recorder, Stats, record
 
 __all__ = ["rows"]
@@ -35,6 +35,12 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     NOVELTY: {"keep": Novelty()},
     FLIGHT: {"keep": First(0), "flight_recorder": FlightRecorder()},
     SHARE: {"max_share": 0.01},
+}
+_SAYS = {
+    ALL: "every call recorded",
+    NOVELTY: "`Novelty()`",
+    FLIGHT: "flight recorder",
+    SHARE: "`max_share=0.01`",
 }
 _CLIENTS = 16
 _LOAD = 0.8
@@ -252,9 +258,9 @@ def _measure(clients: _Clients, seconds: float) -> tuple[list[float], dict[str, 
     return rates, turns
 
 
-def _row(
+def _rows_with(
     model: str, name: str, rates: list[float], turns: dict[str, list[_Turn]], stats: Stats
-) -> Row:
+) -> Iterator[Row]:
     def held(figure: Callable[[_Turn], float]) -> tuple[float, float, float]:
         """Medians of this contender and of no recorder, and of the ratios round by round."""
         ours, base = ([figure(turn) for turn in turns[which]] for which in (name, OFF))
@@ -264,23 +270,26 @@ def _row(
     p50, p50_off, p50_ratio = held(lambda turn: turn.p50)
     p99, p99_off, p99_ratio = held(lambda turn: turn.p99)
     most, most_off, most_ratio = held(lambda turn: turn.rate)
-    load = f"{_LOAD:.0%} of capacity ({statistics.median(rates):.0f} requests/s)"
-    kept = (
-        "all calls held" if name == FLIGHT else f"{stats.kept / stats.seen:.1%} of the calls kept"
-    )
-    return Row(
-        f"{model} behind HTTP, {load}, {name}",
-        f"p50 {p50 * 1e3:.1f} ms, p99 {p99 * 1e3:.1f} ms, at most {most:.0f} requests/s; {kept}",
-        (
-            f"p50 {p50_ratio:.2f} × {OFF} ({p50_off * 1e3:.1f} ms)",
-            f"p99 {p99_ratio:.2f} × ({p99_off * 1e3:.1f} ms)",
-            f"throughput {most_ratio:.2f} × ({most_off:.0f} requests/s)",
-        ),
-    )
+    what = f"{model} behind HTTP, {_SAYS[name]}"
+    at = f"at {statistics.median(rates):.0f} requests/s"
+    yield Row(
+        f"{what}: median latency", f"{p50 * 1e3:.1f} ms", f"{p50_off * 1e3:.1f} ms",
+        f"{p50_ratio:.2f} ×", None if name == FLIGHT else Question.SERVER,
+    )  # fmt: skip
+    yield Row(
+        f"{what}: 99th percentile {at}", f"{p99 * 1e3:.1f} ms", f"{p99_off * 1e3:.1f} ms",
+        f"{p99_ratio:.2f} ×",
+    )  # fmt: skip
+    yield Row(
+        f"{what}: throughput", f"{most:.0f} requests/s", f"{most_off:.0f} requests/s",
+        f"{most_ratio:.2f} ×", Question.SERVER if name == ALL else None,
+    )  # fmt: skip
+    if name != FLIGHT:
+        yield Row(f"{what}: calls kept", f"{stats.kept / stats.seen:.1%}")
 
 
 def rows(scale: float) -> Iterator[Row]:
-    """A row per model and way to record."""
+    """The rows of each model, recorded in each way."""
     for served in _SERVED:
         yield from _rows_of(served, scale)
 
@@ -300,4 +309,4 @@ def _rows_of(served: _Served, scale: float) -> Iterator[Row]:
     if stats[ALL].kept != stats[ALL].seen:
         raise RuntimeError(f"not all calls were kept, the ratio is of less work: {stats[ALL]}")
     for name in _OPTIONS:
-        yield _row(served.name, name, rates, turns, stats[name])
+        yield from _rows_with(served.name, name, rates, turns, stats[name])

@@ -17,7 +17,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.report import Row
+from benchmarks.report import Question, Row
 from benchmarks.rounds import measure, processor_seconds
 from benchmarks.sealed_ends import Ends
 from benchmarks.sealed_tapes import record_calls
@@ -101,7 +101,7 @@ def rows(scale: float) -> Iterator[Row]:
     yield from _unsealed(scale)
     yield from _one_process(scale)
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        yield pool.submit(_ends, scale).result()
+        yield from pool.submit(_ends, scale).result()
 
 
 def _sealed(scale: float) -> Iterator[Row]:
@@ -112,10 +112,11 @@ def _sealed(scale: float) -> Iterator[Row]:
         ends = Ends(folder / "0.tape", keeps_records=True)
         for number in range(1, tapes):
             ends.write(folder / f"{number}.tape", number)
-        yield _one_and_two(f"{tapes} sealed tapes of {_CALLS:,} calls", name)
+        what = f"{tapes} sealed tapes of {_CALLS:,} calls"
+        yield _one_and_two(what, name, Question.ANALYSIS)
 
 
-def _one_and_two(what: str, path: str) -> Row:
+def _one_and_two(what: str, path: str, question: Question | None = None) -> Row:
     """A survey by one process, and by two. Whole commands: a process takes a second to begin."""
     samples = measure(
         {
@@ -130,12 +131,11 @@ def _one_and_two(what: str, path: str) -> Row:
     )
     peak = _anonymous_peak("survey", path, "--jobs", "2") / 2**20
     return Row(
-        f"calltape survey of {what}, two processes",
+        f"`calltape survey`, {what}, two processes",
         f"{two:.1f} s, {peak:.0f} MiB",
-        (
-            f"{one / two:.2f} × as fast as one process ({one:.1f} s, "
-            f"{spent.median('one'):.1f} s of a processor)",
-        ),
+        f"one process: {one:.1f} s, {spent.median('one'):.1f} s of a processor",
+        f"{one / two:.2f} × as fast",
+        question,
     )
 
 
@@ -173,19 +173,22 @@ def _one_process(scale: float) -> Iterator[Row]:
         for what in ways:
             seconds, scan = samples.median(what), samples.median(f"{what} by a scan")
             yield Row(
-                f"{what} of {calls:,} calls in {_TAPES} tapes",
+                f"`{what}`, {calls:,} calls in {_TAPES} tapes",
                 f"{seconds:.2f} s of a processor",
-                (f"{scan / seconds:.1f} × as fast as by a scan ({scan:.1f} s)",),
+                f"by a scan: {scan:.1f} s",
+                f"{scan / seconds:.1f} × as fast",
             )
         seconds, variants_seconds = samples.median(info), samples.median("variants()")
         yield Row(
-            f"{info} of {calls:,} calls in {_TAPES} tapes",
+            f"`{info}`, {calls:,} calls in {_TAPES} tapes",
             f"{seconds:.2f} s of a processor",
-            (f"{seconds / variants_seconds:.2f} × variants() ({variants_seconds:.1f} s)",),
+            f"`variants()`: {variants_seconds:.1f} s",
+            f"{seconds / variants_seconds:.2f} ×",
+            Question.ANALYSIS,
         )
 
 
-def _ends(scale: float) -> Row:
+def _ends(scale: float) -> list[Row]:
     """Files of which only the ends are there are written, surveyed and deleted, a tenth at a time;
     all of them go into one survey. Runs in a process of its own, whose memory nothing else had."""
     batch = max(int(_ENDS * scale) // 10, 500)
@@ -216,16 +219,15 @@ def _ends(scale: float) -> Row:
         stored = path.stat().st_size
     per_end = [cost.seconds / batch for cost in costs]
     grown = (costs[-1].anonymous - costs[0].anonymous) / (9 * batch)
-    return Row(
-        f"survey of {10 * batch:,} ends of sealed tapes, {_SIZES_OF_END} different inputs each, "
-        "one process",
-        f"{sum(per_end) / 10 * 1000:.2f} ms of a processor per tape, "
-        f"{costs[-1].anonymous / 2**20:.0f} MiB",
-        (
-            f"the last tenth {per_end[-1] / per_end[0]:.2f} × the first",
-            f"{grown:.0f} bytes of memory per tape, and a survey of {stored / 1024:.0f} KiB",
-        ),
-    )
+    what = f"survey of {10 * batch:,} ends of tapes with {_SIZES_OF_END} different inputs each"
+    spent = f"{sum(per_end) / 10 * 1000:.2f} ms of a processor per tape"
+    ratio = f"{per_end[-1] / per_end[0]:.2f} ×"
+    return [
+        Row(what, f"{spent}, {costs[-1].anonymous / 2**20:.0f} MiB"),
+        Row(f"{what}: the last tenth", "", "the first tenth", ratio),
+        Row(f"{what}: memory per tape", f"{grown:.0f} bytes"),
+        Row(f"{what}: the file of the survey", f"{stored / 1024:.0f} KiB"),
+    ]
 
 
 class Cost(NamedTuple):

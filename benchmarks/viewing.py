@@ -20,7 +20,7 @@ import torch
 from tests.browser import MISSING, browser
 from tests.viewer.tab import FILE_PAGE, ViewerTab, viewer_tab
 
-from benchmarks.report import Row
+from benchmarks.report import Question, Row
 from benchmarks.sealed_tapes import record_calls
 from calltape_recorder import Recorder
 from calltape_schema.tar import END_MEMBER
@@ -109,17 +109,16 @@ def _show_dimensions(tab: ViewerTab) -> None:
     tab.until(lambda: tab.text(".histogram tbody th"))
 
 
-def _row(what: str, path: Path) -> Row:
-    size = path.stat().st_size
+def _rows_of(what: str, path: Path, question: Question | None = None) -> Iterator[Row]:
+    what = f"{what} ({path.stat().st_size / 2**20:,.0f} MiB)"
     peak, steps = _opened(path)
     seconds = steps[0][1]
-    more = tuple(f"{name} {taken:.2f} s" for name, taken in steps[1:])
-    return Row(
-        f"{what} ({size / 2**20:,.0f} MiB)", f"{seconds:.2f} s, {peak / 2**20:.0f} MiB", more
-    )
+    yield Row(what, f"{seconds:.2f} s, {peak / 2**20:.0f} MiB", question=question)
+    for name, taken in steps[1:]:
+        yield Row(f"{what}: {name}", f"{taken:.2f} s")
 
 
-def _report_row(path: Path, calls: int) -> Row:
+def _page_rows(path: Path, calls: int) -> Iterator[Row]:
     """`calltape view --out` as a process of its own, and its page in Chromium."""
     page = path.with_suffix(".html")
     code = (
@@ -139,11 +138,10 @@ def _report_row(path: Path, calls: int) -> Row:
         tab.go(page.as_uri())
         tab.until(lambda: tab.text("h1"))
         shown = time.perf_counter() - begin
-    return Row(
-        f"calltape view --out of a sealed tape of {calls:,} calls",
-        f"{seconds:.2f} s, {peak / 2**20:.0f} MiB",
-        (f"a page of {page.stat().st_size / 2**10:.0f} KiB, shown in {shown:.2f} s",),
-    )
+    what = f"`calltape view --out`, a sealed tape of {calls:,} calls"
+    yield Row(what, f"{seconds:.2f} s, {peak / 2**20:.0f} MiB")
+    yield Row(f"{what}: size of the page", f"{page.stat().st_size / 2**10:.0f} KiB")
+    yield Row(f"{what}: until the page is shown", f"{shown:.2f} s")
 
 
 def rows(scale: float) -> Iterator[Row]:
@@ -154,13 +152,14 @@ def rows(scale: float) -> Iterator[Row]:
         many = Path(name) / "many.tape"
         calls = int(_MANY * scale)
         record_calls(many, calls)
-        yield _report_row(many, calls)
-        yield _row(f"the viewer opens a sealed tape of {calls:,} calls", many)
+        yield from _page_rows(many, calls)
+        opens = f"the viewer opens a sealed tape of {calls:,} calls"
+        yield from _rows_of(opens, many, Question.ANALYSIS)
         _cut(many)
-        yield _row("the same without its end", many)
+        yield from _rows_of(f"the viewer opens a tape of {calls:,} calls without its end", many)
         many.unlink()
         large = Path(name) / "large.tape"
         _record_large(large, int(_LARGE * scale))
-        yield _row("the viewer opens a sealed tape of large tensors", large)
+        yield from _rows_of("the viewer opens a sealed tape of large tensors", large)
         _cut(large)
-        yield _row("the same without its end", large)
+        yield from _rows_of("the viewer opens a tape of large tensors without its end", large)

@@ -219,7 +219,7 @@ IN_SHORT = {
 def test_the_production_page_says_the_same_in_short(says: str) -> None:
     kind, told = IN_SHORT[says]
     text = (Path(__file__).resolve().parents[2] / "docs/production.md").read_text()
-    assert says in " ".join(text.partition("## Privacy")[2].split())
+    assert says in " ".join(text.partition("## Keep private data off the tape")[2].split())
     assert kind.row.columns.none is told
 
 

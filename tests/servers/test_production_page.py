@@ -1,5 +1,5 @@
-"""The page "Recording in production" is true: its Python blocks run in order, its commands exit
-with 0, its links lead somewhere, and Kubernetes takes its manifest."""
+"""docs/production.md is true: its Python blocks run in order, its commands print what it shows, its
+links lead somewhere, and Kubernetes takes its manifest."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.docs.page import Page
+
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGE = (DOCS / "production.md").read_text()
-SERVER = "# service.py\n"
 
 pytestmark = pytest.mark.integration
 
@@ -25,45 +26,14 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 
 
-def run(folder: Path, *command: str) -> str:
-    """Runs a command as a reader would who has Python's folder on the PATH."""
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    done = subprocess.run(
-        command,
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=250,
-        env={**os.environ, "PATH": path, "COLUMNS": "120"},
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-@pytest.fixture(scope="module")
-def tour(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which all Python blocks ran, in one process."""
-    folder = tmp_path_factory.mktemp("production")
-    python = blocks("python")
-    (folder / "tour.py").write_text("\n".join(b for b in python if not b.startswith(SERVER)))
-    (server,) = [block for block in python if block.startswith(SERVER)]
-    (folder / "service.py").write_text(server)
-    (folder / "printed.txt").write_text(run(folder, sys.executable, "tour.py"))
-    return folder
-
-
-def test_the_python_blocks_run(tour: Path) -> None:
-    printed = (tour / "printed.txt").read_text()
-    assert "20 calls go to the tape" in printed
-    assert "'flight_recorder': 80" in printed
+@pytest.mark.timeout(1800)
+def test_the_page_runs(tmp_path: Path) -> None:
+    page = Page(DOCS / "production.md")
+    printed, *of_commands = page.follow(tmp_path)
     assert "bytes per call" in printed
-
-
-def test_the_commands_run(tour: Path) -> None:
-    commands = re.findall(r"^\$ (.*)$", "\n".join(blocks("console")), re.MULTILINE)
-    assert len(commands) >= 6
-    printed = run(tour, "bash", "-exc", "\n".join(commands))
-    assert printed.count("3 of 3 calls seen") == 3  # one of them by a recorder in the page itself
+    assert len(page.prints) == 7
+    assert len(of_commands) == len(page.commands) == 3
+    assert all(command.prints for command in page.commands)
 
 
 @pytest.mark.parametrize("target", re.findall(r"\]\(([^)#:]+)[^)]*\)", PAGE))
@@ -128,7 +98,9 @@ def test_the_sidecar_takes_closed_files_and_at_the_end_all(tmp_path: Path) -> No
 
 
 def test_the_page_begins_with_the_installation() -> None:
-    assert PAGE.split("\n", 2)[2].startswith("```sh\npip install calltape-recorder")
+    first = re.search(r"^```.*?^```$", PAGE, re.DOTALL | re.MULTILINE)
+    assert first is not None
+    assert first[0].startswith("```sh\npip install ./schema ./recorder ")
 
 
 # --- the examples -------------------------------------------------------------------------------

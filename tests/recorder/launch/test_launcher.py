@@ -418,7 +418,7 @@ def test_an_import_does_not_wait_for_long(stage: Stage, monkeypatch: pytest.Monk
 
 
 def test_a_fork_does_not_wait_for_long(stage: Stage) -> None:
-    """For 10 s, as docs/production.md says, and only once."""
+    """For 10 s, as docs/recording.md says, and only once."""
     stage.look_out("model")
     (lookout,) = stage.lookouts
     assert lookout._patience == 10
