@@ -18,7 +18,6 @@ NAMES = (
     "docs/minimising.md",
     "docs/testing.md",
     "docs/remote.md",
-    "docs/reports.md",
     "docs/scale.md",
     "docs/surveys.md",
     "docs/terminal.md",

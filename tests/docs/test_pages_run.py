@@ -16,7 +16,6 @@ ELSEWHERE = {
     "bisecting.md": "tests/analyzer/cli/test_bisecting.py",
     "production.md": "tests/servers/test_production_page.py",
     "remote.md": "tests/analyzer/remote/test_remote_page.py",
-    "reports.md": "tests/analyzer/reporting/test_reports_page.py",
     "surveys.md": "tests/analyzer/surveying/test_page.py",
     "tables.md": "tests/analyzer/tables/test_page.py",
     "testing.md": "tests/analyzer/testing/test_testing_page.py",
