@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
-from tests.browser import MISSING, browser
+from tests.browser import MISSING
 from tests.viewer.tab import FILE_PAGE, ViewerTab, viewer_tab
 
 from benchmarks.report import Row
@@ -119,7 +119,7 @@ def _row(what: str, path: Path) -> Row:
     )
 
 
-def _report_row(path: Path, calls: int) -> Row:
+def _page_row(path: Path, calls: int) -> Row:
     """`calltape view --out` as a process of its own, and its page in Chromium."""
     page = path.with_suffix(".html")
     code = (
@@ -133,16 +133,16 @@ def _report_row(path: Path, calls: int) -> Row:
     )
     seconds = time.perf_counter() - begin
     peak = int(ran.stdout.splitlines()[-1]) * 1024
-    with browser() as tab:
+    with viewer_tab() as tab:
         tab.patience = _PATIENCE
         begin = time.perf_counter()
         tab.go(page.as_uri())
-        tab.until(lambda: tab.text("h1"))
+        tab.until(lambda: tab.text("button.open"))
         shown = time.perf_counter() - begin
     return Row(
         f"calltape view --out of a sealed tape of {calls:,} calls",
         f"{seconds:.2f} s, {peak / 2**20:.0f} MiB",
-        (f"a page of {page.stat().st_size / 2**10:.0f} KiB, shown in {shown:.2f} s",),
+        (f"a page of {page.stat().st_size / 2**20:.0f} MiB, shown in {shown:.2f} s",),
     )
 
 
@@ -154,7 +154,7 @@ def rows(scale: float) -> Iterator[Row]:
         many = Path(name) / "many.tape"
         calls = int(_MANY * scale)
         record_calls(many, calls)
-        yield _report_row(many, calls)
+        yield _page_row(many, calls)
         yield _row(f"the viewer opens a sealed tape of {calls:,} calls", many)
         _cut(many)
         yield _row("the same without its end", many)

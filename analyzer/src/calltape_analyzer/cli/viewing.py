@@ -24,13 +24,13 @@ from calltape_analyzer.reading.files import files_of, opened_file, short_paths
 from calltape_analyzer.reading.tape_file import TapeFile
 from calltape_analyzer.reading.urls import shown
 from calltape_analyzer.text import counted, printable
-from calltape_analyzer.writing.output_file import write_file
+from calltape_analyzer.writing.output_file import OutputFile
 from calltape_schema.errors import TapeError
 
 __all__ = ["view"]
 
 _SUFFIXES = (".html", ".htm")
-_MOST_MIB = 64
+_MOST_MIB = 128
 """Of tapes in one page: a browser holds several copies of its text."""
 _PLACE = b'<script type="text/plain" id="reader-program">'
 
@@ -56,7 +56,7 @@ def view(
     history. Only this machine can reach the page, and only with the address that is printed. Ctrl-C
     ends it.
 
-    With --out, the page becomes one HTML file to send, with the tapes in it, of at most 64 MiB
+    With --out, the page becomes one HTML file to send, with the tapes in it, of at most 128 MiB
     together. It needs no network and no calltape. Whoever has it has the tapes, values included:
     redact them first if that must not be.
 
@@ -97,15 +97,19 @@ def _write(paths: Sequence[str], out: Path, force: bool) -> None:
         raise TapeError("exists", "it is there already", path=str(out))
     before, place, after = page_of_viewer().partition(_PLACE)
     assert place
-    blocks = list(_blocks(files_of(paths)))
-    write_file(out, b"".join([before, *blocks, place, after]), overwrite=force)
+    names = files_of(paths)
+    with OutputFile(out, overwrite=force) as file:
+        file.append([before])
+        for block in _blocks(names):
+            file.append(block)
+        file.append([place, after])
     line("wrote", str(out))
-    held = counted(len(blocks), "tape")
+    held = counted(len(names), "tape")
     line(f"it holds {held}, values included; to omit values, run `calltape redact` first")
 
 
-def _blocks(paths: Sequence[str]) -> Iterator[bytes]:
-    """Each tape as an element that the page decodes and no browser runs."""
+def _blocks(paths: Sequence[str]) -> Iterator[list[bytes]]:
+    """Each tape as an element that the page decodes and no browser runs, in parts."""
     names, size = short_paths(paths), 0
     for path in paths:
         with closing(opened_file(path)) as file:
@@ -118,4 +122,5 @@ def _blocks(paths: Sequence[str]) -> Iterator[bytes]:
                 )  # fmt: skip
             data = base64.b64encode(file.read_at(0, file.size))
         name = escape(printable(shown(names[path]))).encode()
-        yield b'<script type="application/x-calltape" data-name="%b">%b</script>\n' % (name, data)
+        head = b'<script type="application/x-calltape" data-name="%b">' % name
+        yield [head, data, b"</script>\n"]
