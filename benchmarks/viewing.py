@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
-from tests.browser import MISSING, browser
+from tests.browser import MISSING
 from tests.viewer.tab import FILE_PAGE, ViewerTab, viewer_tab
 
 from benchmarks.report import Question, Row
@@ -132,15 +132,15 @@ def _page_rows(path: Path, calls: int) -> Iterator[Row]:
     )
     seconds = time.perf_counter() - begin
     peak = int(ran.stdout.splitlines()[-1]) * 1024
-    with browser() as tab:
+    with viewer_tab() as tab:
         tab.patience = _PATIENCE
         begin = time.perf_counter()
         tab.go(page.as_uri())
-        tab.until(lambda: tab.text("h1"))
+        tab.until(lambda: tab.text("button.open"))
         shown = time.perf_counter() - begin
     what = f"`calltape view --out`, a sealed tape of {calls:,} calls"
     yield Row(what, f"{seconds:.2f} s, {peak / 2**20:.0f} MiB")
-    yield Row(f"{what}: size of the page", f"{page.stat().st_size / 2**10:.0f} KiB")
+    yield Row(f"{what}: size of the page", f"{page.stat().st_size / 2**20:.0f} MiB")
     yield Row(f"{what}: until the page is shown", f"{shown:.2f} s")
 
 

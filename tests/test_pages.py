@@ -19,7 +19,6 @@ NAMES = (
     "docs/minimising.md",
     "docs/testing.md",
     "docs/remote.md",
-    "docs/reports.md",
     "docs/surveys.md",
     "docs/terminal.md",
     "CONTRIBUTING.md",
@@ -95,12 +94,9 @@ def test_the_walks_are_walks() -> None:
         assert any(path.startswith(f"{wing}/") for path in files), wing
 
 
-LEAVING = {"reporting"}  # is removed as a whole: this line goes with it
-
-
 @pytest.mark.parametrize("package", PACKAGES[1:], ids=lambda package: package.name)
 def test_each_wing_is_on_the_page(package: Path) -> None:
-    wings = {file.parent.name for file in package.glob("*/__init__.py")} - LEAVING
+    wings = {file.parent.name for file in package.glob("*/__init__.py")}
     named = set(re.findall(r"^\| `(\w+)/` \|", PAGES["docs/architecture.md"], re.MULTILINE))
     assert wings <= named, wings - named
 

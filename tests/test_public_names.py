@@ -41,7 +41,7 @@ EXPECTED = {
     | {"register_flattening_functions", "replay", "script"},
     "calltape_analyzer.targets": {"additional_inputs", "dynamic_axes", "dynamic_shapes"}
     | {"optimization_profile", "partial_shapes", "shapes_collection"},
-    "calltape_analyzer.converting": {"read_safetensors_folder", "write_onnx_test_data"},
+    "calltape_analyzer.converting": {"read_safetensors_folder", "write_safetensors_folder"},
     "calltape_analyzer.observer": {"InputObserver", "InputCandidate", "ObserverInfo"},
     "calltape_analyzer.testing": {"assert_replays", "call", "write_tape"},
 }

@@ -29,8 +29,8 @@ from calltape_analyzer.notebook import Shown, Sketch
 from calltape_analyzer.progress import NotebookLine, told_by, watched
 from calltape_analyzer.redacting.private_data import PrivateData
 from calltape_analyzer.tape import Tape
-from tests.analyzer.reporting.traffic import Llm, record
 from tests.analyzer.tapes import Recorded, write_tape
+from tests.analyzer.traffic import Llm, record
 from tests.hostile_names import HIDDEN, hostile_tape
 
 TAGS = {"div", "strong", "table", "tbody", "thead", "tr", "th", "td", "wbr"}
@@ -81,10 +81,7 @@ def test_an_explanation_keeps_its_indentation(tape: Tape) -> None:
     assert f"<div>&nbsp;&nbsp;&nbsp;&nbsp;{third.strip()[:20]}" in shown
 
 
-@pytest.mark.integration
-def test_a_report_page_and_recordings(runs: Path, tape: Tape) -> None:
-    page = tape.report()
-    assert f"<td>{page.title}</td>" in html(page).replace("<wbr>", "")
+def test_recordings(runs: Path) -> None:
     shown = html(recordings(runs))
     assert "Llm.forward" in shown
     assert "<th>host</th>" in shown

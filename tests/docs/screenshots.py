@@ -1,23 +1,21 @@
 """``make screenshots``: the pictures of the pages, made with Chromium.
 
-A small Llama with random weights answers prompts of many lengths. The report of its tape and the
-viewer are shown in a browser, and what is on the screen becomes ``docs/screenshots/NAME.png``.
+A small Llama with random weights answers prompts of many lengths. The viewer shows its tape in a
+browser, and what is on the screen becomes ``docs/screenshots/NAME.png``.
 """
 
 from __future__ import annotations
 
 import base64
-import contextlib
 import io
 import random
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 from PIL import Image
 
-from calltape_analyzer import open_tape
 from calltape_recorder import record
 from tests.docs.page import DOCS
 from tests.viewer.tab import FILE_PAGE, ViewerTab, viewer_tab
@@ -28,10 +26,6 @@ __all__ = ["FOLDER", "NAMES", "make"]
 
 FOLDER = DOCS / "screenshots"
 _PROMPTS, _LONGEST, _NEW_TOKENS = 24, 60, 12
-_TO_DIMENSIONS = """
-const variant = document.getElementById("variant-1-2").closest("section");
-variant.querySelectorAll("h4")[1].scrollIntoView();
-"""
 _COLORS = 64
 """A picture of text and lines needs no more, and is a third as large."""
 
@@ -46,16 +40,6 @@ def _recorded(path: Path) -> Path:
             options = {"max_new_tokens": _NEW_TOKENS, "do_sample": False}
             model.generate(ids, attention_mask=torch.ones_like(ids), **options)
     return path
-
-
-def _report_top(tab: ViewerTab, page: Path) -> None:
-    tab.size(1280, 1000)
-    tab.go(page.as_uri())
-
-
-def _report_sizes(tab: ViewerTab, page: Path) -> None:
-    _report_top(tab, page)
-    tab.driver.execute_script(_TO_DIMENSIONS)
 
 
 def _viewer_call(tab: ViewerTab, tape: Path) -> None:
@@ -73,9 +57,8 @@ def _viewer_dimensions(tab: ViewerTab, tape: Path) -> None:
     tab.click("#panel-dimensions button.open", "input_ids")
 
 
-_OF_REPORT = {"report": _report_top, "report-sizes": _report_sizes}
-_OF_VIEWER = {"viewer-call": _viewer_call, "viewer-dimensions": _viewer_dimensions}
-NAMES = (*_OF_REPORT, *_OF_VIEWER)
+_STEPS = {"viewer-call": _viewer_call, "viewer-dimensions": _viewer_dimensions}
+NAMES = tuple(_STEPS)
 """Of the pictures."""
 
 
@@ -88,14 +71,8 @@ def make(folder: Path) -> Iterator[Path]:
     folder.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as made, viewer_tab() as tab:
         tape = _recorded(Path(made) / "llm.tape")
-        with contextlib.chdir(made), open_tape(tape.name) as opened:  # a page shows the path
-            page = opened.report().write(Path(made) / "llm.html")
-        steps: dict[str, tuple[Callable[[ViewerTab, Path], None], Path]] = {
-            **{name: (step, page) for name, step in _OF_REPORT.items()},
-            **{name: (step, tape) for name, step in _OF_VIEWER.items()},
-        }
-        for name, (step, path) in steps.items():
-            step(tab, path)
+        for name, step in _STEPS.items():
+            step(tab, tape)
             yield _taken(tab, folder / f"{name}.png")
 
 

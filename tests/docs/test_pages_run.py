@@ -15,7 +15,6 @@ from tests.docs.page import DOCS, Page
 ELSEWHERE = {
     "bisecting.md": "tests/analyzer/cli/test_bisecting.py",
     "production.md": "tests/servers/test_production_page.py",
-    "reports.md": "tests/analyzer/reporting/test_reports_page.py",
     "testing.md": "tests/analyzer/testing/test_testing_page.py",
 }
 PAGES = {path.name: path for path in sorted(DOCS.glob("*.md"))}

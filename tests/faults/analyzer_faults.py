@@ -102,14 +102,6 @@ FAULTS = (
         ("analyzer/reading/test_compressed.py",),
     ),
     Fault(
-        "analyzer-credentials-for-strangers",
-        f"{_ANALYZER}reading/http_ranges.py",
-        "if address.origin() == home.origin():",
-        "if address.host:",
-        "A redirect sends the credentials of one server to another.",
-        ("analyzer/remote/test_web.py",),
-    ),
-    Fault(
         "analyzer-table-in-milliseconds",
         f"{_ANALYZER}tables/rows.py",
         "record.duration_ns / 1e9",

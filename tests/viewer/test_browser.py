@@ -20,6 +20,7 @@ from calltape_analyzer.reading.tape_file import TapeFile
 from calltape_schema.end import Coverage
 from calltape_schema.storage import BytesSink
 from calltape_schema.writer import TapeWriter
+from tests.analyzer.cli.commands import run
 from tests.browser import LOOKS, MISSING, network_requests
 from tests.fixture_files import FIXTURES
 from tests.hostile_names import HIDDEN, NAMES, hostile_tape
@@ -364,6 +365,22 @@ def test_a_compressed_tape(tab: ViewerTab, golden: Path, tmp_path: Path) -> None
         tab.drop(path)
         assert words in "".join(tab.text("[role=alert]"))
     assert tab.complaints() == []
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_page_with_tapes_in_it(
+    tab: ViewerTab, golden: Path, structures: Path, tmp_path: Path, count: int
+) -> None:
+    page = tmp_path / "page.html"
+    assert run("view", *(golden, structures)[:count], "-o", page).code == 0
+    tab.size(1280)
+    tab.go(page.as_uri())
+    if count == 2:
+        tab.shows("button.link", ["golden.tape", "structures.tape"])
+        tab.click("button.link", "golden.tape")
+    tab.shows("button.open", ["0", "1", "2"])
+    tab.expect_clean()
+    assert not [url for url in tab.requests() if url.startswith("http")]
 
 
 def test_the_page_of_modules_is_the_same_page(tab: ViewerTab, golden: Path) -> None:

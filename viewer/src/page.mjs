@@ -3,6 +3,7 @@
 import { CallsView } from "./calls_view.mjs";
 import { DamageView } from "./damage_view.mjs";
 import { DimensionsView } from "./dimensions_view.mjs";
+import { embeddedTapes } from "./embedded.mjs";
 import { Link } from "./link.mjs";
 import { breakable, element, factList, visible } from "./markup.mjs";
 import { Tabs } from "./tabs.mjs";
@@ -41,7 +42,7 @@ class Page {
     });
   }
 
-  /** @param {Array} tapes that the server of the page has: `name`, `size` and `url`. */
+  /** @param {Array} tapes that the page or its server has: `name`, `size`, and `file` or `url`. */
   welcome(tapes) {
     const given = tapes.map((tape) =>
       element("li", {}, element("button", { type: "button", class: "link", on: { click: () => this.open(tape) } }, tape.name), element("span", { class: "quiet" }, ` ${bytesText(tape.size)}`)));
@@ -159,17 +160,18 @@ class Page {
     this.welcome(this.tapes ?? []);
   }
 
-  /** Asks `calltape view`, which serves the page below this path, for its tapes. */
-  async askServer() {
-    if (!location.pathname.endsWith("/view/")) return;
-    const answer = await fetch("tapes.json").catch(() => null);
-    if (!answer?.ok) return;
-    const tapes = await answer.json();
-    // The thread that reads has another address than the page.
-    this.tapes = tapes.map((tape) => ({ ...tape, url: new URL(tape.url, location.href).href }));
+  /** Shows the tapes in the page, or those of `calltape view`, which serves the page below this path. */
+  async findTapes() {
+    this.tapes = embeddedTapes(document);
+    if (location.pathname.endsWith("/view/")) {
+      const answer = await fetch("tapes.json").catch(() => null);
+      if (!answer?.ok) return;
+      // The thread that reads has another address than the page.
+      this.tapes = (await answer.json()).map((tape) => ({ ...tape, url: new URL(tape.url, location.href).href }));
+    }
     if (this.tapes.length === 1) await this.open(this.tapes[0]);
     else this.welcome(this.tapes);
   }
 }
 
-new Page(document.getElementById("page")).askServer();
+new Page(document.getElementById("page")).findTapes();

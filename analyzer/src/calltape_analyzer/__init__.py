@@ -90,7 +90,6 @@ if TYPE_CHECKING:
     from calltape_analyzer.replaying.check_report import CheckReport, CheckRow
     from calltape_analyzer.replaying.checking import check
     from calltape_analyzer.replaying.replaying import replay
-    from calltape_analyzer.reporting.page import ReportPage
     from calltape_analyzer.scripting import script
     from calltape_analyzer.surveying.survey import Survey, TargetSurvey
     from calltape_analyzer.surveying.surveying import survey
@@ -162,7 +161,6 @@ __all__ = [
     "Recordings",
     "RedactionError",
     "Report",
-    "ReportPage",
     "ReportRow",
     "Seen",
     "SeenInputs",
@@ -287,7 +285,6 @@ _NAMES = {
     "replaying.check_report": ("CheckReport", "CheckRow"),
     "replaying.checking": ("check",),
     "replaying.replaying": ("replay",),
-    "reporting.page": ("ReportPage",),
     "scripting": ("script",),
     "surveying.survey": ("Survey", "TargetSurvey"),
     "surveying.surveying": ("survey",),

@@ -61,8 +61,8 @@ def open_tape(
             together they are one sequence of calls, a recording that began earlier before a later
             one. Of ranks of one job that made the same calls, one counts
             (:attr:`Tape.other_ranks`). A compressed tape is decompressed once, to a temporary file
-            without a name. URLs of each of these too (``s3://``, ``gs://``, ``https://``,
-            ``memory://``, ...), with the extra ``remote``: only the parts that are needed are read.
+            without a name. URLs of each of these too (``s3://``, ``gs://``, ``memory://``,
+            ...), with the extra ``remote``: only the parts that are needed are read.
         target: what was recorded, if there are tapes of several models: the name of class and
             method, or a part of it that no other target has. The others are left out.
             :func:`recordings` says what there is.

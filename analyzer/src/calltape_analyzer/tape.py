@@ -39,7 +39,6 @@ from calltape_analyzer.reading.selection import (
     ranges_of,
 )
 from calltape_analyzer.reading.urls import shown
-from calltape_analyzer.reporting.reported import Reported
 from calltape_analyzer.text import variant_names
 from calltape_schema.errors import OF_CALLS, TapeError
 
@@ -84,7 +83,7 @@ def check_tape(value: Any, what: str) -> None:
     )
 
 
-class Tape(RecordedCalls, ProgramSource, Reported):
+class Tape(RecordedCalls, ProgramSource):
     """One or several tape files as one sequence of calls; :func:`open_tape` makes it.
 
     ``len(tape)`` counts the calls whose records are whole, ``tape[i]`` is one of them (negative

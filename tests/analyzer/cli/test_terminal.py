@@ -23,7 +23,7 @@ EVERY = (
     "replay model.onnx --dry-run", "redact -o {out}.r.tape", "filter -o {out}.f.tape --first 1",
     "merge -o {out}.m.tape", "recover -o {out}.c.tape", "table -o {out}.csv",
     "bundle -o {out}.zip", "view -o {out}.html", "bundle -o {out}.py",
-    "convert --to safetensors -o {out}.folder",
+    "convert -o {out}.folder",
 )  # fmt: skip
 """Verbs that print for people, and need no model; those that do print the same tables."""
 ESCAPE = re.compile(r"\x1b\[[0-9;]*m")

@@ -16,7 +16,6 @@ from calltape_analyzer.converting import (
 )
 from calltape_schema.end import Coverage
 from tests.analyzer.cli.commands import run
-from tests.analyzer.converting.permissions import check_private
 from tests.analyzer.tapes import facts_of
 from tests.fixture_files import FIXTURES, WITH_CALLS
 
@@ -74,7 +73,11 @@ def test_a_tensor_that_is_missing(tmp_path: Path) -> None:
 def test_only_the_owner_may_read_it(tmp_path: Path) -> None:
     with open_tape(FIXTURES / "v1/structures.tape") as tape:
         write_safetensors_folder(tape, tmp_path / "folder")
-    check_private(tmp_path / "folder")
+    found = [tmp_path / "folder", *(tmp_path / "folder").iterdir()]
+    assert len(found) > 2
+    for path in found:
+        expected = 0o700 if path.is_dir() else 0o600
+        assert path.stat().st_mode & 0o777 == expected, path
 
 
 def test_dots_in_the_name_of_a_file(tmp_path: Path) -> None:
@@ -127,36 +130,44 @@ def test_folders_of_strangers(tmp_path: Path, name: str, content: str) -> None:
 
 def test_the_command_goes_there_and_back(tmp_path: Path) -> None:
     source = FIXTURES / "v1/structures.tape"
-    assert run("convert", source, "--to", "safetensors", "-o", tmp_path / "f").code == 0
+    assert run("convert", source, "-o", tmp_path / "f").code == 0
     back = tmp_path / "back.tape"
-    assert run("convert", tmp_path / "f", "--to", "tape", "-o", back).code == 0
+    assert run("convert", tmp_path / "f", "-o", back).code == 0
     with open_tape(source) as tape, open_tape(back) as made:
         told = [[repr(facts_of(call)) for call in one] for one in (made, tape)]
         assert told[0] == told[1]
-    assert run("convert", tmp_path / "none", "--to", "tape", "-o", back).code == 1
-    again = run("convert", tmp_path / "f", "--to", "tape", "-o", back)
+    assert run("convert", tmp_path / "none", "-o", back).code == 1
+    again = run("convert", tmp_path / "f", "-o", back)
     assert again.code != 0
     assert "or pass --force" in again.err
-    assert run("convert", tmp_path / "f", "--to", "tape", "-o", back, "--force").code == 0
-    there = run("convert", back, "--to", "safetensors", "-o", tmp_path / "f")
+    assert run("convert", tmp_path / "f", "-o", back, "--force").code == 0
+    there = run("convert", back, "-o", tmp_path / "f")
     assert there.code != 0
     assert "name another place" in there.err.lower()
     assert "force" not in there.err
 
 
 @pytest.mark.parametrize(
-    "words",
+    ("out", "words"),
     [
-        ("--to", "tape", "--calls", "0"),
-        ("--to", "tape", "--variant", "0"),
-        ("--to", "tape", "--target", "Model"),
-        ("--to", "tape", "--onnx", "model.onnx"),
-        ("--to", "safetensors", "--onnx", "model.onnx"),
+        ("a.tape", ("--calls", "0")),
+        ("a.tape.gz", ("--variant", "0")),
+        ("a.tape", ("--target", "Model")),
+        ("folder", ("--force",)),
     ],
 )
-def test_an_option_without_use_is_refused(tmp_path: Path, words: tuple[str, ...]) -> None:
-    source = FIXTURES / "v1/structures.tape" if words[1] == "safetensors" else tmp_path
-    found = run("convert", source, *words, "-o", tmp_path / "out")
+def test_an_option_without_use_is_rejected(
+    tmp_path: Path, out: str, words: tuple[str, ...]
+) -> None:
+    source = FIXTURES / "v1/structures.tape" if out == "folder" else tmp_path
+    found = run("convert", source, *words, "-o", tmp_path / out)
     assert found.code == 2
-    assert f"{words[2]} has no use with {' '.join(words[:2])}" in found.err
+    what = "folder" if out == "folder" else "tape"
+    assert f"{words[0]} does nothing for a new {what}" in found.err
     assert not list(tmp_path.iterdir())
+
+
+def test_a_tape_is_made_of_one_folder(tmp_path: Path) -> None:
+    found = run("convert", tmp_path, tmp_path, "-o", tmp_path / "a.tape")
+    assert found.code == 2
+    assert "a tape is made of one folder" in found.err

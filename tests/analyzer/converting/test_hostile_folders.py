@@ -108,7 +108,7 @@ def test_a_file_that_is_none(folder: Path, name: str, way: Callable[[Path], None
 
 def test_the_command_is_bounded(folder: Path) -> None:
     (folder / "call_00000000.json").write_text("[" + "1," * 30_000_000 + "1]")
-    shown = run("convert", folder, "--to", "tape", "-o", folder.parent / "a.tape")
+    shown = run("convert", folder, "-o", folder.parent / "a.tape")
     assert shown.code == 1
     assert "Traceback" not in shown.err
 

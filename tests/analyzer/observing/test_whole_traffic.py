@@ -7,7 +7,6 @@ from pathlib import Path
 import torch
 
 from calltape_analyzer import open_tape
-from calltape_analyzer.reporting.variant_parts import calls_by_size
 from calltape_analyzer.targets.openvino import partial_shapes
 from calltape_analyzer.targets.tensorrt import optimization_profile
 from calltape_recorder import First, When, record
@@ -35,20 +34,6 @@ def test_a_relation_that_only_the_kept_calls_have(tmp_path: Path) -> None:
         assert optimization_profile(variant).inputs["x"].max == (6, 40)
         warnings = list(variant.findings.warnings())
     assert any("+ 1 held in the kept calls, but not in all" in text for text in warnings)
-
-
-def test_sizes_are_counted_over_the_whole_traffic(tmp_path: Path) -> None:
-    sizes = [(2, 3), (2, 5), *[(2, 9)] * 6]
-    with open_tape(doubled(tmp_path / "a.tape", sizes, First(2))) as tape:
-        (variant,) = tape.variants()
-        (symbol,) = variant.facts.symbols
-        assert calls_by_size(variant.facts, symbol) == ({3: 1, 5: 1, 9: 6}, "all")
-    many = [(2, 3), (2, 5), *[(2, n) for n in range(20, 60)]]
-    with open_tape(doubled(tmp_path / "b.tape", many, First(2))) as tape:
-        (variant,) = tape.variants()
-        (symbol,) = variant.facts.symbols
-        few = calls_by_size(variant.facts, symbol)
-    assert few == ({3: 1, 5: 1, 59: 1}, "kept and largest")
 
 
 def test_explain_tells_kept_calls_and_all(tmp_path: Path) -> None:

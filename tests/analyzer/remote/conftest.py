@@ -1,4 +1,4 @@
-"""Fixtures: a web server, an S3 server, and tapes on them."""
+"""Fixtures: an S3 server, and tapes on it."""
 
 from __future__ import annotations
 
@@ -10,20 +10,15 @@ from typing import Any
 
 import pytest
 
+from calltape_analyzer.reading import remote_access
 from calltape_analyzer.reading.remote_file import blocks
-from tests.analyzer.remote.counted import Site, Traffic, aws_environment, s3_server, served
+from tests.analyzer.remote.counted import Traffic, aws_environment, nothing, s3_server
 
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left() -> Iterator[None]:
     yield
     assert not len(blocks), "a remote file was not closed"
-
-
-@pytest.fixture
-def site() -> Iterator[Site]:
-    with served() as found:
-        yield found
 
 
 @dataclass
@@ -63,7 +58,7 @@ def s3() -> Iterator[tuple[str, Traffic]]:
 
 
 @pytest.fixture
-def bucket(s3: tuple[str, Traffic], monkeypatch: pytest.MonkeyPatch) -> Bucket:
+def bucket(s3: tuple[str, Traffic], monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
     address, traffic = s3
     environment = aws_environment(address)
     for name, value in environment.items():
@@ -71,4 +66,6 @@ def bucket(s3: tuple[str, Traffic], monkeypatch: pytest.MonkeyPatch) -> Bucket:
     made = Bucket(f"bucket-{uuid.uuid4().hex[:12]}", traffic, environment)
     made.system.mkdir(made.name)
     traffic.clear()
-    return made
+    yield made
+    traffic.refuses = nothing
+    remote_access._failing.clear()

@@ -21,7 +21,6 @@ from calltape_analyzer.reading.remote_file import blocks
 from calltape_recorder import Recorder
 from tests.analyzer.cli.commands import run
 from tests.analyzer.remote.conftest import Bucket
-from tests.analyzer.remote.counted import Site, aws_environment
 from tests.analyzer.tapes import write_tape
 
 CALLS = [((torch.full((2 + n % 7, 3), float(n)),), {}) for n in range(300)]
@@ -201,24 +200,6 @@ def test_access_that_is_refused_shows_no_key(bucket: Bucket, monkeypatch: Any) -
         open_tape(f"{bucket.url}/a.tape")
     assert caught.value.kind == "io"
     assert bucket.environment["AWS_SECRET_ACCESS_KEY"] not in repr(pickle.dumps(caught.value))
-    s3fs.S3FileSystem.clear_instance_cache()
-
-
-def test_a_store_that_stays_busy_is_not_asked_for_each_file(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    s3fs = pytest.importorskip("s3fs")
-    s3fs.S3FileSystem.clear_instance_cache()
-    for name, value in aws_environment(site.address).items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-    site.status = 503
-    for n in range(20):
-        with pytest.raises(TapeError, match="503") as caught:
-            open_tape(f"s3://busy/{n}.tape")
-        assert caught.value.kind == "io"
-    assert caught.value.reason.startswith("not asked, because s3://busy failed 2 times: ")
-    assert len(site.traffic) == 2
     s3fs.S3FileSystem.clear_instance_cache()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 from calltape_analyzer import TapeError, diff, open_tape
 from calltape_analyzer.reading.files import files_of
 from calltape_analyzer.reading.urls import is_url, local_path, name_of, shown, without_secrets
+from tests.analyzer.cli.commands import run
 from tests.analyzer.tapes import write_tape
 
 
@@ -107,3 +109,37 @@ def test_a_url_in_place_of_a_tape_is_not_repeated() -> None:
     with pytest.raises(TapeError) as caught:
         diff("https://h/a.tape?token=secret", "b")  # type: ignore[arg-type]
     assert "secret" not in str(caught.value)
+
+
+URL = "https://alice:hunter22@h/runs/a.tape?X-Signature=s3cret"
+
+
+@pytest.mark.parametrize("url", [URL, URL.replace("https", "HTTP"), "http://h/runs/*.tape"])
+@pytest.mark.parametrize("has_extra", [True, False])
+def test_a_web_server_is_not_asked(
+    url: str, has_extra: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not has_extra:
+        monkeypatch.setitem(sys.modules, "fsspec", None)
+    with pytest.raises(TapeError, match=r"does not read tapes from web servers.*curl") as caught:
+        open_tape(url)
+    assert caught.value.kind == "usage"
+    assert not re.search("alice|hunter22|s3cret", str(caught.value))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("info", URL), ("ls", URL), ("variants", URL), ("survey", URL), ("diff", URL, URL),
+     ("view", URL, "--no-browser"), ("view", URL, "-o", "a.html"), ("merge", URL, "-o", "a.tape")],
+    ids=" ".join,
+)  # fmt: skip
+def test_a_command_says_to_download_it(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ran = run(*words)
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err == (
+        "calltape: https://h/runs/a.tape?…: calltape does not read tapes from web servers. "
+        "Download the file, for example with `curl -O URL`, and open it from disk.\n"
+    )

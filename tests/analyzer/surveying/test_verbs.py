@@ -22,7 +22,7 @@ READ = {
 REFUSE = {
     "ls": [], "show": ["0"], "filter": ["-o", "out"], "merge": ["-o", "out"],
     "recover": ["-o", "out"], "redact": ["-o", "out"], "bundle": ["-o", "out.py"],
-    "convert": ["--to", "safetensors", "-o", "out"], "table": ["-o", "out.parquet"],
+    "convert": ["-o", "out"], "table": ["-o", "out.parquet"],
     "export": ["--to", "torch", "--model", "tests.analyzer.surveying.test_verbs:Model"],
     "replay": ["--model", "tests.analyzer.surveying.test_verbs:Model"],
     "minimise": ["--fails-export", "tests.analyzer.surveying.test_verbs:Model", "-o", "out"],

@@ -1,20 +1,18 @@
 """``calltape bundle``, ``convert`` and ``table``: what a tape is for somebody else.
 
-In come tapes. Out go a file for a bug report, calls in the form of another tool, or a table.
+In come tapes. Out go a file for a bug report, a folder of safetensors, or a table.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from calltape_analyzer.cli.options import (
-    FORM,
     Calls,
     Force,
     OfTarget,
@@ -29,13 +27,9 @@ from calltape_analyzer.cli.options import (
 from calltape_analyzer.cli.output import command, complain, line, lines
 from calltape_analyzer.cli.tapes import Part, opened
 from calltape_analyzer.limits import REDACTION_EFFORT, reading
-from calltape_analyzer.tape import Tape
-from calltape_analyzer.text import counted, some_of
+from calltape_analyzer.reading.compressed import SUFFIXES
+from calltape_analyzer.text import counted
 from calltape_schema.errors import TapeError
-
-if TYPE_CHECKING:
-    from calltape_analyzer.converting.flat_calls import Written
-
 
 __all__ = ["bundle", "convert", "table"]
 
@@ -106,119 +100,55 @@ def bundle(
         lines(str(found))
 
 
-_MAX_NAMED = 8
-
-
-class Form(str, Enum):
-    """What can be written: of a tape, or, as a tape, of a folder."""
-
-    onnx = "onnx"
-    polygraphy = "polygraphy"
-    polygraphy_outputs = "polygraphy-outputs"
-    safetensors = "safetensors"
-    tape = "tape"
-
-
 @command
 def convert(
     paths: Annotated[
         list[str], typer.Argument(metavar="IN...", help="Tapes; or, for a tape, one folder.")
     ],
     out: Out,
-    to: Annotated[Form, FORM],
-    onnx: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="The .onnx that the values are for: names, order."),
-    ] = None,
     target: OfTarget = None,
     calls: Calls = None,
     variant: Variants = None,
     force: Force = False,
 ) -> None:
-    """Calls in the form of another tool, or a tape of what one wrote.
+    """A tape as a folder of .safetensors, or a tape of such a folder.
 
-    onnx: test data sets for ONNX's backend tests and onnxruntime_perf_test. polygraphy: JSON for
-    --load-inputs (and -outputs for --load-outputs). safetensors: a folder of .safetensors and
-    .json. tape: a tape, of such a folder.
+    OUT is a new folder with a .safetensors and a .json file for each call. An OUT that ends with
+    .tape is a tape, made of the .safetensors files in the folder IN; each is a call, and needs no
+    .json.
 
     \b
-    calltape convert runs/llm.tape --to onnx --onnx llm.onnx -o testcase
-    calltape convert runs/llm.tape --to polygraphy --onnx llm.onnx -o in.json
-    calltape convert folder --to tape -o calls.tape
+    calltape convert runs/llm.tape -o folder
+    calltape convert folder -o calls.tape
     """
-    given = {"target": target, "calls": calls, "variant": variant, "onnx": onnx, "force": force}
-    used = {"force"} if to is Form.tape else {"target", "calls", "variant", "onnx"}
-    used -= {"onnx"} if to is Form.safetensors else set()
+    is_tape = out.name.endswith(SUFFIXES)
+    given = {"target": target, "calls": calls, "variant": variant, "force": force}
     for name, value in given.items():
-        if value and name not in used:
-            raise typer.BadParameter(f"--{name} has no use with --to {to.value}; leave it out")
-    if to is Form.tape:
-        if len(paths) != 1:
-            raise typer.BadParameter("--to tape takes one folder")
-        from calltape_analyzer.converting.flat_calls import Written
-        from calltape_analyzer.converting.safetensors_folder import read_safetensors_folder
+        if value and is_tape != (name == "force"):
+            what = "tape" if is_tape else "folder"
+            raise typer.BadParameter(f"--{name} does nothing for a new {what}; leave it out")
+    from calltape_analyzer.converting import read_safetensors_folder, write_safetensors_folder
 
+    if is_tape:
+        if len(paths) != 1:
+            raise typer.BadParameter("a tape is made of one folder")
         with reading(_files_in(paths[0])):
-            made = Written(read_safetensors_folder(paths[0], out, overwrite=force))
-        _end(made, out)
-        return
-    with opened(paths, Part(calls, variant, target=target), runs=True) as tape:
-        try:
-            made = _converted(to, tape, out, onnx)
-        except TapeError as error:
-            if error.kind == "exists":
-                error.advice = "name another place"
-            raise
-        _end(made, out)
+            count = read_safetensors_folder(paths[0], out, overwrite=force)
+    else:
+        with opened(paths, Part(calls, variant, target=target), runs=True) as tape:
+            try:
+                count = write_safetensors_folder(tape, out)
+            except TapeError as error:
+                if error.kind == "exists":
+                    error.advice = "name another place"
+                raise
+    line(f"{out}: {counted(count, 'call')}")
 
 
 def _files_in(folder: str) -> Iterator[str]:
     """All files of a folder, and of the folders in it; no link is followed."""
     for parent, _, names in os.walk(folder):
         yield from (os.path.join(parent, name) for name in names)
-
-
-def _converted(to: Form, tape: Tape, out: Path, model: Path | None) -> Written:
-    if to is Form.onnx:
-        from calltape_analyzer.converting.onnx_test_data import write_onnx_test_data
-
-        return write_onnx_test_data(tape, out, model=model)
-    if to is Form.safetensors:
-        from calltape_analyzer.converting.flat_calls import Written
-        from calltape_analyzer.converting.safetensors_folder import write_safetensors_folder
-
-        return Written(write_safetensors_folder(tape, out))
-    from calltape_analyzer.converting import polygraphy_json
-
-    if to is Form.polygraphy:
-        return polygraphy_json.write_polygraphy_inputs(tape, out, model=model)
-    return polygraphy_json.write_polygraphy_outputs(tape, out, model=model)
-
-
-def _end(written: Written, out: Path) -> None:
-    left_out = dict(written._asdict())
-    calls, not_in_all = left_out.pop("calls"), left_out.pop("not_in_all")
-    line(f"{out}: {counted(calls, 'call')}")
-    if any(left_out.values()):
-        line(f"left out: {'; '.join(_left_out(written))}")
-    if not_in_all:
-        line(
-            f"note: only some of the calls have {some_of(not_in_all, _MAX_NAMED)}; for calls that "
-            "all have the same inputs choose one variant with --variant"
-        )
-
-
-def _left_out(written: Written) -> Iterator[str]:
-    if written.raised:
-        yield f"{counted(written.raised, 'call')} that raised"
-    if written.under_way:
-        yield f"{counted(written.under_way, 'call')} that had not ended"
-    if written.without_outputs:
-        yield f"outputs of {counted(written.without_outputs, 'call')}, which are not on the tape"
-    if written.not_tensors:
-        yield f"values that are no tensors: {some_of(written.not_tensors, _MAX_NAMED)}"
-    if written.not_inputs:
-        yield f"tensors that the model does not take: {some_of(written.not_inputs, _MAX_NAMED)}"
 
 
 @command

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FILES",
-    "FORM",
     "Address",
     "Calls",
     "ClassNames",
@@ -162,9 +161,9 @@ MaxSeconds = Annotated[
 ]
 
 # Which form, and where to.
-FORM = typer.Option("--to", help="The form of what is made.")
-To = Annotated[Literal["torch", "onnx"], FORM]
-OptionalTo = Annotated[Literal["torch", "onnx"] | None, FORM]
+_FORM = typer.Option("--to", help="The form of what is made.")
+To = Annotated[Literal["torch", "onnx"], _FORM]
+OptionalTo = Annotated[Literal["torch", "onnx"] | None, _FORM]
 _OUT = typer.Option("--out", "-o", metavar="OUT", help="Where to write.")
 Out = Annotated[Path, _OUT]
 OptionalOut = Annotated[Path | None, _OUT]

@@ -71,7 +71,7 @@ VERBS = (
     Verb("redact", "edits", "A tape without what may tell of a person or a machine."),
     Verb("bundle", "handing_on", "A redacted tape, a script and versions in one zip file."),
     Verb(
-        "convert", "handing_on", "Calls in the form of another tool, or a tape of what one wrote."
+        "convert", "handing_on", "A tape as a folder of .safetensors, or a tape of such a folder."
     ),
     Verb("table", "handing_on", "The calls as a table in a file."),
 )

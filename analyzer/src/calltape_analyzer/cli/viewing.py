@@ -6,32 +6,33 @@ file.
 
 from __future__ import annotations
 
+import base64
 import webbrowser
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing
+from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from calltape_analyzer.cli.options import FILES, Force, OfTarget, OptionalOut
+from calltape_analyzer.cli.options import FILES, Force, OptionalOut
 from calltape_analyzer.cli.output import command, line
 from calltape_analyzer.cli.page_server import PageServer, page_of_viewer
-from calltape_analyzer.cli.tapes import Part, opened
 from calltape_analyzer.interruption import Terminated
-from calltape_analyzer.limits import reading
-from calltape_analyzer.listing import recordings
-from calltape_analyzer.reading.files import files_of
+from calltape_analyzer.reading.files import files_of, opened_file, short_paths
 from calltape_analyzer.reading.tape_file import TapeFile
-from calltape_analyzer.reading.targets import TargetsError
+from calltape_analyzer.reading.urls import shown
+from calltape_analyzer.text import counted, printable
+from calltape_analyzer.writing.output_file import OutputFile
 from calltape_schema.errors import TapeError
-
-if TYPE_CHECKING:
-    from calltape_analyzer.tape import Tape
 
 __all__ = ["view"]
 
 _SUFFIXES = (".html", ".htm")
+_MOST_MIB = 128
+"""Of tapes in one page: a browser holds several copies of its text."""
+_PLACE = b'<script type="text/plain" id="reader-program">'
 
 
 @command
@@ -42,7 +43,6 @@ def view(
     ],
     out: OptionalOut = None,
     force: Force = False,
-    target: OfTarget = None,
     browser: Annotated[
         bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")
     ] = True,
@@ -52,12 +52,13 @@ def view(
 ) -> None:
     """Look at tapes in a browser.
 
-    Calls, arguments as a tree, values of tensors, sizes over the calls, damage. Only this machine
-    can reach the page, and only with the address that is printed. Ctrl-C ends it.
+    Calls, arguments as a tree, values of tensors, sizes over the calls, corruption, coverage and
+    history. Only this machine can reach the page, and only with the address that is printed. Ctrl-C
+    ends it.
 
-    With --out, one HTML file to send instead, for which --target chooses: coverage, calls and
-    latency over time, variants with their arguments, sizes and evidence, errors. It needs no
-    network, fits a phone, and prints. Of more than 20,000 calls, latency and errors are not on it.
+    With --out, the page becomes one HTML file to send, with the tapes in it, of at most 128 MiB
+    together. It needs no network and no calltape. Whoever has it has the tapes, values included:
+    redact them first if that must not be.
 
     \b
     calltape view runs/llm.tape
@@ -65,11 +66,9 @@ def view(
     calltape view runs/llm.tape --out llm.html
     """
     if out is not None:
-        _write(paths, out, target, force)
-        return
-    if target is not None:
-        raise typer.BadParameter("--target goes with --out; the page in the browser shows all")
-    _serve(paths, browser, port)
+        _write(paths, out, force)
+    else:
+        _serve(paths, browser, port)
 
 
 def _serve(paths: Sequence[str], browser: bool, port: int) -> None:
@@ -90,32 +89,38 @@ def _serve(paths: Sequence[str], browser: bool, port: int) -> None:
             print()
 
 
-def _write(paths: Sequence[str], out: Path, target: str | None, force: bool) -> None:
-    """Writes the page into a file."""
-    from calltape_analyzer.reporting.page import ReportPage, require_libraries
-    from calltape_analyzer.reporting.tape_parts import contents_of
-
+def _write(paths: Sequence[str], out: Path, force: bool) -> None:
+    """Writes the page, with the tapes in it, into a file."""
     if out.suffix not in _SUFFIXES:
         raise typer.BadParameter(f"-o {out}: a page ends with .html")
     if out.exists() and not force:
         raise TapeError("exists", "it is there already", path=str(out))
-    require_libraries()
-    with _tapes(paths, target) as tapes:
-        with reading([path for tape in tapes for path in tape.paths]):
-            contents = contents_of(tapes)
-        ReportPage.of(contents).write(out, overwrite=force)
-        line("wrote", str(out))
+    before, place, after = page_of_viewer().partition(_PLACE)
+    assert place
+    names = files_of(paths)
+    with OutputFile(out, overwrite=force) as file:
+        file.append([before])
+        for block in _blocks(names):
+            file.append(block)
+        file.append([place, after])
+    line("wrote", str(out))
+    held = counted(len(names), "tape")
+    line(f"it holds {held}, values included; to omit values, run `calltape redact` first")
 
 
-@contextmanager
-def _tapes(paths: Sequence[str], target: str | None) -> Iterator[list[Tape]]:
-    """The tape; or one for each target, if the files are of several."""
-    with ExitStack() as stack:
-        try:
-            found = [stack.enter_context(opened(paths, Part(target=target)))]
-        except TargetsError:
-            if target is not None:
-                raise
-            parts = [Part(target=name) for name in recordings(list(paths)).targets]
-            found = [stack.enter_context(opened(paths, part)) for part in parts]
-        yield found
+def _blocks(paths: Sequence[str]) -> Iterator[list[bytes]]:
+    """Each tape as an element that the page decodes and no browser runs, in parts."""
+    names, size = short_paths(paths), 0
+    for path in paths:
+        with closing(opened_file(path)) as file:
+            size += file.size
+            if size > _MOST_MIB * 2**20:
+                raise TapeError(
+                    "limit", f"a page holds tapes of at most {_MOST_MIB} MiB",
+                    advice="write fewer calls with `calltape filter`, or look at them with "
+                    "`calltape view` alone",
+                )  # fmt: skip
+            data = base64.b64encode(file.read_at(0, file.size))
+        name = escape(printable(shown(names[path]))).encode()
+        head = b'<script type="application/x-calltape" data-name="%b">' % name
+        yield [head, data, b"</script>\n"]

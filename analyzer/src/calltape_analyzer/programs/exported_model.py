@@ -145,6 +145,14 @@ class ExportedModel(ABC):
                 because exporters leave out what a program does not use.
         """
 
+    def named(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """What the file takes, by its own names and in its order.
+
+        Args:
+            inputs: as :meth:`run` takes them.
+        """
+        return {name: inputs[name] for name in self.input_names}
+
     def deaths(self, runs: Sequence[Mapping[str, Any]], seconds: float) -> list[str | None]:
         """Of each run, how it would end the process that it is in; None if it would not. A runtime
         that raises errors in its place has none.

@@ -189,16 +189,18 @@ class OnnxModel(ExportedModel):
             return [None] * len(runs)  # a session of somebody else, who knows what it does
         return fatal_runs(path, feeds, seconds)
 
-    def _feeds(self, inputs: Mapping[str, Any]) -> dict[str, Feed]:
-        """What the session takes, by the names that it has for its inputs."""
+    def named(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         import torch
 
-        found: dict[str, Feed] = {}
+        found: dict[str, Any] = {}
         for known in self.session.get_inputs():
             value = inputs[known.name if known.name in inputs else _parameter(known.name)]
             tensor = value if isinstance(value, torch.Tensor) else torch.tensor(value)
-            found[known.name] = _feed(as_pairs(tensor))
+            found[known.name] = as_pairs(tensor)
         return found
+
+    def _feeds(self, inputs: Mapping[str, Any]) -> dict[str, Feed]:
+        return {name: _feed(tensor) for name, tensor in self.named(inputs).items()}
 
     def refuses(self, sizes: Mapping[str, Sized | int]) -> InputRefusal | None:
         """Compares dtypes, ranks and sizes with what the inputs declare. Sizes of one name must be

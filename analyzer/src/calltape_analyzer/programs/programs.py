@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from calltape_analyzer.arguments.live_calls import LiveCall
+from calltape_analyzer.arguments.samples import in_variant
 from calltape_analyzer.comparison.comparing import Tolerances
 from calltape_analyzer.comparison.reporting import report_on
 from calltape_analyzer.comparison.reports import Report
@@ -194,6 +195,25 @@ class Programs(Mapping[str, Program], Shown):
                 "no program is for these arguments", self, live.placed, reasons, self.missing
             )
         return found[0].name
+
+    def inputs_for(self, *args: Any, **kwargs: Any) -> tuple[str, dict[str, Any]]:
+        """The name of the program that takes these arguments, and the inputs of its file by name
+        and in order, to run the file without calltape. What the call lacks, such as the cache of a
+        prefill, is empty.
+
+        Raises:
+            NoVariant: no program takes them; says why not.
+        """
+        live = LiveCall(args, kwargs, self._sorter)
+        placed = live.placed
+        found, reasons = accepting_programs(self, placed)
+        for program in found:
+            own = in_variant(program.variant, live.sample, placed.key, placed.row, program.device)
+            refusal = program.refuses_values(own)
+            if refusal is None:
+                return program.name, program.model.named(program.inputs(own))
+            reasons[program.name] = refusal
+        raise no_variant("no program is for these arguments", self, placed, reasons, self.missing)
 
     def for_sizes(
         self,

@@ -49,7 +49,7 @@ _takes_remainders: ContextVar[bool] = ContextVar("takes_remainders", default=Fal
 
 def compressed_since(path: str) -> str | None:
     """The file in which the tape of this path is now: who keeps files compresses those that are
-    complete, and removes the plain ones (docs/gone.md)."""
+    complete, and removes the plain ones."""
     found = (f"{path}{added}" for added in COMPRESSIONS)
     return next((name for name in found if os.path.isfile(name)), None)
 

@@ -24,13 +24,9 @@ from calltape_schema.errors import TapeError
 __all__ = [
     "RemoteFacts",
     "StoredRanges",
-    "UnavailableError",
     "answer_of",
     "file_system",
-    "is_web",
     "other_facts",
-    "seconds_allowed",
-    "told_of",
 ]
 
 T = TypeVar("T")
@@ -41,9 +37,8 @@ _MOST_SHOWN = 300
 _ADVICE = "check the address, the network and the credentials"
 _LATER = "try again in a minute"
 
+_OF_WEB_SERVERS = ("http", "https")
 _MOST_CONNECTED = 16
-
-_TRIES, _PAUSE = 3, 0.3  # of a web server; clients of object stores try again by themselves
 _MOST_FAILED, _SILENT_SECONDS = 2, 30.0
 _PASSING = ("ClientConnectionError", "ClientPayloadError", "EndpointConnectionError")
 """Errors of the clients' libraries, which say nothing about the file that was asked for."""
@@ -73,7 +68,7 @@ def other_facts(url: str) -> TapeError:
     return TapeError("damaged", reason, path=shown(url), advice="open it again")
 
 
-class UnavailableError(RemoteError):
+class _UnavailableError(RemoteError):
     """The server is there, and says that it cannot answer now."""
 
 
@@ -95,7 +90,7 @@ class _Failing:
         self.reason = error.reason
 
 
-def seconds_allowed() -> float:
+def _seconds_allowed() -> float:
     """How long one answer may take, in seconds: 60, or ``CALLTAPE_REMOTE_SECONDS``.
 
     Raises:
@@ -111,19 +106,20 @@ def seconds_allowed() -> float:
     return found
 
 
-def is_web(url: str) -> bool:
-    """Whether a web server answers, which may be anybody's."""
-    return protocol_of(url) in ("http", "https")
-
-
 def file_system(url: str) -> tuple[Any, str]:
     """The file system of a URL, with the options and credentials that fsspec finds for it, and the
     place of the URL in it.
 
     Raises:
-        TapeError: ``usage`` if a package is missing, the protocol is unknown, or the URL chains
-            several; ``io`` if the file system cannot be made.
+        TapeError: ``usage`` if it is of a web server, a package is missing, the protocol is
+            unknown, or the URL chains several; ``io`` if the file system cannot be made.
     """
+    if protocol_of(url) in _OF_WEB_SERVERS:
+        # It may be anybody's, and fsspec reads whatever it sends.
+        raise UsageError(
+            "calltape does not read tapes from web servers", path=shown(url),
+            advice="download the file, for example with `curl -O URL`, and open it from disk",
+        )  # fmt: skip
     if "::" in name_of(url):
         raise UsageError(
             "URLs that chain file systems are not read", path=shown(url),
@@ -141,7 +137,7 @@ def file_system(url: str) -> tuple[Any, str]:
                 _connected.pop(next(iter(_connected)), None)
         return known, str(known._strip_protocol(url))
     except Exception as error:
-        raise told_of(error, url) from None
+        raise _told_of(error, url) from None
 
 
 def _kind_of(url: str) -> Any:
@@ -157,7 +153,7 @@ def _kind_of(url: str) -> Any:
     except ValueError:
         reason = f"no file system is known for {protocol_of(url)}://"
         raise UsageError(
-            reason, path=shown(url), advice="s3://, gs://, https:// and file:// are some that are"
+            reason, path=shown(url), advice="s3://, gs://, az:// and file:// are some that are"
         ) from None
 
 
@@ -172,8 +168,8 @@ def _not_installed(url: str, what: str) -> UsageError:
     return UsageError(
         f"{protocol_of(url)}:// cannot be read here ({what.rstrip('.')})",
         path=shown(url),
-        advice="pip install 'calltape-analyzer[remote]' brings http and s3; other protocols need "
-        "the package that fsspec names for them, such as gcsfs for gs://",
+        advice="pip install 'calltape-analyzer[remote]' brings s3; other protocols need the "
+        "package that fsspec names for them, such as gcsfs for gs://",
     )
 
 
@@ -189,7 +185,7 @@ def answer_of(url: str, ask: Callable[[], T]) -> T:
             server that failed twice in a row is not asked for half a minute: it may have a thousand
             files, and each would wait for it.
     """
-    seconds = seconds_allowed()
+    seconds = _seconds_allowed()
     place = _place_of(url)
     failing = _failing.get(place)
     if failing is not None and failing.times >= _MOST_FAILED and time.monotonic() < failing.until:
@@ -197,29 +193,22 @@ def answer_of(url: str, ask: Callable[[], T]) -> T:
             "io", f"not asked, because {place} failed {failing.times} times: {failing.reason}",
             path=shown(url), advice=_LATER,
         )  # fmt: skip
-    tries = _TRIES if is_web(url) else 1
-    deadline = time.monotonic() + seconds
-    while True:
-        tries -= 1
-        try:
-            found = _answered(url, ask, max(deadline - time.monotonic(), 0.0), seconds)
-        except _NoAnswerError as error:
-            _failing.setdefault(place, _Failing()).add(error, _MOST_FAILED)
-            raise
-        except UnavailableError as error:
-            if tries and deadline - time.monotonic() > _PAUSE:
-                time.sleep(_PAUSE)
-                continue
-            _failing.setdefault(place, _Failing()).add(error, 1)
-            raise
-        except TapeError:
-            _failing.pop(place, None)  # it answered, if only to refuse
-            raise
-        _failing.pop(place, None)
-        return found
+    try:
+        found = _answered(url, ask, seconds)
+    except _NoAnswerError as error:
+        _failing.setdefault(place, _Failing()).add(error, _MOST_FAILED)
+        raise
+    except _UnavailableError as error:
+        _failing.setdefault(place, _Failing()).add(error, 1)
+        raise
+    except TapeError:
+        _failing.pop(place, None)  # it answered, if only to refuse
+        raise
+    _failing.pop(place, None)
+    return found
 
 
-def _answered(url: str, ask: Callable[[], T], seconds: float, allowed: float) -> T:
+def _answered(url: str, ask: Callable[[], T], seconds: float) -> T:
     answers: list[T] = []
     errors: list[Exception] = []
     ended = threading.Event()
@@ -235,15 +224,15 @@ def _answered(url: str, ask: Callable[[], T], seconds: float, allowed: float) ->
     threading.Thread(target=run, name="calltape-remote", daemon=True).start()
     if not ended.wait(seconds):
         raise _NoAnswerError(
-            "io", f"the server did not answer within {allowed:g} s", path=shown(url),
+            "io", f"the server did not answer within {seconds:g} s", path=shown(url),
             advice=f"try again, or allow more with {_VARIABLE}",
         )  # fmt: skip
     if errors:
-        raise told_of(errors[0], url) from None
+        raise _told_of(errors[0], url) from None
     return answers[0]
 
 
-def told_of(error: Exception, url: str) -> TapeError:
+def _told_of(error: Exception, url: str) -> TapeError:
     """An error of a file system as one of ours."""
     if isinstance(error, TapeError):
         return error.at(path=shown(url))
@@ -256,7 +245,7 @@ def told_of(error: Exception, url: str) -> TapeError:
     if len(text) > _MOST_SHOWN:
         text = f"{text[:_MOST_SHOWN]}…"
     reason = f"cannot be read: {type(cause).__name__}: {text}"
-    kind = UnavailableError if _is_passing(error) else RemoteError
+    kind = _UnavailableError if _is_passing(error) else RemoteError
     return kind("io", reason, path=shown(url), advice=_ADVICE)
 
 
@@ -285,16 +274,10 @@ class StoredRanges:
 
     Attributes:
         facts: size and version.
-        first: nothing; the first bytes are read when they are asked for.
 
     Raises:
         TapeError: ``not_found``, ``io``; ``not_a_tape`` for a directory.
     """
-
-    sizes_are_true = True
-    """The user's own configuration leads to the server, and objects have no holes."""
-
-    first = b""
 
     def __init__(self, url: str) -> None:
         self._url = url

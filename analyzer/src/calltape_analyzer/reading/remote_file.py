@@ -15,8 +15,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 
 from calltape_analyzer.reading.compressed import is_compressed, unpacked
-from calltape_analyzer.reading.http_ranges import HttpRanges
-from calltape_analyzer.reading.remote_access import StoredRanges, is_web, other_facts
+from calltape_analyzer.reading.remote_access import StoredRanges, other_facts
 from calltape_analyzer.reading.tape_file import TapeBytes, TapeFile
 from calltape_analyzer.reading.urls import name_of, shown
 from calltape_schema.errors import TapeError
@@ -126,10 +125,8 @@ class RemoteFile(TapeBytes):
     def __init__(self, url: str) -> None:
         super().__init__(shown(url), url)
         self._number = next(_numbers)
-        self._received = 0
         self._renew()
         self.size = self._ranges.facts.size
-        blocks.put(self._number, 0, self._ranges.first)
         self._expect_content()
 
     def _renew(self) -> None:
@@ -137,13 +134,12 @@ class RemoteFile(TapeBytes):
         self._lock = threading.RLock()
         self._process = os.getpid()
         self._step, self._end = _BLOCK, 0
-        kind = HttpRanges if is_web(self.location) else StoredRanges
-        self._ranges: HttpRanges | StoredRanges = kind(self.location)
+        self._ranges = StoredRanges(self.location)
 
     @property
     def disk_bytes(self) -> int:
-        """Its size; of a web server, which may claim any, what it has sent of it."""
-        return self.size if self._ranges.sizes_are_true else min(self.size, self._received)
+        """Its size: the user's own configuration leads to the store, and objects have no holes."""
+        return self.size
 
     def refresh(self) -> bool:
         self._expect_open()
@@ -229,7 +225,6 @@ class RemoteFile(TapeBytes):
 
     def _fetch(self, offset: int, size: int) -> bytes:
         found = self._ranges.fetch(offset, offset + size)
-        self._received += len(found)
         self._end = offset + size
         return found
 

@@ -1,44 +1,33 @@
 """The tape files that a URL stands for: a file, what is below a directory, or a pattern.
 
 In comes a URL; out go the URLs of files, in the order of their names. A server may list whatever it
-likes: the list is bounded, and a name that leads elsewhere is not followed.
+likes: the list is bounded.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from fnmatch import fnmatchcase
-from html import unescape
 from typing import Any
-from urllib.parse import unquote, urljoin
 
-from calltape_analyzer.errors import UsageError
 from calltape_analyzer.reading.compressed import SUFFIXES
-from calltape_analyzer.reading.http_ranges import page_of
-from calltape_analyzer.reading.remote_access import answer_of, file_system, is_web
+from calltape_analyzer.reading.remote_access import answer_of, file_system
 from calltape_analyzer.reading.urls import protocol_of, shown
 from calltape_schema.errors import TapeError
 
 __all__ = ["urls_of"]
 
 _MOST_NAMES = 100_000
-_MOST_PAGE_BYTES = 16 * 1024 * 1024
 _MAGIC = re.compile(r"[*?[]")
-_LINK = re.compile(r"""href=["']([^"'<>]{1,2000})["']""", re.IGNORECASE)
 _COUNTS_NAMES = ("s3", "s3a")
 
 
 def urls_of(url: str) -> list[str]:
-    """The files that a URL stands for. A directory is everything below it; one of a web server is
-    a page whose URL ends with ``/``, and the files beside it that it links to.
+    """The files that a URL stands for. A directory is everything below it.
 
     Raises:
         TapeError: ``not_found`` if there is no such file, ``io``, ``usage``; ``limit`` if there are
             more than 100,000.
     """
-    if is_web(url):
-        return _web_urls(url)
     system, place = file_system(url)
     system.invalidate_cache(place)
     info = _info(system, place, url)
@@ -107,41 +96,6 @@ def _beginnings(url: str, place: str) -> tuple[str, str]:
     while equal < len(place) and url[-1 - equal] == place[-1 - equal]:
         equal += 1
     return url[: len(url) - equal], place[: len(place) - equal]
-
-
-def _web_urls(url: str) -> list[str]:
-    address, _, query = url.partition("#")[0].partition("?")
-    folder, _, name = address.rpartition("/")
-    if name and "*" not in address:
-        return [url]
-    if "*" in folder:
-        raise UsageError(
-            "a pattern on a web server has its * behind the last /", path=shown(url),
-            advice="name the files, or their directory",
-        )  # fmt: skip
-    wanted = name or None
-    page = page_of(f"{folder}/" + (f"?{query}" if query else ""), _MOST_PAGE_BYTES)
-    found = sorted(set(_links(page, f"{folder}/", wanted, url)))
-    if not found:
-        raise _nothing(url, is_pattern=wanted is not None)
-    return found
-
-
-def _links(page: str, folder: str, wanted: str | None, url: str) -> Iterator[str]:
-    """The files of a folder that a page links to; nothing that is elsewhere."""
-    for count, match in enumerate(_LINK.finditer(page)):
-        if count > _MOST_NAMES:
-            raise _too_many(url)
-        try:
-            link = urljoin(folder, unescape(match[1]))
-        except ValueError:
-            continue
-        link = link.partition("#")[0].partition("?")[0]
-        name = unquote(link.removeprefix(folder))
-        if not link.startswith(folder) or "/" in name:
-            continue
-        if name.endswith(SUFFIXES) if wanted is None else fnmatchcase(name, unquote(wanted)):
-            yield link
 
 
 def _nothing(url: str, *, is_pattern: bool) -> TapeError:

@@ -1,4 +1,4 @@
-"""Tapes to report on: prompts of many lengths, some of which raise, with a nested module."""
+"""Tapes of a server: prompts of many lengths, some of which raise, with a nested module."""
 
 from __future__ import annotations
 

@@ -109,7 +109,8 @@ def read_safetensors_folder(
     """
     folder = Path(path)
     if not folder.is_dir():
-        raise TapeError("not_found", "no such folder", path=str(folder))
+        advice = "name the folder that has the .safetensors files"
+        raise TapeError("not_found", "no such folder", path=str(folder), advice=advice)
     calls = _calls_in(folder)
     manifest = _made_of_files(_manifest_in(folder) or new_manifest())
     with NewTape(out, manifest, overwrite=overwrite) as writer:
