@@ -1,133 +1,18 @@
-"""``calltape replay --bisect``: the commands of docs/bisecting.md find the commit that broke a
-model in a repository, and its exit codes are those of ``git bisect run``."""
+"""``calltape replay --bisect``: its exit codes are those of ``git bisect run``."""
 
 from __future__ import annotations
 
-import os
-import re
-import shlex
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 from calltape_analyzer import open_tape
-from calltape_recorder import record
 from tests.analyzer.cli.commands import process, run
 from tests.analyzer.cli.models import MODULE
 from tests.analyzer.tape.changes import flip, member_list
 from tests.analyzer.tapes import Recorded, write_tape
-
-ROOT = Path(__file__).resolve().parents[3]
-PAGE = (ROOT / "docs/bisecting.md").read_text()
-
-MODEL = """
-import time
-
-import torch
-
-
-class Model(torch.nn.Module):
-    def forward(self, x):
-        {line}
-        return x * 2
-
-
-def model():
-    return Model()
-"""
-BROKEN = {
-    "Another value": "x = x + (x.shape[0] == 5)",
-    "An exception": "assert x.shape[0] != 5",
-    "Slowness": "time.sleep(0.7 * (x.shape[0] == 5))",
-}
-
-
-def commands(section: str) -> list[str]:
-    """The commands in a section of the page."""
-    part = re.search(rf"^## {section}\n(.*?)(?=^## )", PAGE, re.DOTALL | re.MULTILINE)
-    assert part is not None, section
-    return re.findall(r"^\$ (.*)$", part[1], re.MULTILINE)
-
-
-def tape_of(path: Path, line: str) -> None:
-    """A tape of what the model does with this line in it."""
-    scope: dict[str, object] = {"__name__": "house"}
-    exec(MODEL.format(line=line), scope)
-    model = scope["Model"]()  # type: ignore[operator]
-    with record(model, path):
-        for rows in (4, 5):
-            try:
-                model(torch.ones(rows, 3))
-            except AssertionError:
-                continue
-
-
-class Repository:
-    """A repository with a model; ``git`` and ``calltape`` are on its path."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        scripts = folder.parent / "bin"
-        scripts.mkdir()
-        command = scripts / "calltape"
-        command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m calltape_analyzer "$@"\n')
-        command.chmod(0o755)
-        paths = [str(Path(entry).resolve()) for entry in sys.path if entry]
-        self.environment = {
-            **os.environ,
-            "PATH": f"{scripts}:{os.environ['PATH']}",
-            "PYTHONPATH": ":".join(paths),
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "GIT_CONFIG_GLOBAL": os.devnull,
-            "GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@b",
-            "GIT_COMMITTER_NAME": "a", "GIT_COMMITTER_EMAIL": "a@b",
-        }  # fmt: skip
-        folder.mkdir()
-        self.run("git init -q -b main")
-
-    def run(self, command: str) -> str:
-        done = subprocess.run(
-            shlex.split(command), cwd=self.folder, env=self.environment, check=False,
-            capture_output=True, text=True, timeout=240,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    def commit(self, text: str, message: str) -> None:
-        (self.folder / "house.py").write_text(text)
-        self.run("git add house.py")
-        self.run(f"git commit -q --allow-empty -m '{message}'")
-
-
-@pytest.mark.integration
-@pytest.mark.skipif(not shutil.which("git"), reason="no git here")
-@pytest.mark.parametrize("section", BROKEN)
-def test_the_page_finds_the_commit(section: str, tmp_path: Path) -> None:
-    repository = Repository(tmp_path / "repository")
-    fine, wrong = MODEL.format(line="pass"), MODEL.format(line=BROKEN[section])
-    repository.commit(fine, "one")
-    repository.run("git tag v1")
-    repository.commit("import no_such_module\n", "cannot be tested")
-    repository.commit(fine + "\n\n", "four")
-    repository.commit(wrong, "the culprit")
-    repository.commit(wrong + "\n\n", "seven")
-    tape_of(repository.folder / "bug.tape", "pass")
-    tape_of(repository.folder / "crash.tape", BROKEN["An exception"])
-    said = "".join(map(repository.run, commands(section)))
-    first = re.search(r"^(\w+) is the first bad commit", said, re.MULTILINE)
-    assert first is not None, said
-    assert repository.run(f"git log -1 --format=%s {first[1]}").strip() == "the culprit"
-
-
-def test_the_page_has_a_section_for_each() -> None:
-    for section in BROKEN:
-        assert [one.split()[:3] for one in commands(section)] == [
-            ["git", "bisect", "start"], ["git", "bisect", "run"], ["git", "bisect", "reset"]
-        ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
