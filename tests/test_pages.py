@@ -20,7 +20,6 @@ NAMES = (
     "docs/testing.md",
     "docs/remote.md",
     "docs/surveys.md",
-    "docs/terminal.md",
     "CONTRIBUTING.md",
     *DECISIONS,
 )
