@@ -13,9 +13,11 @@ from tests.docs.page import DOCS, Page
 # These pages need more than a folder (a repository, a server, tapes, a project with tests). Their
 # own tests run them.
 ELSEWHERE = {
-    "bisecting.md": "tests/analyzer/cli/test_bisecting.py",
+    "bisecting.md": "tests/docs/test_bug_pages.py",
+    "minimising.md": "tests/docs/test_bug_pages.py",
     "production.md": "tests/servers/test_production_page.py",
-    "testing.md": "tests/analyzer/testing/test_testing_page.py",
+    "sharing.md": "tests/docs/test_bug_pages.py",
+    "testing.md": "tests/docs/test_bug_pages.py",
 }
 PAGES = {path.name: path for path in sorted(DOCS.glob("*.md"))}
 HERE = [
