@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import itertools
 import json
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -12,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.page import Page
 from tests.fixture_files import FIXTURES
 
 import generate  # isort: skip
@@ -131,8 +134,24 @@ def test_all_fixtures_are_small() -> None:
     assert sum(path.stat().st_size for path in files) < 10 * 1024 * 1024
 
 
-def test_the_readme_lists_every_file() -> None:
-    text = (FIXTURES / "README.md").read_text()
-    assert generate.readme(text) == text, "run `make fixtures`"
-    for path in (FIXTURES / "hostile").glob("*.tape"):
-        assert f"| `{path.stem}` |" in text
+def test_each_tape_is_listed() -> None:
+    text = (FIXTURES / "tapes.csv").read_text(encoding="utf-8")
+    assert generate.tapes_csv() == text, "run `make fixtures`"
+    rows = list(csv.DictReader(text.splitlines()))
+    assert all(row["shows"] for row in rows)
+    there = [path for part in ("v1", "future", "hostile") for path in (FIXTURES / part).iterdir()]
+    tapes = {(path.parent.name, path.stem) for path in there if path.suffix == ".tape"}
+    assert {(row["folder"], row["tape"]) for row in rows} == tapes
+    assert len(rows) == len(tapes)
+    hostile = {row["tape"]: row for row in rows if row["folder"] == "hostile"}
+    assert hostile["tree_hint_nil"]["calls"] == "0 2"
+    assert hostile["tree_hint_nil"]["damage"] == "invalid"
+    assert hostile["begins_with_half"]["refused"] == "not_a_tape"
+
+
+@pytest.mark.integration
+def test_what_the_page_shows_is_what_the_runner_prints(tmp_path: Path) -> None:
+    shutil.copytree(FIXTURES, tmp_path / "suite", ignore=shutil.ignore_patterns("hostile"))
+    page = Page(FIXTURES / "README.md")
+    assert len(page.commands) == 1
+    page.follow(tmp_path / "suite")

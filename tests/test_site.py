@@ -35,3 +35,17 @@ def test_what_is_scrolled_can_have_the_focus(
     assert accessible(made) == expected
     assert accessible(expected) == expected
     sys.modules.pop("accessible")
+
+
+def test_rows_of_a_file_are_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("calltape_analyzer")
+    monkeypatch.syspath_prepend(str(_EXTENSIONS))
+    from generated_parts import rows_as_markdown
+
+    file = tmp_path / "rows.csv"
+    file.write_text('kind,name,one,two\na,x,1,\na,y,"p|q <b> *",\nb,z,,2\n')
+    assert rows_as_markdown(file).splitlines() == [
+        "### a", "", "| name | one |", "| --- | --- |", "| `x` | 1 |",
+        r"| `y` | p\|q \<b> \* |", "",
+        "### b", "", "| name | two |", "| --- | --- |", "| `z` | 2 |",
+    ]  # fmt: skip

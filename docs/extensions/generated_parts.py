@@ -6,6 +6,8 @@ has a comment of HTML, which is replaced when the site is built:
 - ``<!-- generated: verbs -->``: the verbs of the command, with their options;
 - ``<!-- generated: names of PACKAGE -->``: everything that a package lists for import;
 - ``<!-- generated: navigation of this folder -->``: its pages as a part of the navigation;
+- ``<!-- generated: rows of FILE -->``: a file of CSV, with a heading for each value of its first
+  column;
 - ``<!-- the other pages -->`` on docs/index.md: the pages in docs/ that it does not name.
 
 The navigation is the list of links on docs/index.md: a section there is a section of it.
@@ -13,9 +15,11 @@ The navigation is the list of links on docs/index.md: a section there is a secti
 
 from __future__ import annotations
 
+import csv
 import importlib
 import inspect
 import re
+from itertools import groupby
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -50,6 +54,8 @@ def _part(name: str, folder: Path) -> str:
         return verbs_as_markdown()
     if name == "navigation of this folder":
         return _toctree([file.name for file in _pages(folder) if file.name != "README.md"])
+    if name.startswith("rows of "):
+        return rows_as_markdown(folder / name.removeprefix("rows of "))
     if name.startswith("names of "):
         return names_as_markdown(importlib.import_module(name.removeprefix("names of ")))
     raise ValueError(f"no part of a page is called {name!r}")
@@ -77,6 +83,28 @@ def _title(page: Path) -> str:
 
 def _toctree(pages: list[str], *options: str) -> str:
     return "\n\n" + "\n".join(["```{toctree}", ":hidden:", *options, "", *pages, "```"]) + "\n\n"
+
+
+# --- rows ---------------------------------------------------------------------------------------
+
+
+def rows_as_markdown(path: Path) -> str:
+    """A table for each value of the first column, without the columns that are empty there."""
+    with path.open(newline="", encoding="utf-8") as file:
+        columns, *rows = csv.reader(file)
+    parts = []
+    for value, found in groupby(rows, key=lambda row: row[0]):
+        of_group = list(found)
+        shown = [at for at in range(1, len(columns)) if any(row[at] for row in of_group)]
+        lines = [[columns[at] for at in shown], ["---"] * len(shown)]
+        lines += [[_cell(row[at], is_name=at == 1) for at in shown] for row in of_group]
+        table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        parts.append(f"### {value}\n\n{table}")
+    return "\n\n".join(parts)
+
+
+def _cell(text: str, *, is_name: bool) -> str:
+    return f"`{text}`" if is_name else re.sub(r"([|<*])", r"\\\1", text)
 
 
 # --- names --------------------------------------------------------------------------------------

@@ -18,11 +18,18 @@ from queue import SimpleQueue
 
 from tests.faults.catalogue import FAULTS
 from tests.faults.fault import Fault, StaleFaultError, check
-from tests.faults.results import Results, compared, line, summary, table
+from tests.faults.results import Results, compared, line, summary, table, totals
 from tests.faults.tree import Tree
 from tests.faults.trial import SUITES, Outcome, PytestError, end_all, ran, tried
 
 ALL_FOUND, SOME_MISSED, UNUSABLE = 0, 1, 2
+FOUND = Path(__file__).parent / "found"
+TABLE = Path(__file__).parent / "results.csv"
+
+
+def committed() -> dict[str, Results]:
+    """What each tier finds, the cheapest tier first."""
+    return {tier: Results.read(FOUND / f"{tier}.json") for tier in ("fast", "integration", "chaos")}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -41,7 +48,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--no-control", action="store_true", help="do not run the tests without a fault first")
     add("--out", type=Path, help="JSON; results of other faults in it stay")
     add("--list", action="store_true", help="the names of the faults")
-    add("--table", nargs="+", type=Path, metavar="JSON", help="print what suites find, as Markdown")
+    add(
+        "--table", action="store_true", help=f"write {TABLE.name} from the results in {FOUND.name}/"
+    )
     add(
         "--compare",
         nargs=2,
@@ -60,8 +69,9 @@ def main(words: Sequence[str]) -> int:
         print("\n".join(f"{fault.name:36} {fault.breaks}" for fault in FAULTS))
         return ALL_FOUND
     if given.table:
-        found = [Results.read(path) for path in given.table]
-        print(table(FAULTS, {one.suite: one for one in found}), end="")
+        suites = committed()
+        TABLE.write_text(table(FAULTS, suites), encoding="utf-8")
+        print(totals(FAULTS, suites))
         return ALL_FOUND
     if given.compare:
         one, two = given.compare

@@ -1,7 +1,9 @@
-"""What suites find, as JSON, as a table, and side by side."""
+"""What suites find, as JSON, as a table of CSV, and side by side."""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -58,15 +60,30 @@ def summary(results: Results) -> str:
 
 
 def table(faults: Iterable[Fault], suites: Mapping[str, Results]) -> str:
-    """Markdown: a row for each fault with the first test of each suite that finds it."""
-    rows = [["fault", "what breaks", *suites], ["---"] * (2 + len(suites))]
+    """CSV: a row for each fault with the first test of each suite that finds it."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["package", "fault", "breaks", *suites])
     for fault in faults:
-        cells = []
-        for results in suites.values():
-            one = results.outcomes.get(fault.name)
-            cells.append("" if one is None else "-" if not one.found else f"`{_short(one.by)}`")
-        rows.append([f"`{fault.name}`", fault.breaks, *cells])
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+        found = [_found(results.outcomes.get(fault.name)) for results in suites.values()]
+        writer.writerow([fault.package, fault.name, fault.breaks, *found])
+    return text.getvalue()
+
+
+def totals(faults: Sequence[Fault], suites: Mapping[str, Results]) -> str:
+    """How many faults each suite finds that those before it do not."""
+    left, counts = {fault.name for fault in faults}, []
+    every = len(left)
+    for name, results in suites.items():
+        counts.append(f"{len(left & results.found)} {'only' if counts else 'found'} by {name}")
+        left -= results.found
+    return f"{every} faults: {', '.join(counts)}, {len(left)} by none"
+
+
+def _found(one: Outcome | None) -> str:
+    if one is None:
+        return ""
+    return _short(one.by) if one.found else "-"
 
 
 def _short(by: str | None) -> str:

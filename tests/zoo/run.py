@@ -7,9 +7,10 @@ for every case, each step in a process of its own, and prints a table (*bare*: c
 not reproduce and ``torch.onnx.export`` does, with the same arguments and shapes); the rows are in
 ``DIR/results.torch.json`` as well, beside those of earlier runs. ``--reuse`` does not record again
 what is recorded;
-``python -m tests.zoo.run table DIR... -o docs/zoo.md`` puts such results into
-``tests/zoo/rows.json``, which the tests hold the exporter to, and makes the table of all rows. A
-later DIR replaces the rows of an earlier one; cases that were not run keep the rows that they have.
+``python -m tests.zoo.run table DIR...`` puts such results into ``tests/zoo/results.csv``, which the
+tests hold the exporter to, and the totals of all rows into ``docs/zoo.md``. A later DIR replaces
+the rows of an earlier one; cases that were not run keep the rows that they have. Without a DIR, it
+writes both again.
 """
 
 from __future__ import annotations
@@ -26,10 +27,12 @@ from pathlib import Path
 from typing import Any
 
 from tests.zoo import CASES, CORE
-from tests.zoo.table import ROWS, read, whole, write
+from tests.zoo.page import written
+from tests.zoo.results import ROWS, TARGETS, Result, merge, read, save
 
-__all__ = ["main"]
+__all__ = ["PAGE", "main"]
 
+PAGE = Path(__file__).parents[2] / "docs" / "zoo.md"
 _TIMEOUT = 600  # seconds that one step may take
 _LIBRARIES = "torch", "transformers", "diffusers", "timm", "torchvision", "torch_geometric"
 _forks = multiprocessing.get_context("forkserver")
@@ -55,7 +58,7 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument("case", choices=CASES, metavar="CASE")
         command.add_argument("folder", type=Path, metavar="DIR")
         if name != "record":
-            command.add_argument("--to", choices=("torch", "onnx"), default="torch")
+            command.add_argument("--to", choices=TARGETS, default="torch")
         if name == "all":
             command.add_argument("--jobs", type=int, default=2)
             some = command.add_mutually_exclusive_group()
@@ -63,8 +66,7 @@ def _parser() -> argparse.ArgumentParser:
             some.add_argument("--core", action="store_const", dest="only", const=list(CORE))
             command.add_argument("--reuse", action="store_true", help="tapes that are there")
     command = commands.add_parser("table")
-    command.add_argument("folders", type=Path, nargs="+", metavar="DIR")
-    command.add_argument("-o", "--output", type=Path, default=Path("docs/zoo.md"))
+    command.add_argument("folders", type=Path, nargs="*", metavar="DIR")
     return parser
 
 
@@ -119,13 +121,14 @@ def _all(options: argparse.Namespace) -> int:
             rows[row["case"]] = row
             print(_line(_cells(row)), _reason(row), flush=True)
             results.write_text(json.dumps([rows[n] for n in CASES if n in rows], indent=1))
-    print(_summary([rows[name] for name in options.only]))
+    print(_summary([rows[name] for name in options.only], options.to))
     return 0
 
 
 def _table(options: argparse.Namespace) -> int:
-    rows = {target: read(options.folders, target) for target in ("torch", "onnx")}
-    write(options.output, rows)
+    rows = merge({target: read(options.folders, target) for target in TARGETS})
+    save(rows)
+    PAGE.write_text(written(PAGE.read_text(encoding="utf-8"), rows), encoding="utf-8")
     return 0
 
 
@@ -191,9 +194,10 @@ def _reason(row: dict[str, Any]) -> str:
     return " ".join(reason.split())[:140]
 
 
-def _summary(rows: list[dict[str, Any]]) -> str:
-    recorded = [row for row in rows if whole(row, "reproduced", "calls")]
-    both = [row for row in recorded if whole(row, "unseen_reproduced", "unseen")]
+def _summary(rows: list[dict[str, Any]], target: str) -> str:
+    results = [Result.of(row, target) for row in rows]
+    recorded = [one for one in results if one.has_recorded]
+    both = [one for one in results if one.is_whole]
     wrong = sum(row.get("silent_wrong", 0) for row in rows)
     bare = sum(row.get("bare_right", 0) for row in rows)
     return (
