@@ -18,15 +18,17 @@ PAGES = ("README.md", "docs/start.md", "docs/reading.md", "docs/exporting.md", "
 
 
 def _take(python: Path) -> int:
+    failed = False
     for name in PAGES:
         with tempfile.TemporaryDirectory() as folder:
             try:
                 Page(_ROOT / name).follow(Path(folder), python)
             except AssertionError as error:
-                print("FAILED", name, error, sep="\n")
-                return 1
-            print("ok", name, flush=True)
-    return 0
+                failed = True
+                print(f"FAILED {name}", error, sep="\n", flush=True)
+            else:
+                print(f"ok {name}", flush=True)
+    return int(failed)
 
 
 if __name__ == "__main__":

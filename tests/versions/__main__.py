@@ -43,8 +43,10 @@ PARTS = {
         "tests/analyzer/programs/test_trust.py",
         "tests/analyzer/replaying/test_runtimes.py",
     ),
+    "pages": (),
 }
-"""What is run for each promise, of the fast tests."""
+"""What is run for each promise, of the fast tests. The pages are those of :mod:`tests.tour`, ONNX
+included: they are followed from the first to the last block."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,8 @@ def _cases() -> tuple[Case, ...]:
         Case(oldest, promises.torch, True, ("recording", "reading")),
         Case(newest, promises.torch, True, ("recording", "reading")),
         Case(oldest, promises.torch_of_exports, True, tuple(PARTS)),
+        Case(oldest, "2.13", False, ("pages",)),
+        Case(oldest, "2.14", False, ("pages",)),
         Case(newest, "newest", False, tuple(PARTS)),
     )
 
@@ -132,11 +136,19 @@ def tried(case: Case) -> Row:
         return Row(case, {}, "**could not be installed**", is_good=False)
     paths = [path for part in case.parts for path in PARTS[part]]
     log = _FOLDER / f"{case.name}.log"
-    command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *paths]
+    commands = []
+    if paths:
+        commands.append([python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *paths])
+    if "pages" in case.parts:
+        commands.append([sys.executable, "-m", "tests.tour", python])
+    is_good = True
     with log.open("w") as file:
-        done = subprocess.run(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, check=False)
+        for command in commands:
+            done = subprocess.run(
+                command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, check=False
+            )
+            is_good = is_good and done.returncode == 0
     result = _outcome(log.read_text())
-    is_good = done.returncode == 0
     if not is_good:
         print(f"  see {log.relative_to(ROOT)}", flush=True)
     return Row(case, _versions(python), result if is_good else f"**{result}**", is_good)
@@ -175,10 +187,12 @@ def _versions(python: str) -> dict[str, str]:
 def _outcome(log: str) -> str:
     """What pytest counted, without the seconds."""
     lines = [line for line in log.splitlines() if re.search(r" in [\d.:]+s", line)]
-    if not lines:
-        return "ended before its tests were counted"
-    counted = re.findall(r"(\d+) (failed|passed|skipped|errors?)", lines[-1])
-    return ", ".join(f"{int(count):,} {what}" for count, what in counted)
+    counted = re.findall(r"(\d+) (failed|passed|skipped|errors?)", lines[-1]) if lines else []
+    found = [f"{int(count):,} {what}" for count, what in counted]
+    if followed := re.findall(r"^(?:ok|FAILED) \S+\.md$", log, re.MULTILINE):
+        good = sum(line.startswith("ok") for line in followed)
+        found.append(f"{good} of {len(followed)} pages")
+    return ", ".join(found) or "ended before its tests were counted"
 
 
 def page(rows: Sequence[str]) -> str:

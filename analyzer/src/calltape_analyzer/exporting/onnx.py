@@ -16,6 +16,7 @@ from calltape_analyzer.exporting.kept_assertions import kept_assertions
 from calltape_analyzer.exporting.kernel_casts import cast_for_kernels
 from calltape_analyzer.exporting.least_counts import least_counts
 from calltape_analyzer.exporting.onnx_checks import checks_kept, join_checks
+from calltape_analyzer.exporting.recurrence import open_lengths
 from calltape_analyzer.exporting.storage_order import order_as_stored
 from calltape_analyzer.exporting.translations import translations
 from calltape_analyzer.programs.complex_pairs import COMPLEX_OUTPUTS
@@ -60,6 +61,8 @@ def to_onnx(
             warnings.catch_warnings(),
             _small_constants(),
             least_counts(),
+            # Until torch 2.14 the conversion asks once more for the shape of a recurrent layer.
+            open_lengths(True),
             _values_of_trace(exported, kept=by_values),
             kept_assertions(of_model=False),
             checks_kept(_translatable) as checks,

@@ -254,9 +254,8 @@ class Probing:
         tell.append(f"{tried} (probe={self.probe!r}){came_to}")
         if attempt.untried:
             more = len(attempt.untried) - 1
-            program.notes.append(
-                f"not tried: {attempt.untried[0]}" + (f", and {more} more" if more else "")
-            )
+            # How many sizes a proof has time for depends on the machine; the verdict counts them.
+            tell.append(f"not tried: {attempt.untried[0]}" + (f", and {more} more" if more else ""))
 
     def _why_none(self, variant: VariantFacts, attempt: Attempt) -> str:
         """Why a program was tried at no size beside the recorded ones; empty if all that could be
