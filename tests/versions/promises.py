@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 from calltape_analyzer.programs.torch_version import NEEDED
@@ -54,10 +55,10 @@ class Promises:
 | exports: `export()`, `load_programs()`, `verify()`, `replay` of a `.pt2` or of saved programs \
 | {oldest} to {newest} | {self.torch_of_exports} or newer |
 
-With an older torch, exports end with an error that says so: before {self.torch_of_exports} a
-program that was verified can give wrong results with no word.
+With an older torch, an export raises an error that says so: before {self.torch_of_exports}, a
+verified program can silently return wrong results.
 
-At least: {others}.
+{fill(f"Lowest versions of other packages: {others}.", 100, break_on_hyphens=False)}
 """
 
 
