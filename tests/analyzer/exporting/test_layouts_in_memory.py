@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import torch
 
 from calltape_analyzer import ExportError, Programs, export, load_programs, open_tape, replay
 from calltape_analyzer.errors import NoVariant
+from calltape_recorder import record
 from tests.analyzer.exported import call, taped
 
 Made = Callable[[int, int], torch.Tensor]
@@ -57,11 +60,6 @@ class Asks(torch.nn.Module):
 class Strides(torch.nn.Module):
     def forward(self, x: Any) -> Any:
         return x * x.stride(0) + x.stride(1)
-
-
-class Begins(torch.nn.Module):
-    def forward(self, x: Any) -> Any:
-        return x + x.storage_offset()
 
 
 def own(value: torch.Tensor) -> torch.Tensor:
@@ -165,12 +163,6 @@ def test_a_layout_that_was_not_recorded_is_refused_if_the_model_reads_it(tmp_pat
             programs(LAYOUTS[kind](7, 9))
 
 
-def test_where_memory_begins_is_on_no_tape(tmp_path: Path) -> None:
-    tape = taped(tmp_path, Begins(), [call(torch.randn(3, 5)), call(torch.randn(6, 4))])
-    with pytest.raises(ExportError, match="of x the model reads where it begins in its memory"):
-        export(tape, Begins())
-
-
 def test_arguments_as_recorded_and_contiguous(tmp_path: Path) -> None:
     given = [LAYOUTS[kind](3, 5) for kind in LAYOUTS]
     tape = taped(tmp_path, torch.nn.Identity(), [call(one) for one in given])
@@ -221,3 +213,49 @@ def test_a_layout_that_is_read_from_some_size_on(tmp_path: Path) -> None:
     assert programs.verify().ok
     with pytest.raises(NoVariant, match="laid out in memory as transposed"):
         programs(torch.randn(4, 6).t())
+
+
+class Dying(torch.nn.Module):
+    def forward(self, x: Any) -> Any:
+        if not x.is_contiguous():
+            os.kill(os.getpid(), signal.SIGSEGV)
+        return x * 2
+
+
+@pytest.mark.integration
+def test_layouts_that_could_not_be_tried_are_told(tmp_path: Path) -> None:
+    model = Dying()
+    tape = taped(tmp_path, model, [call(torch.randn(3, 4)), call(torch.randn(5, 4))])
+    programs = export(tape, model)
+    note = "main: whether the model reads how its arguments lie in memory is unknown"
+    (found,) = [one for one in programs.notes if one.startswith(note)]
+    assert "SIGSEGV" in found
+    assert "its programs get contiguous copies" in found
+
+
+class Beyond(torch.nn.Module):
+    def forward(self, x: Any) -> Any:
+        return x.as_strided((x.numel() + 1,), (1,)) * 2
+
+
+class Between(torch.nn.Module):
+    def forward(self, x: Any) -> Any:
+        return x.as_strided((x.shape[0], 5), (x.stride(0), 1)) * 2
+
+
+@pytest.mark.parametrize(
+    ("model", "x"),
+    [(Beyond(), torch.randn(9)[:5]), (Between(), torch.randn(3, 8)[:, ::2])],
+    ids=["beyond", "between"],
+)
+def test_memory_between_and_beyond_elements_is_on_no_tape(
+    model: Any, x: torch.Tensor, tmp_path: Path
+) -> None:
+    with record(model, tmp_path / "calls.tape"):
+        model(x)
+    tape = open_tape(tmp_path / "calls.tape")
+    with pytest.raises(ExportError):
+        export(tape, model)
+    if isinstance(model, Beyond):
+        (row,) = replay(tape, model).rows
+        assert "the memory between and beyond its elements is on no tape" in str(row.error)
