@@ -39,10 +39,9 @@ def is_small(failure: Failure, report: MinimiseReport) -> bool:
 def still_fails(failure: Failure, report: MinimiseReport, folder: Path) -> bool:
     """Whether a look at the result that knows nothing of the search finds the same reason, and it
     is the seeded one."""
-    options = {name: given for name, given in failure.options.items() if name != "redact"}
     again = folder / f"{Path(report.path).name}.again.tape"
     with open_tape(report.path) as tape:
-        found = minimise_tape(tape, again, max_seconds=0.01, **options)
+        found = minimise_tape(tape, again, max_seconds=0.01, **failure.options)
         is_sound = not tape.verify()
     return is_sound and found.reason == report.reason and failure.reason in report.reason
 
@@ -54,8 +53,8 @@ def main() -> None:
     words = sys.argv[1:]
     every = [*FAILURES, *OF_CACHES]
     chosen = [one for one in every if not words or any(word in one.name for word in words)]
-    print("| failure | calls | bytes | steps | seconds | reason | kept under redact | right |")
-    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    print("| failure | calls | bytes | steps | seconds | reason | right |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
     are_right = True
     with tempfile.TemporaryDirectory() as folder:
         for failure, report in measured(chosen, Path(folder)):
@@ -66,7 +65,6 @@ def main() -> None:
                 f"| {failure.name} | {report.calls_before} to {report.calls} | "
                 f"{report.bytes_read:,} to {report.bytes_written:,} ({part:.2%}) | "
                 f"{report.steps} | {report.seconds:.1f} | {report.reason:.48} | "
-                f"{'; '.join(report.kept) or ('nothing' if report.redacted else '')} | "
                 f"{'yes' if is_right else 'NO'} |",
                 flush=True,
             )

@@ -286,8 +286,4 @@ FAILURES = (
             "Cannot access data pointer"),
     Failure("an exporter error: a Python function", applied, {"fails_export": _named("Applying")},
             "Cannot access data pointer"),
-    Failure("a crash beyond a size, then redacted", pooled,
-            {"fails": _named("crashes"), "redact": True}, "SIGSEGV"),
-    Failure("NaN from an empty mask, then redacted", pooled,
-            {"fails": _named("gives_nan"), "redact": True}, "returned true"),
 )  # fmt: skip

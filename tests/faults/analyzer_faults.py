@@ -83,7 +83,7 @@ FAULTS = (
         "return Sample(copies(self.tensors), [*self.scalars], self.room)",
         "return Sample([*self.tensors], [*self.scalars], self.room)",
         "A model that writes to its arguments changes those of the next run.",
-        ("analyzer/exporting/test_asked_facts.py",),
+        ("analyzer/arguments/test_samples.py",),
     ),
     Fault(
         "analyzer-cache-counters-of-a-pair",

@@ -179,8 +179,8 @@ def _doubts(tape: Tape, *, was_redacted: bool) -> Iterator[str]:
     if checks:
         yield (
             f"the tape was made small to show how {some_of(list(checks), 1)} fails, and values "
-            "that this needs may be gone now: see whether it still fails, or bundle what "
-            "`calltape minimise --redact` writes"
+            "that this needs may be gone now: see whether it still fails, or redact the first tape "
+            "with --keep, minimise that, and bundle the result"
         )
 
 

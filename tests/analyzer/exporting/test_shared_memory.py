@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from calltape_analyzer import export, load_programs, replay
+from calltape_analyzer import export, load_programs, open_tape, replay
 from calltape_analyzer.errors import NoVariant
+from calltape_recorder import record
 from tests.analyzer.exported import call, taped
 
 Given = tuple[Any, ...]
@@ -155,3 +156,25 @@ def test_resized_arguments_share_as_recorded_ones_do(tmp_path: Path) -> None:
         store.zero_()
         assert not window.any()
         assert new.any()
+
+
+class AddsInPlace(torch.nn.Module):
+    """Names the memory of its arguments, and only writes to one of them."""
+
+    def forward(self, x: Any, y: Any) -> Any:
+        assert x.untyped_storage().nbytes()
+        x.add_(1)
+        return y * 2
+
+
+def test_arguments_that_share_memory_share_it_in_each_run(tmp_path: Path) -> None:
+    model = AddsInPlace()
+    with record(model, tmp_path / "calls.tape"), torch.no_grad():
+        for rows in (2, 3):
+            x = torch.randn(rows, 4)
+            model(x, x)
+    programs = export(open_tape(tmp_path / "calls.tape"), model)
+    assert programs.verify().ok
+    x = torch.randn(5, 4)
+    expected = (x + 1) * 2
+    assert torch.equal(programs(x, x), expected)

@@ -132,18 +132,6 @@ class Worded(nn.Module):
         return x.sum(-1)
 
 
-class Numbered(nn.Module):
-    """Takes the numbers of a customer and of a phone."""
-
-    def forward(self, x: Any, customer: int = 0, phone: int = 0) -> Any:
-        return x.sum(-1)
-
-
-def is_odd_customer(tape: Any) -> bool:
-    """Needs the value of a long number."""
-    return any(call.inputs.kwargs.get("customer") == 987_654_321_987 for call in tape)
-
-
 def is_wide(tape: Any) -> bool:
     """A shape is enough."""
     return any(call.record.inputs.facts()[0].shape[-1] > 40 for call in tape.calls)
@@ -153,14 +141,6 @@ def has_value_in_y(tape: Any) -> bool:
     """Needs the value of one argument, and another one to be there."""
     calls = [call.inputs.kwargs for call in tape]
     return any("prompt" in one and float(one["y"].max()) > 90 for one in calls)
-
-
-def quotes_prompt(tape: Any) -> None:
-    """Needs a text of some length, and quotes it."""
-    for call in tape:
-        prompt = call.inputs.kwargs.get("prompt", "")
-        if len(prompt) > 20:
-            raise ValueError(f"cannot parse {prompt!r}")
 
 
 def needs_the_word(tape: Any) -> str:

@@ -18,14 +18,6 @@ def is_bad(tape: Any) -> bool:
     return _is_bad(tape)
 
 
-def is_held(tape: Any) -> bool:
-    """Waits once five tries are in the log, as long as the test holds it."""
-    held, log = Path(os.environ["HELD"]), Path(os.environ["LOG"])
-    while held.exists() and log.exists() and len(log.read_text().splitlines()) > 5:
-        time.sleep(0.01)
-    return _is_bad(tape)
-
-
 def prints(tape: Any) -> bool:
     for stream in (1, 2):
         os.write(stream, b"\x1b[2J" + b"x" * 10_000_000)

@@ -188,14 +188,6 @@ def minimise(
     to: To = "torch",
     classes: ClassNames = None,
     max_seconds: MaxSeconds = None,
-    redact: Annotated[
-        bool,
-        typer.Option(
-            "--redact",
-            help="Redact the smallest tape at last. Values that the failure needs stay, as few as "
-            "possible, and are named.",
-        ),
-    ] = False,
     target: OfTarget = None,
     force: Force = False,
     json: Json = False,
@@ -203,15 +195,13 @@ def minimise(
     """The smallest tape that fails for the same reason.
 
     Fewest calls, fewest arguments, smallest sizes, simplest values. Each try runs in a process of
-    its own. OUT.tried.jsonl has what was tried, and a second run takes its answers from it. Ends
-    with 1 if nothing fails, or not each time, and writes nothing; under --redact also if no
-    redacted tape fails for the same reason: then OUT.tried.jsonl stays for the next run.
+    its own. Ends with 1 if nothing fails, or not each time, and writes nothing. To give the result
+    away, redact the tape first, and keep the values that the failure needs.
 
     \b
     calltape minimise bug.tape -o small.tape --fails my.checks:is_wrong
     calltape minimise bug.tape -o llama.tape --fails-export my.models:llama
     calltape minimise bug.tape -o r.tape --fails-replay my:new --reference my:old
-    calltape minimise bug.tape -o give.tape --fails my.checks:is_wrong --redact
     """
     given = [name for name in (fails, fails_export, fails_replay) if name is not None]
     if len(given) != 1:
@@ -227,7 +217,7 @@ def minimise(
             report = minimise_tape(
                 tape, out, fails=fails, fails_export=fails_export, fails_replay=fails_replay,
                 reference=reference, to=to, max_seconds=max_seconds, overwrite=force,
-                redact=redact, progress=told_by(sys.stderr.isatty()),
+                progress=told_by(sys.stderr.isatty()),
             )  # fmt: skip
         if json:
             print_json(report)

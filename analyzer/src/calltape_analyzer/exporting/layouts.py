@@ -1,4 +1,4 @@
-"""Whether a model reads how its arguments lie in memory: strides, gaps, where the first element is.
+"""Whether a model reads how its arguments lie in memory: strides, and gaps.
 
 In come variants. Recorded calls of each are run with the same values in other layouts. If that
 changes what the model returns, the layouts are conditions of its programs
@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 from calltape_analyzer.arguments.plan import Plan
 from calltape_analyzer.arguments.samples import Sample, sample_in
@@ -27,16 +27,14 @@ from calltape_analyzer.observing.memory_layout import CONTIGUOUS
 from calltape_analyzer.pytree.memory import (
     Place,
     contiguous,
-    extent,
     in_order,
     in_other_order,
-    is_apart,
     relaid,
 )
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.variants.facts import VariantFacts
 
-__all__ = ["LayoutsRead", "layouts_read"]
+__all__ = ["layouts_read"]
 
 _MAX_VARIANTS = 12
 _MAX_ROWS = 64
@@ -51,23 +49,10 @@ _MAX_SEARCHED, _MAX_LAYOUTS = 4096, 6
 """So many calls are searched for layouts, and so many combinations are run."""
 
 
-class LayoutsRead(NamedTuple):
-    """What a model reads of its arguments' memory.
-
-    Attributes:
-        layouts: the paths of the tensors whose strides change what it returns.
-        begins: the paths of those of which it matters where in their memory they begin. No tape has
-            that, so that no program can be compared with what was recorded.
-    """
-
-    layouts: frozenset[str]
-    begins: frozenset[str]
-
-
 def layouts_read(
     runner: Runner, variants: Sequence[VariantFacts], calls: Iterable[Call], seconds: float
-) -> LayoutsRead:
-    """The tensors whose layout in memory changes what the model returns. A model that ends its
+) -> frozenset[str]:
+    """The paths of the tensors whose strides change what the model returns. A model that ends its
     process or does not come to an end in another layout says nothing, which is noted.
 
     Args:
@@ -77,36 +62,29 @@ def layouts_read(
         calls: on the tape.
         seconds: how long the runs of one variant may take.
     """
-    layouts: set[str] = set()
-    begins: set[str] = set()
+    found: set[str] = set()
     others = _calls_of_other_layouts(runner, variants, calls)
     for variant in variants[:_MAX_VARIANTS]:
         if not runner.asks(variant, LAYOUT):
             continue
         own = others.get(variant.group.key, [])
         ask = partial(_read_in, runner, variant, own)
-        read, begun = runner.asked(ask, seconds, f"{variant.name}: {_UNTRIED}") or ([], [])
-        layouts.update(read)
-        begins.update(begun)
-    return LayoutsRead(frozenset(layouts), frozenset(begins))
+        found.update(runner.asked(ask, seconds, f"{variant.name}: {_UNTRIED}") or ())
+    return frozenset(found)
 
 
-def _read_in(
-    runner: Runner, variant: VariantFacts, others: Sequence[Call]
-) -> tuple[list[str], list[str]]:
-    """The paths of the tensors whose layout one variant reads, and of those of which it reads where
-    they begin."""
+def _read_in(runner: Runner, variant: VariantFacts, others: Sequence[Call]) -> list[str]:
+    """The paths of the tensors whose layout one variant reads."""
     places = variant.group.layout.tensors
     first, largest = _telling_rows(variant)
     probe = _Probe.of(runner, variant, runner.find(variant.rows.seen(first).first))
-    read, begun = probe.read() if probe is not None else ([], [])
-    found = {*read}
+    found = set(probe.read() if probe is not None else ())
     if largest != first:  # a model may read a layout from some size on
         probe = _Probe.of(runner, variant, runner.find(variant.rows.seen(largest).first))
         found.update(probe.read_as([in_other_order, _with_gaps]) if probe is not None else ())
     every = (_Probe.of(runner, variant, one) for one in others)
     found.update(i for one in every if one is not None for i in one.read_as([_contiguous]))
-    return [str(places[i]) for i in found.difference(begun)], [str(places[i]) for i in begun]
+    return [str(places[i]) for i in found]
 
 
 def _calls_of_other_layouts(
@@ -192,13 +170,10 @@ class _Probe:
         plan = Plan.of(variant, sample, runner.sorter.signature)
         return cls(runner, plan, sample, free, recorded_leaves(call)) if free else None
 
-    def read(self) -> tuple[list[int], list[int]]:
-        """The numbers of the tensors whose strides the model reads, and of those of which it reads
-        where they begin."""
+    def read(self) -> list[int]:
+        """The numbers of the tensors whose strides the model reads."""
         found = self.read_as([in_other_order, _with_gaps])
-        begun = self.read_as([_elsewhere]) if found else []
-        expanded = self._repeating().read_as([_expanded])
-        return sorted({*found, *expanded}.difference(begun)), begun
+        return sorted({*found, *self._repeating().read_as([_expanded])})
 
     def _repeating(self) -> _Probe:
         """The same call with equal elements along one axis of its tensors, which they may have
@@ -249,31 +224,10 @@ class _Probe:
 
 
 def _with_gaps(tensor: Any) -> Any:
-    """The tensor as a slice with steps of a larger one, which does not begin with it."""
-    import torch
-
+    """The tensor as a slice with steps of a larger one."""
     order = sorted(range(tensor.dim()), key=lambda axis: -tensor.stride(axis))
-    dense = in_order(tensor, order)
-    strides = tuple(_STEP * step for step in dense.stride())
-    made = relaid(tensor.contiguous(), Place(tuple(tensor.shape), strides, 0, 1))
-    memory = torch.zeros(len(made.untyped_storage()) // tensor.dtype.itemsize + 3 + _STEP).to(
-        tensor.dtype
-    )
-    there = memory.to(tensor.device).as_strided(made.shape, made.stride(), 3)
-    there.copy_(tensor)
-    return there
-
-
-def _elsewhere(tensor: Any) -> Any:
-    """The tensor as it lies, at another place of its memory."""
-    import torch
-
-    size = 3 + extent(tensor.shape, tensor.stride())
-    memory = torch.zeros(size, device=tensor.device).to(tensor.dtype)
-    there = memory.as_strided(tensor.shape, tensor.stride(), 3)
-    if 0 in tensor.stride() or not is_apart(tensor.shape, tensor.stride()):
-        return tensor  # torch writes to no such tensor
-    return there.copy_(tensor)
+    strides = tuple(_STEP * step for step in in_order(tensor, order).stride())
+    return relaid(tensor.contiguous(), Place(tuple(tensor.shape), strides, 0, 1))
 
 
 def _expanded(tensor: Any) -> Any:

@@ -1,9 +1,9 @@
 """What a model asks of tensors in a recorded call, seen in one run of it.
 
-Whether a model reads strides, flags or addresses can be found out by runs in which these differ, a
-run for each. Nearly all models ask for none of them, and one run shows that: torch tells a mode of
-each function and property of a tensor that Python asks for. Kernels that are no operators of torch
-are not seen; a model that may call one is asked as before.
+Whether a model reads strides, or the mode of its caller, can be found out by runs in which these
+differ, a run for each. Nearly all models ask for neither, and one run shows that: torch tells a
+mode of each function and property of a tensor that Python asks for. Kernels that are no operators
+of torch are not seen; a model that may call one is asked as before.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from calltape_analyzer.pytree.recorded_description import describe_result
 __all__ = ["LAYOUT", "MODES", "Effects", "ObservedCall", "Questions", "hides_questions"]
 
 LAYOUT = frozenset({
-    "stride", "is_contiguous", "as_strided", "as_strided_", "storage_offset", "data_ptr", "set_",
-    "untyped_storage", "storage", "numpy", "__array__", "__dlpack__", "dim_order", "is_set_to",
-    "_is_alias_of", "_typed_storage", "__cuda_array_interface__", "written", "operator",
+    "stride", "is_contiguous", "as_strided", "as_strided_", "data_ptr", "set_", "untyped_storage",
+    "storage", "numpy", "__array__", "__dlpack__", "dim_order", "is_set_to", "_typed_storage",
+    "__cuda_array_interface__", "written", "operator",
 })  # fmt: skip
 """What tells how a tensor lies in memory. ``written``: a tensor was written to, which may be a view
 or a copy of another one, as its layout decides. ``operator``: one of a library ran, which gets
@@ -42,7 +42,6 @@ MODES = frozenset({
     "is_inference_mode_enabled",
 })  # fmt: skip
 """What tells the mode of the caller."""
-_ASKED = LAYOUT | MODES | {"is_conj", "is_neg", "_version", "_base", "_is_view"}
 _OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 _OF_TORCH = ("aten", "prims", "prim")
 _MODE_FUNCTIONS = ("is_grad_enabled", "is_inference_mode_enabled")
@@ -115,7 +114,7 @@ def _functions(names: Collection[str]) -> dict[Any, str]:
     return found
 
 
-_QUESTIONS = _functions(_ASKED - {"written", "operator", *_MODE_FUNCTIONS})
+_QUESTIONS = _functions((LAYOUT | MODES) - {"written", "operator", *_MODE_FUNCTIONS})
 
 
 class Questions(TorchFunctionMode):
@@ -257,15 +256,8 @@ def _memory(tensor: Any) -> int | None:
 
 @contextmanager
 def _telling(tell: Callable[[str], None]) -> Iterator[None]:
-    """Tells of the functions of torch that ask for the mode of the caller, and of the question
-    whether something is a parameter."""
+    """Tells of the functions of torch that ask for the mode of the caller."""
     own: Any = torch
-    kind: Any = type(torch.nn.Parameter)
-    is_parameter = kind.__instancecheck__
-
-    def told_of_parameter(cls: Any, instance: Any) -> bool:
-        tell("Parameter")
-        return bool(is_parameter(cls, instance))
 
     def telling(name: str, function: Callable[[], bool]) -> Callable[[], bool]:
         def told() -> bool:
@@ -278,9 +270,7 @@ def _telling(tell: Callable[[str], None]) -> Iterator[None]:
     try:
         for name, function in before.items():
             setattr(own, name, telling(name, function))
-        kind.__instancecheck__ = told_of_parameter
         yield
     finally:
-        kind.__instancecheck__ = is_parameter
         for name, function in before.items():
             setattr(own, name, function)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Literal
 
 from calltape_analyzer.arguments.sizings import Bound
 from calltape_analyzer.errors import ExportError, InferenceError, TapeError
-from calltape_analyzer.exporting.asked_facts import asked_facts
 from calltape_analyzer.exporting.calls_in_a_row import IN_A_ROW, why_lost, why_out_of_sight
 from calltape_analyzer.exporting.exporter import Exporter
 from calltape_analyzer.exporting.int_values import int_value_parts, varying_ints
@@ -35,6 +34,7 @@ from calltape_analyzer.exporting.text_values import (
     serves_all_values,
 )
 from calltape_analyzer.exporting.untraceable import why_untraceable
+from calltape_analyzer.model.asked_facts import asked_facts
 from calltape_analyzer.observing.columns import SizeRow
 from calltape_analyzer.observing.evidence import has_raised
 from calltape_analyzer.programs.attempts import Attempt, Outcome, error_text
@@ -48,7 +48,7 @@ from calltape_analyzer.programs.variant_verdicts import (
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.reading.targets import outside_words
-from calltape_analyzer.text import listed, named
+from calltape_analyzer.text import named
 from calltape_analyzer.variant import named_facts
 from calltape_analyzer.variants.derivation import part_of
 from calltape_analyzer.variants.facts import VariantFacts
@@ -103,6 +103,7 @@ class ProgramSearch:
     _own: OwnTensors = field(default_factory=lambda: OwnTensors({}, {}))
     _out_of_sight: dict[CallRef, str | None] = field(default_factory=dict)
     _unlike: dict[CallRef, Unlike] = field(default_factory=dict)
+    _asked: str = ""
 
     @property
     def missing(self) -> dict[str, str]:
@@ -208,9 +209,21 @@ class ProgramSearch:
                 f"the model reads the strides of {named(sorted(laid_out), 5)}: a program takes the "
                 "layout in memory that it was traced with"
             )
+        self._note_asked_facts()
         # Last: what the model asks of its arguments may be why it returns something else.
         self._expect_same_model(self._traceable(variants))
         return variants
+
+    def _note_asked_facts(self) -> None:
+        """Notes what the model's code asks of tensors that no program gets."""
+        verifier = self.exporter.verifier
+        asked = asked_facts(verifier.module, getattr(verifier.entry, "__name__", "forward"))
+        self._asked = named([*map(str, asked)], 5)
+        if asked:
+            self.notes.append(
+                f"the model's code asks for {self._asked}: a program does not get this from its "
+                "arguments, and calltape did not test whether results depend on it"
+            )
 
     def _look_at(self, variants: Sequence[VariantFacts]) -> None:
         """Runs a call or two of each variant, to see what the model asks, and whether it answers as
@@ -242,13 +255,19 @@ class ProgramSearch:
         if unlike and all(self._unlike_in(variant) for variant in variants):
             raise ExportError(
                 f"nothing could be exported: {self._why_unlike(unlike)}",
-                advice="export the model that was recorded, or record this one",
+                advice="export the model that was recorded, or record this one"
+                + ("; or pass what it asks for as an argument" if self._asked else ""),
             )
 
     def _why_unlike(self, found: Sequence[Unlike]) -> str:
         target = self.tape.target
         outside = target.outside if target is not None else ()
-        return f"{unlike_words(found)}{f'; {outside_words(outside)}' if outside else ''}"
+        reasons = [unlike_words(found), *([outside_words(outside)] if outside else [])]
+        if self._asked:
+            reasons.append(
+                f"its code asks for {self._asked}, and may have got another answer in the recording"
+            )
+        return "; ".join(reasons)
 
     def _note_unlike(self) -> None:
         """Notes calls in the middle of the tape that were recorded with another model. Programs are
@@ -265,24 +284,10 @@ class ProgramSearch:
         """The paths of the tensors whose strides the model reads.
 
         Raises:
-            ExportError: it reads what no program gets.
+            ExportError: it was given its own tensors, which no program gets.
         """
         verifier = self.exporter.verifier
-        if asked_of := asked_facts(verifier, variants, seconds):
-            path, words = next(iter(asked_of.items()))
-            raise ExportError(
-                f"nothing could be exported: of {path} the model reads {listed(words)}, and "
-                "returns something else for another answer: a program gets values, sizes and "
-                "strides",
-                advice="let the model not read it, or pass it as an argument",
-            )
-        laid_out, begins = layouts_read(verifier, variants, self.tape.calls, seconds)
-        if begins:
-            raise ExportError(
-                f"nothing could be exported: the model reads where {named(sorted(begins), 5)} "
-                "begins in its memory, which is not on a tape",
-                advice="let the model read no storage_offset() or data_ptr() of its arguments",
-            )
+        laid_out = layouts_read(verifier, variants, self.tape.calls, seconds)
         self._own = own_tensors(verifier, variants, seconds)
         self.notes += verifier.unknown
         if self._own.passed:

@@ -40,10 +40,8 @@ from calltape_analyzer.model.calls import as_module, device_of, eager, entry_of,
 from calltape_analyzer.model.contexts import detached, without_saved_tensors
 from calltape_analyzer.observing.contexts import Context, Mode
 from calltape_analyzer.observing.sorting import CallSorter
-from calltape_analyzer.programs.memory_as_traced import kept_layouts, views_of
 from calltape_analyzer.programs.program import Program, random_in_words
 from calltape_analyzer.pytree.classes import ClassIndex
-from calltape_analyzer.pytree.memory import in_other_order, is_strided
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.variants.facts import VariantFacts
@@ -97,8 +95,6 @@ class Runner:
     _effects: dict[tuple[Hashable, CallRef], Effects] = field(default_factory=dict)
     _drawing: set[Hashable] = field(default_factory=set)
     _searched: set[Hashable] = field(default_factory=set)
-    _views: dict[Hashable, Mapping[str, frozenset[int]]] = field(default_factory=dict)
-    _aliases: dict[Hashable, frozenset[str]] = field(default_factory=dict)
     _rules: dict[Hashable, Mapping[int, ValueRule]] = field(default_factory=dict)
 
     @classmethod
@@ -295,10 +291,7 @@ class Runner:
         with self.undisturbed() as changed:
             if reseeded:
                 reseed(self.module)
-            given = sample.cloned()
-            found = program.leaves(program.outputs(given))
-            program.views |= views_of(found, given)
-            leaves = apart_from(self.module, found)
+            leaves = apart_from(self.module, program.leaves(program.outputs(sample.cloned())))
         program.changed_state |= changed.keys()
         return leaves
 
@@ -578,49 +571,15 @@ class Runner:
             effects = self._effects[key, ref]
             if "torch" in effects.moved:
                 self._drawing.add(key)
-            if writes:
-                self._find_views(program, sample, effects.views)
-            else:
+            if not writes:
                 _note_unwritten(program, effects.written)
 
-    def _find_views(
-        self, program: Program, sample: Sample, views: Mapping[str, frozenset[int]]
-    ) -> None:
-        """Notes which outputs share memory with arguments, and which of them do so as well if the
-        arguments lie in another way: a slice of a transposed tensor does, and what is made
-        contiguous is a copy then."""
-        key = program.variant.group.key
-        self._views[key] = views
-        if views:
-            moved = self._moved(program, sample)
-            found = self.apart(partial(self._paths_of_views, program, moved), _SECONDS)
-            self._aliases[key] = frozenset(views).intersection(found)
-
-    def _moved(self, program: Program, sample: Sample) -> Sample:
-        """A sample whose tensors lie in memory in another order of their axes, if they may."""
-        kept = kept_layouts(program.variant)
-        return replace(sample, tensors=[
-            tensor if i in kept or not is_strided(tensor) else in_other_order(tensor)
-            for i, tensor in enumerate(sample.tensors)
-        ])  # fmt: skip
-
-    def _paths_of_views(self, program: Program, sample: Sample) -> list[str]:
-        """The outputs of the model that are views of arguments which lie as in a sample."""
-        given = sample.cloned()
-        with self.undisturbed():
-            value = eager(self.entry, program.plan, given, self.classes, self.device)
-        return list(views_of(leaves_of(value), given))
-
-    def aliases_of(self, program: Program) -> frozenset[str]:
-        """The outputs of a program that are views of arguments, however these lie in memory."""
-        return self._aliases.get(program.variant.group.key, frozenset())
-
     def note_views(self, program: Program) -> None:
-        """Notes where outputs share memory with arguments in the model only, or in the program
-        only, after runs of both."""
-        key = program.variant.group.key
-        if (views := self._views.get(key)) is not None:
-            program.note_views(views)
+        """Notes which outputs share memory with arguments in the model. Of another runtime than
+        torch, none do."""
+        effects = self._effects.get((program.variant.group.key, program.variant.rows.first))
+        if effects is not None and program.model.has_state:
+            program.note_views(effects.views)
 
 
 def _note_unwritten(program: Program, written: Mapping[int, bool]) -> None:

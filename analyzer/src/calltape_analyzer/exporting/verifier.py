@@ -104,7 +104,6 @@ class Verifier(Runner):
             narrow: whether it takes no other sizes than recorded ones and those of ``around``.
         """
         self.find_state(program)
-        program.set_aliases(self.aliases_of(program))
         for row, seen in program.variant.rows.items()[:_MAX_ROWS]:
             has_failed = whole and attempt.reproduced < attempt.tried
             if has_failed or self.budget.is_spent:

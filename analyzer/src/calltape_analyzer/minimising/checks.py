@@ -7,10 +7,8 @@ here, so that this runs in a process of its own.
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import re
-import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -82,11 +80,8 @@ class Check(PlainData):
     to: Literal["torch", "onnx"] = "torch"
     classes: dict[str, str] = Field(default_factory=dict)
 
-    def load(self) -> str:
+    def load(self) -> None:
         """Imports what the check needs, once for all runs.
-
-        Returns:
-            A digest of the files that the names are in: other code may give other answers.
 
         Raises:
             UnfitNameError: a name means nothing, or nothing that can be called.
@@ -97,12 +92,6 @@ class Check(PlainData):
             _check_callable(name, imported(name))
         if self.kind == "predicate":
             _check_takes_tape(self.name, imported(self.name))
-        found = hashlib.blake2b(digest_size=16)
-        for name in names:
-            path = getattr(sys.modules[name.partition(":")[0]], "__file__", None)
-            if path is not None:
-                found.update(Path(path).read_bytes())
-        return found.hexdigest()
 
     def run(self, path: str, settled: str) -> Outcome:
         """Runs the check on a tape.

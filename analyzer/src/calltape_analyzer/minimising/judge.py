@@ -38,9 +38,6 @@ class Judge:
         nbytes: of memory that one run may take.
         seconds: how long the import may take.
 
-    Attributes:
-        code: a digest of the files that the check is in.
-
     Raises:
         UsageError: the check cannot be imported, or that takes more than it may; an
             UnfitNameError if its name means nothing that can be called.
@@ -52,7 +49,6 @@ class Judge:
         self._seconds = max(seconds or _IMPORT_SECONDS, _LATE_SECONDS)
         self._deaths = 0
         self._process: subprocess.Popen[str] | None = None
-        self.code = ""
         try:
             self._start()
         except BaseException:
@@ -135,7 +131,6 @@ class Judge:
         if "error" in hello:
             kind = UnfitNameError if hello.get("unfit") else UsageError
             raise kind(hello["error"], advice=hello.get("advice"))
-        self.code = hello["code"]
 
     def _asked(
         self, question: dict[str, Any], seconds: float, nbytes: int | None = None

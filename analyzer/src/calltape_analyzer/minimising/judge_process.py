@@ -88,7 +88,8 @@ def _loaded(config: dict[str, Any]) -> tuple[Any, int, dict[str, Any]]:
     torch.set_num_threads(1)
     try:
         check = Check.model_validate(config["check"])
-        return check, threads, {"code": check.load()}
+        check.load()
+        return check, threads, {}
     except BaseException as error:  # importing runs anything
         if os.environ.get("CALLTAPE_DEBUG"):
             traceback.print_exc()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,17 +20,9 @@ from calltape_analyzer.minimising.fewer_parts import (
 )
 from calltape_analyzer.minimising.judge import Judge
 from calltape_analyzer.minimising.minimise_report import MinimiseReport, command_of, notes_of_memory
-from calltape_analyzer.minimising.redacted_tape import (
-    Choices,
-    RedactedTape,
-    Redacting,
-    choices_of,
-)
 from calltape_analyzer.minimising.search import Search, TimeUpError
 from calltape_analyzer.minimising.simpler_values import share_values, simplify_values
 from calltape_analyzer.minimising.smaller_sizes import shrink_sizes
-from calltape_analyzer.minimising.trial_log import TrialLog
-from calltape_analyzer.opening import open_tape
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import counted
 from calltape_analyzer.writing.coverage import calls_in, coverage_for
@@ -58,7 +50,6 @@ def minimise_tape(
     max_seconds: float | None = None,
     step_seconds: float | None = None,
     max_memory: int | None = None,
-    redact: bool | Mapping[str, Any] = False,
     overwrite: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> MinimiseReport:
@@ -66,9 +57,7 @@ def minimise_tape(
     smallest sizes, fewest layers of a cache and elements of lists, simplest values.
 
     Each try runs in a process of its own, so that one which exits or crashes is an answer. One that
-    hangs, or takes more time or memory than it may, is ended, and its tape is not taken. What was
-    tried is kept in ``PATH.tried.jsonl``; a second run with the same tape and check takes its
-    answers from there.
+    hangs, or takes more time or memory than it may, is ended, and its tape is not taken.
 
     Nobody knows what a call would have done with other arguments than the recorded ones: a call
     whose arguments are changed has no outputs on the new tape, unless a ``reference`` gives them.
@@ -88,16 +77,11 @@ def minimise_tape(
         step_seconds: how long one try may take; by default three times as long as the first one,
             and at least ten seconds.
         max_memory: the bytes that one try may take; by default half of what is free.
-        redact: whether the smallest tape is redacted at last: ``True``, or options of
-            :func:`redact` (``{"keep": ["mode"]}``). If it does not fail
-            without some values, these stay, as few as possible, and the report names them; values
-            that an option names are treated as it says. The result was tried.
         overwrite: whether a file that is there already is replaced.
         progress: is called with a line of text after each try.
 
     Raises:
-        InferenceError: nothing fails with the whole tape, or not each time; or no redacted tape
-            fails for the same reason.
+        InferenceError: nothing fails with the whole tape, or not each time.
         UsageError: the check cannot be imported or made, or the whole tape takes more than a try
             may.
         TapeError: ``exists`` or ``io``.
@@ -105,7 +89,6 @@ def minimise_tape(
     check_tape(tape, "minimise_tape")
     began = time.monotonic()
     deadline = None if max_seconds is None else began + max_seconds
-    choices = choices_of(redact)
     check = check_of(tape, fails, fails_export, fails_replay, reference, to)
     _check_numbers(max_seconds, step_seconds, max_memory)
     target = Path(path)
@@ -117,26 +100,24 @@ def minimise_tape(
             advice="give one that has the call that fails; `calltape info` says what is wrong",
         )
     _check_target(target, tape, overwrite=overwrite)
-    with TemporaryFolder() as folder:
-        work = _Work(tape, check, target, folder)
-        with work.searching(max_memory, step_seconds, deadline, progress) as (search, log):
-            try:
-                notes = _begun(tape, search)
-            except (InferenceError, UsageError):
-                log.discard()  # it has nothing that a second run could use
-                raise
-            notes += (*_reduced(tape, search), *_confirmed(search))
-            ended = work.ended(search, log, choices)
-            copy_tape(ended.path, target, overwrite=overwrite, inputs=tape.paths)
+    nbytes = half_of_free() if max_memory is None else max_memory
+    with TemporaryFolder() as folder, Judge(check, nbytes, step_seconds) as judge:
+        search = Search(
+            judge, folder, _manifest(tape, {}), classes=tape.class_index,
+            step_seconds=step_seconds, deadline=deadline, progress=progress,
+            has_reference=check.reference is not None,
+        )  # fmt: skip
+        with contextlib.closing(search):
+            notes = [*_begun(tape, search), *_reduced(tape, search), *_confirmed(search)]
+            smallest = _written(tape, check, search, folder)
+            copy_tape(smallest, target, overwrite=overwrite, inputs=tape.paths)
             return MinimiseReport(
-                path=os.fspath(path), reason=ended.reason, calls_before=before,
+                path=os.fspath(path), reason=search.reason, calls_before=before,
                 calls=len(search.tape), bytes_read=tape.nbytes,
                 bytes_written=target.stat().st_size, steps=search.tried,
-                answered=search.answered, seconds=time.monotonic() - began,
-                log=str(work.log_path),
-                notes=(*notes, *ended.notes, *notes_of_memory(ended.reason)),
+                seconds=time.monotonic() - began,
+                notes=(*notes, *notes_of_memory(search.reason)),
                 shown_by=command_of(check, search.tape, os.fspath(path)),
-                redacted=choices is not None, kept=tuple(ended.kept),
             )  # fmt: skip
 
 
@@ -151,67 +132,20 @@ def _check_target(target: Path, tape: Tape, *, overwrite: bool) -> None:
         raise TapeError("io", f"cannot write it: {what}", path=str(target))
 
 
-class _Work:
-    """What all steps of one search share.
-
-    Args:
-        tape: that is made small.
-        check: that it fails.
-        target: the final name.
-        folder: for everything else.
-
-    Attributes:
-        log_path: where it stands what was tried.
-    """
-
-    def __init__(self, tape: Tape, check: Check, target: Path, folder: Path) -> None:
-        self._tape, self._check, self._folder = tape, check, folder
-        self.log_path = target.with_name(f"{target.name}.tried.jsonl")
-
-    @contextlib.contextmanager
-    def searching(
-        self, max_memory: int | None, step_seconds: float | None, deadline: float | None,
-        progress: Callable[[str], None] | None,
-    ) -> Iterator[tuple[Search, TrialLog]]:  # fmt: skip
-        """A search, which ends with its process and its log."""
-        check, nbytes = self._check, half_of_free() if max_memory is None else max_memory
-        with Judge(check, nbytes, step_seconds) as judge:
-            question = {**check.model_dump(), "code": judge.code, "memory": max_memory,
-                        "step_seconds": step_seconds}  # fmt: skip
-            log = TrialLog(self.log_path, question)
-            search = Search(
-                judge, log, self._folder, _manifest(self._tape, {}),
-                classes=self._tape.class_index, step_seconds=step_seconds,
-                progress=progress, has_reference=check.reference is not None, deadline=deadline,
-            )  # fmt: skip
-            try:
-                yield search, log
-            finally:
-                search.close()
-                log.close()
-
-    def ended(self, search: Search, log: TrialLog, choices: Choices | None) -> RedactedTape:
-        """The smallest tape, redacted if that was asked for."""
-        path = self._written(search)
-        if choices is None:
-            return RedactedTape(path, search.reason, [], [])
-        with open_tape(path, classes=search.classes) as tape:
-            return Redacting(search, log, tape, choices, self._folder).result()
-
-    def _written(self, search: Search) -> str:
-        """The path of the smallest tape, with a manifest that says what was done."""
-        options: dict[str, Any] = {f"fails_{self._check.kind}": self._check.name}
-        if self._check.reference is not None:
-            options["reference"] = self._check.reference
-        if self._check.kind == "export" and self._check.to != "torch":
-            options["to"] = self._check.to
-        path = str(self._folder / "smallest.tape")
-        with NewTape(path, _manifest(self._tape, options)) as writer:
-            for call in search.tape.calls:
-                writer.copy(call)
-            unwanted = calls_in(self._tape.segments) - writer.calls
-            writer.seal(coverage_for(self._tape.segments, writer.calls, unwanted))
-        return path
+def _written(tape: Tape, check: Check, search: Search, folder: Path) -> str:
+    """The path of the smallest tape, with a manifest that says what was done."""
+    options: dict[str, Any] = {f"fails_{check.kind}": check.name}
+    if check.reference is not None:
+        options["reference"] = check.reference
+    if check.kind == "export" and check.to != "torch":
+        options["to"] = check.to
+    path = str(folder / "smallest.tape")
+    with NewTape(path, _manifest(tape, options)) as writer:
+        for call in search.tape.calls:
+            writer.copy(call)
+        unwanted = calls_in(tape.segments) - writer.calls
+        writer.seal(coverage_for(tape.segments, writer.calls, unwanted))
+    return path
 
 
 def _begun(tape: Tape, search: Search) -> list[str]:
@@ -262,7 +196,7 @@ def _reduced(tape: Tape, search: Search) -> list[str]:
             simplify_values(search)
         share_values(search)
     except TimeUpError:
-        return ["the time was up: run it again with more, and it goes on from here"]
+        return ["the time was up: minimise the new tape, to go on from here"]
     return []
 
 

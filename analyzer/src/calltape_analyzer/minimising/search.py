@@ -16,7 +16,6 @@ from calltape_analyzer.errors import InferenceError, TapeError, UsageError
 from calltape_analyzer.minimising.changed_calls import ChangedCall
 from calltape_analyzer.minimising.checks import Outcome
 from calltape_analyzer.minimising.judge import Judge
-from calltape_analyzer.minimising.trial_log import TrialLog
 from calltape_analyzer.opening import open_tape
 from calltape_analyzer.pytree.classes import Classes
 from calltape_analyzer.reading.call import Call
@@ -50,7 +49,6 @@ class Search:
 
     Args:
         judge: runs the check.
-        log: knows what was tried before.
         folder: for the tapes that are tried.
         manifest: of all of them.
         classes: for opening them.
@@ -63,7 +61,7 @@ class Search:
         reason: why the tape fails.
         tape: the smallest one so far, open.
         hints: numbers of calls that fail, if the check told.
-        tried, answered: how many tapes were judged, and how many were known from the log.
+        tried: how many tapes were judged.
         has_reference: whether the outputs of changed calls are made.
         outcome_matters: whether the failure shows only with the recorded outcome of a call.
     """
@@ -71,7 +69,6 @@ class Search:
     def __init__(
         self,
         judge: Judge,
-        log: TrialLog,
         folder: Path,
         manifest: Manifest,
         *,
@@ -81,16 +78,17 @@ class Search:
         progress: Callable[[str], None] | None = None,
         has_reference: bool = False,
     ) -> None:
-        self._judge, self._log, self._folder = judge, log, folder
-        self._manifest, self.classes = manifest, classes
+        self._judge, self._folder = judge, folder
+        self._manifest, self._classes = manifest, classes
         self._seconds, self._deadline = step_seconds, deadline
         self._progress = progress or (lambda _: None)
         self._kept: list[str] = []
+        self._seen: set[str] = set()
         self._open: Tape | None = None
         self._written = 0
         self.reason = ""
         self.hints: tuple[int, ...] = ()
-        self.tried = self.answered = 0
+        self.tried = 0
         self.has_reference = has_reference
         self.outcome_matters = False
 
@@ -102,7 +100,7 @@ class Search:
 
     def opened(self) -> Tape:
         """The smallest tape, opened once more, for somebody who closes it."""
-        return open_tape(self._kept[-1], classes=self.classes)
+        return open_tape(self._kept[-1], classes=self._classes)
 
     @property
     def may_change_arguments(self) -> bool:
@@ -127,24 +125,21 @@ class Search:
             InferenceError: it does not fail, or not each time.
             UsageError: the check cannot be made, or takes more than it may.
         """
-        path, count = self._write_first(calls, numbering)
-        digest = _digest_of(path)
-        first = self._log.answer(digest)
-        if first is None or first.end != "failed":
-            first = self._failing_twice(path)
-            self._log.add(digest, "the whole tape", count, _size_of(path), first)
+        path = self._write_first(calls, numbering)
+        first = self._failing_twice(path)
         self.reason, self.hints = first.reasons[0], first.calls
         if self._seconds is None:
             self._seconds = max(_LEAST_SECONDS, _TIMES_FIRST * first.seconds)
+        self._seen.add(_digest_of(path))
         self._kept.append(path)
 
-    def _write_first(self, calls: Iterable[Call], numbering: Numbering) -> tuple[str, int]:
+    def _write_first(self, calls: Iterable[Call], numbering: Numbering) -> str:
         path = str(self._folder / "whole.tape")
         with NewTape(path, self._manifest) as writer:
             for call in calls:
                 writer.copy(call, number=numbering.number_of(call.ref.tape, call.ref.number))
             writer.seal(closed_ns=self._manifest.created_ns)
-            return path, writer.calls
+            return path
 
     def _failing_twice(self, path: str) -> Outcome:
         first = self._first(path)
@@ -190,7 +185,7 @@ class Search:
         Raises:
             TimeUpError: the time is over.
         """
-        self.check_time()
+        self._check_time()
         try:
             path = self._write(calls)
         except TapeError as error:
@@ -213,21 +208,13 @@ class Search:
 
     def _judged(self, path: str, what: str) -> bool:
         digest = _digest_of(path)
-        if digest == _digest_of(self._kept[-1]):
+        if digest in self._seen:
             return False
-        outcome = self._log.answer(digest)
-        known = outcome is not None
-        # The outputs of a reference are not in the log.
-        if outcome is None or (self._is_same(outcome) and self.has_reference):
-            outcome = self._judge.outcome(path, self._left(self._seconds or _FIRST_SECONDS))
-            self.tried += 1
-        else:
-            self.answered += 1
+        self._seen.add(digest)
+        outcome = self._judge.outcome(path, self._left(self._seconds or _FIRST_SECONDS))
+        self.tried += 1
         if outcome.end == "time":
-            self.check_time()
-        if not known:
-            with open_tape(path, classes=self.classes) as tape:
-                self._log.add(digest, what, len(tape), _size_of(path), outcome)
+            self._check_time()
         kept = self._is_same(outcome)
         self._progress(f"{what}: {'kept' if kept else outcome.words}")
         settled = f"{path}.settled"
@@ -235,6 +222,7 @@ class Search:
             self.hints = outcome.calls
             if os.path.exists(settled):
                 os.replace(settled, path)
+                self._seen.add(_digest_of(path))
         _remove_try(settled)
         return kept
 
@@ -264,19 +252,6 @@ class Search:
             "it failed at first, and does not any more", advice="make the failure come each time"
         )
 
-    def aside(self, path: str, what: str) -> Outcome:
-        """What the check says of a tape that is none of the search."""
-        outcome = self._judge.outcome(path, self._seconds or _FIRST_SECONDS)
-        self.tried += 1
-        _remove_try(f"{path}.settled")
-        self._progress(f"{what}: {outcome.words}")
-        return outcome
-
-    @property
-    def digest(self) -> str:
-        """Of the smallest tape."""
-        return _digest_of(self._kept[-1])
-
     def _write(self, calls: Iterable[Call | BuiltCall]) -> str:
         self._written += 1
         path = str(self._folder / f"{self._written:06}.tape")
@@ -294,14 +269,14 @@ class Search:
             return seconds
         return max(min(seconds, self._deadline - time.monotonic()), 0.1)
 
-    def check_time(self) -> None:
+    def _check_time(self) -> None:
         """Raises TimeUpError if the time for the whole search is over."""
         if self._deadline is not None and time.monotonic() >= self._deadline:
             raise TimeUpError
 
     def said(self) -> str:
         """What the smallest tape is, in words."""
-        return f"{counted(len(self.tape), 'call')}, {_size_of(self._kept[-1]):,} bytes"
+        return f"{counted(len(self.tape), 'call')}, {os.path.getsize(self._kept[-1]):,} bytes"
 
 
 def _digest_of(path: str) -> str:
@@ -311,11 +286,6 @@ def _digest_of(path: str) -> str:
         while part := file.read(2**20):
             found.update(part)
     return found.hexdigest()
-
-
-def _size_of(path: str) -> int:
-    """The bytes of a file."""
-    return os.stat(path).st_size
 
 
 def _remove_try(path: str) -> None:

@@ -14,7 +14,7 @@ from calltape_analyzer.model.calls import code_of
 from calltape_analyzer.model.randomness import held_generators
 from calltape_analyzer.observing.contexts import Mode
 
-__all__ = ["may_ask", "may_draw", "names_in"]
+__all__ = ["held_by", "may_ask", "may_draw", "names_in"]
 
 _ASKING: dict[Mode, frozenset[str]] = {
     "grad": frozenset({"is_grad_enabled", "requires_grad", "grad_fn", "is_leaf"}),
@@ -26,7 +26,7 @@ _ASKING: dict[Mode, frozenset[str]] = {
 def may_ask(target: Any) -> frozenset[Mode]:
     """The modes that the code of a model names: of its classes, and of the functions beside them
     or imported there. Torch's own code does not count."""
-    names = names_in(target)
+    names = set().union(*(names_in(function.__code__) for function in _functions_of(target)))
     return frozenset(mode for mode, asking in _ASKING.items() if names & asking)
 
 
@@ -35,9 +35,8 @@ def may_draw(target: Any) -> bool:
     code names one, or the modules that have them."""
     if any(map(_is_generator, held_generators(target))):
         return True
-    for function in _code_of(target):
-        names: set[str] = set()
-        _add_names(names, function.__code__)
+    for function in _functions_of(target):
+        names = names_in(function.__code__)
         if names & _DRAWING:
             return True
         if any(_draws(function.__globals__[name]) for name in names & function.__globals__.keys()):
@@ -59,27 +58,20 @@ def _is_generator(value: Any) -> bool:
     return issubclass(kind, random.Random) or str(kind.__module__).startswith("numpy.random")
 
 
-def names_in(target: Any) -> set[str]:
-    """The names of globals and attributes in the code of a model, as above."""
-    names: set[str] = set()
-    for function in _code_of(target):
-        _add_names(names, function.__code__)
-    return names
-
-
-def _code_of(target: Any) -> Iterator[FunctionType]:
-    """The functions of a model, and those that they hold, each once."""
+def _functions_of(target: Any) -> Iterator[FunctionType]:
+    """The functions of a model, of its classes and of the modules beside them, and those that they
+    hold, each once."""
     known: set[int] = set()
-    waiting = list(_functions_of(target))
+    waiting = list(_functions_beside(target))
     while waiting:
         function = waiting.pop()
         if id(function) not in known:
             known.add(id(function))
             yield function
-            waiting += _held_by(function)
+            waiting += held_by(function)
 
 
-def _held_by(function: FunctionType) -> Iterator[FunctionType]:
+def held_by(function: FunctionType) -> Iterator[FunctionType]:
     """The functions in the closure of another one: a decorator holds the one that it wraps."""
     for cell in function.__closure__ or ():
         with suppress(ValueError):  # the cell is empty
@@ -87,7 +79,7 @@ def _held_by(function: FunctionType) -> Iterator[FunctionType]:
                 yield cell.cell_contents
 
 
-def _functions_of(target: Any) -> Iterator[FunctionType]:
+def _functions_beside(target: Any) -> Iterator[FunctionType]:
     known: set[int] = set()
     for name in code_of(target):
         if name.partition(".")[0] in ("torch", "builtins"):
@@ -109,8 +101,10 @@ def _functions_of(target: Any) -> Iterator[FunctionType]:
                 yield from (one for one in vars(kind).values() if isinstance(one, FunctionType))
 
 
-def _add_names(names: set[str], code: CodeType) -> None:
-    names.update(code.co_names)
+def names_in(code: CodeType) -> set[str]:
+    """The names of globals and attributes in code."""
+    names = set(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            _add_names(names, constant)
+            names |= names_in(constant)
+    return names

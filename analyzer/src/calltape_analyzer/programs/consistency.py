@@ -41,8 +41,6 @@ def check_program(program: Program) -> None:
         _check_columns(group, columns)
     for place in (*program.variant.frozen, *program.never_own):
         _expect(place < len(group.layout.tensors), "a tensor")
-    for place in program.aliases:
-        _expect(place < len(program.result[0].layout.tensors), "a tensor of the result")
     for place in program.variant.held:
         _expect(place < len(group.layout.scalars), "a constant")
     for completion in program.variant.completions.values():

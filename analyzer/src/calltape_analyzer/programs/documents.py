@@ -68,7 +68,6 @@ def document_of(program: Program) -> dict[str, Any]:
         "state": list(program.state),
         "unwritten": list(program.unwritten),
         "draws": list(program.draws),
-        "aliases": sorted(program.aliases),
         "never_own": sorted(program.never_own),
         "device": program.device,
         "layout": _layout_document(group.layout),

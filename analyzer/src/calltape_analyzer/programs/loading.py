@@ -124,7 +124,6 @@ def _programs(
             tuple(document["state"]),
             unwritten=tuple(document["unwritten"]),
             draws=tuple(document["draws"]),
-            aliases=frozenset(document["aliases"]),
             never_own=frozenset(document["never_own"]),
             remarks=list(document["remarks"]),
         )

@@ -187,7 +187,6 @@ class _Program(TypedDict):
     state: Annotated[Many[Name], Field(max_length=_MAX_LEAVES)]
     unwritten: Annotated[Many[Name], Field(max_length=_MAX_LEAVES)]
     draws: Annotated[Many[Name], Field(max_length=_MAX_NOTES)]
-    aliases: Many[Place]
     never_own: Many[Place]
     device: Annotated[str, Field(max_length=32, pattern=r"^[a-z]+(:[0-9]{1,3})?$")]
     layout: _Layout

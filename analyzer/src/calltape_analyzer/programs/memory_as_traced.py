@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from calltape_analyzer.arguments.samples import Sample, check_tensors
 from calltape_analyzer.pytree.memory import contiguous, contiguous_strides, copies
 from calltape_analyzer.variants.facts import VariantFacts
 
-__all__ = ["as_traced", "in_given_memory", "kept_layouts", "memory_of", "views_of", "write_back"]
+__all__ = ["as_traced", "kept_layouts", "memory_of", "views_of", "write_back"]
 
 
 def kept_layouts(variant: VariantFacts) -> frozenset[int]:
@@ -75,23 +75,9 @@ def write_back(given: Sample, run: Sample) -> None:
                 own.copy_(copy)
 
 
-def in_given_memory(given: Sample, run: Sample, value: Any) -> Any:
-    """An output of a program as a view of the tensor that the caller gave, if it is one of a copy
-    of it: a model that returns a slice of an argument shares its memory with the caller.
-
-    Args:
-        given, run: as for :func:`write_back`, which comes first.
-        value: the output.
-    """
-    memory = memory_of(value)
-    for own, copy in zip(given.tensors, run.tensors, strict=True) if memory is not None else ():
-        if own is not copy and memory_of(copy) == memory:
-            return _view_of(own, copy, value)
-    return value
-
-
 def views_of(leaves: Mapping[str, Any], sample: Sample) -> dict[str, frozenset[int]]:
-    """Which outputs share memory with which tensors of a sample, by path and number.
+    """Which outputs share memory with which tensors of a sample, by path and number. One that is
+    such a tensor itself, as a cache that is filled and returned, does not count.
 
     Args:
         leaves: what was returned, by path.
@@ -101,7 +87,8 @@ def views_of(leaves: Mapping[str, Any], sample: Sample) -> dict[str, frozenset[i
     for i, tensor in enumerate(sample.tensors):
         passed[memory_of(tensor)].add(i)
     passed.pop(None, None)
-    memories = {path: memory_of(leaf) for path, leaf in leaves.items()}
+    known = {id(tensor) for tensor in sample.tensors}
+    memories = {path: memory_of(leaf) for path, leaf in leaves.items() if id(leaf) not in known}
     return {path: frozenset(passed[one]) for path, one in memories.items() if one in passed}
 
 
@@ -113,56 +100,6 @@ def memory_of(value: Any) -> Any:
         return value.untyped_storage()._cdata
     except RuntimeError:  # a subclass without memory of its own
         return None
-
-
-def _view_of(own: Any, copy: Any, view: Any) -> Any:
-    """What a view of a copy is of the tensor that it is a copy of. If no strides lead to its
-    elements there, the view of the copy: so the model would have copied, too."""
-    if view is copy:
-        return own
-    if view.dtype != copy.dtype:
-        return view
-    axes = _merged_axes(own, copy)
-    room = [axis.size - 1 for axis in axes]
-    strides = []
-    first = view.storage_offset() - copy.storage_offset()
-    for start, size in [(first, 2), *zip(view.stride(), view.shape, strict=True)]:
-        stride, left = 0, start
-        for at, axis in enumerate(axes):
-            count, left = divmod(left, axis.step)
-            stride += count * axis.own
-            room[at] -= (size - 1) * count
-        strides.append(stride)
-        if left and size > 1:
-            return view
-    if min(room, default=0) < 0:
-        return view
-    return own.as_strided(view.shape, strides[1:], own.storage_offset() + strides[0])
-
-
-class _Axis(NamedTuple):
-    """Of a copy: its stride and size, and the stride of the tensor that it is a copy of."""
-
-    step: int
-    size: int
-    own: int
-
-
-def _merged_axes(own: Any, copy: Any) -> list[_Axis]:
-    """The axes of a copy, the largest steps first. Two are one where they could be one axis of both
-    tensors: height and width of channels-last pictures."""
-    pairs = zip(copy.stride(), copy.shape, own.stride(), strict=True)
-    merged: list[_Axis] = []
-    for axis in sorted(_Axis(*one) for one in pairs if one[0] and one[1] > 1):
-        inner = merged[-1] if merged else None
-        if inner is not None and (axis.step, axis.own) == (
-            inner.step * inner.size,
-            inner.own * inner.size,
-        ):
-            merged[-1] = inner._replace(size=inner.size * axis.size)
-        else:
-            merged.append(axis)
-    return merged[::-1]
 
 
 def _was_written(copy: Any) -> bool:

@@ -25,7 +25,6 @@ from calltape_analyzer.programs.constant_values import refuses_constants
 from calltape_analyzer.programs.exported_model import ExportedModel
 from calltape_analyzer.programs.memory_as_traced import (
     as_traced,
-    in_given_memory,
     kept_layouts,
     memory_of,
     write_back,
@@ -37,7 +36,7 @@ from calltape_analyzer.pytree.placeholder import UNMADE, Placeholder
 from calltape_analyzer.pytree.recorded_description import describe_result
 from calltape_analyzer.pytree.result_values import ABSENT, values_in
 from calltape_analyzer.pytree.tensors import dtype_of
-from calltape_analyzer.text import counted, some_of
+from calltape_analyzer.text import counted, named, some_of
 from calltape_analyzer.variants.facts import VariantFacts
 from calltape_schema.tree import (
     DictNode,
@@ -70,7 +69,6 @@ SHARES_WITH_MODEL = "has memory of the model"
 """Of an argument, why a program refuses it."""
 
 _ONLY = " only: "
-_NONE: frozenset[int] = frozenset()
 _MAX_SHOWN = 4
 """Names of a state that a note has."""
 _PLACEHOLDER_FIELDS = ("type_name", "reason")
@@ -131,15 +129,12 @@ class Program:
             the program does not change; None if that was not tried.
         unwritten: the tensors among the arguments that the model writes to and does not return, and
             that the program does not write to. No call of it does what the model does.
-        aliases: the tensors of the result, by number, that the model returns as views of arguments
-            in whatever way these lie in memory.
         never_own: the tensors among the arguments, by number, for which the model returns something
             else if they are its own, so that such calls are refused.
         owner: the model, if it is here.
         why_only: why it has :attr:`only`; a program that was loaded does not know.
         traced: the program of torch that :attr:`model` was converted from, while it is exported.
         remarks: what was tried and came out well.
-        views: which outputs of its runs shared memory with which tensors of the arguments.
         draws: where the model draws random numbers; empty if it does not, or if none of them reach
             what was compared.
     """
@@ -159,10 +154,8 @@ class Program:
     depends: bool | None = None
     unwritten: tuple[str, ...] = ()
     draws: tuple[str, ...] = ()
-    aliases: frozenset[int] = frozenset()
     never_own: frozenset[int] = frozenset()
     owner: Any = None
-    views: dict[str, frozenset[int]] = field(default_factory=dict)
     why_only: str = ""
     traced: Any = None
     remarks: list[str] = field(default_factory=list)
@@ -235,35 +228,23 @@ class Program:
                     "values are compared, its strides are not"
                 )
 
-    def set_aliases(self, paths: Collection[str]) -> None:
-        """Sets :attr:`aliases` by the paths of outputs."""
-        template = self.result[0]
-        numbers = values_in(
-            template.layout.nodes["output"], lambda place: place, lambda place: None
-        )
-        self.aliases = frozenset(
-            number for path in paths if isinstance(number := numbers.get(path), int)
-        )
-
     def note_views(self, views: Mapping[str, frozenset[int]]) -> None:
-        """Notes outputs that share memory with an argument when the model returns them, and not
-        when the program does, or the other way round.
+        """Notes outputs that share memory with an argument when the model returns them. Whether the
+        program's do depends on how the caller's arguments lie in memory.
 
         Args:
-            views: of the model, as :attr:`views`.
+            views: the numbers of the arguments, by the path of an output.
         """
         places = self.variant.group.layout.tensors
-        for path in sorted({*views, *self.views}):
-            own, other = self.views.get(path, _NONE), views.get(path, _NONE)
-            for numbers, one, another in (
-                (other - own, "the model's", "the program's"),
-                (own - other, "the program's", "the model's"),
-            ):
-                if numbers:
-                    self._note(
-                        f"{one} {shown_path(path)} shares memory with {places[min(numbers)]}, "
-                        f"{another} does not: what is written to one is seen in the other, or not"
-                    )
+        paths: dict[str, list[str]] = {}
+        for path, numbers in sorted(views.items()):
+            paths.setdefault(str(places[min(numbers)]), []).append(shown_path(path))
+        for name, outputs in paths.items():
+            share, copies = ("shares", "a copy") if len(outputs) == 1 else ("share", "copies")
+            self._note(
+                f"the model's {named(outputs, _MAX_SHOWN)} {share} memory with {name}; the program "
+                f"may return {copies}, so that later writes to {name} do not show there"
+            )
 
     def _note(self, note: str) -> None:
         if note not in self.notes:
@@ -389,11 +370,10 @@ class Program:
             raise RuntimeError(
                 f"the model has {counted(len(returned), 'output')} instead of {len(leaves)}"
             )
-        aliases = self.aliases if given is not sample else _NONE
+        # A cache that the program fills and returns is the caller's own.
+        own = {id(copy): one for one, copy in zip(sample.tensors, given.tensors, strict=True)}
         return [
-            in_given_memory(sample, given, value)
-            if leaf.index in aliases and leaf.kind == "tensor"
-            else leaf.read(value)
+            own[id(value)] if id(value) in own else leaf.read(value)
             for leaf, value in zip(leaves, returned, strict=True)
         ]
 

@@ -21,10 +21,8 @@ from calltape_schema.errors import TapeError
 from calltape_schema.tree import Leaf
 
 __all__ = [
-    "conjugated",
     "dtype_of",
     "has_flags",
-    "negated",
     "tensor_of",
     "torch_constant",
     "valueless",
@@ -95,19 +93,19 @@ def with_flags(tensor: Any, leaf: Leaf) -> Any:
     if not isinstance(tensor, torch.Tensor) or leaf.storage is not None or not has_flags(leaf):
         return tensor
     with torch.no_grad():
-        tensor = conjugated(tensor) if leaf.conj else tensor
-        tensor = negated(tensor) if leaf.neg else tensor
+        tensor = _conjugated(tensor) if leaf.conj else tensor
+        tensor = _negated(tensor) if leaf.neg else tensor
         if leaf.subclass == _PARAMETER:
             tensor = torch.nn.Parameter(tensor, requires_grad=leaf.requires_grad)
     return tensor
 
 
-def conjugated(tensor: Any) -> Any:
+def _conjugated(tensor: Any) -> Any:
     """A complex tensor with the same values, whose memory has the conjugate ones."""
     return tensor.conj().resolve_conj().conj() if tensor.is_complex() else tensor
 
 
-def negated(tensor: Any) -> Any:
+def _negated(tensor: Any) -> Any:
     """A tensor of floats with the same values, whose memory has the negative ones."""
     import torch
 

@@ -1,0 +1,128 @@
+"""What a model's code asks of tensors that no program gets: flags such as ``is_conj()``, whether
+one is a ``Parameter``, where it is in memory.
+
+In comes a model. Out goes where the code that its calls reach names such a fact. The code is read
+and not run, so that nobody knows whether results depend on the answer. Strides and shared memory
+are not among these facts: a tape has them, and programs have guards on them.
+"""
+
+from __future__ import annotations
+
+import dis
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any, NamedTuple
+
+from calltape_analyzer.model.asked_modes import held_by, names_in
+from calltape_analyzer.model.calls import code_of
+
+__all__ = ["AskedFact", "asked_facts"]
+
+_METHODS = frozenset({
+    "_is_alias_of", "_is_view", "_typed_storage", "data_ptr", "is_conj", "is_inference", "is_neg",
+    "storage_offset", "untyped_storage",
+})  # fmt: skip
+_FACTS = _METHODS | {"Parameter", "_base", "_version", "grad_fn", "is_leaf", "requires_grad"}
+"""What code names that asks for a fact."""
+_LOADS = frozenset({"LOAD_ATTR", "LOAD_GLOBAL", "LOAD_METHOD"})
+_CALLED = ("forward", "__call__")
+"""Methods that are called without their names in the code."""
+
+
+class AskedFact(NamedTuple):
+    """A fact that code asks for.
+
+    Attributes:
+        name: of the method, the property or the class.
+        file: the code is in, without its folders.
+        line: of the file.
+    """
+
+    name: str
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        called = "()" if self.name in _METHODS else ""
+        return f"{self.name}{called} ({self.file}:{self.line})"
+
+
+def asked_facts(target: Any, method: str = "forward") -> list[AskedFact]:
+    """Each fact that the code of a model asks for, at the first place where it does.
+
+    Args:
+        target: the model.
+        method: of it, that is called.
+    """
+    found: dict[str, AskedFact] = {}
+    for function in _reached(target, method):
+        for fact in _asked_in(function.__code__):
+            known = found.setdefault(fact.name, fact)
+            found[fact.name] = min(known, fact)
+    return sorted(found.values(), key=lambda fact: (fact.file, fact.line))
+
+
+def _reached(target: Any, method: str) -> Iterator[FunctionType]:
+    """The functions that a call may reach: those that a part of the model holds, its methods, and
+    from there on all whose names the code has. A model has many that no call reaches, such as those
+    that load weights."""
+    parts = list(getattr(target, "modules", tuple)())
+    by_name = _values_by_name(target, parts)
+    waiting: list[Any] = [target, *(value for part in parts for value in vars(part).values())]
+    waiting += [one for name in (method, *_CALLED) for one in by_name.pop(name, ())]
+    known: set[int] = set()
+    while waiting:
+        function = _function_of(waiting.pop())
+        if function is not None and id(function) not in known:
+            known.add(id(function))
+            yield function
+            waiting += held_by(function)
+            names = names_in(function.__code__)
+            waiting += [one for name in names for one in by_name.pop(name, ())]
+
+
+def _values_by_name(target: Any, parts: Sequence[Any]) -> dict[str, list[Any]]:
+    """What the classes of a model have, the modules of Python that these are in, and the classes in
+    them that are no models."""
+    from torch.nn import Module
+
+    owners: dict[Any, None] = dict.fromkeys(kind for part in parts for kind in type(part).__mro__)
+    for module in [sys.modules[name] for name in code_of(target) if name in sys.modules]:
+        owners[module] = None
+        kinds = (one for one in list(vars(module).values()) if isinstance(one, type))
+        owners.update(dict.fromkeys(kind for kind in kinds if not issubclass(kind, Module)))
+    found: dict[str, list[Any]] = defaultdict(list)
+    for owner in owners:
+        for name, value in list(vars(owner).items()) if _is_own(owner) else ():
+            if name in _CALLED or not name.startswith("__"):  # super().__init__() names all of them
+                found[name].append(value)
+    return found
+
+
+def _function_of(value: Any) -> FunctionType | None:
+    """What runs if a value is called or read, as far as it is the model's own code."""
+    if isinstance(value, property):
+        value = value.fget
+    if isinstance(value, (classmethod, staticmethod, MethodType)):
+        value = value.__func__
+    return value if isinstance(value, FunctionType) and _is_own(value) else None
+
+
+def _is_own(value: Any) -> bool:
+    """Whether a function, a class or a module of Python is not torch's."""
+    name = value.__name__ if isinstance(value, ModuleType) else value.__module__
+    return str(name).partition(".")[0] not in ("torch", "builtins")
+
+
+def _asked_in(code: CodeType) -> Iterator[AskedFact]:
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in _LOADS and instruction.argval in _FACTS:
+            at, file = instruction.offset, Path(code.co_filename).name
+            line = next(line for begin, end, line in code.co_lines() if begin <= at < end)
+            yield AskedFact(instruction.argval, file, line or code.co_firstlineno)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _asked_in(constant)
