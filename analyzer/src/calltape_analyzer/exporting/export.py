@@ -12,7 +12,6 @@ from calltape_analyzer.comparison.comparing import ONNX_TOLERANCES, Tolerances
 from calltape_analyzer.errors import ExportError, UsageError
 from calltape_analyzer.exporting.budget import Budget, Progress
 from calltape_analyzer.exporting.exporter import Exporter
-from calltape_analyzer.exporting.isolation import export_isolated
 from calltape_analyzer.exporting.onnx import to_onnx
 from calltape_analyzer.exporting.parts import exported_parts
 from calltape_analyzer.exporting.probing import Probe, Probing
@@ -39,7 +38,6 @@ def export(
     *,
     to: Literal["torch", "onnx"] = "torch",
     merge: Literal["auto", "never"] = "auto",
-    isolate: bool = False,
     tolerances: Tolerances | None = None,
     attempt_seconds: float | None = None,
     probe: Probe = "near",
@@ -65,7 +63,6 @@ def export(
         to: ``"onnx"`` for ``torch.onnx.ONNXProgram``, run in ONNX Runtime.
         merge: ``"auto"`` makes one program of prefill and decode steps if replay proves it right.
             ``"never"`` saves the time to find out; ``notes`` say where that would have been wise.
-        isolate: exports in a fresh process, to which the model goes by pickle.
         tolerances: of the comparison; by default of ``torch.testing``, wider for ONNX.
         attempt_seconds: how long a trace may take (of processor time, in the main thread), and a
             run at other sizes than the recorded ones; by default a minute, for a trace half a
@@ -108,13 +105,10 @@ def export(
         **options,
     }
     if parts or drive is not None:
-        given = {**shared, "isolate": isolate, "progress": told_by(progress)}
-        return _with_parts(tape, module, parts, drive, given)
+        return _with_parts(tape, module, parts, drive, {**shared, "progress": told_by(progress)})
     _check_options(to, merge, probe, max_memory, max_seconds)
     bounds = tolerances or (ONNX_TOLERANCES if to == "onnx" else Tolerances())
     verifier = Verifier.of(tape, module, bounds)
-    if isolate:
-        return export_isolated(export, tape, verifier, told_by(progress), **shared)
     verifier.probing = Probing(probe, max_memory, fused=to != "onnx")
     verifier.budget = Budget(max_seconds, told_by(progress))
     exporter = _exporter(verifier, to, options, attempt_seconds)
