@@ -85,7 +85,8 @@ def export(
         **options: for ``torch.export.export`` or ``torch.onnx.export``.
 
     Raises:
-        ExportError: no variant could be exported; says what was tried.
+        ExportError: no variant could be exported; says what was tried. Or the model, or a part of
+            it, is a TorchScript module.
         InferenceError: the tape has no calls, or an argument cannot be rebuilt here.
         UsageError: for a module without the recorded method, or options that do not exist; or torch
             is older than 2.12.
@@ -109,6 +110,7 @@ def export(
     _check_options(to, merge, probe, max_memory, max_seconds)
     bounds = tolerances or (ONNX_TOLERANCES if to == "onnx" else Tolerances())
     verifier = Verifier.of(tape, module, bounds)
+    _reject_scripted(verifier.module)
     verifier.probing = Probing(probe, max_memory, fused=to != "onnx")
     verifier.budget = Budget(max_seconds, told_by(progress))
     exporter = _exporter(verifier, to, options, attempt_seconds)
@@ -142,6 +144,19 @@ def _check_options(
         raise UsageError(f"probe={probe!r}, max_memory={max_memory!r}", advice="see help(export)")
     if max_seconds is not None and not max_seconds > 0:
         raise UsageError(f"max_seconds={max_seconds!r}", advice="pass a number above 0, or None")
+
+
+def _reject_scripted(module: torch.nn.Module) -> None:
+    from torch.jit import ScriptModule
+
+    for name, part in module.named_modules():
+        if isinstance(part, ScriptModule):
+            what = f"{name}, a part of the model," if name else "the model"
+            raise ExportError(
+                f"{what} is a TorchScript module (of torch.jit.script or torch.jit.trace), which "
+                "torch.export cannot trace",
+                advice="load its weights into the module that it was made from, and export that",
+            )
 
 
 def _exporter(
