@@ -87,7 +87,7 @@ QUESTIONS: dict[str, Callable[[Tensor], Any]] = {
 }
 """Questions that are answered no at 0.25 and yes at 0.75, or the other way round."""
 
-_IN_ONNX = ["some", "count", "close", "equal"]
+_IN_ONNX = ["int of a tensor", "some", "count", "close", "equal"]
 """No float decides these."""
 
 

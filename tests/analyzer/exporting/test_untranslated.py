@@ -54,10 +54,10 @@ REJECTED = {
         r"instance_norm in training mode .* after eval\(\)",
     ),
     "adaptive_max_pool1d": (
-        Calls(nn.AdaptiveMaxPool1d(3)), r"adaptive_max_pool1d to more than one .* \(use max_pool1d with",
+        Calls(nn.AdaptiveMaxPool1d(3)), r"adaptive_max_pool1d to more .* \(use max_pool1d with",
     ),
     "adaptive_max_pool2d": (
-        Calls(nn.AdaptiveMaxPool2d((1, 2))), r"adaptive_max_pool2d to more .* \(use max_pool2d with",
+        Calls(nn.AdaptiveMaxPool2d((1, 2))), r"adaptive_max_pool2d to more .* \(use max_pool2d",
     ),
     "adaptive_max_pool3d": (
         Calls(nn.AdaptiveMaxPool3d(2, return_indices=True)), "adaptive_max_pool3d to more than",
@@ -94,6 +94,10 @@ def test_a_program_is_rejected_before_it_is_converted(name: str) -> None:
     model, said = REJECTED[name]
     with pytest.raises(NotImplementedError, match=said):
         reject_untranslated(traced(model, *_SHAPES.get(name, (4,))))
+
+
+def test_a_translation_of_the_caller_counts() -> None:
+    reject_untranslated(traced(REJECTED["kthvalue"][0], 4), {torch.ops.aten.kthvalue.default})
 
 
 def in_a_branch(x: Tensor) -> Any:

@@ -55,9 +55,9 @@ def to_onnx(
     """
     import torch
 
-    reject_untranslated(exported)
     given = {"dynamo": True, "verbose": False, **options}
     own = dict(given.get("custom_translation_table") or {})
+    reject_untranslated(exported, own)
     given["custom_translation_table"] = {**translations(), **own}
     order_as_stored(exported.graph_module)
 

@@ -7,7 +7,7 @@ the traced picture.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -46,12 +46,13 @@ def _drops(args: Sequence[Any]) -> bool:
 
 _SORTED = "sort, and take the element that is wanted"
 _EVAL = "record the model after eval()"
+_BY_HAND = f"{_EVAL}, or compute with the mean and the variance"
 _OPERATORS = {
     "median": _Untranslated("torch.median", _SORTED),
     "kthvalue": _Untranslated("torch.kthvalue", _SORTED),
     "scaled_dot_product_attention": _Untranslated("attention with dropout", _EVAL, _drops),
-    "batch_norm": _Untranslated("batch_norm in training mode", _EVAL, _is_by_the_batch),
-    "instance_norm": _Untranslated("instance_norm in training mode", _EVAL, _is_by_the_batch),
+    "batch_norm": _Untranslated("batch_norm in training mode", _BY_HAND, _is_by_the_batch),
+    "instance_norm": _Untranslated("instance_norm in training mode", _BY_HAND, _is_by_the_batch),
     **{
         f"adaptive_max_pool{dims}d": _Untranslated(
             f"adaptive_max_pool{dims}d to more than one element",
@@ -63,18 +64,19 @@ _OPERATORS = {
 }
 
 
-def reject_untranslated(exported: Any) -> None:
+def reject_untranslated(exported: Any, translated: Collection[Any] = ()) -> None:
     """Demands that a program can be converted.
 
     Args:
         exported: a ``torch.export.ExportedProgram``.
+        translated: the operators that the caller has translations of.
 
     Raises:
         UntranslatedError: it cannot; says why, and what to do.
     """
     for part in exported.graph_module.modules():
         for node in part.graph.nodes if hasattr(part, "graph") else ():
-            if node.op == "call_function":
+            if node.op == "call_function" and node.target not in translated:
                 _reject(node)
 
 
@@ -99,8 +101,8 @@ def reject_floats(assertion: Node) -> None:
             if isinstance(value, torch.SymFloat):
                 place = str(assertion.args[1]).partition(ASKS)[2] or f"{assertion.args[0]}"
                 raise UntranslatedError(
-                    f"the model decides by a float at {place}: Python compares doubles, and an "
-                    "ONNX model float32 (compare tensors, as torch.where does, or export to torch)"
+                    "Python compares doubles, an ONNX model float32 (compare tensors, as torch.where "
+                    f"does, or export to torch): the model decides by a float at {place}"
                 )
             if isinstance(value, torch.SymInt | torch.SymBool) and node not in known:
                 waiting.append(node)
