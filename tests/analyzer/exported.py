@@ -50,16 +50,14 @@ def made(
     unseen: Iterable[Call] = (),
     *,
     classes: Any = (),
-    against: str = "tape",
     **options: Any,
 ) -> Programs:
-    """Programs for calls, which reproduce all of them and give what the module gives at others.
-    What a module draws is compared ``against`` the module."""
+    """Programs for calls, which reproduce all of them and give what the module gives at others."""
     tape = taped(folder, module, calls, classes=classes)
     programs = export(tape, module, **options)
     report = programs.verify()
     assert report.ok, report.table()
-    assert {row.against for row in report} == {against}
+    assert {row.against for row in report} == {"tape"}
     rtol = 1e-3 if options.get("to") == "onnx" else 1e-5
     assert_as_module(programs, module, [*calls, *unseen], rtol=rtol)
     return programs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Buffered", "Choosing", "Parts", "Picture", "Sized", "Summing", "Weighted"]
+__all__ = ["Buffered", "Parts", "Picture", "Summing", "Weighted"]
 
 
 class Weighted(nn.Module):
@@ -45,26 +45,6 @@ class Parts(nn.Module):
     def forward(self, x: Tensor) -> list[Tensor]:
         h = self.again(self.inner(x)).mean((2, 3))
         return [head(h) for head in self.heads]
-
-
-class Sized(nn.Module):
-    """The script reads sizes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(4, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.linear(x).reshape(x.shape[0], -1).sum(1)
-
-
-class Choosing(nn.Module):
-    """The script reads a value."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        if x.sum() > 0:
-            return x * 2
-        return x - 1
 
 
 class Buffered(nn.Module):

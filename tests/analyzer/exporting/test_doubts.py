@@ -51,14 +51,14 @@ def notes(programs) -> str:
 
 @pytest.mark.integration
 def test_a_model_that_draws_is_no_evidence(tmp_path: Path) -> None:
-    programs = made(tmp_path, Noisy(), [call(t(n, 3)) for n in (2, 3, 5)], [], against="module")
+    programs = made(tmp_path, Noisy(), [call(t(n, 3)) for n in (2, 3, 5)], [])
     assert "returns something else each time" in notes(programs)
     assert "wrong values" not in notes(programs)
 
 
 @pytest.mark.integration
 def test_numbers_that_both_draw_are_the_same(tmp_path: Path) -> None:
-    programs = made(tmp_path, Random(), [call(t(n, 3)) for n in (2, 3, 5)], [], against="module")
+    programs = made(tmp_path, Random(), [call(t(n, 3)) for n in (2, 3, 5)], [])
     assert "the same as the model" in notes(programs)
 
 

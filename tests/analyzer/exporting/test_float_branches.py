@@ -12,14 +12,11 @@ import torch
 from torch import Tensor
 
 from calltape_analyzer import export, load_programs
-from calltape_analyzer.errors import NoVariant
-from calltape_analyzer.exporting.exact_checks import exact_condition
+from calltape_analyzer.errors import ExportError, NoVariant
 from calltape_analyzer.exporting.kept_assertions import demand_assertions, kept_assertions
 from calltape_analyzer.exporting.python_values import real_values
 from tests.analyzer.exported import Call, assert_as_module, call, made, taped
 from tests.analyzer.exporting.test_arguments import Model
-
-_RUNTIMES = ["torch", pytest.param("onnx", marks=pytest.mark.integration)]
 
 
 class Branching(Model):
@@ -90,18 +87,14 @@ QUESTIONS: dict[str, Callable[[Tensor], Any]] = {
 }
 """Questions that are answered no at 0.25 and yes at 0.75, or the other way round."""
 
-# A few of them for each runtime and side in the fast tier.
-_FEW = ["above", "at most", "beside a size", "int of a float", "floor", "equal"]
-
-
-def _questions() -> list[Any]:
-    integration = pytest.mark.integration
-    return [pytest.param(n, marks=() if n in _FEW else integration) for n in QUESTIONS]
+_IN_ONNX = ["int of a tensor", "some", "count", "close", "equal"]
+"""No float decides these."""
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("to", _RUNTIMES)
-@pytest.mark.parametrize("question", _questions())
+@pytest.mark.parametrize(
+    ("question", "to"), [*((n, "torch") for n in QUESTIONS), *((n, "onnx") for n in _IN_ONNX)]
+)
 def test_the_side_that_was_never_recorded_is_refused(
     tmp_path: Path, question: str, to: str
 ) -> None:
@@ -120,8 +113,22 @@ def test_the_side_that_was_never_recorded_is_refused(
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("to", _RUNTIMES)
-@pytest.mark.parametrize("question", ["above", "float of a tensor", "int of a tensor", "count"])
+@pytest.mark.parametrize("question", sorted(QUESTIONS.keys() - _IN_ONNX))
+def test_a_float_that_decides_is_in_no_onnx_model(tmp_path: Path, question: str) -> None:
+    pytest.importorskip("onnxruntime")
+    model = Branching(QUESTIONS[question])
+    with pytest.raises(ExportError, match=r"the model decides by a float at .*\.py:\d+"):
+        export(taped(tmp_path, model, LOW), model, to="onnx")
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("question", "to"),
+    [
+        ("above", "torch"), ("float of a tensor", "torch"), ("int of a tensor", "torch"),
+        ("count", "torch"), ("count", "onnx"),
+    ],
+)  # fmt: skip
 def test_each_side_has_a_program(tmp_path: Path, question: str, to: str) -> None:
     model = Branching(QUESTIONS[question])
     programs = made(tmp_path, model, [*LOW, *HIGH], [MORE_LOW, MORE_HIGH], to=to)
@@ -129,24 +136,22 @@ def test_each_side_has_a_program(tmp_path: Path, question: str, to: str) -> None
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("to", _RUNTIMES)
-def test_several_questions_in_parts(tmp_path: Path, to: str) -> None:
+def test_several_questions_in_parts(tmp_path: Path) -> None:
     model = TwoParts()
-    programs = made(tmp_path, model, [*LOW, *HIGH], [MORE_LOW, MORE_HIGH], to=to)
+    programs = made(tmp_path, model, [*LOW, *HIGH], [MORE_LOW, MORE_HIGH])
     with pytest.raises(NoVariant, match="the model asks at"):
         programs(full(4, 0.4))
 
 
 @pytest.mark.integration
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("to", ["torch", "onnx"])
 def test_a_value_at_the_limit_is_compared_as_python_compares_it(
-    tmp_path: Path, dtype: torch.dtype, to: str
+    tmp_path: Path, dtype: torch.dtype
 ) -> None:
     # 0.2 of float32 is 0.20000000298, and of bfloat16 0.2001953125.
     calls = [call(full(n, value).to(dtype)) for n in (2, 3) for value in (0.1, 0.3)]
     model = Halving()
-    programs = made(tmp_path, model, calls, to=to)
+    programs = made(tmp_path, model, calls)
     for value in (0.2, 0.4, math.nextafter(0.2, 1)):
         given = call(full(4, 1.0).to(dtype) * value)
         try:
@@ -191,16 +196,3 @@ def test_without_the_passes_the_search_goes_on(
     monkeypatch.setattr(kept, "_INSERT", "of another version")
     with pytest.raises(Exception, match="nothing could be exported"):
         export(taped(tmp_path, Branching(QUESTIONS["above"]), LOW), Branching(QUESTIONS["above"]))
-
-
-def test_a_condition_is_a_double(tmp_path: Path) -> None:
-    with kept_assertions():
-        exported = traced(Branching(lambda x: x.amax().item() * 3 > 0.5 + x.shape[0]), MORE_LOW)
-    graph = exported.graph
-    asserts = torch.ops.aten._assert_scalar.default
-    condition = next(node.args[0] for node in graph.nodes if node.target is asserts)
-    with graph.inserting_before(graph.output_node()):
-        exact = exact_condition(graph, condition)
-    dtypes = {node.meta["val"].dtype for node in exact.all_input_nodes}
-    assert exact is not condition
-    assert dtypes == {torch.float64}

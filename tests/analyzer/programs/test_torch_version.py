@@ -41,7 +41,6 @@ def program() -> Any:
 DOORS: dict[str, Callable[[Any, Path], object]] = {
     "export": lambda tape, _: export(tape, torch.nn.Linear(3, 2)),
     "export to onnx": lambda tape, _: export(tape, torch.nn.Linear(3, 2), to="onnx"),
-    "export in a process": lambda tape, _: export(tape, torch.nn.Linear(3, 2), isolate=True),
     "load_programs": lambda _, folder: load_programs(folder, trusted=True),
     "replay of saved programs": lambda tape, folder: replay(tape, folder, trusted=True),
     "replay of a file": lambda tape, folder: replay(tape, folder / "a.pt2", trusted=True),

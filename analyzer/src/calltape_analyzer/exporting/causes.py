@@ -12,15 +12,11 @@ import sysconfig
 import traceback
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from calltape_analyzer.exporting.python_values import reads_values
 from calltape_analyzer.programs.attempts import error_text
 
-if TYPE_CHECKING:
-    from calltape_analyzer.model.draws import Draws
-
-__all__ = ["cause_of", "place_in_the_model", "places_of"]
+__all__ = ["cause_of", "place_in_the_model"]
 
 _MAX_CODE = 100
 _OWN = Path(__file__).parents[1]
@@ -89,14 +85,6 @@ def place_in_the_model(stack: Iterable[traceback.FrameSummary]) -> str | None:
     called = max((i for i, frame in enumerate(frames) if frame.filename == _CALLING), default=-1)
     own = [frame for frame in frames[called + 1 :] if not _is_below(frame.filename, others)]
     return _place(own[-1]) if own else None
-
-
-def places_of(draws: Draws) -> tuple[str, ...]:
-    """Where a model drew random numbers: its lines, or the operators and the generators if no line
-    is of the model."""
-    lines = dict.fromkeys(filter(None, map(place_in_the_model, draws.stacks)))
-    of_python = dict.fromkeys(filter(None, (place_in_the_model([line]) for line in draws.lines)))
-    return tuple({**(lines or draws.operators), **(of_python or dict.fromkeys(draws.others))})
 
 
 def _place(frame: traceback.FrameSummary) -> str:

@@ -12,7 +12,6 @@ from calltape_analyzer.comparison.comparing import ONNX_TOLERANCES, Tolerances
 from calltape_analyzer.errors import ExportError, UsageError
 from calltape_analyzer.exporting.budget import Budget, Progress
 from calltape_analyzer.exporting.exporter import Exporter
-from calltape_analyzer.exporting.isolation import export_isolated
 from calltape_analyzer.exporting.onnx import to_onnx
 from calltape_analyzer.exporting.parts import exported_parts
 from calltape_analyzer.exporting.probing import Probe, Probing
@@ -39,7 +38,6 @@ def export(
     *,
     to: Literal["torch", "onnx"] = "torch",
     merge: Literal["auto", "never"] = "auto",
-    isolate: bool = False,
     tolerances: Tolerances | None = None,
     attempt_seconds: float | None = None,
     probe: Probe = "near",
@@ -65,7 +63,6 @@ def export(
         to: ``"onnx"`` for ``torch.onnx.ONNXProgram``, run in ONNX Runtime.
         merge: ``"auto"`` makes one program of prefill and decode steps if replay proves it right.
             ``"never"`` saves the time to find out; ``notes`` say where that would have been wise.
-        isolate: exports in a fresh process, to which the model goes by pickle.
         tolerances: of the comparison; by default of ``torch.testing``, wider for ONNX.
         attempt_seconds: how long a trace may take (of processor time, in the main thread), and a
             run at other sizes than the recorded ones; by default a minute, for a trace half a
@@ -88,7 +85,8 @@ def export(
         **options: for ``torch.export.export`` or ``torch.onnx.export``.
 
     Raises:
-        ExportError: no variant could be exported; says what was tried.
+        ExportError: no variant could be exported; says what was tried. Or the model, or a part of
+            it, is a TorchScript module.
         InferenceError: the tape has no calls, or an argument cannot be rebuilt here.
         UsageError: for a module without the recorded method, or options that do not exist; or torch
             is older than 2.12.
@@ -108,13 +106,11 @@ def export(
         **options,
     }
     if parts or drive is not None:
-        given = {**shared, "isolate": isolate, "progress": told_by(progress)}
-        return _with_parts(tape, module, parts, drive, given)
+        return _with_parts(tape, module, parts, drive, {**shared, "progress": told_by(progress)})
     _check_options(to, merge, probe, max_memory, max_seconds)
     bounds = tolerances or (ONNX_TOLERANCES if to == "onnx" else Tolerances())
     verifier = Verifier.of(tape, module, bounds)
-    if isolate:
-        return export_isolated(export, tape, verifier, told_by(progress), **shared)
+    _reject_scripted(verifier.module)
     verifier.probing = Probing(probe, max_memory, fused=to != "onnx")
     verifier.budget = Budget(max_seconds, told_by(progress))
     exporter = _exporter(verifier, to, options, attempt_seconds)
@@ -148,6 +144,19 @@ def _check_options(
         raise UsageError(f"probe={probe!r}, max_memory={max_memory!r}", advice="see help(export)")
     if max_seconds is not None and not max_seconds > 0:
         raise UsageError(f"max_seconds={max_seconds!r}", advice="pass a number above 0, or None")
+
+
+def _reject_scripted(module: torch.nn.Module) -> None:
+    from torch.jit import ScriptModule
+
+    for name, part in module.named_modules():
+        if isinstance(part, ScriptModule):
+            what = f"{name}, a part of the model," if name else "the model"
+            raise ExportError(
+                f"{what} is a TorchScript module (of torch.jit.script or torch.jit.trace), which "
+                "torch.export cannot trace",
+                advice="load its weights into the module that it was made from, and export that",
+            )
 
 
 def _exporter(

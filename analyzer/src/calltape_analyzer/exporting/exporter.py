@@ -34,6 +34,7 @@ from calltape_analyzer.exporting.time_limit import default_seconds, time_limit
 from calltape_analyzer.exporting.tracing import Traced
 from calltape_analyzer.exporting.unread_inputs import unread_inputs
 from calltape_analyzer.exporting.unseen_runs import unseen_runs
+from calltape_analyzer.exporting.untranslated import UntranslatedError
 from calltape_analyzer.exporting.verifier import Verifier
 from calltape_analyzer.exporting.ways import Narrow, Way
 from calltape_analyzer.exporting.zero_probes import try_zeros
@@ -396,6 +397,7 @@ class Exporter:
                 attempt.note(f"interrupted: {self.verifier.budget.limit}")
             else:
                 attempt.error = cause_of(error)
+                attempt.is_untranslated = isinstance(error, UntranslatedError)
             if isinstance(error, TimeoutError):
                 self._note_slow(variant, way)
         attempt.seconds = time.perf_counter() - begin

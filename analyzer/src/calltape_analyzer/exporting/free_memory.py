@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["half_of_free", "own_memory", "resident"]
+__all__ = ["half_of_free", "own_memory"]
 
 _UNKNOWN = 4 * 2**30
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -28,21 +28,13 @@ def half_of_free(device: str = "cpu") -> int:
     return min(known, default=_UNKNOWN) // 2
 
 
-def resident(process: int) -> int:
-    """The bytes of memory that a process has now; 0 if the system does not tell."""
-    try:
-        pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):  # it has ended, or there is no /proc
-        return 0
-
-
 def own_memory(process: int) -> int:
-    """The bytes of memory that are a process's own, without mapped files; 0 as above."""
+    """The bytes of memory that are a process's own, without mapped files; 0 if the system does not
+    tell."""
     try:
         _, pages, shared, *_ = map(int, Path(f"/proc/{process}/statm").read_text().split())
         return (pages - shared) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError):
+    except (OSError, ValueError):  # it has ended, or there is no /proc
         return 0
 
 

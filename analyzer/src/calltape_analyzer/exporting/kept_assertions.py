@@ -23,7 +23,7 @@ from torch.fx import Proxy
 
 from calltape_analyzer.exporting.causes import place_in_the_model
 
-__all__ = ["demand_assertions", "kept_assertions"]
+__all__ = ["ASKS", "demand_assertions", "kept_assertions"]
 
 _ASSERT = torch.ops.aten._assert_scalar.default
 _SAYS = re.compile(r"Runtime assertion failed for expression (.+) on node '[^']*'")
@@ -91,11 +91,12 @@ _LACKS_OPERATOR = "_has_uninterpretable_sympy_function"
 def _placed(assertion: Any) -> Any:
     """An assertion that says where the model asks. Afterwards torch forgets the stack."""
     place = place_in_the_model(assertion.stack.summary())
-    said = assertion.msg if place is None else f"{_ASKS}{place}"
+    said = assertion.msg if place is None else f"{ASKS}{place}"
     return type(assertion)(assertion.expr, said, assertion.stack)
 
 
-_ASKS = "the model asks at "
+ASKS = "the model asks at "
+"""Stands in an assertion before the line of the model that it is for."""
 
 
 def _in_kept_form(assertion: Any) -> Any:
@@ -155,13 +156,13 @@ def _say_where(graph: Any, environment: Any) -> None:
     """Lets each assertion of a graph say where the model asks. A range of a symbol is asked for
     where the symbol is."""
     made = [one for found in environment.deferred_runtime_asserts.values() for one in found]
-    placed = [one for one in made if str(one.msg).startswith(_ASKS)]
+    placed = [one for one in made if str(one.msg).startswith(ASKS)]
     by_text = {str(one.expr): one.msg for one in reversed(placed)}
     by_symbol = {
         str(symbol): one.msg for one in reversed(placed) for symbol in one.expr.free_symbols
     }
     for node in graph.nodes:
-        is_new = _is_assertion(node) and _ASKS not in str(node.args[1])  # of an earlier pass
+        is_new = _is_assertion(node) and ASKS not in str(node.args[1])  # of an earlier pass
         said = _SAYS.match(str(node.args[1])) if is_new else None
         if said is None:
             continue

@@ -19,6 +19,7 @@ from calltape_analyzer.exporting.onnx_checks import checks_kept, join_checks
 from calltape_analyzer.exporting.recurrence import open_lengths
 from calltape_analyzer.exporting.storage_order import order_as_stored
 from calltape_analyzer.exporting.translations import translations
+from calltape_analyzer.exporting.untranslated import reject_draws, reject_untranslated
 from calltape_analyzer.programs.complex_pairs import COMPLEX_OUTPUTS
 from calltape_analyzer.programs.onnx_checks import CHECKS
 from calltape_analyzer.programs.onnx_model import OnnxModel
@@ -48,11 +49,16 @@ def to_onnx(
         result: its outputs.
         variant: lends dynamic dimensions the names of its symbols.
         options: for ``torch.onnx.export``.
+
+    Raises:
+        UntranslatedError: the program does what no ONNX model does.
+        Exception: whatever torch.onnx raises.
     """
     import torch
 
     given = {"dynamo": True, "verbose": False, **options}
     own = dict(given.get("custom_translation_table") or {})
+    reject_untranslated(exported, own)
     given["custom_translation_table"] = {**translations(), **own}
     order_as_stored(exported.graph_module)
 
@@ -78,6 +84,7 @@ def to_onnx(
         program, checks = converted(by_values=True)
     if program is None:
         raise RuntimeError("torch.onnx.export gave no program (dynamo=False is not supported here)")
+    reject_draws(program.model)
     join_checks(program, checks)
     cast_for_kernels(program.model)
     graph = program.model.graph

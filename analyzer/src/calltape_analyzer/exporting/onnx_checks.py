@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from calltape_analyzer.exporting.exact_checks import erase_unused, exact_condition
+from calltape_analyzer.exporting.untranslated import reject_floats
 from calltape_analyzer.programs.onnx_checks import CHECKS
 
 __all__ = ["check", "check_translation", "checks_kept", "join_checks"]
@@ -120,12 +120,12 @@ def _replace(graph: Any) -> list[str]:
             continue
         if condition in texts:
             continue
+        reject_floats(node)
         texts[condition] = str(node.args[1]) if len(node.args) > 1 else "a tensor is false"
         with graph.inserting_before(node):
-            made = graph.call_function(check, (exact_condition(graph, condition),))
+            made = graph.call_function(check, (condition,))
         made.meta = {**node.meta, "val": torch.ones(1, dtype=torch.bool)}
         graph.erase_node(node)
-    erase_unused(graph)
     return list(texts.values())
 
 

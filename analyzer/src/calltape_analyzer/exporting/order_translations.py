@@ -1,5 +1,5 @@
-"""ONNX translations of operators about the order of values: running maxima and products, medians
-and the like, which torch.onnx (2.15) translates not at all."""
+"""ONNX translations of running maxima and products, and of the extremes of all dimensions, which
+torch.onnx (2.15) translates not at all."""
 
 from __future__ import annotations
 
@@ -23,16 +23,6 @@ def order_translations(op: Any) -> dict[str, Callable[..., Any]]:
     def products(self: Any, dim: int, dtype: Any = None) -> Any:
         return _products(op, self, dim, dtype)
 
-    def median(self: Any) -> Any:
-        flat = op.Reshape(self, op.Constant(value_ints=[-1]))
-        return _ranked(op, flat, _Row(0, 1), _dtype_is_float(self), None, False)[0]
-
-    def median_of(self: Any, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
-        return _ranked(op, self, _row(self, dim), _dtype_is_float(self), None, keepdim)
-
-    def smallest(self: Any, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Any, Any]:
-        return _ranked(op, self, _row(self, dim), False, k, keepdim)
-
     def largest_of_all(self: Any, dim: Any = (), keepdim: bool = False) -> Any:
         return _reduced(op, op.ReduceMax, self, dim, keepdim)
 
@@ -45,9 +35,6 @@ def order_translations(op: Any) -> dict[str, Callable[..., Any]]:
         "cummax.default": maxima,
         "cummin.default": minima,
         "cumprod.default": products,
-        "median.default": median,
-        "median.dim": median_of,
-        "kthvalue.default": smallest,
     }
 
 
@@ -69,10 +56,6 @@ class _Row(NamedTuple):
 def _row(x: Any, dim: int) -> _Row:
     rank = len(x.shape)
     return _Row(dim % rank if rank else 0, rank)
-
-
-def _dtype_is_float(x: Any) -> bool:
-    return x.dtype is not None and bool(x.dtype.is_floating_point())
 
 
 def _prefixes(op: Any, x: Any, of: _Row) -> tuple[Any, Any, Any]:
@@ -126,30 +109,3 @@ def _products(op: Any, x: Any, dim: int, dtype: Any) -> Any:
     factors = op.Where(seen, row, op.CastLike(op.Constant(value_int=1), row))
     products = op.ReduceProd(factors, op.Constant(value_ints=[-1]), keepdims=0)
     return _back(op, products, of)
-
-
-def _ranked(
-    op: Any, x: Any, of: _Row, may_be_nan: bool, k: int | None, keepdim: bool
-) -> tuple[Any, Any]:
-    """The ``k``-th smallest element, or for None the lower median, and where it is."""
-    axis, rank = of
-    if not rank:
-        return op.Identity(x), op.Constant(value_int=0)
-    size = op.Shape(x, start=axis, end=axis + 1)
-    values, places = op.TopK(x, size, axis=axis, largest=0, sorted=1)
-    if k is None:
-        half = op.Div(op.Sub(size, op.Constant(value_ints=[1])), op.Constant(value_ints=[2]))
-    else:
-        half = op.Constant(value_ints=[k - 1])
-    value, place = op.Gather(values, half, axis=axis), op.Gather(places, half, axis=axis)
-    if may_be_nan:
-        # A row with a NaN has no other median.
-        nan = op.CastLike(op.Constant(value_float=float("nan")), x)
-        is_nan = op.Cast(op.IsNaN(x), to=_INT64)
-        axes = op.Constant(value_ints=[axis])
-        has_nan = op.Greater(op.ReduceMax(is_nan, axes, keepdims=1), op.Constant(value_int=0))
-        value = op.Where(has_nan, nan, value)
-    if keepdim:
-        return value, place
-    gone = op.Constant(value_ints=[axis])
-    return op.Squeeze(value, gone), op.Squeeze(place, gone)

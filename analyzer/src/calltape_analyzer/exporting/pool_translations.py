@@ -1,4 +1,5 @@
-"""ONNX translations of adaptive pools, whose windows follow from the size of the picture.
+"""ONNX translations of adaptive pools: means, whose windows follow from the size of the picture,
+and the maximum of all of it.
 
 torch.onnx (2.15) has none. It decomposes the operators, and the decomposition makes constants of
 the windows that the traced picture has: the model is wrong, or fails, at other sizes. Here the
@@ -7,7 +8,6 @@ windows are computed when the model runs.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -55,33 +55,16 @@ def _mean_of(op: Any, dims: int) -> Callable[..., Any]:
 
 def _maximum_of(op: Any, dims: int) -> Callable[..., Any]:
     def maximum(self: Any, output_size: Any) -> tuple[Any, Any]:
-        """The maximum of each window, and where the first one is in the flattened picture."""
+        """The maximum of a whole picture, and where the first one is in it when it is flattened. No
+        program with more windows is converted."""
         rank = len(self.shape)
-        axes = range(rank - dims, rank)
-        x, places = self, _places(op, self, dims)
-        # From the last dimension to the first, so that the first of equal maxima is found.
-        for axis, size in reversed(list(zip(axes, _sizes(output_size, dims), strict=True))):
-            inner = op.Constant(value_ints=[axis + 1])
-            values, is_inside, _ = _windows(op, x, axis, rank, size)
-            lowest = op.CastLike(op.Constant(value_float=-math.inf), x)
-            inside = op.Where(is_inside, values, lowest)
-            x = op.ReduceMax(inside, inner, keepdims=0)
-            best = op.ArgMax(inside, axis=axis + 1, keepdims=1)
-            candidates, _, _ = _windows(op, places, axis, rank, size)
-            chosen = op.GatherElements(candidates, best, axis=axis + 1)
-            places = op.Squeeze(chosen, inner)
-        return x, places
+        axes = op.Constant(value_ints=list(range(rank - dims, rank)))
+        last = op.Constant(value_ints=[0] * (rank - dims) + [-1])
+        place = op.ArgMax(op.Reshape(self, last), axis=-1, keepdims=1)
+        one_each = op.Constant(value_ints=[0] * (rank - dims) + [1] * dims)
+        return op.ReduceMax(self, axes, keepdims=1), op.Reshape(place, one_each)
 
     return maximum
-
-
-def _places(op: Any, x: Any, dims: int) -> Any:
-    """The place of each element in its flattened picture, in the shape of ``x``."""
-    picture = op.Shape(x, start=-dims)
-    every = op.Range(
-        op.Constant(value_int=0), op.ReduceProd(picture, keepdims=0), op.Constant(value_int=1)
-    )
-    return op.Expand(op.Reshape(every, picture), op.Shape(x))
 
 
 def _sizes(output_size: Any, dims: int) -> list[Any]:

@@ -18,8 +18,7 @@ from calltape_analyzer.arguments.samples import Sample, sample_in
 from calltape_analyzer.comparison.comparing import compared
 from calltape_analyzer.exporting.verifier import Verifier
 from calltape_analyzer.model.asked_modes import may_draw
-from calltape_analyzer.programs.program import shown_draws
-from calltape_analyzer.text import named
+from calltape_analyzer.programs.program import draws_in_words
 from calltape_analyzer.variants.facts import VariantFacts
 
 if TYPE_CHECKING:
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 __all__ = ["drawn_by_python"]
 
 _MAX_ROWS = 24
-_SHOWN = {"random": "Python's random"}
 _NUMBERS: tuple[Numbers, ...] = ("smallest", "largest", "others")
 
 
@@ -50,9 +48,7 @@ def drawn_by_python(verifier: Verifier, variant: VariantFacts) -> tuple[str | No
             moved = [name for name in verifier.moved(plan, sample) if name != "torch"]
         if not moved:
             continue
-        places, _ = verifier.drawn(plan, sample)
-        owners = named([_SHOWN.get(name, name) for name in moved], 3)
-        drawn = f"the model draws random numbers with {owners} ({shown_draws(places)})"
+        drawn = draws_in_words(moved)
         if _matter(verifier, plan, sample, moved):
             return (
                 f"random: {drawn}, and what it returns depends on them; a program cannot draw from "

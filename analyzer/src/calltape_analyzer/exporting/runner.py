@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, S
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from calltape_analyzer.arguments.complete_inputs import has_made_up
 from calltape_analyzer.arguments.plan import Plan
@@ -21,11 +21,9 @@ from calltape_analyzer.comparison.comparing import (
     is_described,
     leaves_of,
     recorded_leaves,
-    shown_path,
 )
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.exporting.apart import DeathError, apart
-from calltape_analyzer.exporting.causes import places_of
 from calltape_analyzer.exporting.hit_loops import Line, LoopEvidence
 from calltape_analyzer.exporting.observed_calls import (
     MODES,
@@ -58,8 +56,26 @@ _MAX_LOOKED = 4
 _MAX_SMALL = 2
 _MAX_ASKED = 2
 """Variants of which a call is run with and without a mode, if the model's code names the mode."""
+_SEEDS = 8
+"""Other states of the generators that a call is run in, if no result differs."""
 _SECONDS = 60.0
 """How long a run with arguments that a call lacks may take."""
+
+
+class Drawn(NamedTuple):
+    """Two results of a call that depend on random numbers.
+
+    Attributes:
+        generators: that the model draws from.
+        now: the leaves that it returns from their state now.
+        other: those from another state.
+        seed: of that one.
+    """
+
+    generators: Sequence[str]
+    now: dict[str, Any]
+    other: dict[str, Any]
+    seed: int
 
 
 @dataclass
@@ -166,22 +182,22 @@ class Runner:
         plan: Plan,
         sample: Sample,
         *,
-        reseeded: bool = False,
+        seed: int | None = None,
         python: Numbers | None = None,
         context: Context | None = None,
         changes: Mapping[int, Callable[[Any], Any]] | None = None,
     ) -> dict[str, Any]:
         """The leaves of what the model returns now. Its state stays as it is, and so do the
-        generators of random numbers: each run begins with one state of them, or, ``reseeded``, with
-        another one. ``python`` are other numbers for the generators of Python and numpy only.
+        generators of random numbers: each run begins with one state of them, or with another one
+        for each ``seed``. ``python`` are other numbers for the generators of Python and numpy only.
         ``context`` is by default that of the variant's calls. ``changes`` make of the copy of a
         tensor, by its number, what the model gets in its place."""
         from calltape_analyzer.model.randomness import reseed, set_python
         from calltape_analyzer.model.state import apart_from
 
         with self.undisturbed():
-            if reseeded:
-                reseed(self.module)
+            if seed is not None:
+                reseed(self.module, seed)
             if python is not None:
                 set_python(self.module, python)
             given = sample.cloned()
@@ -277,7 +293,7 @@ class Runner:
         return not compared(on, off, self.tolerances).agrees
 
     def outputs(
-        self, program: Program, sample: Sample, *, reseeded: bool = False
+        self, program: Program, sample: Sample, *, seed: int | None = None
     ) -> dict[str, Any]:
         """The leaves of what a program returns. The state of the model stays as it is, and the
         generators begin as for :meth:`eager`.
@@ -289,8 +305,8 @@ class Runner:
         from calltape_analyzer.model.state import apart_from
 
         with self.undisturbed() as changed:
-            if reseeded:
-                reseed(self.module)
+            if seed is not None:
+                reseed(self.module, seed)
             leaves = apart_from(self.module, program.leaves(program.outputs(sample.cloned())))
         program.changed_state |= changed.keys()
         return leaves
@@ -463,79 +479,57 @@ class Runner:
         return self.unlike.get(call.ref)
 
     def if_random(
-        self,
-        program: Program,
-        sample: Sample,
-        expected: Mapping[str, Any],
-        got: Mapping[str, Any],
-        found: Difference,
-    ) -> tuple[Difference, str] | None:
-        """What is compared in place of recorded values that a model drew random numbers for, and
-        what with. None if it draws none.
-
-        The result of the program is compared with that of the model, from one state of the
-        generators. What does not depend on that state is compared with what was recorded.
+        self, program: Program, sample: Sample, got: Mapping[str, Any], found: Difference
+    ) -> Difference | None:
+        """In what a program differs from the model, if what a call returns depends on random
+        numbers, so that no tape has it. Both run from one state of the generators. None for other
+        calls.
 
         Args:
             program: that was run.
             sample: the values of the call.
-            expected: what was recorded.
             got: what the program returned.
-            found: in what they differ.
+            found: in what that differs from what was recorded.
         """
-        places, drawn = self.drawn(program.plan, sample, differs=not found.agrees)
-        if not drawn:
+        try:
+            drawn = self.drawn(program.plan, sample, 1 if found.agrees else _SEEDS)
+        except Exception:  # the model raises: that is no evidence
             return None
-        program.note_draws(places)
-        steady = [path for path in expected if path in got and path not in drawn]
-        recorded = compared(
-            {path: expected[path] for path in steady},
-            {path: got[path] for path in steady},
-            self.tolerances,
-        )
-        now, other = (self.eager(program.plan, sample, reseeded=again) for again in (False, True))
-        if expected.keys() != got.keys() or got.keys() != now.keys():
-            return found, "tape"
-        if steady and not recorded.agrees:
-            return recorded, "tape"
-        if not program.model.draws_as_torch:
-            what = found.error or f"{shown_path(drawn[0])} is drawn"
-            advice = f"{program.model.runtime} draws others"
-            error = random_in_words(what, places, f"{advice}; pass them as an argument")
-            return found._replace(ok=False, agrees=False, error=error), "module"
-        with_model = compared(now, got, self.tolerances)
-        if with_model.agrees:
+        if drawn is None:
+            return None
+        program.note_draws(drawn.generators)
+        difference = compared(drawn.now, got, self.tolerances)
+        advice = "the program draws others, or in another order"
+        if difference.agrees:
             # From one state, a number that was drawn while the model was traced looks right.
-            again = self.outputs(program, sample, reseeded=True)
-            found = compared(other, again, self.tolerances)
-            if found.agrees:
-                return with_model, "module"
+            other = self.outputs(program, sample, seed=drawn.seed)
+            again = compared(drawn.other, other, self.tolerances)
+            if again.agrees:
+                return difference
+            difference = again
             advice = "the program has a number that was drawn at its export, as a constant"
-        else:
-            found, advice = with_model, "the program draws others, or in another order"
-        error = random_in_words(found.error, places, f"{advice}; pass them as an argument")
-        return found._replace(error=error), "module"
+        advice += "; pass them as an argument"
+        error = random_in_words(difference.error, drawn.generators, advice)
+        return difference._replace(error=error)
 
-    def drawn(
-        self, plan: Plan, sample: Sample, *, differs: bool = False
-    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Where the model draws random numbers in a call (its lines, or the operators), and the
-        paths of what depends on them in its result. If the call ``differs``, that is all of it
-        where Python or numpy drew: their numbers are not followed."""
-        from calltape_analyzer.model.draws import Draws
+    def drawn(self, plan: Plan, sample: Sample, seeds: int = _SEEDS) -> Drawn | None:
+        """What the model returns from two states of the generators, if it draws random numbers in a
+        call and that differs; None if not.
 
-        leaves: dict[str, Any] = {}
-        with self.undisturbed(), Draws(self.module) as draws, suppress(Exception):
-            value = eager(self.entry, plan, sample.cloned(), self.classes, self.device)
-            leaves = leaves_of(value)
-        is_any = differs and bool(draws.others)
-        found = tuple(path for path in leaves if is_any or draws.reach(leaves[path]))
-        if found and draws.is_of_call and not draws.others:
-            with suppress(Exception):
-                again = self.eager(plan, sample)
-                if compared(leaves, again, self.tolerances).agrees:
-                    return (), ()  # it seeds a generator of its own
-        return places_of(draws), found
+        Args:
+            plan: of the call.
+            sample: the values of the call.
+            seeds: how many other states are tried. One proves little: a coin shows heads twice.
+
+        Raises:
+            Exception: whatever the model raises.
+        """
+        now, effects = self._with_effects(plan, sample)
+        for seed in range(seeds if effects.moved else 0):
+            other = self.eager(plan, sample, seed=seed)
+            if not compared(now, other, self.tolerances).agrees:
+                return Drawn(effects.moved, now, other, seed)
+        return None
 
     def moved(self, plan: Plan, sample: Sample) -> list[str]:
         """The generators that the model draws from in a call.

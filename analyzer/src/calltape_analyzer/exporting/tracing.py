@@ -12,7 +12,6 @@ import torch
 from calltape_analyzer.arguments.forms import FormLeaf, PlainForm, form_of_result
 from calltape_analyzer.arguments.plan import Plan
 from calltape_analyzer.arguments.templates import Template, as_call, checked, template_of_result
-from calltape_analyzer.exporting.scripted_parts import is_scripted
 from calltape_analyzer.model.calls import device_of
 from calltape_analyzer.model.contexts import under_autocast
 from calltape_analyzer.programs.returned_arguments import (
@@ -65,12 +64,8 @@ class Traced(torch.nn.Module):
         own_buffers: bool = False,
     ) -> None:
         super().__init__()
-        if is_scripted(module):
-            self._modules["scripted"] = module  # its registries are not in Python
-            own_buffers = False
-        else:
-            for registry in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
-                object.__setattr__(self, registry, getattr(module, registry))
+        for registry in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
+            object.__setattr__(self, registry, getattr(module, registry))
         if own_buffers:
             object.__setattr__(self, "_buffers", dict(module._buffers))
         self.training = getattr(module, "training", False)

@@ -7,8 +7,6 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from calltape_analyzer.exporting.exact_checks import number, number_translation
-from calltape_analyzer.exporting.norm_translations import norm_translations
 from calltape_analyzer.exporting.onnx_checks import check, check_translation
 from calltape_analyzer.exporting.order_translations import order_translations
 from calltape_analyzer.exporting.pool_translations import pool_translations
@@ -29,7 +27,6 @@ def translations() -> dict[Any, Any]:
         return {}
     found: dict[Any, Any] = {
         check: check_translation(opset18),
-        number: number_translation(opset18),
         operator.floordiv: _floor_division(opset18),
     }
     for name, made in _by_name(opset18).items():
@@ -86,7 +83,6 @@ def _by_name(op: Any) -> dict[str, Callable[..., Any]]:
         return _squeezed(op, self, dim)
 
     return {
-        **norm_translations(op),
         **order_translations(op),
         **pool_translations(op),
         "squeeze.default": squeezed,

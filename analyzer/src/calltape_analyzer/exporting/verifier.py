@@ -183,8 +183,9 @@ class Verifier(Runner):
         if found.agrees:
             program.note_layouts(expected, got)
         if against == "tape" and (not found.agrees or self.draws(program)):
-            random = self.if_random(program, sample, expected, got, found)
-            found, against = random or (found, against)
+            random = self.if_random(program, sample, got, found)
+            if random is not None:
+                found, against = random, "module"
         attempt.add(found)
         wrong = None if found.agrees else f"call {call.number}: {found.error}"
         if wrong is not None and against == "tape" and self.does_as_model(program, sample, got):

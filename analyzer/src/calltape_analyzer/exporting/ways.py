@@ -26,7 +26,6 @@ from calltape_analyzer.exporting.python_values import (
 )
 from calltape_analyzer.exporting.recurrence import open_lengths
 from calltape_analyzer.exporting.rounded_bounds import rounded_bounds
-from calltape_analyzer.exporting.scripted_parts import scripted_parts
 from calltape_analyzer.exporting.unasked_formats import unasked_formats
 from calltape_analyzer.exporting.unnoticed import unnoticed
 from calltape_analyzer.exporting.whole_floats import whole_floats
@@ -127,7 +126,6 @@ class Way:
                 least_counts(),
                 whole_floats(),
                 unneeded_casts(),
-                scripted_parts(module),
                 kept_assertions(),
                 symbolic_numbers(module, ints=self.symbolic_ints, floats=self.symbolic_floats),
                 real_values(self.real_values),

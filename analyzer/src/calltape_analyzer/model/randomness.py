@@ -20,12 +20,11 @@ __all__ = [
     "Numbers",
     "generators_kept",
     "held_generators",
-    "is_same",
     "reseed",
     "set_python",
 ]
 
-_OTHER_SEED = 0x5EED
+_SEED = 0x5EED
 _WORDS, _EXTREME = 624, 512
 """The words of a Mersenne Twister, and how many of them are made the smallest or the largest. Not
 all: some functions draw until a number is small enough."""
@@ -44,30 +43,21 @@ class _Kept(NamedTuple):
 
 
 class Generators:
-    """The generators of this process, and those in the attributes of a module, as they are now.
+    """The generators of this process, and those in the attributes of a module, as they are now."""
 
-    Args:
-        module: the module.
-        of_torch: whether torch's are among them.
-    """
-
-    def __init__(self, module: torch.nn.Module | None = None, *, of_torch: bool = True) -> None:
-        self._kept = [
-            _Kept(name, get, put, get())
-            for name, get, put in _accesses(module)
-            if of_torch or name != "torch"
-        ]
+    def __init__(self, module: torch.nn.Module | None = None) -> None:
+        self._kept = [_Kept(name, get, put, get()) for name, get, put in _accesses(module)]
 
     def moved(self) -> list[str]:
         """The generators that somebody drew from since: ``torch``, ``random``, ``numpy.random``,
         ``numpy.random.Generator``."""
-        found = (one.owner for one in self._kept if not is_same(one.state, one.get()))
+        found = (one.owner for one in self._kept if not _is_same(one.state, one.get()))
         return list(dict.fromkeys(found))
 
     def put_back(self) -> None:
         """Puts all of them back."""
         for one in self._kept:
-            if not is_same(one.state, one.get()):
+            if not _is_same(one.state, one.get()):
                 one.set(one.state)
 
 
@@ -81,23 +71,24 @@ def generators_kept(module: torch.nn.Module | None = None) -> Iterator[Generator
         generators.put_back()
 
 
-def reseed(module: torch.nn.Module | None = None) -> None:
+def reseed(module: torch.nn.Module | None = None, seed: int = _SEED) -> None:
     """Gives all generators another state, which has nothing to do with the one before."""
-    set_python(module, "others")
-    torch.manual_seed(_OTHER_SEED)
+    set_python(module, "others", seed)
+    torch.manual_seed(seed)
     for generator in held_generators(module):
         if isinstance(generator, torch.Generator):
-            generator.manual_seed(_OTHER_SEED)
+            generator.manual_seed(seed)
 
 
-def set_python(module: torch.nn.Module | None, numbers: Numbers) -> None:
+def set_python(module: torch.nn.Module | None, numbers: Numbers, seed: int = _SEED) -> None:
     """Lets the generators of Python and numpy give other numbers. Those of torch stay.
 
     Args:
         module: may hold some.
         numbers: the smallest that they give, the largest, or others.
+        seed: of the others.
     """
-    ordinary = random.Random(_OTHER_SEED)
+    ordinary = random.Random(seed)
     words = [ordinary.getrandbits(32) for _ in range(_WORDS)]
     if numbers != "others":
         words[:_EXTREME] = [_WORD_OF[numbers]] * _EXTREME
@@ -175,12 +166,12 @@ def _may_hold(name: str) -> bool:
     return name in sys.modules and name.partition(".")[0] != "torch"
 
 
-def is_same(one: Any, other: Any) -> bool:
+def _is_same(one: Any, other: Any) -> bool:
     """Whether two states are one."""
     if isinstance(one, torch.Tensor):
         return torch.equal(one, other)
     if isinstance(one, dict):
         one, other = tuple(one.values()), tuple(other.values())
     if isinstance(one, tuple):
-        return len(one) == len(other) and all(map(is_same, one, other))
+        return len(one) == len(other) and all(map(_is_same, one, other))
     return one.tobytes() == other.tobytes() if hasattr(one, "tobytes") else bool(one == other)

@@ -55,6 +55,7 @@ class Attempt(BaseModel):
         compared: how many values were compared in all of these runs.
         unverified: what could not be compared: where it is in the outputs, and why.
         by_values: whether the program depends on the values of a call, not only on its sizes.
+        is_untranslated: whether a program was traced that does what no ONNX model does.
     """
 
     variant: JsonText
@@ -79,6 +80,7 @@ class Attempt(BaseModel):
     compared: int = 0
     unverified: tuple[JsonText, ...] = ()
     by_values: bool = Field(default=False, exclude=True)
+    is_untranslated: bool = Field(default=False, exclude=True)
 
     def add(self, found: Difference) -> None:
         """Counts a comparison."""

@@ -47,7 +47,6 @@ class ExportedModel(ABC):
             and the inputs themselves.
         checks_conditions: whether it raises if a condition of its trace does not hold. A runtime
             that does not would compute something else instead.
-        draws_as_torch: whether its random numbers are those of torch's generators.
     """
 
     runtime: ClassVar[str]
@@ -56,7 +55,6 @@ class ExportedModel(ABC):
     tolerances: ClassVar[Tolerances] = Tolerances()
     has_state: ClassVar[bool] = False
     checks_conditions: ClassVar[bool] = False
-    draws_as_torch: ClassVar[bool] = False
 
     def __init__(self, exported: Any, names: Sequence[str] | None = None) -> None:
         self.exported = exported

@@ -54,7 +54,6 @@ __all__ = [
     "Program",
     "because_of_state",
     "random_in_words",
-    "shown_draws",
     "shown_state",
     "unchanged_note",
 ]
@@ -92,14 +91,15 @@ def shown_state(names: Sequence[str]) -> str:
     return some_of(names, _MAX_SHOWN)
 
 
-def shown_draws(places: Sequence[str]) -> str:
-    """Where a model draws random numbers, or the first places if there are many."""
-    return some_of(places, _MAX_SHOWN, "; ")
+def draws_in_words(generators: Sequence[str]) -> str:
+    """That a model draws random numbers, and with which generators."""
+    owners = named(["Python's random" if one == "random" else one for one in generators], 4)
+    return f"the model draws random numbers with {owners}"
 
 
-def random_in_words(error: str | None, places: Sequence[str], advice: str) -> str:
+def random_in_words(error: str | None, generators: Sequence[str], advice: str) -> str:
     """What is wrong with a result that depends on random numbers."""
-    return f"random: {error} (the model draws random numbers: {shown_draws(places)}); {advice}"
+    return f"random: {error} ({draws_in_words(generators)}); {advice}"
 
 
 def unchanged_note(name: str) -> str:
@@ -135,8 +135,8 @@ class Program:
         why_only: why it has :attr:`only`; a program that was loaded does not know.
         traced: the program of torch that :attr:`model` was converted from, while it is exported.
         remarks: what was tried and came out well.
-        draws: where the model draws random numbers; empty if it does not, or if none of them reach
-            what was compared.
+        draws: the generators that the model draws random numbers from; empty if it does not, or if
+            nothing that was compared depends on them.
     """
 
     variant: VariantFacts
@@ -250,20 +250,14 @@ class Program:
         if note not in self.notes:
             self.notes.append(note)
 
-    def note_draws(self, places: Sequence[str]) -> None:
-        """Notes that the model draws random numbers, and where."""
-        if self.draws:
-            return
-        self.draws = tuple(places)
-        how = (
-            "its calls were compared with the model, both from one state of the generators"
-            if self.model.draws_as_torch
-            else f"{self.model.runtime} draws from its own generator: no call can be compared"
-        )
-        self.notes.append(
-            f"random: the model draws random numbers ({shown_draws(places)}), so no tape has what "
-            f"a later call returns; {how}"
-        )
+    def note_draws(self, generators: Sequence[str]) -> None:
+        """Notes that results depend on random numbers, and the generators that these are from."""
+        if not self.draws:
+            self.draws = tuple(generators)
+            self.notes.append(
+                f"random: {draws_in_words(generators)}, so no tape has what a later call returns; "
+                "its calls were compared with the model, both from one state of the generators"
+            )
 
     def unknown_classes(self) -> list[str]:
         """The classes of objects in its results that are not known here."""

@@ -69,9 +69,10 @@ class Programs(Mapping[str, Program], Shown):
         self._programs = {program.name: program for program in programs}
         # A program that takes any int takes its default as well.
         self._sorter = sorter.agreeing(one.variant.group.layout for one in programs)
-        self._reference: ModelReference | None = None
+        self._reference = reference
         if reference is not None:
-            self.set_reference(reference)
+            for program in programs:
+                program.owner = reference.module
         self._tape = tape
         self._resources: list[Any] = []
         self.parts: dict[str, Programs] = {}
@@ -335,19 +336,8 @@ class Programs(Mapping[str, Program], Shown):
         """Lays calls out in the way in which the programs were made for them."""
         return self._sorter
 
-    def set_tape(self, tape: Tape) -> None:
-        """Makes a tape the default of :meth:`verify`."""
-        self._tape = tape
-
-    def set_reference(self, reference: ModelReference) -> None:
-        """Lets :meth:`verify` call the model for calls whose values are not on the tape, and
-        programs know its tensors."""
-        self._reference = reference
-        for program in self._programs.values():
-            program.owner = reference.module
-
     def set_resource(self, resource: Any) -> None:
-        """Holds a reference to what the programs need: the folder that they are read from."""
+        """Holds a reference to what the programs need: the tapes that they are verified by."""
         self._resources.append(resource)
 
     def save(self, directory: str | os.PathLike[str]) -> None:

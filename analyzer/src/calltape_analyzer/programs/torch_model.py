@@ -33,7 +33,6 @@ class TorchModel(ExportedModel):
     is_code = True
     has_state = True
     checks_conditions = True
-    draws_as_torch = True
 
     def __init__(self, exported: Any, names: Sequence[str] | None = None) -> None:
         super().__init__(exported, names)

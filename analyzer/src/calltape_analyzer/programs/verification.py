@@ -63,13 +63,8 @@ class ModelReference(Protocol):
     ) -> tuple[dict[str, Any], str]: ...
     def does_as_model(self, program: Program, sample: Sample, got: Mapping[str, Any]) -> bool: ...
     def if_random(
-        self,
-        program: Program,
-        sample: Sample,
-        expected: Mapping[str, Any],
-        got: Mapping[str, Any],
-        found: Difference,
-    ) -> tuple[Difference, str] | None: ...
+        self, program: Program, sample: Sample, got: Mapping[str, Any], found: Difference
+    ) -> Difference | None: ...
 
 
 @dataclass
@@ -188,7 +183,7 @@ class Verification:
                 program.note_layouts(expected, got)
             is_explained = not difference.agrees or bool(program.draws)
             if is_explained and against == "tape" and self.explains:
-                difference, against = self._explained(program, own, expected, got, difference)
+                difference, against = self._explained(program, own, got, difference)
             if beside := [*map(unchanged_note, program.unwritten), *unmade]:
                 difference = not_verified(difference, beside)
         except Exception as error:  # torch, the runtime and the tape raise errors of any type
@@ -219,7 +214,6 @@ class Verification:
         self,
         program: Program,
         sample: Sample,
-        expected: Mapping[str, Any],
         got: Mapping[str, Any],
         difference: Difference,
     ) -> tuple[Difference, str]:
@@ -227,10 +221,9 @@ class Verification:
         what was compared with. Random numbers are no difference to the model."""
         if self.reference is None:
             return self._explained_by_notes(program, difference), "tape"
-        random = self.reference.if_random(program, sample, expected, got, difference)
-        if random is not None and (random[0].agrees or random[1] != "tape"):
-            return random
-        difference = difference if random is None else random[0]
+        random = self.reference.if_random(program, sample, got, difference)
+        if random is not None:
+            return random, "module"
         if (
             difference.agrees
             or not program.state

@@ -90,10 +90,6 @@ class ClassIndex:
         """An index of these classes; itself, if it is one."""
         return classes if isinstance(classes, ClassIndex) else cls(classes)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Without the model: it goes to the other process (isolate=True) on its own.
-        return _restored, (self._given, self._stand_ins is not None)
-
     def with_model(self, model: Any) -> ClassIndex:
         """The same classes, and those of a model."""
         made = ClassIndex(self._given, model)
@@ -175,10 +171,6 @@ Classes = Iterable[type] | Mapping[str, type] | ClassIndex
 """The classes that a caller allows: classes, or a dict from names on the tape to classes."""
 
 _DEQUE = "collections:deque"
-
-
-def _restored(given: Mapping[str, type], stand_ins: bool) -> ClassIndex:
-    return ClassIndex(given, stand_ins=stand_ins)
 
 
 def _by_name(classes: Classes) -> dict[str, type]:

@@ -24,7 +24,7 @@ from calltape_analyzer.comparison.structures import (
     what_to_compare,
     without_value,
 )
-from calltape_analyzer.exporting.causes import places_of
+from calltape_analyzer.programs.program import draws_in_words
 from calltape_analyzer.pytree.placeholder import unmade_advice
 from calltape_analyzer.pytree.result_values import Returned
 from calltape_analyzer.reading.call import Call
@@ -76,7 +76,7 @@ class CallReplay:
         self._laid_out = 0
         self._unmade: dict[str, str] = {}
         self._unsteady: int | None = None
-        self._draws: tuple[str, ...] = ()
+        self._draws: list[str] = []
         self._was_asked = False
 
     def row(self, call: Call) -> ReportRow:
@@ -181,22 +181,21 @@ class CallReplay:
         if self._was_asked:
             return
         self._was_asked = True
-        from calltape_analyzer.model.draws import Draws
-        from calltape_analyzer.model.randomness import reseed
+        from calltape_analyzer.model.randomness import Generators, reseed
 
-        draws = Draws(self._runner.module)
         try:
             with self._runner.undisturbed():
                 run = self._runner.prepared(call)
                 reseed(self._runner.module)
-                with draws:
-                    again = run.leaves(run.start())
+                generators = Generators(self._runner.module)
+                again = run.leaves(run.start())
+                moved = generators.moved()
                 found = compared(returned.leaves, again.leaves, self._tolerances, again.omitted)
         except _FAILURES:
             return
         has_leaves = bool(returned.leaves or again.leaves)  # None differs from nothing
         if has_leaves and found.error is not None and not found.agrees:
-            self._unsteady, self._draws = call.number, places_of(draws)
+            self._unsteady, self._draws = call.number, moved
 
     def _within_time(self, call: Call, run: Run, row: ReportRow) -> ReportRow:
         """The row, not ok if the call was too slow each time."""
@@ -254,14 +253,13 @@ class CallReplay:
             found.append(f"not compared, because the model does not return them: {names}")
         if self._unsteady is not None:
             why = (
-                f": {some_of(self._draws, 4, '; ')}"
+                draws_in_words(self._draws)
                 if self._draws
-                else " (dropout, random numbers)"
+                else "the model is not deterministic (dropout, random numbers)"
             )
-            is_random = "draws random numbers" if self._draws else "is not deterministic"
             found.append(
-                f"call {self._unsteady} gives other values each time it is run: the model "
-                f"{is_random}{why}, so no tape can be reproduced"
+                f"call {self._unsteady} gives other values each time it is run: {why}, so no tape "
+                "can be reproduced"
             )
         if self._unmeasured:
             found.append(
