@@ -617,9 +617,10 @@ class ProgramSearch:
     def _reason(self, name: str, outcome: Outcome) -> str:
         if outcome.attempt is not None and outcome.attempt.summary:
             return outcome.attempt.summary
-        own = [a for a in self.exporter.attempts if a.variant == name and a.summary]
+        own = [a for a in self.exporter.attempts if a.variant == name]
         # The others may say of the same line that it reads a value, which was no obstacle.
-        tried = [a.summary for a in own if a.is_untranslated] or [a.summary for a in own]
+        untranslated = [a.summary for a in own if a.is_untranslated and a.summary]
+        tried = untranslated or [a.summary for a in own if a.summary]
         budget = self.exporter.verifier.budget
         untried = budget.reason if budget.is_spent else "not exported"
         return tried[-1] if tried else untried

@@ -49,7 +49,7 @@ class SizeTable:
         self._varying: list[Line] = []
         self._heads: list[int] = []
         self._calls = array("Q")
-        self._tapes: dict[tuple[bytes, int], int] = {}
+        self._tapes: dict[tuple[bytes, tuple[int, int]], int] = {}
         self._recordings: list[tuple[bytes, tuple[int, int]]] = []
         self._tape = array("L")
         self._number = array("Q")
