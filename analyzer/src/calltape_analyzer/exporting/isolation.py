@@ -1,7 +1,8 @@
 """An export in a fresh process.
 
-State of torch leaks between exports in one process (rule 14 of docs/decisions/0012). The model goes
-to the other process by pickle, and the programs come back as files.
+State of torch leaks between exports in one process (rule 14 of
+docs/decisions/export-strategies.md). The model goes to the other process by pickle, and the
+programs come back as files.
 """
 
 from __future__ import annotations
