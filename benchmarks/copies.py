@@ -1,5 +1,6 @@
 """Ways to copy 64 MiB of tensors into memory of our own, to check them, and to write them: the
-recorder's way against others (decisions 0022, 0031 and 0077). Not on the page docs/costs.md."""
+recorder's way against others (docs/decisions/recording-cost.md and
+docs/decisions/processes-and-kills.md). Not on the page docs/costs.md."""
 
 from __future__ import annotations
 

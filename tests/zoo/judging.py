@@ -33,7 +33,7 @@ class Verdict:
             ``verify()`` called ok, or an unseen call that a variant accepted.
         rounding: calls of another runtime that differ by more than the zoo's tolerance, and by
             little more than the model itself does if the last digit of its inputs changes. They
-            count as reproduced (docs/decisions/0054).
+            count as reproduced (docs/decisions/onnx.md).
         mutations_lost: calls after which a tensor argument that the module changes in place was
             not changed alike by the program. Not part of the other counts.
         verified: rows that ``verify()`` called ok.

@@ -29,13 +29,13 @@ def written(page: str, rows: Results) -> str:
 def _totals(rows: Results) -> Iterator[str]:
     ran = {name for of_target in rows.values() for name in of_target}
     runs = {one.run for of_target in rows.values() for one in of_target.values()} - {EARLIER}
-    yield f"The zoo has {len(CASES)} models in {len(FAMILIES)} families. {len(ran)} have run."
+    yield f"The zoo has {len(CASES)} models in {len(FAMILIES)} families; {len(ran)} have results."
     if runs:
         yield f"The last run used {max(runs, key=len)}, on CPUs."
     yield ""
     yield (
         "| target | models | reproduce all recorded calls | and all unseen calls |"
-        " silently wrong calls | right with the bare exporter only |"
+        " silently wrong calls | right only with the bare exporter |"
     )
     yield "| --- " * 6 + "|"
     for target in TARGETS:
@@ -64,8 +64,8 @@ def _failures(rows: Results) -> Iterator[str]:
     ]
     tried = {name for name, target in failed if _by_hand(name, target) != NOT_TRIED}
     models = {name for name, _ in failed}
-    yield f"{len(models)} models fail with at least one target. {len(tried)} of them were also"
-    yield "exported by hand, without calltape, and fail there as well."
+    yield f"{len(models)} models fail with at least one target. {len(tried)} of them also fail when"
+    yield "exported by hand, without calltape."
     yield ""
     yield f"| what stops it | {' | '.join(TARGETS)} |"
     yield "| --- " * (1 + len(TARGETS)) + "|"

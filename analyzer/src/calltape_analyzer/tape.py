@@ -392,9 +392,9 @@ class Tape(RecordedCalls, ProgramSource):
         does not know which of equal calls came first, they count. Reads no tensor bytes.
 
         What tells two variants apart are structure, constants, dtypes and ranks (rule 2 of
-        docs/decisions/0012), a cache whose sliding window is full (rule 7), bools, texts and floats
-        of which few values come back again and again (rule 8), and broadcasting (rule 9). What is
-        said of a variant holds for all its calls. They are found once, and kept.
+        docs/decisions/export-strategies.md), a cache whose sliding window is full (rule 7), bools,
+        texts and floats of which few values come back again and again (rule 8), and broadcasting
+        (rule 9). What is said of a variant holds for all its calls. They are found once, and kept.
         """
         from calltape_analyzer.variant import Variant, find_variants
 

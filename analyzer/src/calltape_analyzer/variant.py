@@ -110,8 +110,9 @@ class FoundVariant:
 
 
 class Variant(ProgramSource, Shown):
-    """Calls that one program can serve (rules 2, 7, 8 and 9 of docs/decisions/0012). ``len()`` of
-    it counts them, and ``for call in variant`` goes through them, as through those of a tape.
+    """Calls that one program can serve (rules 2, 7, 8 and 9 of
+    docs/decisions/export-strategies.md). ``len()`` of it counts them, and ``for call in variant``
+    goes through them, as through those of a tape.
 
     Attributes:
         facts: the evidence.

@@ -2,9 +2,9 @@
 
 What an analysis learns from sizes are relations that always hold: a size is constant, two are
 equal, one is a sum or a multiple of others. All of these are affine, so they hold for every row in
-the affine span of the rows for which they hold (docs/decisions/0016). A call whose sizes are in the
-span of others cannot refute what these say. The recorder's ``novelty()`` and ``calltape filter
---novel`` ask the same class.
+the affine span of the rows for which they hold (docs/decisions/novelty.md). A call whose sizes are
+in the span of others cannot refute what these say. The recorder's ``novelty()`` and ``calltape
+filter --novel`` ask the same class.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What ``calltape info`` reads and checks, and that it says so (decision 0057)."""
+"""What ``calltape info`` reads and checks, and that it says so (docs/decisions/format.md)."""
 
 from __future__ import annotations
 

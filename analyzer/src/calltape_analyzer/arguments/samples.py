@@ -64,7 +64,7 @@ class Sample:
     def cloned(self) -> Sample:
         """The same values in new tensors, which lie in memory as these do: with their strides, and
         in one memory where these share it. An export leaves marks on its inputs (rule 12 of
-        docs/decisions/0012), and a model may write to them.
+        docs/decisions/export-strategies.md), and a model may write to them.
 
         Raises:
             TapeError: ``limit`` if that takes more memory than there is room for.

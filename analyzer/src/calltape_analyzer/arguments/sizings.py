@@ -4,7 +4,7 @@ Sizes that were all multiples of a number stay so: an image that is no multiple 
 case of its own, if the model takes it at all.
 
 A model is run at sizes that no call had, to see whether a program is right there. :class:`Bound`
-says how large such a run may be (docs/decisions/0030).
+says how large such a run may be (docs/decisions/guards-and-verdicts.md).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Sizes to trace a program with.
 
 torch makes constants of sizes 0 and 1, and one symbol of equal sizes (rule 4 of
-docs/decisions/0012). So every dynamic size should be at least 2, and the sizes of different symbols
-should differ.
+docs/decisions/export-strategies.md). So every dynamic size should be at least 2, and the sizes of
+different symbols should differ.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ another end at the number of tokens, the nodes of edges are below the number of 
 padding is ones and then zeros. A table of floats may have a column of such numbers: the picture of
 each box. Such a rule is learned from recorded calls. It holds in all of them,
 or it is none. In come recorded calls of a variant; out go rules, one per tensor at most, which make
-the values of a resized tensor valid (docs/decisions/0040).
+the values of a resized tensor valid (docs/decisions/export-strategies.md).
 """
 
 from __future__ import annotations

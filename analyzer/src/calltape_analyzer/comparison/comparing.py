@@ -4,7 +4,8 @@ The tolerances are the documented ones of ``torch.testing.assert_close``, or a m
 program in another runtime adds and fuses in another order.
 
 Two results are the same only if something was compared. What cannot be described, or has no value
-on the tape, is named with its path and is not the same as anything (docs/decisions/0028).
+on the tape, is named with its path and is not the same as anything
+(docs/decisions/guards-and-verdicts.md).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import Any
 __all__ = ["as_recorded"]
 
 _NAMES = (("past_key_values", "cache"), ("cache_params", "cache"))
-"""Fields of transformers' outputs until 5.23, and since: docs/decisions/0064."""
+"""Fields of transformers' outputs until 5.23, and since: docs/decisions/guards-and-verdicts.md."""
 
 
 def as_recorded(expected: Mapping[str, Any], got: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -2,8 +2,8 @@
 
 In come both, arranged for this. Out go changes. Calls are compared with the variants of the earlier
 tape. A dynamic dimension of a variant may have any size between the smallest and the largest that
-were seen in any variant (rule 5 of docs/decisions/0012). A constant one keeps its size. Symbols and
-relations still hold.
+were seen in any variant (rule 5 of docs/decisions/export-strategies.md). A constant one keeps its
+size. Symbols and relations still hold.
 """
 
 from __future__ import annotations

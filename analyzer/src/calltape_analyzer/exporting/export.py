@@ -49,8 +49,8 @@ def export(
     **options: Any,
 ) -> Programs:
     """Exports a model for the calls on a tape: each variant (:meth:`Tape.variants`) by the rules of
-    docs/decisions/0012. Recorded calls are run through every program and compared. If one program
-    cannot serve a variant, several are made.
+    docs/decisions/export-strategies.md. Recorded calls are run through every program and compared.
+    If one program cannot serve a variant, several are made.
 
     Args:
         tape: the recorded calls.

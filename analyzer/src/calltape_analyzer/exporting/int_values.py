@@ -1,7 +1,7 @@
 """Ints that vary from call to call, as constants of programs: a part of a variant for each value.
 
 A trace makes a symbol of such an int, which is no ``int`` to ``isinstance``: a model that asks
-takes another branch (rule 15 of docs/decisions/0012).
+takes another branch (rule 15 of docs/decisions/export-strategies.md).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ the false side is the assertion ``zuf0 <= 0.5``. When torch (2.15) writes its no
 it leaves out a bound of a single float, which it takes for a range that is checked elsewhere, and
 what it has no operator for: a float beside a size, a float that was made an int. A program without
 them serves the other side of the ``if`` with no word. Here they are written in a form that torch
-keeps, and a program that lacks one after all is none (docs/decisions/0053).
+keeps, and a program that lacks one after all is none (docs/decisions/onnx.md).
 """
 
 from __future__ import annotations

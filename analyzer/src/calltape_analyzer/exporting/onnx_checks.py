@@ -4,7 +4,7 @@ A trace that read values has assertions about them: the result is not empty, the
 mask. torch.onnx (2.15) removes them, because ONNX has no operator that fails, and a model without
 them computes something else for other values. Here they stay: one boolean output says which of them
 hold, and :class:`~calltape_analyzer.programs.onnx_model.OnnxModel` raises an error if one does not
-(docs/decisions/0053).
+(docs/decisions/onnx.md).
 """
 
 from __future__ import annotations

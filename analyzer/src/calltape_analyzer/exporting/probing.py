@@ -48,7 +48,8 @@ _LEAST_MEMORY = 256 * 2**20
 
 @dataclass
 class Probing:
-    """Runs a model at sizes that no call had, within bounds (docs/decisions/0030).
+    """Runs a model at sizes that no call had, within bounds
+    (docs/decisions/guards-and-verdicts.md).
 
     What a run costs is predicted (:class:`~calltape_analyzer.exporting.run_costs.RunCosts`); the
     first run that is measured has recorded sizes.

@@ -1,11 +1,11 @@
 """Values that a model reads with Python: ``len(x)``, ``int(x.max())``, ``if x.any()``.
 
 A trace that is not strict runs the model's Python. ``int()`` and ``len()`` have to return a number
-then, which a trace does not have (docs/decisions/0042). :func:`symbolic_sizes` lets the model's own
-code take symbols for ints, and is there in every trace. Two more ways out are tried if something is
-missing then. :func:`symbolic_numbers` lets ``int``, ``tolist`` and slices, and ``float``, give
-symbols as well. :func:`real_values` computes the values of the sample beside the trace, so that an
-``if`` takes the branch of these values; that is an assertion in the program
+then, which a trace does not have (docs/decisions/export-strategies.md). :func:`symbolic_sizes` lets
+the model's own code take symbols for ints, and is there in every trace. Two more ways out are tried
+if something is missing then. :func:`symbolic_numbers` lets ``int``, ``tolist`` and slices, and
+``float``, give symbols as well. :func:`real_values` computes the values of the sample beside the
+trace, so that an ``if`` takes the branch of these values; that is an assertion in the program
 (:mod:`calltape_analyzer.exporting.kept_assertions`).
 """
 

@@ -1,7 +1,7 @@
 """What runs of a model cost, predicted from runs that were measured.
 
 In come measured runs at recorded sizes. Out go the bytes and seconds that a run at other sizes
-takes (docs/decisions/0030).
+takes (docs/decisions/guards-and-verdicts.md).
 """
 
 from __future__ import annotations

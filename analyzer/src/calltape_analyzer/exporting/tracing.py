@@ -40,7 +40,7 @@ class Traced(torch.nn.Module):
 
     It shares the model's parameters, buffers and submodules, so that they keep their names in the
     exported program. ``forward`` has one explicit parameter per input (rule 10 of
-    docs/decisions/0012: what ``**kwargs`` takes breaks at run time otherwise).
+    docs/decisions/export-strategies.md: what ``**kwargs`` takes breaks at run time otherwise).
 
     Args:
         module: the model.

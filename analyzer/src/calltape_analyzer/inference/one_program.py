@@ -4,7 +4,7 @@ In come the recorded calls. Out go one answer for all of them, or an error that 
 cannot be calls of one program. The contract is that of ``torch.onnx.InputObserver`` (torch 2.15)
 and of its sibling in yobx: the same calls give the same shapes and arguments. There is an
 answer here for some calls that the peers refuse, or answer with a form that ``torch.export``
-refuses (docs/decisions/0006).
+refuses (docs/decisions/variants-and-shapes.md).
 
 Nothing here needs torch until a torch object is returned, and no tensor byte is read until an
 argument is.

@@ -56,10 +56,11 @@ class ProgramSource(ABC):
                 takes none.
             dim: what stands for a dynamic dimension that has no name. ``"auto"`` is
                 ``torch.export.Dim.AUTO``, with which most exports succeed (rule 3 of
-                docs/decisions/0012); ``"dynamic"`` is ``Dim.DYNAMIC``, with which an export fails
-                that would make it a constant; ``"names"`` is the same as ``dim_names=True``. By
-                default a tape gives ``"dynamic"``, as ``torch.onnx.InputObserver`` does, and a
-                variant ``"auto"`` (docs/decisions/0036).
+                docs/decisions/export-strategies.md); ``"dynamic"`` is ``Dim.DYNAMIC``, with which
+                an export fails that would make it a constant; ``"names"`` is the same as
+                ``dim_names=True``. By default a tape gives ``"dynamic"``, as
+                ``torch.onnx.InputObserver`` does, and a variant ``"auto"``
+                (docs/decisions/variants-and-shapes.md).
 
         Returns:
             A tuple if all arguments are positional, else a dict in the order of the signature, in
@@ -114,8 +115,8 @@ class ProgramSource(ABC):
         ``torch.onnx.InputObserver``). Those of a variant are of a recorded call whose dynamic sizes
         are all at least 2 and pairwise different, else of one that is resized to be so by cyclic
         tiling; dimensions that were always equal, and sums that always held, stay so (rule 4 of
-        docs/decisions/0012). Values that are not on the tape are made up within their recorded
-        ranges.
+        docs/decisions/export-strategies.md). Values that are not on the tape are made up within
+        their recorded ranges.
 
         Args:
             index: None for representative arguments; a position among the calls (of the tape, or of

@@ -1,7 +1,8 @@
 """The values among the arguments that select a program: bools, texts, floats, dtypes, ...
 
-Unlike sizes and ints, they never vary within a variant (rules 2 and 8 of docs/decisions/0012). Only
-texts and floats that are no switches do (docs/decisions/0026).
+Unlike sizes and ints, they never vary within a variant (rules 2 and 8 of
+docs/decisions/export-strategies.md). Only texts and floats that are no switches do
+(docs/decisions/variants-and-shapes.md).
 """
 
 from __future__ import annotations

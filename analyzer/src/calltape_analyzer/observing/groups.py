@@ -1,7 +1,7 @@
 """Groups: calls that differ in sizes and ints only, and a call that is sorted into one.
 
 Shapes alone cannot divide the calls of a group over several programs: they have one layout, and the
-same constants, dtypes and ranks (rule 2 of docs/decisions/0012).
+same constants, dtypes and ranks (rule 2 of docs/decisions/export-strategies.md).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 In come the nodes of a call's inputs. Out goes an :class:`ArgumentLayout`: a tree of containers and
 constants, with numbered tensors and scalars. Arguments are bound to the names of the signature. A
 value that equals its default is left out, and so is the order of the keys of a plain dict. With
-these rules most exports succeeded when they were measured (docs/decisions/0012).
+these rules most exports succeeded when they were measured (docs/decisions/export-strategies.md).
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """What was seen of a model's arguments: the evidence from which everything else is inferred.
 
 In come sorted calls. Out go groups, with counts and ranges of all calls. A group is divided further
-by texts and floats that are switches (docs/decisions/0026). Memory follows the number of distinct
-sizes, and the observations of two tapes add up to the observations of all their calls.
+by texts and floats that are switches (docs/decisions/variants-and-shapes.md). Memory follows the
+number of distinct sizes, and the observations of two tapes add up to the observations of all their
+calls.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Which texts and floats are switches: their few values select a program.
 
 A text such as ``mode="mean"`` is a switch: a few values come back again and again. A prompt, a file
-name or a temperature that is drawn anew for each call is not (docs/decisions/0026 has the rule, and
-what follows from it for an export).
+name or a temperature that is drawn anew for each call is not (docs/decisions/variants-and-shapes.md
+has the rule, and what follows from it for an export).
 """
 
 from __future__ import annotations

@@ -51,8 +51,9 @@ class DeclaredInput(NamedTuple):
 
 
 class OnnxModel(ExportedModel):
-    """Runs an ONNX model in ONNX Runtime, fed by name (rule 13 of docs/decisions/0012: by position
-    feeds shift if the exporter dropped inputs that the program does not use).
+    """Runs an ONNX model in ONNX Runtime, fed by name (rule 13 of
+    docs/decisions/export-strategies.md: by position feeds shift if the exporter dropped inputs that
+    the program does not use).
 
     Args:
         exported: a path, an ``onnx.ModelProto``, its bytes, a ``torch.onnx.ONNXProgram``, or an

@@ -36,7 +36,8 @@ def opened_model(
     Args:
         source: what somebody exported.
         tape: the calls that it is for.
-        trusted: loads a ``.pt2``, which runs code of its author (docs/decisions/0029).
+        trusted: loads a ``.pt2``, which runs code of its author
+            (docs/decisions/reading-untrusted-tapes.md).
         to_run: whether the model will be run.
 
     Raises:

@@ -1,6 +1,6 @@
-"""Files of exported models that may come from a stranger (docs/decisions/0029): a ``.pt2`` is code
-and is loaded only if it is trusted; an ``.onnx`` is data, and reads no files outside of its
-folder."""
+"""Files of exported models that may come from a stranger
+(docs/decisions/reading-untrusted-tapes.md): a ``.pt2`` is code and is loaded only if it is trusted;
+an ``.onnx`` is data, and reads no files outside of its folder."""
 
 from __future__ import annotations
 

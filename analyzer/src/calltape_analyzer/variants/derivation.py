@@ -3,7 +3,8 @@
 In come groups of calls that no program could serve together
 (:mod:`calltape_analyzer.observing.observations`). :mod:`calltape_analyzer.variants.splitting`
 divides them by their sizes. Here each column of each part is decided: it is dynamic if it varied,
-also in another variant (rule 5 of docs/decisions/0012). Out go :class:`VariantFacts`.
+also in another variant (rule 5 of docs/decisions/export-strategies.md). Out go
+:class:`VariantFacts`.
 """
 
 from __future__ import annotations

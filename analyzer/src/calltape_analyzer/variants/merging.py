@@ -1,9 +1,9 @@
 """Two variants as one program: calls without a cache get a cache of length zero.
 
-A prefill is a decode step with nothing cached (rule 6 of docs/decisions/0012). Shapes cannot tell
-whether one program may serve both: for some models the merged program exports cleanly and returns
-other values. So a merge is kept only if a replay of every recorded call proves it
-(:mod:`calltape_analyzer.exporting.program_search`).
+A prefill is a decode step with nothing cached (rule 6 of docs/decisions/export-strategies.md).
+Shapes cannot tell whether one program may serve both: for some models the merged program exports
+cleanly and returns other values. So a merge is kept only if a replay of every recorded call proves
+it (:mod:`calltape_analyzer.exporting.program_search`).
 """
 
 from __future__ import annotations

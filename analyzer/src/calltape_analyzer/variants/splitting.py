@@ -1,10 +1,11 @@
 """Divides the calls of a group into splits that one program can serve, by their sizes and ints.
 
-Three rules decide, two of docs/decisions/0012. A tensor of which several axes are 0 at once, one of
-them with one size everywhere else, stands for "nothing yet": ``zeros(0, 0, 0, 0)`` says nothing of
-the sizes of a cache, and such calls are apart. An axis that is 1 in some calls and n in others is
-broadcasting, unless a sum explains it (rule 9). A sliding-window cache needs another program once
-its window is full, because its token counter then no longer follows from its tensors (rule 7).
+Three rules decide, two of docs/decisions/export-strategies.md. A tensor of which several axes are 0
+at once, one of them with one size everywhere else, stands for "nothing yet": ``zeros(0, 0, 0, 0)``
+says nothing of the sizes of a cache, and such calls are apart. An axis that is 1 in some calls and
+n in others is broadcasting, unless a sum explains it (rule 9). A sliding-window cache needs another
+program once its window is full, because its token counter then no longer follows from its tensors
+(rule 7).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ __all__ = ["Split", "splits_of"]
 
 _MAX_COMPARED = 256
 """To find which dimension is broadcast to which other, or is a part of a sum, takes quadratic time:
-each is compared with so many others (docs/decisions/0027)."""
+each is compared with so many others (docs/decisions/variants-and-shapes.md)."""
 
 _FEW = 16
 _MAX_PLACES = 64

@@ -3,8 +3,8 @@
 In come columns that were equal in every row, and the rows. Out go symbols. A symbol that always was
 a sum or a multiple of others follows from them. Such relations are used to resize a call
 consistently, and to explain a shape to people. They are never imposed on an export, which finds its
-own (rule 3 of docs/decisions/0012: named, shared dimensions made fewer than half as many exports
-succeed).
+own (rule 3 of docs/decisions/export-strategies.md: named, shared dimensions made fewer than half as
+many exports succeed).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["MAX_SYMBOLS_FOR_SUMS", "Relation", "Symbol", "refuted", "symbols_of"
 
 MAX_SYMBOLS_FOR_SUMS = 24
 """To find the symbols that are the sum of two others takes quadratic time: sums are sought among so
-many symbols (docs/decisions/0027)."""
+many symbols (docs/decisions/variants-and-shapes.md)."""
 
 _MAX_MULTIPLES = 64
 _MAX_UNIT_OF_ONE = 32

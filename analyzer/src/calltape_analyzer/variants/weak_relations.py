@@ -2,7 +2,7 @@
 
 Any two points lie on a line: after two calls the length may always have been three times the batch,
 or equal to it. In comes a variant. Out come looser ones, in which such sizes are symbols of their
-own. Whether the model takes them is for whoever runs it (docs/decisions/0041).
+own. Whether the model takes them is for whoever runs it (docs/decisions/variants-and-shapes.md).
 """
 
 from __future__ import annotations

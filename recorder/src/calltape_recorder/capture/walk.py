@@ -176,7 +176,7 @@ def capture_inputs(
 
 def capture_output(value: Any) -> Capture:
     """Captures the outputs: what the model returned. Objects of any class are described by their
-    attributes, so that their values can be compared (docs/decisions/0028)."""
+    attributes, so that their values can be compared (docs/decisions/guards-and-verdicts.md)."""
     if type(value) is _Tensor and not value.__dict__:
         return _new(Capture, (_ONE_TENSOR, [value], _NO_SCALARS))
     walk = Walk(MAX_TREE_NODES, nested=0)

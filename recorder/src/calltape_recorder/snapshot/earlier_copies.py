@@ -26,7 +26,8 @@ from calltape_recorder.snapshot.look import Look
 from calltape_recorder.threads import RLock
 
 FEWEST_BYTES = 8 * 1024
-"""A smaller leaf is copied and written: measured, to find it takes longer (docs/decisions/0080)."""
+"""A smaller leaf is copied and written: measured, to find it takes longer
+(docs/decisions/recording-cost.md)."""
 
 _START = 64  # bytes
 
