@@ -203,14 +203,14 @@ def page(rows: Sequence[str]) -> str:
 
 `make test-versions` writes this page.
 
-## What is promised
+## Supported versions
 
 {promised().as_text()}
-## What was tried
+## Tested environments
 
-Each row is an environment of its own, on {platform.system()}, {platform.machine()}, CPU; "lowest"
-has the lowest version that is allowed of each direct dependency, with the extras
-{", ".join(EXTRAS)}. A part of the fast tests ran there.
+Each row is a separate environment on {platform.system()}, {platform.machine()}, CPU, in which some
+of the tests ran. "Lowest" means the lowest allowed version of each direct dependency, including
+those of the extras {", ".join(EXTRAS)}.
 
 | Python | torch | dependencies | what | result |
 | --- | --- | --- | --- | --- |

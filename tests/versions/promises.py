@@ -1,11 +1,12 @@
 """Which versions are promised: read from the files that tell installers, and from the check that
-refuses exports. The page docs/versions.md says the same."""
+rejects exports. The page docs/versions.md says the same."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 from calltape_analyzer.programs.torch_version import NEEDED
@@ -47,17 +48,18 @@ class Promises:
         """The part of the page that says what is promised."""
         oldest, newest = self.pythons[0], self.pythons[-1]
         others = ", ".join(f"{name} {lowest}" for name, lowest in sorted(self.lowest.items()))
+        lowest = fill(f"Lowest versions of other packages: {others}.", 100, break_on_hyphens=False)
         return f"""\
 | what | Python | torch |
 | --- | --- | --- |
-| recording; reading tapes: all but exports | {oldest} to {newest} | {self.torch} or newer |
-| exports: `export()`, `load_programs()`, `verify()`, `replay` of a `.pt2` or of saved programs \
+| recording, reading tapes | {oldest} to {newest} | {self.torch} or newer |
+| `export()`, `load_programs()`, `verify()`, `replay` of a `.pt2` file or saved programs \
 | {oldest} to {newest} | {self.torch_of_exports} or newer |
 
-With an older torch, exports end with an error that says so: before {self.torch_of_exports} a
-program that was verified can give wrong results with no word.
+With an older torch, exports end with an error: before torch {self.torch_of_exports}, a verified
+program can silently return wrong results.
 
-At least: {others}.
+{lowest}
 """
 
 
