@@ -208,9 +208,9 @@ def page(rows: Sequence[str]) -> str:
 {promised().as_text()}
 ## Tested environments
 
-Each row is a separate environment on {platform.system()}, {platform.machine()}, CPU, in which some
-of the tests ran. "Lowest" means the lowest allowed version of each direct dependency, including
-those of the extras {", ".join(EXTRAS)}.
+Each row is a separate environment on {platform.system()}, {platform.machine()}, CPU. "lowest" has
+the lowest allowed version of each direct dependency, with the extras {", ".join(EXTRAS)}. A part of
+the fast tests ran there; "pages" are README, Start and others, followed block by block.
 
 | Python | torch | dependencies | what | result |
 | --- | --- | --- | --- | --- |

@@ -48,18 +48,17 @@ class Promises:
         """The part of the page that says what is promised."""
         oldest, newest = self.pythons[0], self.pythons[-1]
         others = ", ".join(f"{name} {lowest}" for name, lowest in sorted(self.lowest.items()))
-        lowest = fill(f"Lowest versions of other packages: {others}.", 100, break_on_hyphens=False)
         return f"""\
 | what | Python | torch |
 | --- | --- | --- |
 | recording, reading tapes | {oldest} to {newest} | {self.torch} or newer |
-| `export()`, `load_programs()`, `verify()`, `replay` of a `.pt2` file or saved programs \
+| exports: `export()`, `load_programs()`, `verify()`, `replay` of a `.pt2` or of saved programs \
 | {oldest} to {newest} | {self.torch_of_exports} or newer |
 
-With an older torch, exports end with an error: before torch {self.torch_of_exports}, a verified
-program can silently return wrong results.
+With an older torch, an export raises an error that says so: before {self.torch_of_exports}, a
+verified program can silently return wrong results.
 
-{lowest}
+{fill(f"Lowest versions of other packages: {others}.", 100, break_on_hyphens=False)}
 """
 
 
