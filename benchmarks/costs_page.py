@@ -68,33 +68,35 @@ def _stored(name: str, found: Measured) -> str:
 
 
 _HEAD = """\
-# What it costs
+# Costs
 
-Each table compares calltape with the same work done without it: medians of contenders that take
-turns in one run. `make bench` repeats most of them on your machine, in about 40 minutes.
-[`benchmarks/results.json`](../benchmarks/results.json) has every figure, including those that these
-tables leave out.
+Each table compares calltape with the same work done without it, or with another tool. Figures are
+medians; the alternatives take turns in one run. `make bench` repeats most tables on your machine.
+[`benchmarks/results.json`](../benchmarks/results.json) has all figures, including those not shown
+here.
 """
 
 _ABOUT = {
     Question.SERVER: """\
-The server runs at 80% of its capacity, and clients, server and recorder share two cores. A call of
-the Llama (4 layers) takes about 2 ms, one of GPT-2 about 40 ms. `max_share=0.01` keeps as many
-calls as 1% of the time pays for. Each ratio is the median over all rounds.""",
+The server runs at 80% of its capacity; clients, server and recorder share two cores. A call of the
+Llama (4 layers) takes about 2 ms, a call of GPT-2 about 40 ms. `Novelty()` keeps calls that show
+something new, and `max_share=0.01` as many calls as fit into 1% of the time. Each ratio is the
+median over all rounds.""",
     Question.NOTHING_NEW: """\
-The recorder counts the calls that it does not keep. Paced calls come one per millisecond, over all
-contenders.""",
+The recorder does not keep these calls; it counts them. *Paced* means one call per millisecond, in
+turn for each alternative.""",
     Question.RECORDED: """\
-Time added to the call, or processor time of all threads, which includes the write to disk.
+Time added to the call or, where stated, processor time of all threads, including the write to disk.
 `InputObserver` is torch's observer for ONNX exports; it keeps calls in memory. The extra `fast` is
 installed.""",
     Question.DISK: """\
-For decode steps: bytes on the tape per byte of tensors. The other tape holds shapes alone.""",
+For decode steps, bytes on the tape relative to bytes of tensors. The tape of 1,000,000 calls holds
+only shapes.""",
     Question.ANALYSIS: """\
-Time and peak memory of whole commands, for calls recorded without values.""",
+Time and peak memory of whole commands, on tapes of calls recorded without values.""",
     Question.EXPORTS: """\
-Models with random weights. With calltape: `export()`. Without: one bare export per program with the
-same arguments and shapes, plus one run of every recorded call.""",
+The models have random weights. *With calltape* is `export()`. *Without* is one bare export per
+program, with the same arguments and shapes, plus one run of every recorded call.""",
 }
 
 

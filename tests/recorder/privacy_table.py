@@ -72,7 +72,7 @@ _STRUCTURE_VALUE = Columns(_YES, _NO, _NO, _YES, _NO)
 _ALWAYS = Columns(_YES, _YES, _YES, _YES, _YES)
 _NEVER = Columns(_NO, _NO, _NO, _NO, _NO)
 
-_RANGE = "range over all calls, none of outputs"
+_RANGE = "range over all calls, but not of outputs"
 
 
 class Row(NamedTuple):
@@ -118,15 +118,16 @@ class Kind(Enum):
     )  # fmt: skip
     INTS = Row(
         "ints in arguments", Columns(_YES, _YES, _NO, _YES, _NO), Left.PSEUDONYM,
-        "beyond ±1,024 if no size depends on it", "Tree.scalars _TableForm.rows _KindForm.axes",
+        "if beyond ±1,024, unless a size depends on it",
+        "Tree.scalars _TableForm.rows _KindForm.axes",
     )  # fmt: skip
     FLOATS = Row(
         "floats and complex numbers in arguments", Columns(_YES, _YES, _NO, _NO, _NO),
-        Left.PSEUDONYM, "beyond four digits", "Tree.scalars _TableForm.rows",
+        Left.PSEUDONYM, "if it has more than four digits", "Tree.scalars _TableForm.rows",
     )  # fmt: skip
     LISTS_AND_KEYS = Row(
         "numbers in lists, tuples and sets that hold more than four; dict keys and keywords"
-        " that are no names",
+        " that are not names",
         _STRUCTURE_VALUE, Left.PSEUDONYM, "",
         "Tree.scalars _TableForm.rows _KindForm.axes DictNode.keys Leaf.key",
     )  # fmt: skip
@@ -179,7 +180,7 @@ class Kind(Enum):
         " Dump.time_ns Coverage.counted_ns",
     )  # fmt: skip
     TARGET = Row(
-        "class, method and module recorded; module variables that their code reads; parameters,"
+        "recorded class, method and module; module variables that their code reads; parameters,"
         " and defaults that are None, bools or within ±1,024",
         _ALWAYS, Left.YES, "",
         "Manifest.target Target.type Target.method Target.via Target.module Target.outside"
@@ -197,7 +198,7 @@ class Kind(Enum):
         "Policy.keep Policy.leaf_values Dump.reason", Group.RECORDING,
     )  # fmt: skip
     LOG = Row(
-        "in the log: message of an exception in a predicate or the recorder",
+        "in the log: messages of exceptions in a predicate or the recorder",
         _STRUCTURE_VALUE, Left.NO, group=Group.RECORDING,
     )  # fmt: skip
     BOOKKEEPING = Row(
@@ -228,8 +229,8 @@ class Kind(Enum):
         Group.RECORDING,
     )  # fmt: skip
     HISTORY = Row(
-        "what tools did to the tape later, and names of files", _NEVER, Left.PART,
-        "verbs, ids and counts",
+        "commands that changed the tape later, and names of files", _NEVER, Left.PART,
+        "commands, ids and counts",
         "Manifest.history Step.verb Step.tool Step.version Step.tape Step.options Step.sources"
         " Source.tape Source.files Source.other_files Source.calls Source.left_out Source.first"
         " Source.redacted Source.parts",
@@ -237,8 +238,8 @@ class Kind(Enum):
     )  # fmt: skip
     PRIVATE = Row(
         "weights; environment, command line, host and user names, paths; `str` and `repr` of"
-        " objects; attributes of an argument of an unknown class; defaults that are other text or"
-        " bytes, or of a parameter named like a secret",
+        " objects; attributes of an argument of an unknown class; defaults that are bytes or text"
+        " of more than a word, or that belong to a parameter named like a secret",
         _NEVER, Left.NO, "", "Producer.host Source.host", Group.RECORDING,
     )  # fmt: skip
 
@@ -256,7 +257,7 @@ class InPrograms(Enum):
 
     ELEMENTS = "elements of recorded tensors", (_NO, _NO, _NO)
     SAME_TEXT = "text that is the same in all calls of a program", (_YES, _NO, _NO)
-    OTHER_TEXT = "other text, except that of the call that was traced", (_NO, _NO, _NO)
+    OTHER_TEXT = "other text, except in the call that was traced", (_NO, _NO, _NO)
     KEYS = "keys of dicts", (_YES, _NO, _YES)
     RETURNED_TEXT = "text that the model returned when traced", (_YES, _YES, _YES)
     MESSAGES = "messages of exceptions", (_NO, _NO, _NO)

@@ -203,10 +203,10 @@ def page(rows: Sequence[str]) -> str:
 
 `make test-versions` writes this page.
 
-## What is promised
+## Supported versions
 
 {promised().as_text()}
-## What was tried
+## Tested environments
 
 Each row is a separate environment on {platform.system()}, {platform.machine()}, CPU. "lowest" has
 the lowest allowed version of each direct dependency, with the extras {", ".join(EXTRAS)}. A part of

@@ -1,5 +1,5 @@
 """Which versions are promised: read from the files that tell installers, and from the check that
-refuses exports. The page docs/versions.md says the same."""
+rejects exports. The page docs/versions.md says the same."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Promises:
         return f"""\
 | what | Python | torch |
 | --- | --- | --- |
-| recording; reading tapes: all but exports | {oldest} to {newest} | {self.torch} or newer |
+| recording, reading tapes | {oldest} to {newest} | {self.torch} or newer |
 | exports: `export()`, `load_programs()`, `verify()`, `replay` of a `.pt2` or of saved programs \
 | {oldest} to {newest} | {self.torch_of_exports} or newer |
 
