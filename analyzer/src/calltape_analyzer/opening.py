@@ -329,7 +329,7 @@ def _recordings(segments: Iterable[Segment], damage: Damage) -> list[list[Segmen
     found = sorted((parts for parts in found if parts), key=_began)
     for which, parts in enumerate(found):
         for part in parts:
-            part.which, part.began_ns = which, _began(parts)
+            part.which, part.recording_began_ns = which, _began(parts)
     return found
 
 

@@ -80,7 +80,7 @@ class Segment:
         left_out: how many of its calls are in another file too, and count there.
         copies: the locations of files that have calls of this one too, and were closed.
         which: of the recordings of a tape it is of.
-        began_ns: when its recording began, as far as the files that are open know.
+        recording_began_ns: when its recording began, as far as the files that are open know.
 
     Args:
         path: of a file, or a URL.
@@ -113,7 +113,7 @@ class Segment:
         try:
             self.reader = TapeReader(self._file)
             self.manifest: Manifest = self.reader.manifest
-            self.began_ns = self.manifest.created_ns
+            self.recording_began_ns = self.manifest.created_ns
             if self.reader.manifest_damage is not None:
                 damage.add(self.reader.manifest_damage.at(path=self.path))
             self._read_end()
@@ -179,10 +179,10 @@ class Segment:
     def ref(self, number: int) -> CallRef:
         """The call of a number: of a survey, the call of the recording that it counts."""
         if not self.elsewhere:
-            return CallRef(self.manifest.tape, number, (self.began_ns, 0))
+            return CallRef(self.manifest.tape, number, (self.recording_began_ns, 0))
         before = [(first, tape) for tape, first in self.recordings.items() if first <= number]
         first, tape = max(before, default=(0, self.manifest.tape))
-        return CallRef(tape, number - first, (self.began_ns, first))
+        return CallRef(tape, number - first, (self.recording_began_ns, first))
 
     @property
     def is_scanned(self) -> bool:
