@@ -464,7 +464,7 @@ def _member(owner: Any, name: str) -> Any:
 
 def _recorder() -> Callable[..., None]:
     try:
-        from calltape_recorder.launch.launcher import attach
+        from calltape_recorder.launch.attaching import attach
     except ImportError as error:
         raise ImportError(f"{error}; install calltape-recorder for {sys.executable}") from None
     return attach
