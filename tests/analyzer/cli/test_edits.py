@@ -165,7 +165,7 @@ def test_info_says_what_is_wrong(tape: Path, tmp_path: Path) -> None:
     (tmp_path / "b.tape").write_bytes(data)
     found = run("info", tmp_path / "b.tape")
     assert found.code == 3
-    assert "error: 1 place damaged" in found.out
+    assert "error: 1 place corrupted" in found.out
     assert "take what is left with `calltape recover`" in found.out
     quick = run("info", tape, "--quick").out
     assert "was not looked at; --quick skips it" in quick

@@ -48,13 +48,12 @@ def ls(
     variant: Variants = None,
     json: Json = False,
 ) -> None:
-    """The calls, one per line.
+    """List the calls, one per line.
 
-    Number (or, of several recordings, address), seconds since the first call, duration in
-    milliseconds, file (if there are several), arguments and outputs. The calls of several
-    recordings come in one order, that of time; those of each recording by their numbers. On a
-    terminal a call is one line, which is shortened; elsewhere it is whole, but for long texts,
-    names and lists: show --json has them.
+    A line has the number of the call (its address if there are several recordings), seconds since
+    the first call, duration in milliseconds, file (if there are several), arguments and outputs.
+    Calls of one recording are sorted by number, and calls of several by time. On a terminal, lines
+    are cut to its width; elsewhere only long texts, names and lists are, which show --json has.
 
     \b
     calltape ls runs/llm.tape --calls 0..9
@@ -216,7 +215,7 @@ def show(
     target: OfTarget = None,
     json: Json = False,
 ) -> None:
-    """One call as a tree.
+    """Show one call as a tree.
 
     Every argument and output with its type, shape and, if small, value; for tensors of
     integers the smallest and largest element.
@@ -289,7 +288,7 @@ def _print_call(tape: Tape, call: Call) -> None:
     else:
         _print_node("outputs", record.outputs.spec().root, _Shown(record.outputs), 0)
         if record.outputs_missing:
-            line("outputs are not complete:", record.outputs_missing)
+            line("outputs are incomplete:", record.outputs_missing)
     if record.outputs is not None:
         _print_unreferenced("outputs", record.outputs)
 
@@ -299,7 +298,7 @@ def _print_unreferenced(side: str, tree: Tree) -> None:
     tensors, scalars = unreferenced(tree)
     if tensors or scalars:
         told = f"{counted(scalars, 'scalar')} and {counted(tensors, 'tensor')}"
-        line("warning:", f"nothing refers to {told} of the {side}, and nothing shows them")
+        line("warning:", f"nothing refers to {told} of the {side}, so they are not shown")
 
 
 def _print_error(error: ModelError) -> None:

@@ -66,17 +66,17 @@ def variants(
     python: Annotated[
         bool,
         typer.Option(
-            "--python", help="Print Python instead: dynamic shapes, and arguments to export with."
+            "--python", help="Print Python: dynamic shapes, and arguments to export with."
         ),
     ] = False,
     classes: ClassNames = None,
     verbose: Verbose = False,
     json: Json = False,
 ) -> None:
-    """The programs that the calls need.
+    """List the variants: calls that one program can serve.
 
-    Calls that one program can serve are one variant. Per variant its arguments, in which dynamic
-    dimensions have names, and the sizes that stand behind the names. --classes is for --python.
+    For each variant, variants prints the arguments, whose dynamic dimensions have names, and the
+    sizes that each name stands for. --classes has an effect only with --python.
 
     \b
     calltape variants runs/llm.tape
@@ -84,7 +84,7 @@ def variants(
     calltape variants runs/llm.tape --variant decode --python
     """
     if python and json:
-        raise typer.BadParameter("--python and --json are two forms; take one")
+        raise typer.BadParameter("--python and --json exclude each other; pass one of them")
     known = classes_of(classes)
     from calltape_analyzer.variant import calls_left_out
 
@@ -189,9 +189,8 @@ def explain(
         list[str],
         typer.Argument(
             metavar="TAPE... [ARGUMENT [AXIS]]",
-            help=f"{FILES}; then an argument, a place below it as variants prints it "
-            "(cache.layers.*.keys), or a symbol; then one dimension. Without an argument, all "
-            "symbols are listed.",
+            help=f"{FILES}; then an argument, a path below it as `variants` prints it "
+            "(cache.layers.*.keys), or a symbol; then a dimension.",
         ),
     ],
     target: OfTarget = None,
@@ -200,11 +199,11 @@ def explain(
     verbose: Verbose = False,
     json: Json = False,
 ) -> None:
-    """Why a dimension is dynamic or constant.
+    """Explain why a dimension is dynamic or constant.
 
-    Per variant the reason, the sizes seen and in which calls, what else is always equal, what it
-    always follows from, and what has thin evidence. Without an argument, the symbols of each
-    variant and the dimensions that they stand for.
+    For each variant, explain prints the reason, the sizes with the calls that had them, the
+    dimensions that are always equal or from which the size follows, and where evidence is thin.
+    Without an argument, it lists the symbols of each variant and the dimensions they stand for.
 
     \b
     calltape explain runs/llm.tape
@@ -263,13 +262,13 @@ def _asked(words: Sequence[str]) -> tuple[list[str], str | None, int | None]:
     has_axis = len(given) > 2 and _AXIS.fullmatch(given[-1]) is not None
     axis = int(given.pop()) if has_axis else None
     if given[-1].startswith("--"):
-        raise typer.BadParameter(f"there is no option {given[-1]!r:.100}")
+        raise typer.BadParameter(f"no such option: {given[-1]!r:.100}")
     if axis is None and (len(given) == 1 or os.path.lexists(given[-1])):
         return given, None, None
     *paths, argument = given
     for path in paths[1:]:
         if not os.path.lexists(path) and not glob.has_magic(path):
-            what = f"there is no file {path!r:.100}, and {argument!r:.100} is no dimension"
+            what = f"there is no file {path!r:.100}, and {argument!r:.100} is not a dimension"
             raise typer.BadParameter(f"{what}: write TAPE... ARGUMENT [AXIS]")
     return paths, argument, axis
 
@@ -281,22 +280,20 @@ DIFFERS = 4
 @command
 def diff(
     before: Annotated[
-        list[str], typer.Argument(metavar="BEFORE...", help=f"What was seen before. {FILES}.")
+        list[str], typer.Argument(metavar="BEFORE...", help=f"The earlier tapes. {FILES}.")
     ],
     now: Annotated[
-        str, typer.Argument(metavar="NOW", help="What is seen now: a file, directory or pattern.")
+        str, typer.Argument(metavar="NOW", help="The later tape: a file, directory or pattern.")
     ],
     target: OfTarget = None,
     scan: Scan = False,
     verbose: Verbose = False,
     json: Json = False,
 ) -> None:
-    """What calls on tape NOW show that those on BEFORE do not.
+    """Compare tapes: show what is new in NOW, and what is gone.
 
-    Structures, constants, dtypes, sizes outside the range seen, dimensions that were constant, and
-    equalities and sums that no longer hold; then what disappeared. Ends with 4 if something
-    differs, with 0 if nothing does, and with 3 if nothing does in what could be read of a damaged
-    tape.
+    Lists new structures, constants and dtypes, sizes outside the earlier range, dimensions that
+    used to be constant, equalities and sums that no longer hold, and then what disappeared.
 
     \b
     calltape diff runs/exported.tape runs/today.tape

@@ -97,7 +97,7 @@ def _follow_instances(
         else:
             if last:
                 _warn(
-                    "%d instances of %s are recorded, and no more: later instances are not",
+                    "%d instances of %s are recorded; later instances are not",
                     MAX_INSTANCES, cls.__name__,
                 )  # fmt: skip
 
@@ -106,7 +106,7 @@ def _follow_instances(
     def say_if_none() -> None:  # a worker may have recorded
         if pid == os.getpid() and not count and not has_tape(directory, since):
             name = f"{cls.__module__}:{cls.__qualname__}"
-            _warn("no instance of %s was made: nothing is recorded%s", name, models_there())
+            _warn("no instance of %s was created: nothing is recorded%s", name, models_there())
 
     _after_init(cls, born)
     for found in gc.get_objects():
@@ -124,7 +124,7 @@ def _warn(text: str, *values: object) -> None:
 def _after_init(cls: type, born: Callable[[Any], None]) -> None:
     advice = "name an instance, or the method that the server calls"
     if getattr(cls, "_is_protocol", False):  # typing gives one __init__ to all that implement it
-        reason = f"instances of {cls.__name__} cannot be followed: the class is a protocol"
+        reason = f"instances of {cls.__name__} cannot be recorded: the class is a protocol"
         raise TapeError("usage", reason, advice=advice)
     init: Callable[..., None] = cls.__init__  # type: ignore[misc]
     inherits = "__init__" not in vars(cls)
@@ -146,7 +146,7 @@ def _after_init(cls: type, born: Callable[[Any], None]) -> None:
     try:
         cls.__init__ = __init__  # type: ignore[misc]
     except TypeError:
-        reason = f"instances of {cls.__name__} cannot be followed: the class is built in"
+        reason = f"instances of {cls.__name__} cannot be recorded: the class is built in"
         raise TapeError("usage", reason, advice=advice) from None
 
 

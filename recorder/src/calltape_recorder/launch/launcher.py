@@ -45,7 +45,10 @@ def options_in(settings: Mapping[str, Any]) -> dict[str, Any]:
 def directory_in(settings: Mapping[str, Any]) -> str:
     tape = settings.get("tape")
     if not isinstance(tape, str) or not tape:
-        raise TapeError("usage", "no tape= is given", advice="name a directory")
+        raise TapeError(
+            "usage", "no directory for the tapes is given",
+            advice=f"pass --tape DIR, or write tape=DIR in {VARIABLE}",
+        )  # fmt: skip
     return os.path.abspath(tape)
 
 
@@ -59,11 +62,12 @@ def prepare(settings: Mapping[str, Any], environment: Mapping[str, str]) -> dict
     target = str(settings.get("target") or "")
     module, _, attribute = target.partition(":")
     if not all(part.isidentifier() for part in (*module.split("."), *attribute.split("."))):
-        reason = f"target={target[:100]!r}"
+        what = f"the target {target[:100]!r} is malformed" if target else "no target is given"
         raise TapeError(
             "usage",
-            reason,
-            advice="write it like package.module:attribute; of a class, all instances are recorded",
+            what,
+            advice="name a module, class or method like package.module:attribute; for a class, all "
+            "instances are recorded",
         )
     directory = directory_in(settings)
     options = options_in(settings)
@@ -79,7 +83,7 @@ def prepare(settings: Mapping[str, Any], environment: Mapping[str, str]) -> dict
     except OSError as error:
         raise TapeError("io", error.strerror or str(error), path=directory) from None
     if not os.access(directory, os.W_OK | os.X_OK):
-        raise TapeError("io", "the directory cannot be written", path=directory)
+        raise TapeError("io", "the directory is not writable", path=directory)
     paths = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
     paths = [STARTUP, *(path for path in paths if path != STARTUP)]
     return {**environment, VARIABLE: text, "PYTHONPATH": os.pathsep.join(paths)}
@@ -89,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs ``calltape-record``. It returns only if the command was not run: 2 for wrong usage, 126
     if the command cannot be run, 127 if it is not found, as in a shell."""
     environment = dict(os.environ)
-    parser = _parser()
+    parser = parser_of_command()
     given = vars(parser.parse_args(arguments))
     command: list[str] = given.pop("command")
     if given.pop("print_path"):
@@ -99,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         del command[0]
     try:
         if not command:
-            raise TapeError("usage", "there is no command", advice="end with: -- python serve.py")
+            raise TapeError("usage", "no command is given", advice="end with: -- python serve.py")
         try:
             settings = split(environment.get(VARIABLE, ""))
         except ValueError as error:
@@ -121,29 +125,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 127 if isinstance(error, FileNotFoundError) else 126
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser_of_command() -> argparse.ArgumentParser:
+    """The options of ``calltape-record``."""
     parser = argparse.ArgumentParser(
         prog="calltape-record",
         usage="calltape-record --target MODULE:ATTRIBUTE --tape DIR [options] -- COMMAND ...",
-        description="Runs a command and records the calls of a model in it, and in every Python"
-        " process that it starts, without a change to its code.",
-        epilog="An option that is not given is taken from CALLTAPE, which has the same names:"
+        description="Run a command, and record the calls of a model in it and in every Python"
+        " process that it starts, without changing its code.",
+        epilog="Options that you do not pass are taken from CALLTAPE, which uses the same names:"
         ' CALLTAPE="target=serve:model;tape=/tapes;keep=novelty()", or a JSON object.',
         allow_abbrev=False,
     )  # fmt: skip
     parser.add_argument(
         "--target", metavar="MODULE:ATTRIBUTE",
-        help="what is recorded: a module (serve:model, main:app.state.model), a class (all its"
-        " instances), a method (serve:engine.generate); in a script, __main__:name",
+        help="what to record: a module (serve:model, main:app.state.model), a class (all its"
+        " instances) or a method (serve:engine.generate); in a script, __main__:name",
     )  # fmt: skip
-    parser.add_argument("--tape", metavar="DIR", help="the directory for <Class>-<process>.tape")
-    parser.add_argument("--wait", metavar="TIME", help="how long a name may take to appear: 10m")
+    parser.add_argument(
+        "--tape", metavar="DIR", help="directory for the tapes, <Class>-<process>.tape"
+    )
+    parser.add_argument(
+        "--wait", metavar="TIME", help="how long to wait for the target to appear, such as 10m"
+    )
     for name, says in help_of().items():
         says = says.replace("%", "%%")  # argparse puts values in
         parser.add_argument(f"--{name.replace('_', '-')}", metavar="…", help=says)
     parser.add_argument(
         "--print-path", action="store_true",
-        help="print a directory: if it is on PYTHONPATH, Python reads CALLTAPE by itself",
+        help="print the directory that makes Python read CALLTAPE if it is on PYTHONPATH",
     )  # fmt: skip
     parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser
