@@ -206,9 +206,9 @@ def test_a_policy_in_words() -> None:
     )  # fmt: skip
     assert policy_text(policy) == (
         "keeps novelty(), shapes only, no outputs, the last of the other calls held in memory "
-        "(up to 1 call, 2.0 KiB), inputs written ahead, at most 1 call, for at most 60 s, a new file after "
-        "1.0 KiB, a new file after 1.5 s, at most 4.0 KiB on disk, 512 B of the disk left free, "
-        "the oldest file deleted when full"
+        "(up to 1 call, 2.0 KiB), inputs written ahead, at most 1 call, for at most 60 s, a new "
+        "file after 1.0 KiB, a new file after 1.5 s, at most 4.0 KiB on disk, 512 B of the disk "
+        "left free, the oldest file deleted when full"
     )
 
 

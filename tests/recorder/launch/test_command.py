@@ -41,12 +41,15 @@ def test_the_help_names_every_setting(capsys: pytest.CaptureFixture[str]) -> Non
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--target", "a:b", "--tape", "{}"], "no command"),
+        (["--target", "a:b", "--tape", "{}"], "no command is given"),
         (["--target", "a.b", "--tape", "{}", "--", "true"], "package.module:attribute"),
-        (["--target", "a:b.<locals>.c", "--tape", "{}", "--", "true"], "of a class, all instances"),
+        (
+            ["--target", "a:b.<locals>.c", "--tape", "{}", "--", "true"],
+            "for a class, all instances",
+        ),
         (["--target", "a:b c", "--tape", "{}", "--", "true"], "package.module:attribute"),
         (["--tape", "{}", "--", "true"], "package.module:attribute"),
-        (["--target", "a:b", "--", "true"], "no tape="),
+        (["--target", "a:b", "--", "true"], "no directory for the tapes"),
         (["--target", "a:b", "--tape", "/dev/null", "--", "true"], "/dev/null"),
         (["--target", "a:b", "--tape", "{}", "--keep", "often()", "--", "true"], "often"),
         (["--target", "a:b", "--tape", "{}", "--wait", "soon", "--", "true"], "soon"),

@@ -239,7 +239,7 @@ def test_instances_of_a_protocol_are_not_followed(
 ) -> None:
     stage.look_out("Engines.generate")
     assert stage.load().Implements(3).size == 3
-    assert "instances of Engines cannot be followed: the class is a protocol" in caplog.text
+    assert "instances of Engines cannot be recorded: the class is a protocol" in caplog.text
 
 
 def test_instances_are_recorded_up_to_a_number(

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from calltape_analyzer.cli.options import Address, Calls, Json, OfTarget, Paths, Variants
 from calltape_analyzer.cli.output import command, line, print_json, print_list, wrong_words
 from calltape_analyzer.cli.tapes import Part, opened
-from calltape_analyzer.cli.terminal import cells_of, shortened, terminal_width
+from calltape_analyzer.fitting import cells_of, shortened, terminal_width
 from calltape_analyzer.observing.contexts import Context
 from calltape_analyzer.pytree.caches import is_cache_name
 from calltape_analyzer.pytree.referenced import unreferenced

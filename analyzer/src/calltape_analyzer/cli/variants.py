@@ -8,7 +8,7 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -39,14 +39,13 @@ from calltape_analyzer.cli.output import (
 from calltape_analyzer.cli.tapes import Part, opened, variants_meant
 from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.observing.evidence import left_out_note
-from calltape_analyzer.observing.memory_layout import layouts_in_words
-from calltape_analyzer.observing.switches import shown_constant
 from calltape_analyzer.scripting import part_expression
-from calltape_analyzer.text import alike, counted, shown_value, some_of
+from calltape_analyzer.text import counted, some_of
+from calltape_analyzer.variants.variant_table import ARGUMENTS, SYMBOLS, symbol_rows
 
 if TYPE_CHECKING:
     from calltape_analyzer.variant import Variant
-    from calltape_analyzer.variants.variant_findings import VariantFindings
+    from calltape_analyzer.variants.variant_table import VariantTable
 
 
 __all__ = ["DIFFERS", "diff", "explain", "print_variants", "variants"]
@@ -112,75 +111,25 @@ def variants(
             line("note:", left_out_note(left_out))
 
 
-def _fixed(variant: Variant) -> Iterator[Sequence[str]]:
-    """A row per argument that is True, None, a dtype or the like, and not its default: a program
-    wants it."""
-    from calltape_analyzer.observing.fixed_values import structure_values
-
-    layout = variant.facts.group.layout
-    for value in structure_values(layout):
-        if value.place in layout.nodes:
-            yield value.place, value.kind, value.text
-
-
 def print_variants(variants: Sequence[Variant]) -> None:
-    """Prints the tables of each."""
+    """Prints the table of each."""
+    from calltape_analyzer.variant import table_of
+
     for number, one in enumerate(variants):
         if number:
             print()
-        _print_variant(one)
+        _print_variant(table_of(one))
 
 
-def _print_variant(variant: Variant) -> None:
-    found = variant.findings
-    calls = counted(found.calls, "call")
-    if found.all_calls is not None and found.all_calls > found.calls:
-        calls = f"kept {found.calls:,} of {counted(found.all_calls, 'call')}"
-    line(f"{found.name}:", f"{calls}, first call {found.address or found.first_call}")
-    if found.context is not None:
-        line("called with", found.context)
-    if found.conditions:
-        line("where", ", ".join(found.conditions))
-    rows = [*_arguments(found), *_fixed(variant)]
-    if rows:
-        table(("argument", "dtype", "shape or value"), rows)
-    if found.symbols:
-        table(("symbol", "sizes", "always"), [*_symbols(found)])
-    layouts = ((f"{t.argument}{t.path}", layouts_in_words(t.layouts)) for t in found.tensors)
-    for name, words in alike((name, words) for name, words in layouts if words is not None):
-        line(f"layout of {name}:", words)
-    for text in found.warnings():
-        line("warning:", text)
-
-
-def _arguments(found: VariantFindings) -> Iterator[Sequence[str]]:
-    """A row per argument; tensors of a list that look alike share one."""
-    places = ((f"{t.argument}{t.path}", (t.dtype, t.shape)) for t in found.tensors)
-    for name, (dtype, shape) in alike(places):
-        yield name, dtype, f"[{', '.join(map(str, shape))}]"
-    for given in found.ints:
-        if given.counts is not None:
-            value = f"counts {given.counts}"
-        elif given.dynamic:
-            value = given.symbol or _span(given.min, given.max)
-        else:
-            value = shown_value(given.min)
-        yield given.name, "int", value
-    for place, constant in found.constants.items():
-        yield place, type(constant).__name__, shown_constant(constant)
-    for place, kind in found.varying.items():
-        yield place, kind, "varies"
-
-
-def _symbols(found: VariantFindings) -> Iterator[Sequence[str]]:
-    for symbol in found.symbols:
-        sizes = _span(symbol.min, symbol.max)
-        count = f" ({symbol.distinct} sizes)" if symbol.distinct > 1 else ""
-        yield symbol.name, f"{sizes}{count}", symbol.expression or ""
-
-
-def _span(low: int, high: int) -> str:
-    return shown_value(low) if low == high else f"{shown_value(low)}..{shown_value(high)}"
+def _print_variant(found: VariantTable) -> None:
+    line(f"{found.name}:", found.calls)
+    for name, text in found.facts:
+        line(name, text)
+    for head, rows in ((ARGUMENTS, found.arguments), (SYMBOLS, found.symbols)):
+        if rows:
+            table(head, rows)
+    for name, text in found.notes:
+        line(f"{name}:", text)
 
 
 @command
@@ -247,9 +196,9 @@ def _print_symbols(variants: Sequence[Variant]) -> None:
             continue
         rows = [
             (*row, some_of(symbol.dimensions, _MOST_DIMENSIONS))
-            for row, symbol in zip(_symbols(found), found.symbols, strict=True)
+            for row, symbol in zip(symbol_rows(found), found.symbols, strict=True)
         ]
-        table(("symbol", "sizes", "always", "dimensions"), rows)
+        table((*SYMBOLS, "dimensions"), rows)
 
 
 def _asked(words: Sequence[str]) -> tuple[list[str], str | None, int | None]:

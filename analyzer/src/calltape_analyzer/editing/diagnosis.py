@@ -411,15 +411,15 @@ def _of_evidence(tape: Tape) -> Iterator[Symptom]:
     if alone:
         yield _warning(
             "one_call",
-            f"{_named(alone)}: there is only one call",
-            "record more of these calls, with other sizes",
+            f"one call is all the evidence for {_named(alone)}",
+            "record more calls like these, of other sizes",
         )
     same = [facts for facts in variants if facts.calls > 1 and _has_one_size(facts)]
     if same:
         yield _warning(
             "one_size",
-            f"{_named(same)}: all calls have the same sizes",
-            "record calls with other sizes; otherwise every dimension counts as constant",
+            f"all calls have the same sizes in {_named(same)}",
+            "record calls of other sizes; otherwise, every dimension counts as constant",
         )
     places = _always_one(variants)
     if places:

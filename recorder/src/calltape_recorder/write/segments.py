@@ -587,7 +587,7 @@ class ClosedSegments:
                 files += is_there
                 calls += closed.accounts.coverage.kept * is_there
         if files:
-            says = f"deleted files that ended {seconds:g} s ago: {files} files, {calls} calls"
+            says = f"deleted files that ended {seconds:g} s ago (files: {files}, calls: {calls})"
             self._notices.tell("expired", says)
 
     def delete_one(self) -> bool:
