@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 STAMP := .venv/.complete
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test answers test-integration test-all test-often test-cuda test-versions check check-all lint bench fixtures conformance dist docs screenshots viewer fuzz fuzz-scripts faults clean
+.PHONY: help setup demo test answers test-integration test-all test-often test-cuda test-versions check check-all lint bench fixtures conformance dist docs reference screenshots viewer fuzz fuzz-scripts faults clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
@@ -83,6 +83,9 @@ docs: $(STAMP)  ## the site, in build/docs; each warning is an error
 	rm -rf build/docs build/doctrees
 	$(BIN)/sphinx-build -W --keep-going -q -c docs -d build/doctrees . build/docs
 	@echo "build/docs/index.html"
+
+reference: $(STAMP)  ## docs/reference, from the help texts, signatures and docstrings
+	$(BIN)/python -m docs.extensions.reference
 
 screenshots: $(STAMP)  ## the pictures of the pages, made with Chromium
 	$(BIN)/python -m tests.docs.screenshots

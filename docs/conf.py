@@ -20,14 +20,10 @@ author = "the authors of calltape"
 version = release = version_of("calltape")
 
 extensions = [
-    "sphinx.ext.autodoc",
-    "sphinx.ext.napoleon",
     "myst_parser",
     "accessible",
     "generated_parts",
     "self_contained",
-    "shared_entries",
-    "typed_names",
 ]
 root_doc = "docs/index"
 include_patterns = [
@@ -42,19 +38,6 @@ exclude_patterns = [".*", "**/.*", "build", "dist", "runs"]
 
 nitpicky = True
 myst_heading_anchors = 4
-
-autodoc_member_order = "bysource"
-autodoc_typehints_format = "short"
-autodoc_preserve_defaults = True
-autodoc_default_options = {
-    "members": True,
-    "exclude-members": "model_config",
-    # a class shows what it has from private bases, and not what it has from libraries
-    "inherited-members": "BaseModel,BaseException,tuple,dict,list,Mapping,Sequence,Enum,str",
-}
-napoleon_numpy_docstring = False
-napoleon_use_ivar = True
-napoleon_use_rtype = False
 
 html_theme = "furo"
 html_title = f"calltape {version}"

@@ -3,8 +3,6 @@
 A page stays plain Markdown for those who read it in the repository. Where a part is generated, it
 has a comment of HTML, which is replaced when the site is built:
 
-- ``<!-- generated: verbs -->``: the verbs of the command, with their options;
-- ``<!-- generated: names of PACKAGE -->``: everything that a package lists for import;
 - ``<!-- generated: navigation of this folder -->``: its pages as a part of the navigation;
 - ``<!-- generated: rows of FILE -->``: a file of CSV, with a heading for each value of its first
   column;
@@ -16,17 +14,11 @@ The navigation is the list of links on docs/index.md: a section there is a secti
 from __future__ import annotations
 
 import csv
-import importlib
-import inspect
 import re
 from itertools import groupby
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
-from command_reference import verbs_as_markdown
 from sphinx.application import Sphinx
-from typed_names import public_name
 
 _MARK = re.compile(r"^<!-- generated: (.+?) -->$", re.MULTILINE)
 _OTHERS = "<!-- the other pages -->"
@@ -50,14 +42,10 @@ def _complete(app: Sphinx, page: str, source: list[str]) -> None:
 
 
 def _part(name: str, folder: Path) -> str:
-    if name == "verbs":
-        return verbs_as_markdown()
     if name == "navigation of this folder":
         return _toctree([file.name for file in _pages(folder) if file.name != "README.md"])
     if name.startswith("rows of "):
         return rows_as_markdown(folder / name.removeprefix("rows of "))
-    if name.startswith("names of "):
-        return names_as_markdown(importlib.import_module(name.removeprefix("names of ")))
     raise ValueError(f"no part of a page is called {name!r}")
 
 
@@ -105,55 +93,3 @@ def rows_as_markdown(path: Path) -> str:
 
 def _cell(text: str, *, is_name: bool) -> str:
     return f"`{text}`" if is_name else re.sub(r"([|<*])", r"\\\1", text)
-
-
-# --- names --------------------------------------------------------------------------------------
-
-
-def names_as_markdown(module: ModuleType) -> str:
-    """Functions and classes that a module lists: first a table of them, then each with all that
-    its documentation says."""
-    names = {name: getattr(module, name) for name in module.__all__}
-    functions = {name: value for name, value in names.items() if inspect.isroutine(value)}
-    classes = {name: value for name, value in names.items() if inspect.isclass(value)}
-    # What several modules list is documented once.
-    every = {public_name(value): value for value in (*functions.values(), *classes.values())}
-    here = {at: value for at, value in every.items() if at.rpartition(".")[0] == module.__name__}
-    return "\n".join(
-        [
-            *_table("function", module, functions),
-            *_table("class", module, classes),
-            "```{eval-rst}",
-            f".. py:currentmodule:: {module.__name__}",
-            "",
-            *(f".. autofunction:: {at}" for at, value in here.items() if inspect.isroutine(value)),
-            "",
-            *(f".. auto{_kind(value)}:: {at}" for at, value in here.items() if _is_class(value)),
-            "```",
-        ]
-    )
-
-
-def _is_class(value: Any) -> bool:
-    return inspect.isclass(value)
-
-
-def _kind(value: type) -> str:
-    return "exception" if issubclass(value, BaseException) else "class"
-
-
-def _table(title: str, module: ModuleType, values: dict[str, Any]) -> list[str]:
-    if not values:
-        return []
-    rows = [
-        f"| {{py:obj}}`{name} <{public_name(value)}>` | {_first_sentence(value)} |"
-        for name, value in values.items()
-    ]
-    return [f"| {title} | what it is |", "| --- | --- |", *rows, ""]
-
-
-def _first_sentence(value: Any) -> str:
-    paragraph = " ".join((inspect.getdoc(value) or "").partition("\n\n")[0].split())
-    sentence = re.split(r"(?<=[^.])\.(?= |$)", paragraph)[0]
-    plain = re.sub(r":[\w:]+:`~?([^`]+)`", lambda role: f"`{role[1]}`", sentence)
-    return plain.replace("``", "`").replace("|", r"\|").rstrip(":")

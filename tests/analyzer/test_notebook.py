@@ -64,7 +64,8 @@ def test_a_tape_and_what_it_gives(tape: Tape) -> None:
     assert "&lt;b&gt;tokens&lt;/b&gt;" in html(raised)
     variant = tape.variants()[0]
     assert "batch_size" in html(variant)
-    assert html(variant) == html(variant.findings)
+    assert html(variant) in html(tape.variants())
+    assert "batch_size" in html(variant.findings)
     assert "SymbolFinding" in html(variant.findings.symbols[0])
     assert "<strong>Explanation of batch_size</strong>" in html(tape.explain("batch_size"))
     assert "Explanation of input_ids[1]" in html(tape.explain("input_ids", 1))

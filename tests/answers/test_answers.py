@@ -99,7 +99,7 @@ def test_times_ids_and_sizes_of_a_recording_are_left_out() -> None:
         "time       2026-11-29T00:12:43.481Z to 2026-11-29T00:12:43.513Z": (
             "time       <time> to <time>"
         ),
-        "bytes      105.5 KiB, 91 B of it tensors": "bytes      <size>, <size> of it tensors",
+        "bytes      105.5 KiB, 91 B in tensors": "bytes      <size>, <size> in tensors",
         "     1      0.007     1.097  (int64[2,1])": "     1  <began>  <took>  (int64[2,1])",
         "producer   torch 2.15.0+cu132, python 3.11.7": (
             "producer   torch <version>, python <version>"

@@ -215,7 +215,7 @@ FAULTS = (
     ),
     Fault(
         "recorder-lock-of-the-parent",
-        f"{_RECORDER}launch/launcher.py",
+        f"{_RECORDER}launch/attaching.py",
         "    os.register_at_fork(after_in_child=renew)\n",
         "",
         "A worker that is forked while another thread makes a model hangs in its first model.",

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from calltape_recorder import FlightRecorder, Novelty, PerSecond, Rate, Recorder, record
-from calltape_recorder.launch import launcher
+from calltape_recorder.launch import attaching
 from tests.recorder.appearance import appearance_of
 from tests.recorder.models import Add
 from tests.recorder.reading import read
@@ -216,7 +216,7 @@ def test_forks_while_a_class_is_being_instantiated(
     class Served(Add):
         pass
 
-    launcher._follow_instances(Served, str(tmp_path), {})
+    attaching._follow_instances(Served, str(tmp_path), {})
     born = Served.__init__.__closure__ or ()
     cells = {id(lock): lock for cell in born for _, lock in locks_in(cell.cell_contents, "", set())}
     assert len(cells) == 1

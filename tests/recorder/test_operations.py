@@ -31,7 +31,7 @@ def test_a_recording_says_what_it_does(tmp_path: Path, caplog: pytest.LogCapture
     name = "torch.nn.modules.linear:Linear.forward"
     last = tmp_path / "a-00003.tape"
     assert caplog.messages == [
-        f"calltape, process {os.getpid()}: records {name} to {path}",
+        f"calltape, process {os.getpid()}: recording {name} to {path}",
         f"calltape, process {os.getpid()}: sealed {path}: the next calls go to another file",
         f"calltape, process {os.getpid()}: sealed {last}: 4 of 4 calls are on the tape",
     ]

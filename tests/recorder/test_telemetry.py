@@ -150,6 +150,6 @@ def test_without_opentelemetry_it_says_what_to_install(
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
     with (
         record(Add(), tmp_path / "t.tape") as recorder,
-        pytest.raises(TapeError, match=r"calltape-recorder\[otel\]"),
+        pytest.raises(TapeError, match=r"\./recorder\[otel\]"),
     ):
         observe(recorder)

@@ -87,7 +87,7 @@ def test_records_that_stand_for_others_are_counted(tmp_path: Path) -> None:
     ran = run("variants", path)
     assert (ran.code, ran.err) == (
         0,
-        "calltape: 1 of 5 records were read; --scan reads and compares the others too\n",
+        "calltape: 1 of 5 records were read; --scan reads and compares all of them\n",
     )
     assert run("variants", path, "--scan").err == ""
 

@@ -30,7 +30,7 @@ export class Call {
       const found = call.elsewhere.get(key);
       if (found === undefined) return { parts: [{ call, key }, ...parts], axis };
       if (found.call >= call.record.call) {
-        throw invalid(`call ${call.record.call} refers to call ${found.call}, which is no earlier one`);
+        throw invalid(`call ${call.record.call} refers to call ${found.call}, which is not an earlier call`);
       }
       if (found.axis !== undefined) {
         if (parts.length > 0 && axis !== found.axis) throw invalid(`${key}: it grew along two axes`);

@@ -160,7 +160,7 @@ class StrictDecoder extends Decoder {
   newKey(key) {
     const state = this.stack.top();
     const name = key === PROTO_KEY ? PROTO : key;
-    if (typeof name !== "string") throw damaged("a key of a map is no text");
+    if (typeof name !== "string") throw damaged("a key of a map is not text");
     if (Object.hasOwn(state.map, name)) throw damaged("a map holds the same key twice");
     if (name === PROTO) state.map = Object.assign(Object.create(null), state.map);
     return name;

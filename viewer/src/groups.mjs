@@ -88,7 +88,7 @@ export class Group {
     this.documents = await contentOf(this.stored, most, "the records of a group");
     const parts = unpack(this.documents.subarray(0, this.begin(0)));
     if (!Array.isArray(parts) || !parts.every((part) => part instanceof Uint8Array)) {
-      throw invalid("the shared parts of a group are no array of bins");
+      throw invalid("the shared parts of a group are not an array of bins");
     }
     this.parts = parts;
     return this;

@@ -113,7 +113,7 @@ export function recordOf(document, parts) {
   for (const one of [found.inputs, found.outputs]) {
     if (one === undefined) continue;
     for (const name of ["structure", "leaves"]) {
-      if (one[name] >= parts.length) throw invalid(`the ${name} of a tree are no part of the group`);
+      if (one[name] >= parts.length) throw invalid(`the ${name} of a tree are not part of the group`);
       one[name] = parts[one[name]];
     }
   }

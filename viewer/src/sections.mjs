@@ -18,7 +18,7 @@ const ZLIB = 1;
 export function sectionOf(value, what) {
   const [codec, size, checksum, data] = Array.isArray(value) ? value : [];
   if (!isInt(codec) || !isInt(size) || !isInt(checksum) || !(data instanceof Uint8Array) || codec < 0 || size < 0) {
-    throw damaged(`${what} is no section [codec, size, crc32, data]`);
+    throw damaged(`${what} is not a section [codec, size, crc32, data]`);
   }
   if (crc32(data) !== checksum) throw damaged(`the checksum of ${what} does not match its bytes`);
   return { codec, size, data };

@@ -62,7 +62,7 @@ async function firstMember(source) {
     const content = await exactly(source, block.length, Math.min(32, source.size - block.length));
     const isManifest = String.fromCharCode(...content).includes("\xa6format\xa8calltape");
     if (isManifest || String.fromCharCode(...block.subarray(0, MANIFEST.length)) === MANIFEST) {
-      const reason = isCut || block.length < BLOCK ? "the file ends within its manifest" : "its header is damaged";
+      const reason = isCut || block.length < BLOCK ? "the file ends within its manifest" : "its header is corrupted";
       throw damaged(reason).at({ member: MANIFEST, offset: 0 });
     }
     throw new TapeError("not_a_tape", "the file does not start with a tape's manifest");

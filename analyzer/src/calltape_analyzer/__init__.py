@@ -96,7 +96,7 @@ if TYPE_CHECKING:
     from calltape_analyzer.tape import Tape
     from calltape_analyzer.targets.onnx import DynamicAxes, dynamic_axes
     from calltape_analyzer.text import printable
-    from calltape_analyzer.variant import Acceptance, Variant, VariantShapes
+    from calltape_analyzer.variant import Acceptance, Variant, VariantList, VariantShapes
     from calltape_analyzer.variants.counted_sizes import CountedRange
     from calltape_analyzer.variants.variant_findings import (
         DimensionFinding,
@@ -187,6 +187,7 @@ __all__ = [
     "Values",
     "Variant",
     "VariantFindings",
+    "VariantList",
     "VariantShapes",
     "VariantVerdict",
     "__version__",
@@ -291,7 +292,7 @@ _NAMES = {
     "tape": ("Tape",),
     "targets.onnx": ("DynamicAxes", "dynamic_axes"),
     "text": ("printable",),
-    "variant": ("Acceptance", "Variant", "VariantShapes"),
+    "variant": ("Acceptance", "Variant", "VariantList", "VariantShapes"),
     "variants.variant_findings": (
         "DimensionFinding",
         "IntFinding",

@@ -132,7 +132,7 @@ def _calls_in(folder: Path) -> dict[int, Path]:
             raise UsageError(f"{found[number].name} and {stem.name} are both call {number}")
     if not found:
         raise UsageError(
-            "there are no files of calls in this folder", path=str(folder),
+            "the folder has no files of calls", path=str(folder),
             advice="name them like call_00000000.safetensors",
         )  # fmt: skip
     return found
@@ -180,7 +180,7 @@ def _add(writer: NewTape, number: int, stem: Path, tape: bytes) -> None:
     if lacking:
         raise TapeError(
             "invalid",
-            f"the .json names tensors that the .safetensors has not: {some_of(lacking, 3)}",
+            f"the .json names tensors that the .safetensors lacks: {some_of(lacking, 3)}",
             advice="copy the folder again from where it came",
         )
     writer.write(record, values)

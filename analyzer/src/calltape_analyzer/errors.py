@@ -31,7 +31,16 @@ __all__ = [
     "TapeError",
     "UnsupportedError",
     "UsageError",
+    "to_install",
 ]
+
+
+def to_install(extra: str) -> str:
+    """What to do about an optional package that is missing: nothing is published, so that people
+    install from a clone."""
+    return (
+        f"install the extra {extra!r}: `pip install './analyzer[{extra}]'` in a clone of calltape"
+    )
 
 
 class InferenceError(TapeError, RuntimeError):

@@ -337,8 +337,8 @@ def _told_of(error: BaseException, worths: Sequence[Worth]) -> TapeError | None:
         return TapeError("limit", "there is not enough memory for this")
     with contextlib.suppress(TapeError):
         if any(one.is_forged() for one in worths):
-            reason = "the answer followed from what a file says of its calls, which is not so"
-            advice = "its damage says more; ask again, or open it with scan=True"
+            reason = "the answer relied on what a file claims about its calls, which is false"
+            advice = "see tape.damage; ask again, or open the tape with scan=True"
             return TapeError("damaged", reason, advice=advice)
     return None
 

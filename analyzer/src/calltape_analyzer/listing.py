@@ -89,7 +89,7 @@ class Recordings(PlainData):
             for one in self.recordings
         ]  # fmt: skip
         head = ("recording", "target", "host", "files", "calls", "bytes", "sealed")
-        note = f"damage: {counted(len(self.damage), 'place')}" if self.damage else None
+        note = f"corruption: {counted(len(self.damage), 'place')}" if self.damage else None
         return Sketch("Recordings", head=head, rows=rows, note=note)
 
     def __getitem__(self, index: SupportsIndex) -> Recording:

@@ -63,10 +63,10 @@ def tape_summary(tape: Tape, *, limit: int = LIMIT) -> str:
     for number, variant in enumerate(tape.variants()):
         _add_variant(document, variant, number)
     if tape.damage:
-        document.heading("Damage")
+        document.heading("Corruption")
         kinds = Counter(error.kind for error in tape.damage)
         shown = [(kind, str(count)) for kind, count in kinds.items()]
-        document.table("kinds of damage", ("kind", "places"), shown)
+        document.table("kinds of corruption", ("kind", "places"), shown)
     return document.text()
 
 

@@ -37,9 +37,10 @@ class Sketch:
         lines: text below it, which keeps its indentation; the first 20 lines are shown.
         total: how many rows there are, if ``rows`` has some of them only.
         note: a last line.
+        parts: what follows.
     """
 
-    title: str
+    title: str = ""
     facts: Sequence[tuple[str, object]] = ()
     _: KW_ONLY
     head: Sequence[str] = ()
@@ -47,10 +48,11 @@ class Sketch:
     lines: Sequence[str] = ()
     total: int | None = None
     note: str | None = None
+    parts: Sequence[Sketch] = ()
 
     def html(self) -> str:
         """As HTML."""
-        parts = [f"<strong>{_text(self.title)}</strong>"]
+        parts = [f"<strong>{_text(self.title)}</strong>"] if self.title else []
         if self.facts:
             cells = "".join(
                 f"<tr><th>{_text(name)}</th><td>{_text(value)}</td></tr>"
@@ -67,6 +69,7 @@ class Sketch:
         if more > 0:
             notes.insert(0, f"and {more:,} more")
         parts += [f"<div>{_text(note)}</div>" for note in notes]
+        parts += [part.html() for part in self.parts]
         return f"<div>{''.join(parts)}</div>"
 
     def _table(self) -> str:

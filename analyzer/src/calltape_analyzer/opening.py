@@ -91,7 +91,7 @@ def open_tape(
             ``remote``.
     """
     if target is not None and not isinstance(target, str):
-        advice = "pass the name of a class and method, or a part of it"
+        advice = "pass the name of a class and method, or part of it"
         raise UsageError(f"target={target!r:.100}", advice=advice)
     damage = Damage()
     files = _Files(damage)

@@ -23,8 +23,8 @@ _MARK = (
     "once for each recorded call of these tapes, with the fixture tape; whole=True: for each tape."
 )
 _OPTION = "--calltape-update"
-_WRITE = "Outputs that differ are written to the tapes, and told at the end."
-_LOOK = "They are told, and nothing is written."
+_WRITE = "Write outputs that differ to the tapes, and list them at the end."
+_LOOK = "Only list them, and write nothing."
 _SPOOL = "calltape_spool"
 _TAPES = 8
 """How many tapes are held open."""

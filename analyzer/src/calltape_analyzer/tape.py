@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from calltape_analyzer.observing.declarations import BatchFor, DimNames
     from calltape_analyzer.observing.observations import Observations
     from calltape_analyzer.observing.sorting import CallSorter
-    from calltape_analyzer.variant import FoundVariant, Variant
+    from calltape_analyzer.variant import FoundVariant, Variant, VariantList
     from calltape_analyzer.variant_choice import Chosen
 
 __all__ = ["Tape", "check_tape"]
@@ -386,7 +386,7 @@ class Tape(RecordedCalls, ProgramSource):
         return made
 
     @bounded()
-    def variants(self) -> list[Variant]:
+    def variants(self) -> VariantList:
         """The calls, split into the programs that can serve them, in the order of their first
         call. Calls that raised are left out, unless all did; only in the order of a survey, which
         does not know which of equal calls came first, they count. Reads no tensor bytes.
@@ -395,16 +395,17 @@ class Tape(RecordedCalls, ProgramSource):
         docs/decisions/export-strategies.md), a cache whose sliding window is full (rule 7), bools,
         texts and floats of which few values come back again and again (rule 8), and broadcasting
         (rule 9). What is said of a variant holds for all its calls. They are found once, and kept.
+        In a REPL or a notebook, the list shows the tables that ``calltape variants`` prints.
         """
-        from calltape_analyzer.variant import Variant, find_variants
+        from calltape_analyzer.variant import Variant, VariantList, find_variants
 
         if self._chosen is not None:
-            return list(self._chosen)
+            return VariantList(self._chosen)
         self._follow_source()
         if self._variants is None:
             found = self._soundly(lambda: find_variants(self))
             self._variants = found
-        return [Variant(self, one) for one in self._variants]
+        return VariantList(Variant(self, one) for one in self._variants)
 
     @bounded()
     def explain(self, argument: str, axis: int | None = None, *, path: str = "") -> Explanation:

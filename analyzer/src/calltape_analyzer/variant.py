@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, overload
 
 from calltape_analyzer.errors import InferenceError, UsageError
+from calltape_analyzer.fitting import terminal_width
 from calltape_analyzer.inference.program_source import (
     DimKind,
     GivenArguments,
@@ -19,7 +20,7 @@ from calltape_analyzer.inference.program_source import (
     ProgramSource,
 )
 from calltape_analyzer.limits import Worth, bounded
-from calltape_analyzer.notebook import Shown, Sketch
+from calltape_analyzer.notebook import MAX_ROWS, Shown, Sketch
 from calltape_analyzer.observing.call_source import CallSource
 from calltape_analyzer.observing.columns import Column
 from calltape_analyzer.observing.declarations import (
@@ -53,6 +54,7 @@ from calltape_analyzer.variants.pools import Pools
 from calltape_analyzer.variants.symbol_names import name_symbols
 from calltape_analyzer.variants.variant_findings import VariantFindings, findings_of
 from calltape_analyzer.variants.variant_names import name_variants
+from calltape_analyzer.variants.variant_table import VariantTable
 
 if TYPE_CHECKING:
     from calltape_analyzer.arguments.samples import Sample
@@ -62,10 +64,12 @@ __all__ = [
     "Acceptance",
     "FoundVariant",
     "Variant",
+    "VariantList",
     "VariantShapes",
     "calls_left_out",
     "find_variants",
     "named_facts",
+    "table_of",
 ]
 
 
@@ -132,7 +136,7 @@ class Variant(ProgramSource, Shown):
         return f"<Variant {self.name}: {counted(len(self), 'call')}>"
 
     def _sketch(self) -> Sketch:
-        return self.findings._sketch()
+        return table_of(self).sketch()
 
     def __len__(self) -> int:
         return self.facts.calls
@@ -390,6 +394,46 @@ class Variant(ProgramSource, Shown):
                 advice="ask tape.variants() for the one whose accepts() is true",
             )
         return Inputs(args, kwargs)
+
+
+def table_of(variant: Variant) -> VariantTable:
+    """What people are shown of a variant."""
+    return VariantTable.of(variant.findings, variant.facts.group.layout)
+
+
+class VariantList(list[Variant], Shown):
+    """The variants of a tape, a list. A REPL and a notebook show the tables that ``calltape
+    variants`` prints."""
+
+    def __repr__(self) -> str:
+        try:
+            return self._text() if self else "[]"
+        except Exception:  # of a closed tape, for instance
+            return super().__repr__()
+
+    def _text(self) -> str:
+        width = terminal_width()
+        tables = ["\n".join(table_of(one).lines(width)) for one in self[:MAX_ROWS]]
+        more = len(self) - len(tables)
+        return "\n\n".join(
+            [*tables, *([f"and {counted(more, 'more variant')}"] if more > 0 else [])]
+        )
+
+    def _sketch(self) -> Sketch:
+        parts = [table_of(one).sketch() for one in self[:MAX_ROWS]]
+        more = len(self) - len(parts)
+        if more > 0:
+            parts.append(Sketch(note=f"and {counted(more, 'more variant')}"))
+        return Sketch("" if parts else "no variants", parts=parts)
+
+    @overload
+    def __getitem__(self, index: SupportsIndex, /) -> Variant: ...
+    @overload
+    def __getitem__(self, index: slice, /) -> VariantList: ...
+    def __getitem__(self, index: SupportsIndex | slice, /) -> Variant | VariantList:
+        if isinstance(index, slice):
+            return VariantList(super().__getitem__(index))
+        return super().__getitem__(index)
 
 
 def calls_left_out(tape: CallSource, variants: Sequence[Variant]) -> int:

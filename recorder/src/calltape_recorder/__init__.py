@@ -7,25 +7,32 @@
     with record(model, "runs/llm.tape") as recorder:
         model.generate(**inputs)
     print(recorder.stats())
+
+The names below are imported when they are first used: the help of ``calltape-record`` needs none of
+them, and most of them import torch.
 """
 
 from __future__ import annotations
 
-from calltape_recorder.keep.ledger import Stats
-from calltape_recorder.keep.novelty import Novelty
-from calltape_recorder.keep.policies import (
-    Every,
-    First,
-    FlightRecorder,
-    Keep,
-    PerSecond,
-    PerStructure,
-    Rate,
-    When,
-)
-from calltape_recorder.options import Keywords, Options
-from calltape_recorder.recorder import Recorder, record
-from calltape_schema.errors import TapeError
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from calltape_recorder.keep.ledger import Stats
+    from calltape_recorder.keep.novelty import Novelty
+    from calltape_recorder.keep.policies import (
+        Every,
+        First,
+        FlightRecorder,
+        Keep,
+        PerSecond,
+        PerStructure,
+        Rate,
+        When,
+    )
+    from calltape_recorder.options import Keywords, Options
+    from calltape_recorder.recorder import Recorder, record
+    from calltape_schema.errors import TapeError
 
 __all__ = [
     "Every",
@@ -47,3 +54,35 @@ __all__ = [
 ]
 
 __version__ = "0.1.0"
+
+_NAMES = {
+    "calltape_recorder.keep.ledger": ("Stats",),
+    "calltape_recorder.keep.novelty": ("Novelty",),
+    "calltape_recorder.keep.policies": (
+        "Every",
+        "First",
+        "FlightRecorder",
+        "Keep",
+        "PerSecond",
+        "PerStructure",
+        "Rate",
+        "When",
+    ),
+    "calltape_recorder.options": ("Keywords", "Options"),
+    "calltape_recorder.recorder": ("Recorder", "record"),
+    "calltape_schema.errors": ("TapeError",),
+}
+_HOMES = {name: module for module, names in _NAMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

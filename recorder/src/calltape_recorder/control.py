@@ -100,7 +100,7 @@ class ControlFile:
                 if wishes is not None:
                     self._apply(wishes, recorder)
         except Exception as error:
-            self._warn(f"the control file {self.path} was not followed: {error!r:.300}")
+            self._warn(f"the control file {self.path} could not be applied: {error!r:.300}")
 
     def renewed(self) -> ControlFile:
         """A new one for a fork, before its first call: the fork may have come in the middle of a
@@ -117,7 +117,9 @@ class ControlFile:
             if seen is None:
                 self.trouble = None
                 if self._seen is not None:
-                    self._warn(f"the control file {self.path} is gone: all stays as it is")
+                    self._warn(
+                        f"the control file {self.path} is gone; its last settings stay in effect"
+                    )
                 self._seen = None
                 return None
             if seen == self._seen:
@@ -128,8 +130,8 @@ class ControlFile:
                 if refused is not None:
                     # Every poll looks at it again, because its permissions may change while its
                     # text does not.
-                    self.trouble = f"refused: {refused}"
-                    self._warn(f"the control file {self.path} is refused: {refused}")
+                    self.trouble = f"rejected: {refused}"
+                    self._warn(f"the control file {self.path} is rejected: {refused}")
                     return None
                 text = file.read(MAX_CONTROL_BYTES)
             if _state_of(self.path) != seen:
@@ -142,7 +144,7 @@ class ControlFile:
                 now = _state_of(self.path)
             if now is None or now == self._bad:
                 self.trouble = _one_line(error)
-                self._warn(f"the control file {self.path} is not followed: {self.trouble}")
+                self._warn(f"the control file {self.path} is ignored: {self.trouble}")
                 self._seen = now
             self._bad = now or (0, 0, 0)
             return None
@@ -200,7 +202,7 @@ def _state_of(path: str) -> _FileState | None:
     if not stat.S_ISREG(found.st_mode):
         raise ValueError("it is not a regular file")
     if found.st_size > MAX_CONTROL_BYTES:
-        raise ValueError(f"it has {found.st_size} bytes, at most {MAX_CONTROL_BYTES} are read")
+        raise ValueError(f"it has {found.st_size} bytes; the limit is {MAX_CONTROL_BYTES}")
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
@@ -247,7 +249,7 @@ def _written_by_others(found: os.stat_result, what: str) -> str | None:
     if not _is_ours(found):
         return f"{what} belongs to user {found.st_uid}, not to this one or root"
     if found.st_mode & _OTHERS_WRITE:
-        return f"others may write {what} ({stat.filemode(found.st_mode)}): chmod go-w"
+        return f"others can write to {what} ({stat.filemode(found.st_mode)}); run chmod go-w"
     return None
 
 

@@ -163,11 +163,13 @@ def absolute_path(path: Any) -> str:
         text = os.fsdecode(path)
     except TypeError:
         raise TapeError(
-            "usage", f"a {type(path).__name__} is no path", advice="pass the path of the new tape"
+            "usage",
+            f"a {type(path).__name__} is not a path",
+            advice="pass the path of the new tape",
         ) from None
     if "\0" in text:
         raise TapeError(
-            "usage", "the path has a zero character in it", path=text, advice="remove it"
+            "usage", "the path contains a zero character", path=text, advice="remove it"
         )
     try:
         # A relative path would change its meaning: a host that becomes a daemon changes directory.
@@ -205,10 +207,10 @@ class Options(BaseModel):
     )  # fmt: skip
 
     overwrite: bool = _option(False, _TRUTH._replace(text=""))
-    """Replace an existing file. Otherwise the recorder refuses to start."""
+    """Replace an existing file. Otherwise, starting fails."""
 
     outputs: bool = _option(True, _TRUTH)
-    """Record what the model returns as well, not only what it is given."""
+    """Record outputs as well as inputs."""
 
     values: Literal["all", "none"] | Mapping[str, Literal["all", "none"]] = _option(
         "all",
@@ -218,11 +220,11 @@ class Options(BaseModel):
             "all, none, or *:all,cache.*:none", _read_values,
         ),
     )  # fmt: skip
-    """Which values are kept, by leaf path. ``"all"`` keeps the bytes of every tensor, text and
+    """Which values to keep, by leaf path. ``"all"`` keeps the bytes of every tensor, text and
     number. ``"none"`` keeps the shapes of tensors and the length of texts. A dict chooses by leaf
-    path, and the last pattern that matches decides: ``{"*": "all", "cache.*": "none"}``. A pattern
-    is one of :mod:`fnmatch`. It also matches everything below its path. Paths of outputs begin with
-    ``outputs``. A pattern without wildcards withholds numbers as well. docs/privacy.md has a table
+    path, and the last matching pattern applies: ``{"*": "all", "cache.*": "none"}``. Patterns have
+    the syntax of :mod:`fnmatch`, and also match everything below their path. Paths of outputs begin
+    with ``outputs``. A pattern without wildcards omits numbers as well. docs/privacy.md has a table
     of all this."""
 
     keep: Keep = _option(
@@ -232,8 +234,7 @@ class Options(BaseModel):
             'policies, such as "novelty() | rate(0.01, seed=7) & per_second(5)"', _read_keep,
         ),
     )  # fmt: skip
-    """Which calls are kept. By default all are. The policies are in
-    :mod:`calltape_recorder.keep.policies`."""
+    """Which calls to keep. By default, all. Policies are :class:`Keep` objects."""
 
     flight_recorder: FlightRecorder | None = _option(
         None,
@@ -242,12 +243,12 @@ class Options(BaseModel):
             _read_flight_recorder, (str, bool, Mapping),
         ),
     )  # fmt: skip
-    """Hold the last calls in memory that ``keep`` does not keep. They are written when a call
+    """Hold the last calls that ``keep`` does not select in memory. They are written when a call
     raises, on :meth:`Recorder.dump`, or when an exception ends the process."""
 
     write_ahead: bool = _option(False, _TRUTH)
     """Write the inputs of each call to a file before the model runs. If the process crashes, the
-    inputs of the call that was running are left. Each call waits for this write."""
+    inputs of the running call are on disk. Each call waits for this write."""
 
     max_calls: int | None = _option(None, _COUNT, **_WHOLE)
     """Stop recording after this many calls."""
@@ -265,42 +266,42 @@ class Options(BaseModel):
         gt=0,
         le=1,
     )
-    """Keep what recording costs below this share of the time of the calls, by recording fewer. The
-    others are only counted, as dropped for this reason. The cost is what
-    :class:`~calltape_recorder.keep.ledger.Stats` has of it: time in the host's calls, and processor
-    time of the recorder's thread. Only calls that are recorded tell how long a call takes: where
-    ``keep`` takes none, or the long ones, this is no bound."""
+    """Limit the cost of recording to this share of the time of the calls, by recording fewer. The
+    other calls are only counted, as dropped for ``max_share``. The cost is the time added to calls
+    plus the processor time of the recorder's thread, as in
+    :class:`~calltape_recorder.keep.ledger.Stats`. The limit has no effect if ``keep`` selects no
+    calls, or only slow ones: only recorded calls show how long a call takes."""
 
     max_queue_bytes: int = _option(256 * 1024 * 1024, _SIZE, **_WHOLE)
-    """The most memory for calls that are under way or wait to be written, with pooled buffers. A
-    call that does not fit is counted and dropped before it is copied. A quarter of it (and of what
-    a flight recorder may hold) may have copies that later calls share, until a call needs the
-    room."""
+    """Limit the memory of calls that are running or waiting to be written, pooled buffers included.
+    A call that does not fit is counted and dropped before it is copied. Up to a quarter of the
+    memory (and of that of a flight recorder) holds copies that later calls share, until a call
+    needs the room."""
 
     max_disk_bytes: int | None = _option(None, _SIZE, **_WHOLE)
-    """The most bytes of all files together, at least 128 KiB. Half of these 131,072 bytes stay free
-    for the end of a file."""
+    """Limit the size of all files together, at least 128 KiB. Half of these 131,072 bytes are
+    reserved for the end of a file."""
 
     min_free_bytes: int | None = _option(None, _SIZE, **_WHOLE)
-    """How much space of the disk stays free."""
+    """Leave this much space of the disk free."""
 
     when_full: Literal["stop", "delete_oldest"] = _option("stop", _one_of("stop", "delete_oldest"))
-    """What happens if a bound of the disk is reached. ``"stop"`` drops calls until there is space
-    again, ``"delete_oldest"`` deletes the oldest file of this recorder; files of samples before
-    those with calls that were like none before."""
+    """What to do when a limit of the disk is reached. ``"stop"`` drops calls until there is space
+    again. ``"delete_oldest"`` deletes the oldest file of this recorder, and files that hold only
+    samples before files with calls that showed something new."""
 
     max_age_seconds: float | None = _option(None, _TIME, **_ABOVE_0)
-    """Delete sealed files of this recorder that ended so long ago. Their calls count as
-    ``expired``. If ``segment_seconds`` is not given, it is an eighth of this. So a call is deleted
-    at most ``max_age_seconds + segment_seconds`` after it was recorded. What an earlier process
-    wrote is never deleted."""
+    """Delete sealed files of this recorder this long after their end. Their calls count as
+    ``expired``. ``segment_seconds`` is an eighth of this by default, and a call is deleted at most
+    ``max_age_seconds + segment_seconds`` after it was recorded. Files of earlier processes are
+    never deleted."""
 
     segment_bytes: int | None = _option(None, _SIZE, **_WHOLE)
-    """Go on in another file (``<name>-00001.tape`` and so on) when a file has this size."""
+    """Continue in another file (``<name>-00001.tape`` and so on) when a file has this size."""
 
     segment_seconds: float | None = _option(None, _TIME, **_ABOVE_0)
-    """Go on in another file when a file has this age, from its first call on. What was counted is
-    written so often too, and at least once a minute."""
+    """Continue in another file when this much time has passed since the first call of a file. The
+    counters are written as often, and at least once a minute."""
 
     file_mode: int = _option(
         OWNER_ONLY,
@@ -310,25 +311,23 @@ class Options(BaseModel):
         ),
         ge=OWNER_ONLY, le=0o777,
     )  # fmt: skip
-    """The permissions of the files. The umask does not change them. By default only the owner has
-    access (0o600). New directories can be searched by everybody who may read the files."""
+    """The permissions of the files, whatever the umask. By default, only the owner has access
+    (0o600). Everybody who may read the files may search new directories."""
 
     control: str | os.PathLike[str] | None = _option(None, _Spelling("pass a path", "a path"))
-    """A file that is read about once a second, to pause, resume, seal and dump from outside. It is
-    refused if others may write it. :mod:`calltape_recorder.control` says what is in it."""
+    """A file to pause, resume, seal and dump from outside, which is read about once a second. It is
+    rejected if others can write to it. :mod:`calltape_recorder.control` describes its content."""
 
     via: Literal["hook", "method"] = _option("hook", _one_of("hook", "method"))
-    """What sees the calls. ``"hook"`` records the calls that go through ``module(...)``.
-    ``"method"`` replaces the method on the instance, and sees direct calls of it as well. Hooks do
-    not see a ``BaseException`` that is not an ``Exception``, such as ``KeyboardInterrupt``. If it
-    does not leave the ``with`` block, its type and message are unknown, and the tape has
-    ``BaseException``."""
+    """How to see the calls. ``"hook"`` records calls of ``module(...)``. ``"method"`` replaces the
+    method on the instance, and also records direct calls of it. Hooks do not see a
+    ``BaseException`` that is not an ``Exception``, such as ``KeyboardInterrupt``: unless it leaves
+    the ``with`` block, its type and message are unknown, and the tape has ``BaseException``."""
 
     method: str = _option(
         "forward", _Spelling("name one of the object's methods", "a name"), min_length=1
     )
-    """The name of the method that is recorded. Any name but ``forward`` implies
-    ``via="method"``."""
+    """The name of the method to record. Any name but ``forward`` implies ``via="method"``."""
 
     @field_validator("*", mode="before")
     @classmethod
@@ -355,7 +354,7 @@ class Options(BaseModel):
     @classmethod
     def _has_room(cls, most: int | None) -> int | None:
         if most is not None and most < LEAST_DISK_BYTES:
-            reason = f"max_disk_bytes={most}: there is no room for a call and the end of its file"
+            reason = f"max_disk_bytes={most} leaves no room for a call and the end of its file"
             raise TapeError("usage", reason, advice=f"pass at least {LEAST_DISK_BYTES}")
         return most
 
@@ -499,8 +498,8 @@ def parse_options(settings: Mapping[str, Any]) -> dict[str, Any]:
     known = [name for name, spelling in _SPELLINGS.items() if spelling.text]
     for key in settings:
         if key not in known:
-            advice = f"there are {', '.join(known)}"
-            raise TapeError("usage", f"no option {key[:100]!r}", advice=advice)
+            advice = f"the options are {', '.join(known)}"
+            raise TapeError("usage", f"unknown option {key[:100]!r}", advice=advice)
     options = _checked(settings, _TEXT)
     return {name: getattr(options, name) for name in settings}
 

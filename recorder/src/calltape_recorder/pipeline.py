@@ -169,7 +169,7 @@ class Pipeline:
         self.begun = True
         if target is not None:
             self._target = target.name
-            self.notices.tell(BEGINNING, f"records {target.name} to {self.segments.first_path}")
+            self.notices.tell(BEGINNING, f"recording {target.name} to {self.segments.first_path}")
         self.writer.start()
 
     def set_rate(self, fraction: float | None) -> None:

@@ -291,7 +291,7 @@ class Recorder:
             try:
                 attachment = HookPair(module, self._handler)
             except Exception as error:
-                reason = f"a {type(module).__name__} takes no recorder: {error}"
+                reason = f"cannot attach a recorder to a {type(module).__name__}: {error}"
                 advice = 'pass via="method", or record a module around it'
                 raise TapeError("usage", reason, path=self.path, advice=advice) from None
         for says in blind_spots(module, via):
@@ -393,7 +393,7 @@ class Recorder:
         says = why_empty(stats.target, self._options.via, stats.seen, stats.kept, stats.dropped)
         # What else loses calls was said when it happened.
         if says is not None and (not stats.seen or pipeline.notices.last_error is None):
-            copies = f". Copies of it that were made: {stats.copies}" if stats.copies else ""
+            copies = f". The application made {stats.copies} copies of it" if stats.copies else ""
             pipeline.notices.warn(says + copies)
 
     def _met(self, structure: Structure) -> None:

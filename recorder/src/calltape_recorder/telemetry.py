@@ -1,6 +1,6 @@
 """Reports the accounts of recorders as OpenTelemetry metrics.
 
-It needs OpenTelemetry: ``pip install calltape-recorder[otel]``.
+It needs OpenTelemetry: ``pip install './recorder[otel]'`` in a clone.
 
 ==========================  =============  ============================================
 ``calltape.calls.seen``     counter        calls of the recorded method
@@ -85,7 +85,10 @@ def observe(recorder: Recorder, meter: Meter | None = None) -> Observing:
         from opentelemetry import metrics
     except ImportError:
         raise TapeError(
-            "usage", "OpenTelemetry is not installed", advice="pip install calltape-recorder[otel]"
+            "usage",
+            "OpenTelemetry is not installed",
+            advice="install the extra 'otel': `pip install './recorder[otel]'` in a clone of "
+            "calltape",
         ) from None
     observing = Observing(recorder)
     reported = metrics.get_meter("calltape") if meter is None else meter

@@ -228,7 +228,7 @@ def _int_of(text: str) -> int | float:
 
 def _no_constant(name: str) -> None:
     """Refuses ``NaN`` and ``Infinity``, which Python takes and JSON does not have."""
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not valid JSON")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

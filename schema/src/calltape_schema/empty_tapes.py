@@ -8,34 +8,34 @@ from calltape_schema.end import UNWANTED
 
 _NOT_SEEN = {
     "hook": (
-        "the host calls a copy of it (a deep copy, or what was saved and loaded), calls its forward"
+        "the application calls a copy of it (a deep copy, or a loaded one), calls its forward"
         " directly, calls other methods of it (decode, for example) or its parts, or overrides"
         " __call__; or it was compiled, also ahead of time, before the recorder was attached."
-        ' Record what the host calls, or pass via="method", of another method also its name, as in'
-        ' method="decode"; attach before it is compiled or copied'
+        ' Record what the application calls, or pass via="method" (and for another method its name,'
+        ' as in method="decode"); attach before it is compiled or copied'
     ),
     "method": (
-        "the host calls a copy of it (a deep copy, or what was saved and loaded), another object of"
+        "the application calls a copy of it (a deep copy, or a loaded one), another object of"
         " the class, other methods of it (decode, for example) or its parts, or a reference to the"
-        " method from before attach(); something put another method in its place (accelerate does);"
+        " method from before attach(); something replaced the method (accelerate does);"
         " or it was compiled, also ahead of time, before the recorder was attached. Record the"
-        ' object that the host calls, of another method pass its name, as in method="decode", and'
-        " attach last, but before it is compiled or copied"
+        " object that the application calls; for another method pass its name, as in"
+        ' method="decode"; attach last, but before it is compiled or copied'
     ),
 }
 _ADVICE = {
     "queue_full": (
-        "the tensors of a call do not fit into max_queue_bytes. Withhold the large ones, as with"
-        ' values={"*": "all", "cache.*": "none"}, or raise that bound'
+        "the tensors of a call do not fit into max_queue_bytes. Omit the large ones, as with"
+        ' values={"*": "all", "cache.*": "none"}, or raise that limit'
     ),
     "tracing": (
         "the calls were traced, not run: they were compiled with fullgraph=True or exported, or a"
         " transform of torch.func (vmap, grad) called the module. Compile first, then attach the"
         " recorder to what was compiled; under a transform, record what calls it"
     ),
-    "unfinished": "the calls were under way at the end. Close the recorder when they have returned",
+    "unfinished": "the calls were running at the end. Close the recorder when they have returned",
     "internal": "see the warnings of calltape in the log",
-    "disk_full": "there is no room on the disk, or min_free_bytes leaves none",
+    "disk_full": "the disk is full, or has only min_free_bytes left",
     "max_disk_bytes": "max_disk_bytes is too small for one call",
     "io": "the disk failed",
     "file_removed": "somebody removed the files while they were written",

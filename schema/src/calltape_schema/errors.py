@@ -38,11 +38,11 @@ _ADVICE: dict[str, str] = {
     "io": "check permissions and free space",
     "not_a_tape": "pass a file written by calltape (.tape)",
     "version": "upgrade calltape-analyzer to read it",
-    "damaged": "the other calls on it are still readable; copy the file again from where it came, "
-    "and if the copy has the same damage, do not trust it",
+    "damaged": "the other calls are readable; copy the file again from its source, and do not "
+    "trust it if the copy is corrupted too",
     "invalid": "do not trust this file; ask its sender for the original",
-    "unsupported": "upgrade calltape-analyzer to read it; all else on the tape can be read",
-    "limit": "do not trust this file; a recorder never writes such a member",
+    "unsupported": "upgrade calltape-analyzer to read it; the rest of the tape is readable",
+    "limit": "do not trust this file; a recorder never writes such data",
     "closed": "open or attach it again",
     "no_value": "record with values='all' to keep tensor values",
     "usage": "see the documentation of the function, or `--help` of the command",

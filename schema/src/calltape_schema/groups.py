@@ -386,7 +386,7 @@ class Group:
         for name in _TREE:
             at = tree.get(name)
             if type(at) is not int or not 0 <= at < len(parts):
-                raise TapeError("invalid", f"the {name} of a tree are no part of the group")
+                raise TapeError("invalid", f"the {name} of a tree are not part of the group")
             found[name] = parts[at]
         return found
 
@@ -395,7 +395,7 @@ class Group:
             # A view: the shared parts may be 64 MiB, and they are copied once when they are parted.
             found = unpack(memoryview(self.documents())[: self.places[0] & _LOW])
             if not is_array(found) or any(type(part) is not bytes for part in found):
-                raise TapeError("invalid", "the shared parts of a group are no array of bytes")
+                raise TapeError("invalid", "the shared parts of a group are not an array of bytes")
             self._parts = found
         return self._parts
 

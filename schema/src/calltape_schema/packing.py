@@ -152,7 +152,7 @@ def _unpack_pairs(pairs: list[tuple[Any, Any]]) -> dict[str, Any]:
     document: dict[str, Any] = {}
     for key, value in pairs:
         if type(key) is not str:
-            raise ValueError("a key of a map is no text")
+            raise ValueError("a key of a map is not text")
         document[key] = value
     if len(document) != len(pairs):
         raise ValueError("a map holds the same key twice")

@@ -496,7 +496,7 @@ def _trouble_of(
         return TapeError("limit", reason)
     there, _, axis = step
     if there >= number:
-        reason = f"call {number} has tensors of call {there}, which is no earlier one"
+        reason = f"call {number} has tensors of call {there}, which is not an earlier call"
         return TapeError("invalid", reason)
     if axis is not None and chain.axis not in (None, axis):
         return TapeError("invalid", f"a tensor of call {call} grew along two axes")
@@ -531,7 +531,7 @@ def _manifest_in(source: Source) -> tuple[bytes, int]:
     found = parse_header(head[:BLOCK], 0)
     if found is None or found.name != MANIFEST:
         if head.startswith(MANIFEST.encode()) or _FORMAT in head[BLOCK : BLOCK + 32]:
-            raise _torn_manifest("its header is damaged" if len(head) >= BLOCK else _CUT_SHORT)
+            raise _torn_manifest("its header is corrupted" if len(head) >= BLOCK else _CUT_SHORT)
         raise TapeError("not_a_tape", "the file does not start with the manifest of a tape")
     if source.size < found.start + found.size <= BLOCK + most(MAX_MEMBER_BYTES):
         raise _torn_manifest(_CUT_SHORT)

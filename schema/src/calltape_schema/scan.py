@@ -417,7 +417,7 @@ class Scan:
                 return told
         others = sum([kind.kept for kind in table.kinds.values()]) + table.other.kept
         if sum([known[0] for known in found.values()]) != others:
-            return "it has not as many calls without a row as there are"
+            return "its number of calls without a row is wrong"
         return None
 
 

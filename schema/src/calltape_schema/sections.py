@@ -132,7 +132,7 @@ def section_of(value: Any, what: str) -> Section:
             if crc32(data) != checksum:
                 raise TapeError("damaged", f"the checksum of {what} does not match its bytes")
             return Section(codec, size, checksum, data)
-    raise TapeError("damaged", f"{what} is no section [codec, size, crc32, data]")
+    raise TapeError("damaged", f"{what} is not a section [codec, size, crc32, data]")
 
 
 def inflated(data: bytes, size: int, what: str) -> bytes:

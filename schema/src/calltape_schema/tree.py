@@ -201,7 +201,7 @@ class DictNode(Described):
         _check_pairs(self.keys, self.children)
         for at in self.modules or ():
             if at >= len(self.keys) or type(self.keys[at]) is not str:
-                raise ValueError(f"key {at} is no name of a module")
+                raise ValueError(f"key {at} is not the name of a module")
         return self
 
 

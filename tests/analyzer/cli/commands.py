@@ -17,7 +17,7 @@ COMMAND = [sys.executable, "-m", "calltape_analyzer"]
 
 
 AT_END = (
-    "calltape: answered from what the tape says of all its calls at its end; --scan compares it "
+    "calltape: answered from the summary at the end of the tape; --scan compares it "
     "with the records\n"
 )
 """What a command says that read no record."""

@@ -77,7 +77,7 @@ def test_calls_that_are_whole_decide(
     assert run(*arguments).code == (code or 3)
     found = run(*arguments, "--bisect")
     assert found.code == code
-    assert "the calls there are left out, or could not be tried" in found.out
+    assert "the calls there were left out, or could not be tried" in found.out
     assert "checksum" in found.err
     only = run(*arguments, "--calls", 1, "--bisect")
     assert only.code == 125, "nothing is left to test it with"

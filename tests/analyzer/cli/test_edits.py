@@ -32,7 +32,7 @@ def test_filter(tape: Path, tmp_path: Path) -> None:
     assert kept(out) == [1, 3, 4]
     found = run("filter", tape, "-o", out)
     assert found.code == 1
-    assert "there already. Name another place, or pass --force" in found.err
+    assert "there already. Choose another path, or pass --force" in found.err
     found = run("filter", tape, "-o", out, "--force", "--calls", "2..3", "--json")
     assert found.code == 0
     report = json.loads(found.out)
@@ -165,10 +165,10 @@ def test_info_says_what_is_wrong(tape: Path, tmp_path: Path) -> None:
     (tmp_path / "b.tape").write_bytes(data)
     found = run("info", tmp_path / "b.tape")
     assert found.code == 3
-    assert "error: 1 place damaged" in found.out
-    assert "take what is left with `calltape recover`" in found.out
+    assert "error: 1 place corrupted" in found.out
+    assert "save the rest with `calltape recover`" in found.out
     quick = run("info", tape, "--quick").out
-    assert "was not looked at; --quick skips it" in quick
+    assert "were not looked for; leave out --quick" in quick
     assert "private " not in quick
 
 

@@ -59,7 +59,7 @@ def test_the_model_is_in_the_mode_of_its_calls(folder: Path) -> None:
         (MODULE, 2, "not of the form"),
         (f"{MODULE}:", 2, "not of the form"),
         ("os;x:y", 2, "not of the form"),
-        ("no_such_module:f", 1, "there is no module no_such_module"),
+        ("no_such_module:f", 1, "no module no_such_module"),
         (f"{MODULE}:absent", 1, "has no absent. Name one that is there, such as "),
         (f"{MODULE}:failing", 1, "failing() failed: ValueError: no weights here"),
         (f"{MODULE}:text", 1, "gives a builtins.str"),

@@ -71,7 +71,7 @@ def test_a_failed_export_fits_on_a_screen(
     assert 2 <= len(out.splitlines()) <= 24
     assert len(err.splitlines()) == 2
     assert "nothing could be exported" in err
-    named = re.search(r"torch and the model printed to (\S+)", err)
+    named = re.search(r"the output of torch and the model is in (\S+)", err)
     assert named is not None
     log = Path(named[1])
     text = log.read_text()

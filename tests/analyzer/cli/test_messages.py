@@ -28,7 +28,7 @@ def test_damage_is_told_and_is_exit_code_3(tape_file: Path) -> None:
     flip(tape_file, blob.start + blob.size - 1)
     code, out, err = run("info", tape_file)
     assert code == 3
-    assert "2 damaged places" in out
+    assert "2 corrupted places" in out
     assert err.count("\n") == 2
     code, out, err = run("info", tape_file, "--json")
     assert code == 3
@@ -63,7 +63,7 @@ def test_wrong_and_missing_words_are_told_in_words(tape_file: Path) -> None:
     wrong = run("export", tape_file, "--to", "tflite").err
     assert "Invalid value for '--to': 'tflite' is not one of " in wrong
     missing = run("diff", tape_file).err
-    assert "Missing argument 'BEFORE...'. BEFORE... and NOW are wanted." in missing
+    assert "Missing argument 'BEFORE...'. Pass BEFORE... and NOW." in missing
     assert "Missing argument 'TAPE...'.\n" in run("ls").err
     assert "Missing option '--out' / '-o'.\n" in run("table", tape_file).err
 
@@ -111,7 +111,7 @@ def test_interrupt(tape_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_help_shows_examples_for_every_verb() -> None:
     top = run("--help")
     assert top.code == 0
-    assert "Exit codes: 0 clean, 1 failure, 2 usage, 3 readable but damaged." in top.out
+    assert "Exit codes: 0 success, 1 failure, 2 wrong usage, 3 success on a corrupted" in top.out
     for verb in ("info", "ls", "show", "variants"):
         assert f"  {verb} " in top.out
         text = run(verb, "--help").out

@@ -65,8 +65,8 @@ def test_a_wrong_command_line(whole: Path, tmp_path: Path, words: tuple[str, ...
         (f"{CHECKED}:no_such", f"{CHECKED} has no no_such"),
         (
             "no_such_module:check",
-            "no_such_module:check cannot be imported: there is no module no_such_module in the "
-            "current directory, nor on the path of Python",
+            "no_such_module:check cannot be imported: no module no_such_module in the "
+            "current directory or on the Python path",
         ),
         ("os:getcwd", "os:getcwd does not take an open tape: too many positional arguments"),
     ],

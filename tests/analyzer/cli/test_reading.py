@@ -33,7 +33,7 @@ def test_info(tape_file: Path) -> None:
     assert facts["calls"] == "3 in 1 structure"
     assert facts["coverage"] == "3 of 5 calls seen were kept; 2 lost: queue full"
     assert facts["producer"].endswith("torch 2.15.0")
-    assert facts["checksums"] == "all hold"
+    assert facts["checksums"] == "all match"
     assert facts["time"].startswith("2023-11-14T22:13:20.000Z to ")
 
 

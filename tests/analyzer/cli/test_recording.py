@@ -65,7 +65,7 @@ def test_info_of_a_recording_that_kept_little(folder: Path) -> None:
     assert found["coverage"] == ["7 of 9 calls seen were kept; 2 not wanted: flight_recorder"]
     assert found["policy"] == [
         "keeps first(4), values by path (all of *, none of past_key_values.*), outputs too, "
-        "the last others held in memory (up to 3 calls, 64.0 MiB)"
+        "the last of the other calls held in memory (up to 3 calls, 64.0 MiB)"
     ]
     assert found["dumps"][0].startswith("1 dump of 3 calls: ")
     assert found["dumps"][0].endswith("Z it looked odd (3 calls)")
@@ -130,7 +130,7 @@ def test_what_the_recorder_deleted_is_a_fact_and_no_warning(tmp_path: Path) -> N
         assert json.loads(run("info", tmp_path, "--json").out)["coverage_is_lower_bound"]
     done = run("info", tmp_path)
     assert "deleted by the recorder: 0 to" in done.out
-    assert "are not here" not in done.out + done.err
+    assert "are missing" not in done.out + done.err
     document = json.loads(run("info", tmp_path, "--json").out)
     assert (document["coverage"]["seen"], document["coverage_is_lower_bound"]) == (20, False)
     assert (document["files"]["missing"], document["counted_until"]) == ({}, None)
@@ -142,7 +142,7 @@ def test_what_the_recorder_deleted_is_a_fact_and_no_warning(tmp_path: Path) -> N
     lacking = run("info", tmp_path)
     number = int(paths[1].stem.removeprefix("a-"))
     assert f"missing: {number} (removed, or not opened)" in lacking.out
-    assert f"the files numbered {number} are not here" in lacking.out
+    assert f"the files numbered {number} of recording" in lacking.out
 
 
 def test_info_of_a_sealed_file_whose_recorder_goes_on(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_info_of_one_call_says_nothing_of_sizes_that_vary(tmp_path: Path) -> Non
             for _ in range(calls):
                 model(torch.zeros(1, 2))
     one, two = (shown(tmp_path / f"{calls}.tape")["traffic"][1] for calls in (1, 2))
-    assert one == "1 call, 1 kept: one call tells nothing of sizes that vary"
+    assert one == "1 call, 1 kept: one call does not show which sizes vary"
     assert two == "2 calls, 2 kept: every size always the same"
 
 
@@ -186,7 +186,7 @@ def test_kinds_of_which_info_says_the_same_are_one_line(tmp_path: Path) -> None:
     assert shown(tmp_path / "a.tape")["traffic"] == [
         "7 calls in 4 kinds",
         "6 calls in 3 kinds, 6 kept: x: [2..3]",
-        "1 call, 1 kept: one call tells nothing of sizes that vary",
+        "1 call, 1 kept: one call does not show which sizes vary",
     ]
 
 
@@ -205,10 +205,10 @@ def test_a_policy_in_words() -> None:
         segment_seconds=1.5, max_disk_bytes=4096, min_free_bytes=512, when_full="delete_oldest",
     )  # fmt: skip
     assert policy_text(policy) == (
-        "keeps novelty(), shapes only, no outputs, the last others held in memory (up to 1 call, "
-        "2.0 KiB), inputs written ahead, at most 1 call, for at most 60 s, a new file after "
-        "1.0 KiB, a new file after 1.5 s, at most 4.0 KiB on disk, 512 B of the disk left free, "
-        "the oldest file deleted when full"
+        "keeps novelty(), shapes only, no outputs, the last of the other calls held in memory "
+        "(up to 1 call, 2.0 KiB), inputs written ahead, at most 1 call, for at most 60 s, a new "
+        "file after 1.0 KiB, a new file after 1.5 s, at most 4.0 KiB on disk, 512 B of the disk "
+        "left free, the oldest file deleted when full"
     )
 
 

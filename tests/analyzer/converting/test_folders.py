@@ -163,7 +163,7 @@ def test_an_option_without_use_is_rejected(
     found = run("convert", source, *words, "-o", tmp_path / out)
     assert found.code == 2
     what = "folder" if out == "folder" else "tape"
-    assert f"{words[0]} does nothing for a new {what}" in found.err
+    assert f"{words[0]} has no effect on a new {what}" in found.err
     assert not list(tmp_path.iterdir())
 
 

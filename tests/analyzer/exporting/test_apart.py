@@ -212,7 +212,7 @@ def test_harm_of_values_that_are_made_up_is_a_reason(tmp_path: Path) -> None:
     model = Indexing()
     calls = [call(torch.zeros(n, 4), torch.zeros(n, dtype=torch.long)) for n in (2, 3, 7)]
     tape = taped(tmp_path, model, calls, values="none")
-    with pytest.raises(ExportError, match=r"made-up ones the model does not come .*SIGSEGV"):
+    with pytest.raises(ExportError, match=r"synthetic ones the model does not finish: .*SIGSEGV"):
         export(tape, model)
 
 

@@ -40,17 +40,17 @@ def test_a_report_says_what_is_constant(exported: tuple[Tape, Programs]) -> None
     assert (by_values, constant) == ("main", "main, grid=[[1, 2]]")
     report = programs.verify()
     assert [row.ok for row in report] == [True, False, False]
-    assert f"{constant}: grid is a constant of it: calls with another value of it are refused" in (
+    assert f"{constant}: grid is a constant of it: calls with another value of it are rejected" in (
         report.notes
     )
-    values = "main: was traced with the values of one call: calls with others may be refused"
+    values = "main: was traced with the values of one call: calls with others may be rejected"
     assert values in report.notes
     # Only a run tells whether a program takes the values of a call.
     found = check(tape, programs)
     assert found.ok
     assert found.notes == [
-        "main: conditions on values of tensors are checked by a run only, which may refuse calls "
-        "that are accepted here"
+        "main: only a run checks guards on values of tensors, and may reject calls that are "
+        "accepted here"
     ]
 
 

@@ -185,7 +185,7 @@ def test_what_one_program_for_both_refuses_is_said(tmp_path: Path) -> None:
     programs = made(tmp_path, WidensMany(), STEPS, classes=[ToyCache])
     assert len(programs) == 1
     (note,) = programs.notes
-    assert "export(..., merge='never') makes a program for each, which may take them" in note
+    assert "export(..., merge='never') makes a program for each, which may accept them" in note
     whole = tmp_path / "whole"
     whole.mkdir()
     assert not made(whole, Attending(), STEPS, classes=[ToyCache]).notes

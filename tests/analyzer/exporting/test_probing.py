@@ -112,9 +112,9 @@ def test_no_run_is_larger_than_four_times_the_largest_call(
     ("counts", "words"),
     [
         ({"agreed": 9}, ": the same as the model"),
-        ({"agreed": 6}, ": the same as the model at 6, refused or failed at 3"),
+        ({"agreed": 6}, ": the same as the model at 6, rejected or failed at 3"),
         ({"agreed": 6, "wrong": 3}, ": the same as the model at 6, other values at 3"),
-        ({"wrong": 1}, ": the same as the model at 0, refused or failed at 8, other values at 1"),
+        ({"wrong": 1}, ": the same as the model at 0, rejected or failed at 8, other values at 1"),
     ],
 )
 def test_what_came_of_unseen_sizes_is_told(counts: dict[str, int], words: str) -> None:

@@ -44,8 +44,8 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         ("made_models:Zoo.lama", "made_models has no Zoo.lama", "such as llama"),
         ("made_models:number.x", "made_models has no number.x", "name one that is there"),
         ("made_models.py:seq", "made_models.py is the name of a file", "write made_models:seq"),
-        ("no_such:seq", "there is no module no_such in the current", "run it in the directory"),
-        ("json.no_such:seq", "there is no module json.no_such in", "run it in the directory"),
+        ("no_such:seq", "no module no_such in the current", "run it in the directory"),
+        ("json.no_such:seq", "no module json.no_such in", "run it in the directory"),
     ],
 )
 def test_a_name_that_means_nothing(module: str, name: str, reason: str, advice: str) -> None:

@@ -67,7 +67,7 @@ def test_directories_and_patterns_find_it(packed: Path) -> None:
             assert len(tape) == 3
     code, out, err = run("info", packed.parent)
     assert (code, err) == (0, "")
-    assert "all hold" in out
+    assert "all match" in out
 
 
 def test_the_descriptor_may_be_closed_meanwhile(packed: Path) -> None:

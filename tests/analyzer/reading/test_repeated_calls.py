@@ -54,7 +54,7 @@ def test_a_copy_counts_once_and_is_said(original: Path) -> None:
     assert shown.code == 3
     assert "b.tape: the file is a copy of a.tape" in shown.err
     assert "5 of 5 calls" in shown.out
-    assert "all hold; copies of files, told on stderr: 1" in shown.out
+    assert "all match; copies of files, listed on stderr: 1" in shown.out
     merged = run("merge", original.parent, "-o", original.parent.parent / "merged.tape").out
     assert "note: " in merged
     assert "lost" not in merged

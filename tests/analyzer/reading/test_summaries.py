@@ -385,10 +385,10 @@ def test_commands_say_what_they_read(tmp_path: Path) -> None:
         assert run(*given) == (0, out, "")
         scanned = run(*given, "--scan", "-v")
         assert (scanned[0], scanned[1], scanned[2]) == (0, out, "")
-    assert "what the tape says of all calls at its end" in run("info", path, "--quick")[1]
+    assert "the summary at the end of the tape" in run("info", path, "--quick")[1]
     assert "the record of each call" in run("info", path)[1]
     quick, thorough = (run("info", path, *o)[1] for o in (["--quick"], ["--quick", "--scan"]))
-    assert quick.replace("what the tape says of all calls at its end (--scan compares it with the "
+    assert quick.replace("the summary at the end of the tape (--scan compares it with the "
                          "records)", "the record of each call") == thorough  # fmt: skip
 
 

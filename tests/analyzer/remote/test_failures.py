@@ -133,7 +133,7 @@ def test_a_store_that_never_answers(bucket: Bucket, monkeypatch: pytest.MonkeyPa
 
 def test_a_limit_that_is_no_number(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CALLTAPE_REMOTE_SECONDS", "soon")
-    assert "no number of seconds" in str(rejected(f"{bucket.url}/a.tape", "usage"))
+    assert "not a number of seconds" in str(rejected(f"{bucket.url}/a.tape", "usage"))
 
 
 def test_a_store_that_stays_busy_is_not_asked_for_each_file(bucket: Bucket) -> None:

@@ -98,7 +98,7 @@ def test_what_fails_with_made_up_arguments_says_so(tape: Tape) -> None:
 
     report = replay(tape, fails)
     assert {row.error for row in report} == {
-        "IndexError: index out of range in self (with made-up arguments: the tape has no values)"
+        "IndexError: index out of range in self (with synthetic arguments: the tape has no values)"
     }
 
 
@@ -210,7 +210,7 @@ def test_saved_programs_of_another_form_fail(tmp_path: Path, form: Any, error: s
     assert [row.ok for row in report] == [False] * 3
     assert report.rows[0].error is not None
     assert report.rows[0].error.startswith(error)
-    assert "with made-up arguments" in report.rows[0].error
+    assert "with synthetic arguments" in report.rows[0].error
     assert report.reproduced == 0
 
 

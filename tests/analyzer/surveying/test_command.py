@@ -113,7 +113,7 @@ def test_adding_up_is_bounded(
         return
     assert ran.code == 1
     assert "no tape could be read" in ran.out
-    assert "3 files left out: adding up takes too long" in ran.err
+    assert "3 files left out: adding them up takes too long" in ran.err
     assert "--max-seconds" in ran.err
     assert not (tmp_path / "s.out").exists()
 

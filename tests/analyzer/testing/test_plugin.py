@@ -101,7 +101,7 @@ def test_new_outputs_are_written(project: Project) -> None:
     ran = project.run("--calltape-update")
     assert ran.code == 0, ran.text
     assert "call 0 of tests/fixtures/house.tape: outputs.y: 1 of 12 elements differ" in ran.text
-    assert "house.tape: 2 calls got new outputs, and the tape was written anew" in ran.text
+    assert "house.tape: 2 calls got new outputs, and the tape was rewritten" in ran.text
     changed_at_last(project)
     # What is right now stays; another update in a row is no further step of the history.
     again = project.run("--calltape-update")
@@ -120,7 +120,7 @@ def test_a_path_may_follow_the_option(project: Project) -> None:
     assert "2 calls would get new outputs; nothing was written" in look.text
     ran = project.run("--calltape-update", "tests")
     assert ran.code == 0, ran.text
-    assert "2 calls got new outputs, and the tape was written anew" in ran.text
+    assert "2 calls got new outputs, and the tape was rewritten" in ran.text
     assert project.run("--calltape-update=neither", "tests").code == 4
 
 
@@ -129,7 +129,7 @@ def test_workers_hand_new_outputs_over(project: Project) -> None:
     project.write("tests/test_house.py", WRONG)
     ran = project.run("-n", "2", "--calltape-update")
     assert ran.code == 0, ran.text
-    assert "house.tape: 2 calls got new outputs, and the tape was written anew" in ran.text
+    assert "house.tape: 2 calls got new outputs, and the tape was rewritten" in ran.text
     changed_at_last(project)
 
 
@@ -235,7 +235,7 @@ def test_damage_is_a_failure_beside_the_calls_that_are_whole(project: Project) -
     assert ran.outcomes["test_house[house.tape-damage]"] == "ERROR"
     assert ran.outcomes[CALLS[0]] == "PASSED"
     assert CALLS[1] not in ran.outcomes
-    assert "house.tape is damaged, and lacks calls: " in ran.text
+    assert "house.tape is corrupted and lacks calls: " in ran.text
     before = tape.read_bytes()
     project.write("tests/test_house.py", WRONG)
     ran = project.run("--calltape-update")

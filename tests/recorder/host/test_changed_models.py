@@ -199,10 +199,10 @@ def test_hooks_of_an_encoder_layer_are_told_of(
 ) -> None:
     layer = torch.nn.TransformerEncoderLayer(8, 2, 8, batch_first=True)
     record(layer, tmp_path / "hook.tape").close()
-    assert "in another way while it has hooks" in caplog.text
+    assert "on another path while it has hooks" in caplog.text
     caplog.clear()
     record(layer, tmp_path / "method.tape", via="method").close()
-    assert "in another way" not in caplog.text
+    assert "on another path" not in caplog.text
 
 
 class Delegates:

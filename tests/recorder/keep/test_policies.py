@@ -284,9 +284,9 @@ def test_patterns_that_no_recorded_call_has_are_said_at_the_end(
             model(ones(2), prompt="a", cache=[ones(2)], mask=None, late=late)
     assert recorder.stats().last_error is None  # this is no trouble of the recorder
     assert warnings_of(caplog) == [
-        "values: no call that was recorded has a value at 'promt', 'past_key_values.*': nothing "
-        "was withheld there. If a name is wrong, values that you meant may be on the tape",
-        "values: no call that was recorded has a value at 'mdoe': nothing was kept for it",
+        "values: no recorded call has a value at 'promt', 'past_key_values.*': nothing "
+        "was omitted there. If a name is wrong, the values you meant may be on the tape",
+        "values: no recorded call has a value at 'mdoe': nothing was kept there",
     ]
 
 
@@ -317,9 +317,9 @@ def test_of_many_patterns_that_match_nothing_ten_are_named(
     with record(model, tmp_path / "t.tape", values=values):
         model(ones(2))
     (text,) = warnings_of(caplog)
-    assert text.startswith("values: no call")
+    assert text.startswith("values: no recorded call")
     assert "at 'x00', " in text
-    assert "'x09' and 3 more: nothing was withheld there" in text
+    assert "'x09' and 3 more: nothing was omitted there" in text
 
 
 def test_a_rate_that_is_taken_back_while_its_sample_is_drawn(

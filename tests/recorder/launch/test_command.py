@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -39,12 +41,15 @@ def test_the_help_names_every_setting(capsys: pytest.CaptureFixture[str]) -> Non
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--target", "a:b", "--tape", "{}"], "no command"),
+        (["--target", "a:b", "--tape", "{}"], "no command is given"),
         (["--target", "a.b", "--tape", "{}", "--", "true"], "package.module:attribute"),
-        (["--target", "a:b.<locals>.c", "--tape", "{}", "--", "true"], "of a class, all instances"),
+        (
+            ["--target", "a:b.<locals>.c", "--tape", "{}", "--", "true"],
+            "for a class, all instances",
+        ),
         (["--target", "a:b c", "--tape", "{}", "--", "true"], "package.module:attribute"),
         (["--tape", "{}", "--", "true"], "package.module:attribute"),
-        (["--target", "a:b", "--", "true"], "no tape="),
+        (["--target", "a:b", "--", "true"], "no directory for the tapes"),
         (["--target", "a:b", "--tape", "/dev/null", "--", "true"], "/dev/null"),
         (["--target", "a:b", "--tape", "{}", "--keep", "often()", "--", "true"], "often"),
         (["--target", "a:b", "--tape", "{}", "--wait", "soon", "--", "true"], "soon"),
@@ -72,3 +77,34 @@ def test_a_command_that_is_not_there(
     assert main([*arguments, "/nowhere/python"]) == 127
     assert main([*arguments, str(tmp_path)]) == 126
     assert "/nowhere/python: No such file" in capsys.readouterr().err
+
+
+WITHOUT_TORCH = """
+import sys
+from calltape_recorder.launch.launcher import main
+try:
+    code = main(sys.argv[1:])
+except SystemExit as end:
+    code = end.code
+print(code, *sorted({"torch", "numpy"} & set(sys.modules)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["--help"], 0),
+        (["--print-path"], 0),
+        (["--nonsense"], 2),
+        (["--target", "a:b", "--tape", "{}"], 2),
+        (["--target", "a:b", "--tape", "{}", "--keep", "often()", "--", "true"], 2),
+        (["--target", "a:b", "--tape", "{}", "--keep", "novelty()", "--", "/nowhere"], 127),
+    ],
+)
+def test_the_command_does_not_import_torch(tmp_path: Path, arguments: list[str], code: int) -> None:
+    """Its help and wrong usage answer at once; importing torch takes seconds."""
+    given = [argument.replace("{}", str(tmp_path)) for argument in arguments]
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH, *given], capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout.splitlines()[-1] == str(code), done.stderr

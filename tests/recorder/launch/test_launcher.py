@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 from calltape_analyzer import open_tape
 from calltape_analyzer.cli import app
 from calltape_recorder.host import lifecycle
-from calltape_recorder.launch import launcher
+from calltape_recorder.launch import attaching
 from calltape_recorder.launch.startup import calltape_startup
 from tests.recorder.models import Add
 from tests.recorder.reading import read
@@ -239,13 +239,13 @@ def test_instances_of_a_protocol_are_not_followed(
 ) -> None:
     stage.look_out("Engines.generate")
     assert stage.load().Implements(3).size == 3
-    assert "instances of Engines cannot be followed: the class is a protocol" in caplog.text
+    assert "instances of Engines cannot be recorded: the class is a protocol" in caplog.text
 
 
 def test_instances_are_recorded_up_to_a_number(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(launcher, "MAX_INSTANCES", 2)
+    monkeypatch.setattr(attaching, "MAX_INSTANCES", 2)
     stage.look_out("Net")
     module = stage.load()
     models = [module.model, *[module.Net() for _ in range(3)]]

@@ -68,8 +68,8 @@ if __name__ == "__main__":
     ("target", "says"),
     [
         ("server:model", "server:model did not appear before the process ended"),
-        ("server:Unused", "no instance of server:Unused was made"),
-        ("sevrer:Net", "nobody imported sevrer, and no tape is in .*/tapes"),
+        ("server:Unused", "no instance of server:Unused was created"),
+        ("sevrer:Net", "sevrer was never imported, and .*/tapes has no tape"),
     ],
 )
 def test_the_command_says_it_at_the_end_and_changes_nothing(

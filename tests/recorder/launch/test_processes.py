@@ -113,7 +113,7 @@ def test_a_module_that_nobody_imports_is_said_at_the_end(tmp_path: Path, who: st
         command, capture_output=True, text=True, check=True, timeout=250,
         env={**os.environ, "PYTHONPATH": f"{ROOT}:{tmp_path}"},
     )  # fmt: skip
-    assert ("nobody imported server_module" in done.stderr) == (who == "nobody")
+    assert ("server_module was never imported" in done.stderr) == (who == "nobody")
     assert len(trouble(done.stderr)) == (who == "nobody")
 
 
@@ -244,12 +244,12 @@ import atexit, os, sys, threading, time, torch, types
 
 model = types.SimpleNamespace(forward=print)
 if __name__ == "__main__":
-    while "calltape_recorder.launch.launcher" not in sys.modules:
+    while "calltape_recorder.launch.attaching" not in sys.modules:
         time.sleep(0.001)
     atexit.register(setattr, sys, "ends", True)
     if sys.argv[1:] == ["forks"]:
         if os.fork() == 0:
-            import calltape_recorder.launch.launcher
+            import calltape_recorder.launch.attaching
             os._exit(0)
         print("the child ended with", os.wait()[1], flush=True)
 """
@@ -263,7 +263,7 @@ def _beside_a_slow_recorder(
     package.mkdir(parents=True)
     for empty in (package.parent / "__init__.py", package / "__init__.py", folder / "torch.py"):
         empty.touch()
-    (package / "launcher.py").write_text(SLOW)
+    (package / "attaching.py").write_text(SLOW)
     (folder / "meanwhile.py").write_text(script)
     given = json.dumps({"target": "meanwhile:model", "tape": str(folder), **settings})
     command = shlex.join([sys.executable, str(folder / "meanwhile.py"), *arguments])
@@ -399,7 +399,7 @@ import sys
 
 assert not {"logging", "threading", "calltape_recorder"} & set(sys.modules)
 import threading, torch
-while "calltape_recorder.launch.launcher" not in sys.modules:
+while "calltape_recorder.launch.attaching" not in sys.modules:
     time.sleep(0.001)
 assert threading.main_thread() is threading.current_thread()
 """

@@ -47,9 +47,9 @@ def test_a_pause_is_news(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> No
     model = Add()
     with record(model, tmp_path / "a.tape") as recorder:
         recorder.pause()
-        until(lambda: "only counts calls of tests.recorder.models:Add.forward" in caplog.text)
+        until(lambda: "paused recording calls of tests.recorder.models:Add.forward" in caplog.text)
         recorder.resume()
-        until(lambda: "records calls again of tests.recorder.models:Add.forward" in caplog.text)
+        until(lambda: "resumed recording calls of tests.recorder.models:Add.forward" in caplog.text)
 
 
 @pytest.mark.parametrize("bound", [{"max_calls": 1}, {"max_seconds": 0.02}])
@@ -60,7 +60,7 @@ def test_a_recording_that_is_over_has_ended(
     (name,) = bound
     with record(model, tmp_path / "a.tape", **bound):
         model(x, x)
-        until(lambda: f"recording stopped: {name} is reached" in caplog.text)
+        until(lambda: f"recording stopped: it reached {name}" in caplog.text)
         time.sleep(0.3)
     assert caplog.text.count("recording stopped") == 1
 
@@ -87,7 +87,7 @@ def test_a_disk_that_is_full_and_has_room_again(
         until(lambda: recorder.stats().losing is None)
     assert recorder.stats().dropped == {"disk_full": 3}
     assert caplog.text.count("No space left on device") == 1
-    assert caplog.text.count("calls are written again") == 1
+    assert caplog.text.count("writing calls to") == 1
     assert "3 were lost" in caplog.text
     levels = [entry.levelname for entry in caplog.records if "written again" in entry.message]
     assert levels == ["WARNING"]

@@ -217,7 +217,7 @@ def test_counts_that_the_disk_does_not_take_are_written_later(
         clock.ahead += 60
         until(lambda: len(failed) > 2)
         assert has(path, 10), "what was said before still stands"
-        assert caplog.text.count("what was counted cannot be written") == 1
+        assert caplog.text.count("the counters cannot be written") == 1
         fails.clear()
         until(lambda: has(path, 15))
     with open_tape(path) as tape:

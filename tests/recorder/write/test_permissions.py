@@ -149,13 +149,13 @@ def test_a_control_file_that_others_may_write_is_refused(
         stats = recorder.stats()
         assert not stats.paused
         assert stats.control is not None
-        assert "others may write it" in stats.control
+        assert "others can write to it" in stats.control
         # Once it is the owner's alone it is followed, although it says what it said.
         path.chmod(0o600)
         recorder._each_second()
         assert recorder.stats().paused
         assert recorder.stats().control is None
-    said = [entry for entry in caplog.records if "is refused" in entry.message]
+    said = [entry for entry in caplog.records if "is rejected" in entry.message]
     assert len(said) == 1
     assert said[0].levelno == logging.WARNING
 
@@ -188,7 +188,7 @@ def test_nor_one_whose_directory_others_may_replace(
     file, fake = ControlFile(path), Fake()
     file.poll(fake)
     assert fake.told == (["pause"] if is_followed else [])
-    assert is_followed or f"others may write {above}" in str(file.trouble)
+    assert is_followed or f"others can write to {above}" in str(file.trouble)
 
 
 def test_nor_what_a_link_leads_to_in_such_a_directory(tmp_path: Path) -> None:

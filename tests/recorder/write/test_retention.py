@@ -84,7 +84,7 @@ def test_files_that_are_old_are_deleted_and_counted(
     assert (stats.seen, stats.kept, stats.dropped) == (6, 1, {"expired": 5})
     adds_up(stats, folder)
     assert mine.exists()
-    assert "deleted what ended 100 s ago: files 1, calls 3" in caplog.text
+    assert "deleted files that ended 100 s ago (files: 1, calls: 3)" in caplog.text
     with open_tape(folder) as tape:
         assert len(tape) == 1
         assert not tape.damage

@@ -466,7 +466,7 @@ def test_pause_rate_and_resume(tmp_path: Path) -> None:
 
 
 def test_the_smallest_bound_has_room_for_calls(tmp_path: Path) -> None:
-    with pytest.raises(TapeError, match=r"max_disk_bytes=50000: .*Pass at least 131072"):
+    with pytest.raises(TapeError, match=r"max_disk_bytes=50000 leaves .*Pass at least 131072"):
         record(Add(), tmp_path / "a.tape", max_disk_bytes=50_000)
     model = Identity()
     with record(model, tmp_path / "a.tape", max_disk_bytes=LEAST_DISK_BYTES) as recorder:

@@ -99,8 +99,8 @@ def test_rows_are_joined(rows: int) -> None:
 
 
 HOSTILE = {
-    "a later call": ([FIRST, new_call(2, [1, 2], at=[("x0", 3, "x0")])], 2, "no earlier one"),
-    "itself": ([new_call(2, [1, 2], at=[("x0", 2, "x0")])], 2, "no earlier one"),
+    "a later call": ([FIRST, new_call(2, [1, 2], at=[("x0", 3, "x0")])], 2, "not an earlier call"),
+    "itself": ([new_call(2, [1, 2], at=[("x0", 2, "x0")])], 2, "not an earlier call"),
     "a call that is missing": ([FIRST, new_call(4, [1, 2], at=[("x0", 1, "x0")])], 4, "no call 1"),
     "a key that is not there": ([FIRST, new_call(4, [1, 2], at=[("x0", 3, "y")])], 4, "no tensor"),
     "another shape": ([FIRST, new_call(4, [1], at=[("x0", 3, "x0")])], 4, "not as its leaf says"),

@@ -1,7 +1,6 @@
 """The ``calltape`` command: what is on a tape, and what follows from it.
 
-Exit codes: 0 clean, 1 failure, 2 usage, 3 readable but damaged; 4 if the tapes of ``diff``
-differ; 130 after Ctrl-C, 143 after SIGTERM. ``replay --bisect`` has those of ``git bisect run``.
+:data:`~calltape_analyzer.cli.verbs.EXITS` has the exit codes; 130 follows Ctrl-C, and 143 SIGTERM.
 Only ``export`` and ``replay`` import torch.
 """
 
@@ -19,7 +18,7 @@ import typer
 from calltape_analyzer.cli.verbs import VerbGroup
 from calltape_analyzer.limits import Limits
 
-__all__ = ["app", "main"]
+__all__ = ["app", "main", "root"]
 
 _USAGE, _GIVE_UP = 2, 128
 """A wrong command line, and what ``git bisect run`` wants in place of it (:mod:`.bisection`)."""
@@ -27,12 +26,10 @@ _USAGE, _GIVE_UP = 2, 128
 app = typer.Typer(
     name="calltape",
     cls=VerbGroup,
-    help="Reads tapes of recorded PyTorch calls.",
-    epilog="Exit codes: 0 clean, 1 failure, 2 usage, 3 readable but damaged.\n\n"
-    "diff ends with 4 if the tapes differ; export and replay with 1 if a call fails; "
-    "damage changes neither.\n\n"
-    "Ctrl-C ends with 130 and SIGTERM with 143, after temporary files are removed.\n\n"
-    "replay --bisect: 0 good, 1 bad, 125 cannot be tested, 128 give up, as git bisect run has it.",
+    help="Read tapes of recorded PyTorch calls.",
+    epilog="Exit codes: 0 success, 1 failure, 2 wrong usage, 3 success on a corrupted tape. "
+    "The help of a command lists its own.\n\n"
+    "Ctrl-C ends a command with 130 and SIGTERM with 143, after removing temporary files.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -59,7 +56,7 @@ def _origin() -> str:
 
 
 @app.callback()
-def _root(
+def root(
     context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
@@ -70,8 +67,8 @@ def _root(
             metavar="SECONDS",
             min=0,
             envvar="CALLTAPE_MAX_SECONDS",
-            help="Processor time that reading may take; by default 4, or 5 per MiB of the tape, "
-            "and 10 times as long to redact it.",
+            help="Limit of the processor time for reading. Default: 4, or 5 per MiB of the tape; "
+            "10 times as much for redacting.",
         ),
     ] = None,
     max_memory: Annotated[
@@ -80,11 +77,12 @@ def _root(
             metavar="MIB",
             min=1,
             envvar="CALLTAPE_MAX_MEMORY",
-            help="Memory that reading may take; by default 1024 and 64 times the tape, at most "
-            "three quarters of the machine's.",
+            help="Limit of the memory for reading. Default: 1024 plus 64 times the tape, but at "
+            "most three quarters of the machine's memory.",
         ),
     ] = None,
 ) -> None:
+    """What stands before a verb: ``calltape --max-seconds 60 info TAPE``."""
     nbytes = None if max_memory is None else max_memory * 2**20
     context.with_resource(Limits(seconds=max_seconds, nbytes=nbytes))
 

@@ -34,8 +34,8 @@ Bisect = Annotated[
     bool,
     typer.Option(
         "--bisect",
-        help="Exit codes for git bisect run: 0 good, 1 bad, 125 this commit cannot be tested, 128 "
-        "no commit can.",
+        help="Use the exit codes of `git bisect run`: 0 good, 1 bad, 125 skip this commit, 128 "
+        "stop.",
     ),
 ]
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from calltape_analyzer.cli.options import Address, Calls, Json, OfTarget, Paths, Variants
 from calltape_analyzer.cli.output import command, line, print_json, print_list, wrong_words
 from calltape_analyzer.cli.tapes import Part, opened
-from calltape_analyzer.cli.terminal import cells_of, shortened, terminal_width
+from calltape_analyzer.fitting import cells_of, shortened, terminal_width
 from calltape_analyzer.observing.contexts import Context
 from calltape_analyzer.observing.passed_arguments import PassedArguments
 from calltape_analyzer.observing.signature import Signature
@@ -57,13 +57,12 @@ def ls(
     variant: Variants = None,
     json: Json = False,
 ) -> None:
-    """The calls, one per line.
+    """List the calls, one per line.
 
-    Number (or, of several recordings, address), seconds since the first call, duration in
-    milliseconds, file (if there are several), arguments and outputs. The calls of several
-    recordings come in one order, that of time; those of each recording by their numbers. On a
-    terminal a call is one line, which is shortened; elsewhere it is whole, but for long texts,
-    names and lists: show --json has them.
+    A line has the number of the call (its address if there are several recordings), seconds since
+    the first call, duration in milliseconds, file (if there are several), arguments and outputs.
+    Calls of one recording are sorted by number, and calls of several by time. On a terminal, lines
+    are cut to its width; elsewhere only long texts, names and lists are, which show --json has.
 
     \b
     calltape ls runs/llm.tape --calls 0..9
@@ -233,7 +232,7 @@ def show(
     target: OfTarget = None,
     json: Json = False,
 ) -> None:
-    """One call as a tree.
+    """Show one call as a tree.
 
     Every argument and output with its name, type and shape, and its value if it is small: of
     tensors up to 32 elements, and of larger tensors of integers the smallest and largest element.
@@ -316,7 +315,7 @@ def _print_call(tape: Tape, call: Call) -> None:
     else:
         _print_node(*_of_outputs(record.outputs), shown["outputs"], 0)
         if record.outputs_missing:
-            line("outputs are not complete:", record.outputs_missing)
+            line("outputs are incomplete:", record.outputs_missing)
     if record.outputs is not None:
         _print_unreferenced("outputs", record.outputs)
 
@@ -326,7 +325,7 @@ def _print_unreferenced(side: str, tree: Tree) -> None:
     tensors, scalars = unreferenced(tree)
     if tensors or scalars:
         told = f"{counted(scalars, 'scalar')} and {counted(tensors, 'tensor')}"
-        line("warning:", f"nothing refers to {told} of the {side}, and nothing shows them")
+        line("warning:", f"nothing refers to {told} of the {side}, so they are not shown")
 
 
 def _print_error(error: ModelError) -> None:

@@ -48,46 +48,50 @@ def filter_(
         str | None,
         typer.Option(
             metavar="TIME",
-            help="Calls that began at this time or later: 2026-01-31T12:00 (UTC), seconds since "
-            "1970, or +SECONDS after the first call.",
+            help="Only calls that began at this time or later: 2026-01-31T12:00 (UTC), seconds "
+            "since 1970, or +SECONDS after the first call.",
         ),
     ] = None,
     end: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Calls that began before this time.")
+        str | None, typer.Option(metavar="TIME", help="Only calls that began before this time.")
     ] = None,
     errors: Annotated[
         bool | None,
-        typer.Option("--errors/--no-errors", help="Calls that raised, or those that did not."),
+        typer.Option(
+            "--errors/--no-errors", help="Only calls that raised, or only calls that did not."
+        ),
     ] = None,
     where: Annotated[
         list[str] | None,
         typer.Option(
             metavar="CONDITION",
-            help="A condition on sizes, such as 'sequence_length > 512' or 'cache.layers.0.keys[2] "
-            "> 9'. An int that a call leaves to its default has that value; a comparison of a size "
-            "that it has not is unknown, as in SQL.",
+            help="Only calls whose sizes satisfy this condition, such as 'sequence_length > 512' "
+            "or 'cache.layers.0.keys[2] > 9'. An int that a call omits has its default value. A "
+            "comparison with a size that a call lacks is unknown, as in SQL. Repeatable.",
         ),
     ] = None,
     novel: Annotated[
-        bool, typer.Option("--novel", help="Only calls that add evidence to those before.")
+        bool,
+        typer.Option("--novel", help="Only calls that show something new, such as another size."),
     ] = False,
     first: Annotated[
-        int | None, typer.Option(metavar="N", min=0, help="The first N of these calls.")
+        int | None,
+        typer.Option(metavar="N", min=0, help="Only the first N of the remaining calls."),
     ] = None,
     drop: Annotated[
         list[str] | None,
         typer.Option(
             metavar="PATH",
-            help="Leave out the values at this path, such as 'cache.*'. Shapes stay.",
+            help="Omit the values at this path, such as 'cache.*', but keep the shapes. "
+            "Repeatable.",
         ),
     ] = None,
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """A part of a tape as a new tape.
+    """Write part of a tape to a new tape.
 
-    All conditions must hold of a call; then --novel and --first choose among the calls that are
-    left, in this order. --variant, --where and --drop may come several times.
+    A call must satisfy all conditions. --novel and then --first choose from the calls that do.
 
     \b
     calltape filter runs/llm.tape -o small.tape --calls 0..99
@@ -114,10 +118,10 @@ def merge(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Several tapes of one target as one tape.
+    """Merge several tapes of one target into one.
 
-    Files of one recording keep its id and numbers. Several recordings get new ones, of which the
-    history of the new tape tells.
+    Calls of one recording keep its id and their numbers. Calls of several recordings are
+    renumbered under a new id; the history of the new tape lists the old ones.
 
     \b
     calltape merge monday.tape tuesday.tape -o week.tape
@@ -133,10 +137,9 @@ def merge(
 def recover(
     paths: Paths, out: Out, target: OfTarget = None, force: Force = False, json: Json = False
 ) -> None:
-    """The sound calls of a damaged or unsealed tape, sealed.
+    """Recover the intact calls of a corrupted or unsealed tape.
 
-    Ends with 3 if something was lost, and says what. Of a compressed tape that is cut off, it takes
-    what can be decompressed.
+    The new tape is sealed. From a truncated compressed tape, recover takes what it can decompress.
 
     \b
     calltape recover crashed.tape -o mended.tape
@@ -161,28 +164,30 @@ def minimise(
         str | None,
         typer.Option(
             metavar=_FUNCTION,
-            help="A function that takes an open tape. The tape fails if it returns something true, "
+            help="A function of an open tape. The tape fails if the function returns a true value "
             "or raises.",
         ),
     ] = None,
     fails_export: Annotated[
         str | None,
         typer.Option(
-            metavar=_FUNCTION, help="What makes a model. The tape fails if its export does."
+            metavar=_FUNCTION,
+            help="A function that returns a model. The tape fails if exporting the model fails.",
         ),
     ] = None,
     fails_replay: Annotated[
         str | None,
         typer.Option(
-            metavar=_FUNCTION, help="What makes a model. The tape fails if a replay does."
+            metavar=_FUNCTION,
+            help="A function that returns a model. The tape fails if replaying it fails.",
         ),
     ] = None,
     reference: Annotated[
         str | None,
         typer.Option(
             metavar=_FUNCTION,
-            help="What makes a model that is right: it gives the outputs of calls whose arguments "
-            "are changed.",
+            help="A function that returns a correct model, which computes the expected outputs of "
+            "calls with changed arguments.",
         ),
     ] = None,
     to: To = "torch",
@@ -192,11 +197,11 @@ def minimise(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """The smallest tape that fails for the same reason.
+    """Find the smallest tape that fails for the same reason.
 
-    Fewest calls, fewest arguments, smallest sizes, simplest values. Each try runs in a process of
-    its own. Ends with 1 if nothing fails, or not each time, and writes nothing. To give the result
-    away, redact the tape first, and keep the values that the failure needs.
+    Removes calls and arguments, shrinks sizes and simplifies values. Each attempt runs in a process
+    of its own. Ends with 1, and writes nothing, if no call fails, or not each time. To share the
+    result, redact the tape first, and keep the values that the failure needs.
 
     \b
     calltape minimise bug.tape -o small.tape --fails my.checks:is_wrong
@@ -205,7 +210,7 @@ def minimise(
     """
     given = [name for name in (fails, fails_export, fails_replay) if name is not None]
     if len(given) != 1:
-        raise typer.BadParameter("name one of --fails, --fails-export and --fails-replay")
+        raise typer.BadParameter("pass exactly one of --fails, --fails-export and --fails-replay")
     for name in (*given, *([reference] if reference else [])):
         expect_factory(name, "function")
     known = classes_of(classes)
@@ -231,28 +236,30 @@ def redact(
     out: Out,
     keep: Annotated[
         list[str] | None,
-        typer.Option(metavar="PATH", help="Values that stay as they are, such as 'mode'."),
+        typer.Option(
+            metavar="PATH", help="Keep the values at this path, such as 'mode'. Repeatable."
+        ),
     ] = None,
     shapes_only: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="PATH", help="Values of which no range and no pseudonym stays either."
+            metavar="PATH", help="Omit also ranges and pseudonyms at this path. Repeatable."
         ),
     ] = None,
     target: OfTarget = None,
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """A tape without what may tell of a person or a machine.
+    """Remove what may identify a person or a machine.
 
-    Tensors keep their shapes only. Texts become others of the same length, and long numbers others
-    of the same size, unless they have to do with sizes of tensors; equal ones stay equal.
-    Messages of exceptions, what was returned, the date, thread ids, the host and file names go. The
-    result is compared with TAPE before it is there: shapes, variants and explain say the same, and
-    nothing that was removed is in its bytes. docs/privacy.md has a table.
+    Tensors keep only their shapes. Texts are replaced by texts of the same length, and long numbers
+    by numbers of the same size unless they are related to sizes of tensors; equal values stay
+    equal. Exception messages, outputs, dates, thread ids, host and file names are removed. Before
+    OUT appears, redact checks that its shapes, variants and explanations are those of TAPE, and
+    that its bytes contain nothing of what was removed. docs/privacy.md has a table.
 
-    PATH is a path of arguments, as values= of the recorder has it. Several times for several; the
-    most specific one decides.
+    PATH is the path of an argument, as in `values=` of the recorder. If several match, the most
+    specific one applies.
 
     \b
     calltape redact runs/llm.tape -o give.tape
@@ -291,6 +298,6 @@ def _time(tape: Tape, option: str, text: str | None) -> float | None:
         return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
     except (ValueError, OverflowError):
         raise typer.BadParameter(
-            f"{option}: {text!r:.100} is no time; write 2026-01-31T12:00, seconds since 1970, or "
-            "+SECONDS after the first call"
+            f"{option}: {text!r:.100} is not a time; write 2026-01-31T12:00, seconds since 1970, "
+            "or +SECONDS after the first call"
         ) from None

@@ -71,14 +71,14 @@ def export(
     force: Force = False,
     probe: Annotated[
         Literal["near", "far", "none"],
-        typer.Option(help="Sizes beside the recorded ones that the model is run at."),
+        typer.Option(help="Which unseen sizes to verify the programs at."),
     ] = "near",
     max_seconds: MaxSeconds = None,
     allow_constants: Annotated[
         bool,
         typer.Option(
             "--allow-constants",
-            help="End with 0 also if a variant has programs for recorded sizes only.",
+            help="Succeed even if a variant has programs for recorded sizes only.",
         ),
     ] = False,
     verbose: Verbose = False,
@@ -92,21 +92,20 @@ def export(
     ignore: Ignore = None,
     json: Json = False,
 ) -> None:
-    """Programs for the calls on a tape, verified.
+    """Export a program for each variant, and verify it.
 
-    Exports the model for each variant of the calls, runs every recorded call through the programs,
-    and saves them in the directory OUT; --force replaces only what an earlier export saved there.
-    torch: torch.export programs (.pt2). onnx: ONNX models, run in ONNX Runtime. The last lines say
-    of each variant which new calls will be served: general, recorded sizes only, or rejected. Ends
-    with 0 only if every call gives what was recorded and every variant is general, or has programs
-    for recorded sizes and --allow-constants was given.
+    Runs every recorded call through the programs, compares the results, and saves the programs in
+    the directory OUT. --to torch writes torch.export programs (.pt2); --to onnx writes ONNX models
+    and runs them in ONNX Runtime. --force replaces only what an earlier export saved in OUT. The
+    last lines say which new calls the programs of each variant will serve: general (all sizes),
+    recorded sizes only, or rejected (none).
 
     \b
     calltape export runs/llm.tape --model my.models:llama --out exported/
     calltape export runs/llm.tape --model my.models:llama --to onnx --opset 20
     """
     if opset is not None and to != "onnx":
-        raise typer.BadParameter("--opset is for --to onnx")
+        raise typer.BadParameter("--opset needs --to onnx")
     if out is not None:
         from calltape_analyzer.programs.saving import expect_place
 
@@ -132,7 +131,7 @@ def export(
         raise typer.Exit(FAILURE)
     if not programs.is_general and not allow_constants:
         if not json:
-            line("(ends with 1; if programs for recorded sizes are wanted, pass --allow-constants)")
+            line("(exit code 1; if programs for recorded sizes are enough, pass --allow-constants)")
         raise typer.Exit(FAILURE)
 
 
@@ -170,7 +169,7 @@ def _output_kept() -> Iterator[None]:
             yield
     finally:
         if os.path.getsize(name):
-            print(f"calltape: torch and the model printed to {name}", file=sys.stderr)
+            print(f"calltape: the output of torch and the model is in {name}", file=sys.stderr)
         else:
             os.unlink(name)
 
@@ -230,7 +229,7 @@ def _print_attempts(attempts: Iterable[Any]) -> None:
     if not tried:
         return
     table(
-        ("variant", "tried", "recorded sizes", "unseen sizes", "seconds", "what came of it"),
+        ("variant", "tried", "recorded sizes", "unseen sizes", "seconds", "result"),
         [
             (came_to[0], some_of(list(dict.fromkeys(what)), 1), *came_to[1:3],
              f"{seconds[came_to]:.1f}", came_to[3])

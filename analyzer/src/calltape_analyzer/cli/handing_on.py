@@ -42,7 +42,7 @@ def bundle(
         list[Path] | None,
         typer.Option(
             metavar="FILE.py",
-            help="The model's code, which goes in as it is. Several times for several.",
+            help="A file of the model's code to include. Repeatable.",
         ),
     ] = None,
     model: OptionalModelName = None,
@@ -52,7 +52,7 @@ def bundle(
             "--call",
             parser=address,
             metavar="CALL",
-            help="The call that the script is about; by default the first that raised.",
+            help="The call that the script reproduces. Default: the first that raised.",
         ),
     ] = None,
     to: OptionalTo = None,
@@ -61,16 +61,18 @@ def bundle(
     variant: Variants = None,
     force: Force = False,
 ) -> None:
-    """A redacted tape, a script and versions in one zip file.
+    """Pack a redacted tape, a script and versions into a zip file.
 
-    What to attach to a bug report, of at most 10 MiB: bug.tape, redacted; reproduce.py, a script
-    that shows what is wrong; report.md to paste; versions.json; and the model's code. The model is
-    what build_model() in that code returns, or --model. A tape that is redacted already goes in as
-    it is, so `calltape redact --keep` decides which values do.
+    The file, of at most 10 MiB, is made to be attached to a bug report: bug.tape is the redacted
+    tape, reproduce.py shows the failure, report.md is a text to paste, and versions.json lists
+    versions. Pass the model's code with --model-code; its function build_model(), or --model,
+    returns the model. bundle does not redact a redacted tape again, so you can choose which values
+    to keep with `calltape redact --keep` first.
 
-    The script loads the tape, builds the model, and runs the call that raised; if none did, it
-    exports the model (--to torch or onnx) and verifies the programs. Of a tape that minimise made
-    it does what failed. An OUT that ends with .py is the script alone, for the tape as it is.
+    The script loads the tape, builds the model, and runs the call that raised. If no call raised,
+    it exports the model (--to torch or onnx) and verifies the programs. For a tape from minimise,
+    it repeats what failed. If OUT ends with .py, bundle writes only the script, for the tape as it
+    is.
 
     \b
     calltape bundle runs/llm.tape --model-code model.py -o bug.zip
@@ -82,7 +84,7 @@ def bundle(
     part = Part(calls, variant, target=target)
     is_script = out.suffix == ".py"
     if is_script and model_code:
-        raise typer.BadParameter("--model-code goes into a zip file, and not with a script alone")
+        raise typer.BadParameter("--model-code needs a zip file as OUT, not a script")
     with opened(paths, part, effort=1 if is_script else REDACTION_EFFORT) as tape:
         if is_script:
             from calltape_analyzer.scripting import script
@@ -103,7 +105,7 @@ def bundle(
 @command
 def convert(
     paths: Annotated[
-        list[str], typer.Argument(metavar="IN...", help="Tapes; or, for a tape, one folder.")
+        list[str], typer.Argument(metavar="IN...", help="Tapes; or, if OUT is a tape, one folder.")
     ],
     out: Out,
     target: OfTarget = None,
@@ -111,11 +113,11 @@ def convert(
     variant: Variants = None,
     force: Force = False,
 ) -> None:
-    """A tape as a folder of .safetensors, or a tape of such a folder.
+    """Convert a tape to a folder of safetensors files, or back.
 
-    OUT is a new folder with a .safetensors and a .json file for each call. An OUT that ends with
-    .tape is a tape, made of the .safetensors files in the folder IN; each is a call, and needs no
-    .json.
+    OUT is a new folder with a .safetensors and a .json file for each call. If OUT ends with .tape,
+    convert makes a tape of the .safetensors files in the folder IN: each file is a call, and the
+    .json files are optional.
 
     \b
     calltape convert runs/llm.tape -o folder
@@ -126,12 +128,12 @@ def convert(
     for name, value in given.items():
         if value and is_tape != (name == "force"):
             what = "tape" if is_tape else "folder"
-            raise typer.BadParameter(f"--{name} does nothing for a new {what}; leave it out")
+            raise typer.BadParameter(f"--{name} has no effect on a new {what}; leave it out")
     from calltape_analyzer.converting import read_safetensors_folder, write_safetensors_folder
 
     if is_tape:
         if len(paths) != 1:
-            raise typer.BadParameter("a tape is made of one folder")
+            raise typer.BadParameter("a tape is made of one folder; pass a single IN")
         with reading(_files_in(paths[0])):
             count = read_safetensors_folder(paths[0], out, overwrite=force)
     else:
@@ -156,17 +158,16 @@ def table(
     paths: Paths,
     out: Out,
     leaves: Annotated[
-        bool, typer.Option("--leaves", help="A row per tensor of each call, not per call.")
+        bool, typer.Option("--leaves", help="Write a row per tensor instead of a row per call.")
     ] = False,
     target: OfTarget = None,
     force: Force = False,
 ) -> None:
-    """The calls as a table in a file.
+    """Write the calls to a Parquet, Arrow or CSV file.
 
-    OUT is a .parquet, .arrow or .csv file. A row per call: time, duration, thread, variant, class
-    of the exception, bytes, and the size of every symbol and dynamic axis; or, with --leaves, a row
-    per tensor. No values, texts or messages. docs/tables.md has the columns, and queries for DuckDB
-    and pandas.
+    OUT is a .parquet, .arrow or .csv file with a row per call: time, duration, thread, variant,
+    class of the exception, bytes, and the size of every symbol and dynamic axis. The table has no
+    values, texts or messages. docs/tables.md lists the columns, with queries for DuckDB and pandas.
 
     \b
     calltape table runs/ -o calls.parquet
@@ -185,5 +186,7 @@ def table(
         facts = batches.schema.metadata or {}
         left_out = int(facts.get(b"calltape.size_columns_left_out", b"0"))
         if left_out:
-            complain(f"{out}: {left_out} more symbols and axes have no column; --leaves has them")
+            complain(
+                f"{out}: {left_out} symbols and axes have no column; pass --leaves to see them"
+            )
         line(f"{out}: {counted(rows, 'row')}, {counted(len(batches.schema), 'column')}")

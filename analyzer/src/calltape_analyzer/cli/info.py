@@ -53,17 +53,17 @@ _DEFAULT, _MOST_CONTEXTS = "gradients, no autocast", 5
 
 _SOURCES = {
     "records": "the record of each call",
-    "end": "what the tape says of all calls at its end (--scan compares it with the records)",
+    "end": "the summary at the end of the tape (--scan compares it with the records)",
 }
 _CHECKED = {
     "skipped": "not checked (--quick)",
-    "checked": "all hold",
-    "tensors": "those of tensors hold; files without tensors answered from their ends "
+    "checked": "all match",
+    "tensors": "those of tensors match; files without tensors were answered from their ends "
     "(--scan reads them)",
-    "survey": "a survey has no calls; the tapes have them",
-    "no tensors": "there are no tensors to check; --scan reads and checks each record",
+    "survey": "a survey has no calls; the surveyed tapes have them",
+    "no tensors": "no tensors to check; --scan reads and checks each record",
 }
-_SURVEY = "what the tapes that were surveyed say of all calls"
+_SURVEY = "the summaries of the surveyed tapes"
 _MOST_IDS = 4
 _MOST_STEPS = 8
 _MOST_TEXT = 400
@@ -77,7 +77,8 @@ def info(
     paths: Paths,
     target: OfTarget = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Do not compare tensors with their checksums.")
+        bool,
+        typer.Option("--quick", help="Skip the checksums of tensors, and look for fewer problems."),
     ] = False,
     scan: Scan = False,
     json: Json = False,
@@ -85,20 +86,19 @@ def info(
         bool,
         typer.Option(
             "--markdown",
-            help="Print Markdown to paste into an issue: no texts, values, messages or paths.",
+            help="Print Markdown for an issue, without texts, values, messages or paths.",
         ),
     ] = False,
 ) -> None:
-    """What a tape has, what is wrong with it, and what it may tell.
+    """Show what a tape contains, what is wrong with it, and what it reveals.
 
-    Target, calls, sizes, coverage and damage; then, with what to do, what is wrong or unwise (files
-    without an end, calls that are lost, sizes that never varied, values and classes that could
-    not be stored), and what may tell of a person or a machine, of which no value is shown.
+    Prints the target, calls, sizes, coverage and corruption; then problems with advice (files
+    without an end, lost calls, sizes that never varied, values and classes that could not be
+    stored); then which data may identify a person or a machine, without showing any value.
 
-    Reads and checks every record and every tensor; but a sealed tape of many calls without tensors
-    answers from its end, and says so: --scan reads and checks that too. --quick compares no tensor
-    with its checksum, and looks for less. Of tapes of several models it lists these; --target
-    chooses one.
+    info reads and checks every record and tensor. For a sealed tape of many calls without tensors
+    it trusts the summary at the end of the tape, and says so; --scan reads those records as well.
+    If the tapes are of several models, info lists the models, and --target chooses one.
 
     \b
     calltape info runs/llm.tape
@@ -109,7 +109,7 @@ def info(
     calltape info runs/llm.tape --markdown
     """
     if json and markdown:
-        raise typer.BadParameter("--json and --markdown are two forms; take one")
+        raise typer.BadParameter("--json and --markdown exclude each other; pass one of them")
     part = Part(target=target)
     try:
         _tell(paths, part, scan=scan, quick=quick, json=json, markdown=markdown)
@@ -262,9 +262,9 @@ def _print(
     producer = tape.manifest.producer.model_dump(exclude_none=True)
     first = facts["first_call"]
     recordings = list(dict.fromkeys(manifest.tape.hex()[:8] for manifest in tape.manifests))
-    of_tensors = "of it tensors" if tape.calls.are_single else "of tensors, some on other tapes"
+    in_tensors = "in tensors" if tape.calls.are_single else "in tensors, some on other tapes"
     if all(part.elsewhere for part in tape.segments):
-        of_tensors = "of tensors on other tapes"
+        in_tensors = "in tensors on other tapes"
     rows = [
         ("tape", some_of(tape.paths, _MOST_PATHS)),
         ("files", files_text(tape)),
@@ -280,7 +280,7 @@ def _print(
             "coverage",
             coverage_text(tape.coverage, since=since_text(tape, times)),
         ),
-        ("bytes", f"{size(facts['bytes'])}, {size(facts['tensor_bytes'])} {of_tensors}"),
+        ("bytes", f"{size(facts['bytes'])}, {size(facts['tensor_bytes'])} {in_tensors}"),
         ("time", "no calls" if first is None else f"{first} to {facts['last_call_end']}"),
         ("policy", policies_text(tape.manifests)),
         ("dumps", dumps_text(tape, times)),
@@ -316,8 +316,8 @@ def _print_findings(symptoms: Sequence[Symptom], facts: Mapping[str, Any]) -> No
         if symptom.kind != "empty" or facts["empty"] is None:
             lines(str(symptom))
     if facts["checksums"] not in ("checked", "survey"):
-        how = "--scan reads each of them" if facts["checksums"] != "skipped" else "--quick skips it"
-        line(f"note: what calls lack, leave open or tell of persons was not looked at; {how}")
+        how = "run info with --scan" if facts["checksums"] != "skipped" else "leave out --quick"
+        line(f"note: missing values, open classes and private data were not looked for; {how}")
 
 
 def _why_empty(tape: Tape) -> str | None:
@@ -338,7 +338,7 @@ def _ranks(tape: Tape) -> str | None:
     others = len(tape.other_ranks)
     if not others:
         return text
-    return f"{text}; a step counts once: {counted(others, 'file')} of other ranks left out"
+    return f"{text}; {counted(others, 'file')} of other ranks ignored: a step counts once"
 
 
 def _hosts(tape: Tape) -> list[str]:
@@ -394,6 +394,6 @@ def _checksums(tape: Tape, facts: dict[str, Any]) -> str:
     copies = sum(isinstance(error, RepeatedCallsError) for error in tape.damage)
     damaged = len(tape.damage) - copies
     if damaged:
-        return f"{counted(damaged, 'damaged place')}, told on stderr"
+        return f"{counted(damaged, 'corrupted place')}, listed on stderr"
     checked = _CHECKED[facts["checksums"]]
-    return f"{checked}; copies of files, told on stderr: {copies}" if copies else checked
+    return f"{checked}; copies of files, listed on stderr: {copies}" if copies else checked

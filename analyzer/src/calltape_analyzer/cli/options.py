@@ -48,7 +48,7 @@ __all__ = [
     "model_of",
 ]
 
-FILES = "Files, directories with *.tape (or .tape.gz, .tape.zst) in or below them, or patterns"
+FILES = "Files, patterns, or directories (searched for .tape, .tape.gz and .tape.zst files)"
 
 _ADDRESS = re.compile(r"([0-9a-f]{4,32}:)?\d{1,20}", re.ASCII)
 
@@ -60,7 +60,9 @@ def address(text: str) -> str:
         BadParameter: it has another form.
     """
     if not _ADDRESS.fullmatch(text):
-        raise typer.BadParameter(f"{text!r:.100} is no call; write it like 12 or 3f9a01bc:12")
+        raise typer.BadParameter(
+            f"{text!r:.100} is not a call; write a number like 12 or an address like 3f9a01bc:12"
+        )
     return text
 
 
@@ -70,33 +72,33 @@ def _last_word(text: str) -> str:
         return address(text)
     except typer.BadParameter:
         raise typer.BadParameter(
-            f"the call is missing: the last word is {text!r:.100}; write the call after the tapes, "
+            f"the call is missing: the last word is {text!r:.100}; name a call after the tapes, "
             "like 12 or 3f9a01bc:12"
         ) from None
 
 
 # Which tapes.
-Paths = Annotated[list[str], typer.Argument(metavar="TAPE...", help=f"{FILES}; read as one tape.")]
+Paths = Annotated[list[str], typer.Argument(metavar="TAPE...", help=f"{FILES}. Read as one tape.")]
 OfTarget = Annotated[
     str | None,
     typer.Option(
         "--target",
         metavar="NAME",
-        help="Of tapes of several models only those of this one: class and method, or a part of "
-        "it. info lists them.",
+        help="Read only the tapes of this model: its class and method, or part of that name. "
+        "`info` lists the models.",
     ),
 ]
 Scan = Annotated[
     bool,
     typer.Option(
         "--scan",
-        help="Read every record, and compare the calls and inputs that sealed tapes tell of at "
-        "their end. Without it, that is believed.",
+        help="Read every record, and compare the summary at the end of sealed tapes with the "
+        "records. By default, the summary is trusted.",
     ),
 ]
 
 Verbose = Annotated[
-    bool, typer.Option("--verbose", "-v", help="Say also what was tried, or what was read.")
+    bool, typer.Option("--verbose", "-v", help="Also print what was tried or read.")
 ]
 
 # Which calls, and what of them.
@@ -107,7 +109,7 @@ Address = Annotated[
         parser=_last_word,
         # Before the tapes: without a call its place has the last tape, and they seem to be missing.
         is_eager=True,
-        help="Number or address of the call, as ls prints it.",
+        help="Number or address of the call, as `ls` prints it.",
     ),
 ]
 Calls = Annotated[
@@ -121,15 +123,13 @@ Variants = Annotated[
     typer.Option(
         "--variant",
         metavar="NAME",
-        help="Only the calls of this variant: its name, or its number in variants, from 0. Several "
-        "times for several.",
+        help="Only the calls of this variant: its name, or its position in the output of "
+        "`variants`, from 0. Repeatable.",
     ),
 ]
 Ignore = Annotated[
     list[str] | None,
-    typer.Option(
-        "--ignore", metavar="ARG", help="Leave this argument out. Several times for several."
-    ),
+    typer.Option("--ignore", metavar="ARG", help="Ignore this argument. Repeatable."),
 ]
 
 # Which model, and how long it may take.
@@ -137,8 +137,8 @@ _MODEL = typer.Option(
     "--model",
     "-m",
     metavar="PACKAGE.MODULE:FACTORY",
-    help="What makes the model: a function without arguments (or a module object), imported with "
-    "the current directory on the path.",
+    help="The model: a module object, or a function without arguments that returns one. Imported "
+    "with the current directory on the path.",
 )
 ModelName = Annotated[str, _MODEL]
 OptionalModelName = Annotated[str | None, _MODEL]
@@ -147,7 +147,7 @@ ClassNames = Annotated[
     typer.Option(
         "--classes",
         metavar="PACKAGE.MODULE:CLASS",
-        help="A class of arguments, such as a cache. It is imported. May come again.",
+        help="A class of the arguments, such as a cache, to import. Repeatable.",
     ),
 ]
 MaxSeconds = Annotated[
@@ -156,19 +156,19 @@ MaxSeconds = Annotated[
         "--max-seconds",
         metavar="SECONDS",
         min=0.001,
-        help="How long it may take. What was found until then is kept.",
+        help="Stop after this time, and keep what was found until then.",
     ),
 ]
 
 # Which form, and where to.
-_FORM = typer.Option("--to", help="The form of what is made.")
+_FORM = typer.Option("--to", help="Export to torch.export programs, or to ONNX.")
 To = Annotated[Literal["torch", "onnx"], _FORM]
 OptionalTo = Annotated[Literal["torch", "onnx"] | None, _FORM]
-_OUT = typer.Option("--out", "-o", metavar="OUT", help="Where to write.")
+_OUT = typer.Option("--out", "-o", metavar="OUT", help="The file or directory to write.")
 Out = Annotated[Path, _OUT]
 OptionalOut = Annotated[Path | None, _OUT]
-Force = Annotated[bool, typer.Option("--force", help="Replace OUT if it is there already.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace OUT if it exists.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def classes_of(names: Sequence[str] | None, *, are_words: bool = True) -> list[type]:
@@ -197,7 +197,7 @@ def classes_of(names: Sequence[str] | None, *, are_words: bool = True) -> list[t
             except UnfitNameError as error:  # a mistake in words like the others here
                 raise UsageError(error.reason, advice=error.advice) from None
             if not isinstance(one, type):
-                raise UsageError(f"{name} is no class", advice="name one as MODULE:CLASS")
+                raise UsageError(f"{name} is not a class", advice="name a class as MODULE:CLASS")
             found.append(one)
     return found
 

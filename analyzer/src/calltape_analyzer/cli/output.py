@@ -74,18 +74,18 @@ def command(function: F) -> F:
             raise
         except TapeError as error:
             if error.kind == "exists" and "overwrite=True" in (error.advice or ""):
-                error.advice = "name another place, or pass --force to replace what is there"
+                error.advice = "choose another path, or pass --force to replace it"
             complain(str(error))
             raise typer.Exit(USAGE if isinstance(error, WrongWordError) else FAILURE) from None
         except Exceeded as exceeded:
             complain(str(exceeded.error))
         except MemoryError:
-            complain("there is not enough memory for this, or no more than `ulimit -v` allows")
+            complain("not enough memory: use a larger machine, or raise the limit of `ulimit -v`")
         except Exception as error:
             if os.environ.get("CALLTAPE_DEBUG"):
                 raise
             what = f"unexpected {type(error).__name__}: {error}"
-            what = f"{what}. Set CALLTAPE_DEBUG=1 for the traceback, and report it."
+            what = f"{what}. Please report this, with the traceback that CALLTAPE_DEBUG=1 shows."
             complain(str(spent() or what))
         else:
             return

@@ -16,14 +16,14 @@ _MOST_PATHS = 3
 
 @command
 def overview(paths: Paths, target: OfTarget = None) -> None:
-    """What a tape is, and the variants of its calls. The verbs tell more."""
+    """Show what a tape is, and the variants of its calls. The verbs show more."""
     with opened(paths, Part(target=target)) as tape:
         spans = [span for part in tape.segments if (span := part.span_ns) is not None]
         times = "no calls"
         if spans:
             begin, end = min(span[0] for span in spans), max(span[1] for span in spans)
             times = f"{time_text(begin)} to {time_text(end)}"
-        state = "yes" if tape.sealed else "no: still recording, killed, or cut off"
+        state = "yes" if tape.sealed else "no: still recording, killed, or truncated"
         rows = (
             ("tape", some_of(tape.paths, _MOST_PATHS)),
             ("files", files_text(tape)),

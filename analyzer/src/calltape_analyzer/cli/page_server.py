@@ -42,7 +42,7 @@ def page_of_viewer() -> bytes:
             return place.read_bytes()
     raise TapeError(
         "not_found", "the page of the viewer is not installed", path=str(package / _PAGE),
-        advice="install calltape-analyzer again; from a checkout, run viewer/bundle.py",
+        advice="reinstall calltape-analyzer; in a clone, run `python viewer/bundle.py` first",
     )  # fmt: skip
 
 
@@ -72,7 +72,7 @@ class PageServer(ThreadingHTTPServer):
         except OSError as error:
             raise TapeError(
                 "io", f"cannot listen on port {port}: {error.strerror}",
-                advice="choose another one, or none",
+                advice="choose another port, or leave out --port",
             ) from None  # fmt: skip
 
     @property

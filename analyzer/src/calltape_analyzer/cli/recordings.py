@@ -79,7 +79,7 @@ def policy_text(policy: Policy) -> str:
     if policy.flight_recorder is not None:
         held = policy.flight_recorder
         most = f"{counted(held.calls, 'call')}, {size(held.bytes)}"
-        parts.append(f"the last others held in memory (up to {most})")
+        parts.append(f"the last of the other calls held in memory (up to {most})")
     if policy.write_ahead:
         parts.append("inputs written ahead")
     return ", ".join((*parts, *_bounds(policy)))
@@ -100,7 +100,7 @@ def _bounds(policy: Policy) -> Iterator[str]:
     if policy.max_seconds is not None:
         yield f"for at most {policy.max_seconds:g} s"
     if policy.max_share is not None:
-        yield f"as many as cost {100 * policy.max_share:g}% of the time of the calls"
+        yield f"at most {100 * policy.max_share:g}% of the time of the calls spent on recording"
     if policy.segment_bytes is not None:
         yield f"a new file after {size(policy.segment_bytes)}"
     if policy.segment_seconds is not None:
@@ -248,9 +248,7 @@ def traffic_lines(
     varied; kinds of which the same is said as one. Nothing if no call was counted."""
     if not counters.calls:
         if counters.missing:
-            yield (
-                "not known: calls may be counted in files that are not here, or have no counters"
-            )
+            yield ("unknown: calls may be counted in files that are missing or have no counters")
         return
     least = "" if counters.complete else "at least "  # files without counters may have others
     known = counters.calls - counters.other_calls
@@ -265,7 +263,7 @@ def traffic_lines(
     for group in groups[:_MAX_GROUPS]:
         own = kept.get(group.kind, 0)
         calls = max(group.calls, own)
-        same = _SAME if calls > 1 else "one call tells nothing of sizes that vary"
+        same = _SAME if calls > 1 else "one call does not show which sizes vary"
         text = "; ".join(_ranges_of(group, signature)) or same
         kinds, all_calls, all_kept = told.get(text, (0, 0, 0))
         told[text] = kinds + 1, all_calls + calls, all_kept + own
@@ -309,7 +307,8 @@ def size(count: int) -> str:
 
 _MOST_TARGETS, _MOST_NAMED = 200, 3
 _HEAD = (
-    "target", "recordings", "hosts", "files", "calls", "first day", "last day", "sealed", "damaged",
+    "target", "recordings", "hosts", "files", "calls", "first day", "last day", "sealed",
+    "corrupted",
 )  # fmt: skip
 
 
@@ -338,8 +337,8 @@ def _print(found: Sequence[Recording]) -> None:
     table(_HEAD, (_row(target, parts) for target, parts in shown))
     more = len(by_target) - len(shown)
     told = f"; {more} more are not shown" if more else ""
-    line(f"tapes of {counted(len(by_target), 'target')}{told}: --target NAME, or a part of it, "
-         "chooses one")  # fmt: skip
+    line(f"tapes of {counted(len(by_target), 'target')}{told}; choose one with --target NAME, or "
+         "part of the name")  # fmt: skip
 
 
 def _row(target: str, parts: Sequence[Recording]) -> tuple[str, ...]:

@@ -46,30 +46,30 @@ def replay(
         list[str],
         typer.Argument(
             metavar="TAPE... [TARGET]",
-            help=f"{FILES}; then, unless --model is given, an .onnx or .pt2 file, or a directory "
-            "that calltape export saved.",
+            help=f"{FILES}; then, unless you pass --model, an .onnx or .pt2 file, or a directory "
+            "from `calltape export`.",
         ),
     ],
     model: OptionalModelName = None,
     rtol: Annotated[
-        float | None, typer.Option(min=0.0, help="Relative tolerance, of all dtypes.")
+        float | None, typer.Option(min=0.0, help="Relative tolerance for all dtypes.")
     ] = None,
     atol: Annotated[
-        float | None, typer.Option(min=0.0, help="Absolute tolerance, of all dtypes.")
+        float | None, typer.Option(min=0.0, help="Absolute tolerance for all dtypes.")
     ] = None,
     expect: Annotated[
         Literal["recorded", "success"],
         typer.Option(
-            help="recorded: a call that raised is to raise the same. success: every call is to "
-            "return.",
+            help="recorded: a call that raised must raise the same exception. success: every call "
+            "must return.",
         ),
     ] = "recorded",
     slower_than: Annotated[
         str | None,
         typer.Option(
             metavar="DURATION",
-            help="A call fails that takes longer than this (50ms, 0.05, or 3x the recorded "
-            "duration) in the fastest of 5 runs.",
+            help="A call fails if the fastest of 5 runs takes longer than this: 50ms, 0.05 "
+            "(seconds), or 3x (the recorded duration).",
         ),
     ] = None,
     bisect: Bisect = False,
@@ -77,13 +77,13 @@ def replay(
         bool,
         typer.Option(
             "--dry-run",
-            help="Run nothing: compare what an exported model declares with the calls.",
+            help="Run nothing; check whether the exported model would accept the calls.",
         ),
     ] = False,
     classes: ClassNames = None,
     trust: Annotated[
         bool,
-        typer.Option("--trust", help="Load .pt2 files, which runs code of whoever made them."),
+        typer.Option("--trust", help="Load .pt2 files, which can run code of whoever made them."),
     ] = False,
     target: OfTarget = None,
     calls: Calls = None,
@@ -91,15 +91,14 @@ def replay(
     ignore: Ignore = None,
     json: Json = False,
 ) -> None:
-    """Runs the recorded calls, and compares.
+    """Run the recorded calls through a model or program, and compare.
 
-    Through an exported program, or, with --model, through the model itself. Ends with 0 only if
-    every call gives what was recorded: values, the exception that it raised, or, if the tape has no
-    values, structure, dtypes and shapes.
+    replay runs an exported program or, with --model, the model itself. A call passes if it gives
+    what was recorded: the values, or the exception that it raised. If the tape has no values,
+    replay compares structure, dtypes and shapes.
 
-    With --dry-run nothing is run: what an exported program declares (inputs, dtypes, dimensions and
-    their limits) is compared with the calls; of a directory only the manifest is read. It ends with
-    0 only if every call would be accepted.
+    --dry-run runs nothing. It compares what an exported program declares (inputs, dtypes,
+    dimensions and their limits) with the calls; of a directory, it reads only the manifest.
 
     \b
     calltape replay runs/llm.tape exported/ --trust
@@ -116,7 +115,7 @@ def replay(
         }  # fmt: skip
         for name, value in unused.items():
             if value is not None and value is not False:
-                raise typer.BadParameter(f"{name} has no use with --dry-run, which runs nothing")
+                raise typer.BadParameter(f"{name} has no effect with --dry-run, which runs nothing")
         paths, given = _asked(words, None)
         assert given is not None
         _check(paths, given, part, trust=trust, classes=classes, json=json)
@@ -194,7 +193,7 @@ def _asked(words: Sequence[str], model: str | None) -> tuple[list[str], Path | N
         paths.pop()
         return paths, last
     if model is None or is_program:
-        raise typer.BadParameter("name either a TARGET or a --model")
+        raise typer.BadParameter("pass either a TARGET or --model")
     return paths, None
 
 

@@ -24,7 +24,7 @@ from calltape_analyzer.cli.output import (
     print_json,
 )
 from calltape_analyzer.cli.recordings import coverage_as_json, coverage_text, size
-from calltape_analyzer.errors import UsageError
+from calltape_analyzer.errors import UsageError, to_install
 from calltape_analyzer.limits import advice_to_allow
 from calltape_analyzer.progress import later_bar
 from calltape_analyzer.reading.files import files_of
@@ -40,10 +40,17 @@ _MOST = 3
 
 @command
 def survey(
-    paths: Annotated[list[str], typer.Argument(metavar="TAPE...", help=f"{FILES}; also surveys.")],
+    paths: Annotated[
+        list[str], typer.Argument(metavar="TAPE...", help=f"{FILES}. Surveys work, too.")
+    ],
     jobs: Annotated[
         int | None,
-        typer.Option("--jobs", metavar="N", min=1, help="Processes that read; one per processor."),
+        typer.Option(
+            "--jobs",
+            metavar="N",
+            min=1,
+            help="Number of processes that read. Default: one per processor.",
+        ),
     ] = None,
     dask: Annotated[
         str | None,
@@ -59,11 +66,11 @@ def survey(
     scan: Scan = False,
     json: Json = False,
 ) -> None:
-    """Many tapes as one: calls, coverage and damage.
+    """Summarize many tapes: calls, coverage and corruption.
 
-    Sealed tapes are read at their ends, others are scanned. A tape that cannot be read is told, and
-    costs its own answer only. What -o writes is a tape without calls, for one target: variants,
-    explain, diff and info read it as any tape.
+    Reads only the ends of sealed tapes, and scans the others. A tape that cannot be read is
+    reported and left out. -o writes the summary of one target as a tape without calls, which
+    variants, explain, diff and info read like any other tape.
 
     \b
     calltape survey runs/ -o monday.tape
@@ -89,11 +96,11 @@ def survey(
                 print()
             _print(one)
         if not chosen:
-            line("no tape could be read" + (f": {out} was not written" if out is not None else ""))
+            line("no tape could be read" + (f"; {out} was not written" if out is not None else ""))
     sys.stdout.flush()
     errors = [*found.unreadable, *(error for one in chosen for error in one.damage)]
     if found.left_out:
-        left = f"{counted(found.left_out, 'file')} left out: adding up takes too long"
+        left = f"{counted(found.left_out, 'file')} left out: adding them up takes too long"
         advice = advice_to_allow("seconds=600", "--max-seconds 600")
         errors.append(TapeError("limit", left, advice=advice))
     for error in errors:
@@ -105,9 +112,9 @@ def survey(
 def _print(one: TargetSurvey) -> None:
     facts = _facts(one)
     files = f"{counted(one.files, 'file')} of {counted(one.recordings, 'recording')}"
-    copies = f"{len(one.copies):,}, whose calls count once: {some_of(one.copies, _MOST)}"
-    made = "made of recordings of which other files count too: calls may count twice"
-    ranks = f"{counted(len(one.other_ranks), 'file')} of other ranks left out: a step counts once"
+    copies = f"{len(one.copies):,}, counted once: {some_of(one.copies, _MOST)}"
+    made = "made of recordings that are also here: some calls may count twice"
+    ranks = f"{counted(len(one.other_ranks), 'file')} of other ranks ignored: a step counts once"
     read = f"{one.records_read:,} of {one.records:,} records; --scan reads all of them"
     rows = [
         ("target", one.name),
@@ -122,7 +129,7 @@ def _print(one: TargetSurvey) -> None:
         ("raised", f"{facts['raised']:,}" if facts["raised"] else None),
         ("coverage", coverage_text(one.coverage)),
         ("bytes", size(one.nbytes)),
-        ("damage", f"{len(one.damage):,} places, told on stderr" if one.damage else "none"),
+        ("corruption", f"{len(one.damage):,} places, listed on stderr" if one.damage else "none"),
     ]
     for name, text in rows:
         if text is not None:
@@ -160,7 +167,7 @@ def _cluster(address: str) -> Iterator[Executor]:
     try:
         from distributed import Client
     except ImportError:
-        advice = "install calltape-analyzer[dask]"
+        advice = to_install("dask")
         raise UsageError("--dask needs dask.distributed", advice=advice) from None
     try:
         client = Client(address)

@@ -30,13 +30,12 @@ __all__ = ["Part", "opened", "variants_meant"]
 
 _MOST_FILES = 3
 _OTHER_RANKS = (
-    "left out, because another rank of the job made the same calls, and each counts once: {}. Name "
-    "a file by itself to see what its rank returned"
+    "ignored, because another rank of the job made the same calls: {}. To see what a rank "
+    "returned, name its file alone"
 )
 _BELIEVED = {
-    "end": "answered from what the tape says of all its calls at its end; --scan compares it with "
-    "the records",
-    "records": "{} of {} records were read; --scan reads and compares the others too",
+    "end": "answered from the summary at the end of the tape; --scan compares it with the records",
+    "records": "{} of {} records were read; --scan reads and compares all of them",
 }
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -39,14 +39,13 @@ from calltape_analyzer.cli.output import (
 from calltape_analyzer.cli.tapes import Part, opened, variants_meant
 from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.observing.evidence import left_out_note
-from calltape_analyzer.observing.memory_layout import layouts_in_words
-from calltape_analyzer.observing.switches import shown_constant
 from calltape_analyzer.scripting import part_expression
-from calltape_analyzer.text import alike, counted, shown_value, some_of
+from calltape_analyzer.text import counted, some_of
+from calltape_analyzer.variants.variant_table import ARGUMENTS, SYMBOLS, symbol_rows
 
 if TYPE_CHECKING:
     from calltape_analyzer.variant import Variant
-    from calltape_analyzer.variants.variant_findings import VariantFindings
+    from calltape_analyzer.variants.variant_table import VariantTable
 
 
 __all__ = ["DIFFERS", "diff", "explain", "print_variants", "variants"]
@@ -66,17 +65,17 @@ def variants(
     python: Annotated[
         bool,
         typer.Option(
-            "--python", help="Print Python instead: dynamic shapes, and arguments to export with."
+            "--python", help="Print Python: dynamic shapes, and arguments to export with."
         ),
     ] = False,
     classes: ClassNames = None,
     verbose: Verbose = False,
     json: Json = False,
 ) -> None:
-    """The programs that the calls need.
+    """List the variants: calls that one program can serve.
 
-    Calls that one program can serve are one variant. Per variant its arguments, in which dynamic
-    dimensions have names, and the sizes that stand behind the names. --classes is for --python.
+    For each variant, variants prints the arguments, whose dynamic dimensions have names, and the
+    sizes that each name stands for. --classes has an effect only with --python.
 
     \b
     calltape variants runs/llm.tape
@@ -84,7 +83,7 @@ def variants(
     calltape variants runs/llm.tape --variant decode --python
     """
     if python and json:
-        raise typer.BadParameter("--python and --json are two forms; take one")
+        raise typer.BadParameter("--python and --json exclude each other; pass one of them")
     known = classes_of(classes)
     from calltape_analyzer.variant import calls_left_out
 
@@ -112,75 +111,25 @@ def variants(
             line("note:", left_out_note(left_out))
 
 
-def _fixed(variant: Variant) -> Iterator[Sequence[str]]:
-    """A row per argument that is True, None, a dtype or the like, and not its default: a program
-    wants it."""
-    from calltape_analyzer.observing.fixed_values import structure_values
-
-    layout = variant.facts.group.layout
-    for value in structure_values(layout):
-        if value.place in layout.nodes:
-            yield value.place, value.kind, value.text
-
-
 def print_variants(variants: Sequence[Variant]) -> None:
-    """Prints the tables of each."""
+    """Prints the table of each."""
+    from calltape_analyzer.variant import table_of
+
     for number, one in enumerate(variants):
         if number:
             print()
-        _print_variant(one)
+        _print_variant(table_of(one))
 
 
-def _print_variant(variant: Variant) -> None:
-    found = variant.findings
-    calls = counted(found.calls, "call")
-    if found.all_calls is not None and found.all_calls > found.calls:
-        calls = f"kept {found.calls:,} of {counted(found.all_calls, 'call')}"
-    line(f"{found.name}:", f"{calls}, first call {found.address or found.first_call}")
-    if found.context is not None:
-        line("called with", found.context)
-    if found.conditions:
-        line("where", ", ".join(found.conditions))
-    rows = [*_arguments(found), *_fixed(variant)]
-    if rows:
-        table(("argument", "dtype", "shape or value"), rows)
-    if found.symbols:
-        table(("symbol", "sizes", "always"), [*_symbols(found)])
-    layouts = ((f"{t.argument}{t.path}", layouts_in_words(t.layouts)) for t in found.tensors)
-    for name, words in alike((name, words) for name, words in layouts if words is not None):
-        line(f"layout of {name}:", words)
-    for text in found.warnings():
-        line("warning:", text)
-
-
-def _arguments(found: VariantFindings) -> Iterator[Sequence[str]]:
-    """A row per argument; tensors of a list that look alike share one."""
-    places = ((f"{t.argument}{t.path}", (t.dtype, t.shape)) for t in found.tensors)
-    for name, (dtype, shape) in alike(places):
-        yield name, dtype, f"[{', '.join(map(str, shape))}]"
-    for given in found.ints:
-        if given.counts is not None:
-            value = f"counts {given.counts}"
-        elif given.dynamic:
-            value = given.symbol or _span(given.min, given.max)
-        else:
-            value = shown_value(given.min)
-        yield given.name, "int", value
-    for place, constant in found.constants.items():
-        yield place, type(constant).__name__, shown_constant(constant)
-    for place, kind in found.varying.items():
-        yield place, kind, "varies"
-
-
-def _symbols(found: VariantFindings) -> Iterator[Sequence[str]]:
-    for symbol in found.symbols:
-        sizes = _span(symbol.min, symbol.max)
-        count = f" ({symbol.distinct} sizes)" if symbol.distinct > 1 else ""
-        yield symbol.name, f"{sizes}{count}", symbol.expression or ""
-
-
-def _span(low: int, high: int) -> str:
-    return shown_value(low) if low == high else f"{shown_value(low)}..{shown_value(high)}"
+def _print_variant(found: VariantTable) -> None:
+    line(f"{found.name}:", found.calls)
+    for name, text in found.facts:
+        line(name, text)
+    for head, rows in ((ARGUMENTS, found.arguments), (SYMBOLS, found.symbols)):
+        if rows:
+            table(head, rows)
+    for name, text in found.notes:
+        line(f"{name}:", text)
 
 
 @command
@@ -189,9 +138,8 @@ def explain(
         list[str],
         typer.Argument(
             metavar="TAPE... [ARGUMENT [AXIS]]",
-            help=f"{FILES}; then an argument, a place below it as variants prints it "
-            "(cache.layers.*.keys), or a symbol; then one dimension. Without an argument, all "
-            "symbols are listed.",
+            help=f"{FILES}; then an argument, a path below it as `variants` prints it "
+            "(cache.layers.*.keys), or a symbol; then a dimension.",
         ),
     ],
     target: OfTarget = None,
@@ -200,11 +148,11 @@ def explain(
     verbose: Verbose = False,
     json: Json = False,
 ) -> None:
-    """Why a dimension is dynamic or constant.
+    """Explain why a dimension is dynamic or constant.
 
-    Per variant the reason, the sizes seen and in which calls, what else is always equal, what it
-    always follows from, and what has thin evidence. Without an argument, the symbols of each
-    variant and the dimensions that they stand for.
+    For each variant, explain prints the reason, the sizes with the calls that had them, the
+    dimensions that are always equal or from which the size follows, and where evidence is thin.
+    Without an argument, it lists the symbols of each variant and the dimensions they stand for.
 
     \b
     calltape explain runs/llm.tape
@@ -248,9 +196,9 @@ def _print_symbols(variants: Sequence[Variant]) -> None:
             continue
         rows = [
             (*row, some_of(symbol.dimensions, _MOST_DIMENSIONS))
-            for row, symbol in zip(_symbols(found), found.symbols, strict=True)
+            for row, symbol in zip(symbol_rows(found), found.symbols, strict=True)
         ]
-        table(("symbol", "sizes", "always", "dimensions"), rows)
+        table((*SYMBOLS, "dimensions"), rows)
 
 
 def _asked(words: Sequence[str]) -> tuple[list[str], str | None, int | None]:
@@ -263,13 +211,13 @@ def _asked(words: Sequence[str]) -> tuple[list[str], str | None, int | None]:
     has_axis = len(given) > 2 and _AXIS.fullmatch(given[-1]) is not None
     axis = int(given.pop()) if has_axis else None
     if given[-1].startswith("--"):
-        raise typer.BadParameter(f"there is no option {given[-1]!r:.100}")
+        raise typer.BadParameter(f"no such option: {given[-1]!r:.100}")
     if axis is None and (len(given) == 1 or os.path.lexists(given[-1])):
         return given, None, None
     *paths, argument = given
     for path in paths[1:]:
         if not os.path.lexists(path) and not glob.has_magic(path):
-            what = f"there is no file {path!r:.100}, and {argument!r:.100} is no dimension"
+            what = f"there is no file {path!r:.100}, and {argument!r:.100} is not a dimension"
             raise typer.BadParameter(f"{what}: write TAPE... ARGUMENT [AXIS]")
     return paths, argument, axis
 
@@ -281,22 +229,20 @@ DIFFERS = 4
 @command
 def diff(
     before: Annotated[
-        list[str], typer.Argument(metavar="BEFORE...", help=f"What was seen before. {FILES}.")
+        list[str], typer.Argument(metavar="BEFORE...", help=f"The earlier tapes. {FILES}.")
     ],
     now: Annotated[
-        str, typer.Argument(metavar="NOW", help="What is seen now: a file, directory or pattern.")
+        str, typer.Argument(metavar="NOW", help="The later tape: a file, directory or pattern.")
     ],
     target: OfTarget = None,
     scan: Scan = False,
     verbose: Verbose = False,
     json: Json = False,
 ) -> None:
-    """What calls on tape NOW show that those on BEFORE do not.
+    """Compare tapes: show what is new in NOW, and what is gone.
 
-    Structures, constants, dtypes, sizes outside the range seen, dimensions that were constant, and
-    equalities and sums that no longer hold; then what disappeared. Ends with 4 if something
-    differs, with 0 if nothing does, and with 3 if nothing does in what could be read of a damaged
-    tape.
+    Lists new structures, constants and dtypes, sizes outside the earlier range, dimensions that
+    used to be constant, equalities and sums that no longer hold, and then what disappeared.
 
     \b
     calltape diff runs/exported.tape runs/today.tape

@@ -11,6 +11,7 @@ import functools
 import glob
 import importlib
 import os
+import textwrap
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -20,7 +21,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from calltape_analyzer.interruption import code_of
 
-__all__ = ["VERBS", "Verb", "VerbGroup"]
+__all__ = ["EXITS", "VERBS", "Verb", "VerbGroup"]
 
 
 class Verb(NamedTuple):
@@ -31,53 +32,131 @@ class Verb(NamedTuple):
         module: in this folder. The function of the verb has its name there, with an underscore
             where Python has the name; its docstring is the help.
         summary: the first line of this docstring.
+        exits: what its exit codes mean, where that is not what :data:`EXITS` says; empty for one
+            that it does not have.
         settings: of its context.
     """
 
     name: str
     module: str
     summary: str
+    exits: Mapping[int, str] = MappingProxyType({})
     settings: Mapping[str, Any] = MappingProxyType({})
+
+    @property
+    def all_exits(self) -> dict[int, str]:
+        """What each of its exit codes means, those of every verb too."""
+        every = {**EXITS, **self.exits}
+        return {code: every[code] for code in sorted(every) if every[code]}
+
+    def function(self) -> Any:
+        """The function, imported now."""
+        module = importlib.import_module(f"calltape_analyzer.cli.{self.module}")
+        return getattr(module, f"{self.name}_" if self.name == "filter" else self.name)
 
     def load(self) -> Any:
         """The command, imported now."""
-        module = importlib.import_module(f"calltape_analyzer.cli.{self.module}")
-        function = getattr(module, f"{self.name}_" if self.name == "filter" else self.name)
         app = typer.Typer(
             add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
         )
-        app.command(self.name, context_settings=dict(self.settings))(function)
+        settings = dict(self.settings)
+        app.command(self.name, epilog=_epilog(self), context_settings=settings)(self.function())
         return typer.main.get_command(app)
+
+
+EXITS = MappingProxyType(
+    {
+        0: "success",
+        1: "failure",
+        2: "wrong usage",
+        3: "success, but the tape is corrupted: the answer covers what could be read",
+    }
+)
+"""What the exit codes mean, unless a verb says more."""
+
+
+def _epilog(verb: Verb) -> str:
+    """Its exit codes, if one of them means something of its own."""
+    if not any(verb.exits.values()):
+        return ""
+    rows = [textwrap.wrap(f"{code:<4} {text}", 72, subsequent_indent=" " * 5)
+            for code, text in verb.all_exits.items()]  # fmt: skip
+    return "\n".join(["\b", "Exit codes:", *(f"  {line}" for row in rows for line in row)])
 
 
 # A dimension may be counted from the end: -1 is no option.
 _DIMENSIONS = MappingProxyType({"ignore_unknown_options": True})
+_LOST = MappingProxyType({3: "success, but calls were lost; the output says which"})
 
 VERBS = (
-    Verb("info", "info", "What a tape has, what is wrong with it, and what it may tell."),
-    Verb("ls", "calls", "The calls, one per line."),
-    Verb("show", "calls", "One call as a tree."),
-    Verb("view", "viewing", "Look at tapes in a browser."),
-    Verb("variants", "variants", "The programs that the calls need."),
-    Verb("explain", "variants", "Why a dimension is dynamic or constant.", _DIMENSIONS),
-    Verb("diff", "variants", "What calls on tape NOW show that those on BEFORE do not."),
-    Verb("survey", "surveys", "Many tapes as one: calls, coverage and damage."),
-    Verb("export", "exports", "Programs for the calls on a tape, verified."),
-    Verb("replay", "replays", "Runs the recorded calls, and compares."),
-    Verb("filter", "edits", "A part of a tape as a new tape."),
-    Verb("merge", "edits", "Several tapes of one target as one tape."),
-    Verb("recover", "edits", "The sound calls of a damaged or unsealed tape, sealed."),
-    Verb("minimise", "edits", "The smallest tape that fails for the same reason."),
-    Verb("redact", "edits", "A tape without what may tell of a person or a machine."),
-    Verb("bundle", "handing_on", "A redacted tape, a script and versions in one zip file."),
+    Verb("info", "info", "Show what a tape contains, what is wrong with it, and what it reveals."),
+    Verb("ls", "calls", "List the calls, one per line."),
+    Verb("show", "calls", "Show one call as a tree."),
+    Verb("view", "viewing", "View tapes in a browser.", {3: ""}),
+    Verb("variants", "variants", "List the variants: calls that one program can serve."),
     Verb(
-        "convert", "handing_on", "A tape as a folder of .safetensors, or a tape of such a folder."
+        "explain",
+        "variants",
+        "Explain why a dimension is dynamic or constant.",
+        settings=_DIMENSIONS,
     ),
-    Verb("table", "handing_on", "The calls as a table in a file."),
+    Verb(
+        "diff",
+        "variants",
+        "Compare tapes: show what is new in NOW, and what is gone.",
+        {
+            0: "the tapes show the same",
+            3: "no difference in what could be read of a corrupted tape",
+            4: "the tapes differ",
+        },
+    ),
+    Verb(
+        "survey",
+        "surveys",
+        "Summarize many tapes: calls, coverage and corruption.",
+        {
+            1: "no tape could be read",
+            3: "some tapes are corrupted or could not be read",
+        },
+    ),
+    Verb(
+        "export",
+        "exports",
+        "Export a program for each variant, and verify it.",
+        {
+            0: "every call is reproduced and every variant is general; with --allow-constants, "
+            "programs for the recorded sizes are enough",
+            1: "failure: a call is not reproduced, a variant lacks such a program, or an error",
+        },
+    ),
+    Verb(
+        "replay",
+        "replays",
+        "Run the recorded calls through a model or program, and compare.",
+        {
+            0: "every call gives what was recorded; with --dry-run, is accepted",
+            1: "failure: a call differs, or an error",
+            125: "with --bisect: this commit cannot be tested",
+            128: "with --bisect: no commit can be tested",
+        },
+    ),
+    Verb("filter", "edits", "Write part of a tape to a new tape.", _LOST),
+    Verb("merge", "edits", "Merge several tapes of one target into one.", _LOST),
+    Verb("recover", "edits", "Recover the intact calls of a corrupted or unsealed tape.", _LOST),
+    Verb(
+        "minimise",
+        "edits",
+        "Find the smallest tape that fails for the same reason.",
+        {1: "failure: nothing fails every time, and nothing is written; or an error"},
+    ),
+    Verb("redact", "edits", "Remove what may identify a person or a machine.", _LOST),
+    Verb("bundle", "handing_on", "Pack a redacted tape, a script and versions into a zip file."),
+    Verb("convert", "handing_on", "Convert a tape to a folder of safetensors files, or back."),
+    Verb("table", "handing_on", "Write the calls to a Parquet, Arrow or CSV file."),
 )
 
 
-_OVERVIEW = Verb("overview", "overview", "What a tape is, and the variants of its calls.")
+_OVERVIEW = Verb("overview", "overview", "Show what a tape is, and the variants of its calls.")
 """Of ``calltape TAPE``: not a word at the prompt."""
 
 
@@ -136,7 +215,7 @@ def _in_words(error: typer.BadParameter) -> str:
         for one in error.ctx.command.params
         if one.param_type_name == "argument" and one.required
     ]
-    return f"{' and '.join(wanted)} are wanted." if len(wanted) > 1 else ""
+    return f"Pass {' and '.join(wanted)}." if len(wanted) > 1 else ""
 
 
 class _Unloaded(TyperCommand):

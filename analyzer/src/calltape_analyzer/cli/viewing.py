@@ -47,18 +47,18 @@ def view(
         bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")
     ] = True,
     port: Annotated[
-        int, typer.Option(metavar="PORT", min=0, max=65535, help="By default one that is free.")
+        int, typer.Option(metavar="PORT", min=0, max=65535, help="Default: a free port.")
     ] = 0,
 ) -> None:
-    """Look at tapes in a browser.
+    """View tapes in a browser.
 
-    Calls, arguments as a tree, values of tensors, sizes over the calls, corruption, coverage and
-    history. Only this machine can reach the page, and only with the address that is printed. Ctrl-C
-    ends it.
+    The page shows calls, arguments as trees, values of tensors, variants, sizes over the calls,
+    corruption, coverage and history. Only this machine can reach it, and only at the printed
+    address. Ctrl-C ends it.
 
-    With --out, the page becomes one HTML file to send, with the tapes in it, of at most 128 MiB
-    together. It needs no network and no calltape. Whoever has it has the tapes, values included:
-    redact them first if that must not be.
+    With --out, view writes the page to an HTML file that contains the tapes, of at most 128 MiB
+    together. The file needs neither a network nor calltape. It contains the values of the tapes:
+    redact them first if the file is for others.
 
     \b
     calltape view runs/llm.tape

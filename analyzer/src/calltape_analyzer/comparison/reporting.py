@@ -57,13 +57,13 @@ def report_on(
     lost = 0
     if failing is not None and wrong:
         lost = _write_failing(tape.segments, wrong, failing)
-    notes = [f"{counted(lost, 'failing call')} could not be written: damaged"] if lost else []
+    notes = [f"{counted(lost, 'failing call')} could not be written: corrupted"] if lost else []
     notes += raised_note(reasons.pop("raised", 0))
     notes += [f"{counted(count, 'call')} {why}: left out" for why, count in reasons.items()]
     if damage := len(tape.damage):
         notes.append(
-            f"the tape is damaged in {counted(damage, 'place')}: the calls there are left out, or "
-            "could not be tried"
+            f"the tape is corrupted in {counted(damage, 'place')}: the calls there were left out, "
+            "or could not be tried"
         )
     report.notes += notes
     return report
@@ -117,7 +117,7 @@ def raised_note(count: int) -> list[str]:
     return [left_out_note(count)] if count else []
 
 
-MADE_UP = " (with made-up arguments: the tape has no values)"
+MADE_UP = " (with synthetic arguments: the tape has no values)"
 """What to know of a run that failed."""
 
 
@@ -126,8 +126,8 @@ def made_up_note(count: int) -> list[str]:
     if not count:
         return []
     return [
-        f"the arguments of {counted(count, 'call')} were made up, in whole or in part, because the "
-        "tape does not have them; no value that came out was compared"
+        f"the arguments of {counted(count, 'call')} were synthetic, in whole or in part, because "
+        "the tape lacks them; output values were not compared"
     ]
 
 

@@ -239,16 +239,16 @@ def _of_files(tape: Tape) -> Iterator[Symptom]:
     if others:
         yield _error(
             "damage",
-            f"{counted(len(others), 'place')} damaged: "
+            f"{counted(len(others), 'place')} corrupted: "
             + some_of([error.reason for error in others], _MAX_NAMED, "; "),
-            "copy the file again from where it came, or take what is left with `calltape recover`",
+            "copy the file again from its source, or save the rest with `calltape recover`",
         )
     if repeated or twice or copies:
         numbers = f"{counted(repeated, 'call')} of the other files" if repeated else "some calls"
         yield _error(
             "duplicates",
-            f"{numbers} have numbers that another call of the same recording has; each number "
-            "counts once",
+            f"{numbers} have the number of another call of the same recording; each number counts "
+            "once",
             "open only one of the copies",
         )
     unsealed = [s.path for s in tape.segments if s.end is None and not s.is_ahead]
@@ -256,21 +256,21 @@ def _of_files(tape: Tape) -> Iterator[Symptom]:
         rest = f", with {tape.unfinished} bytes of unfinished calls" * bool(tape.unfinished)
         yield _warning(
             "unsealed",
-            f"{counted(len(unsealed), 'file')} not sealed{rest}: its process still records, was "
-            "killed, or the file was cut off",
-            "close the recorder, or seal what is there with `calltape recover`",
+            f"{counted(len(unsealed), 'file')} not sealed{rest}: its process still records or was "
+            "killed, or the file was truncated",
+            "close the recorder, or seal the file with `calltape recover`",
         )
     elif tape.continues:
         yield _warning(
             "continues",
             f"each file is sealed, but {GOES_ON}",
-            "close the recorder, or open its later files too",
+            "close the recorder, or also open the later files",
         )
     for recording, numbers_ in tape.missing_files.items():
         shown = some_of([str(number) for number in numbers_], _MAX_NAMED)
         yield _warning(
             "missing_files",
-            f"of recording {recording.hex()[:8]}, the files numbered {shown} are not here",
+            f"the files numbered {shown} of recording {recording.hex()[:8]} are missing",
             "open all files of the recording together",
         )
 
@@ -279,13 +279,13 @@ def _of_lost_calls(tape: Tape) -> Iterator[Symptom]:
     lost = tape.coverage.lost
     unknown = {k: lost.pop(k) for k in list(lost) if k.startswith("unknown")}
     damaged = {k: lost.pop(k) for k in list(lost) if k == DAMAGED}
-    should = "of the traffic should be on the tape, and nobody left them out"
-    again = "copy the tape that it was made of again from where it came"
+    should = "of the traffic were lost"
+    again = "copy the original tape again from its source"
     for reasons, what, advice in (
         (lost, should, "give the recorder a larger queue or disk; docs/production.md says how"),
-        (damaged, should, f"they could not be read when this tape was made; {again}"),
-        (unknown, "missing, and nobody knows what became of them",
-         "open the files that have them too, if there are any"),
+        (damaged, should, f"the calls were unreadable when this tape was made; {again}"),
+        (unknown, "missing for an unknown reason",
+         "also open the files that have them, if you have these files"),
     ):  # fmt: skip
         if reasons:
             shown = some_of([f"{calls} {printable(k)}" for k, calls in reasons.items()], 8)
@@ -295,16 +295,16 @@ def _of_lost_calls(tape: Tape) -> Iterator[Symptom]:
     if any(segment.end and segment.end.coverage.at_least for segment in tape.segments):
         yield _warning(
             "open_end",
-            "it was made of a tape without an end: a last call may have been torn, and how many "
-            "calls followed is not known",
-            f"{again}, if it is whole there",
+            "it was made of a tape without an end: its last call may have been incomplete, and an "
+            "unknown number of calls may have followed",
+            f"{again}, if it is complete there",
         )
     if tape.under_way:
         numbers = some_of([str(call.number) for call in tape.under_way], _MAX_NAMED)
         yield _warning(
             "under_way",
-            f"the process died within a call, or is still in it: {numbers}",
-            "`calltape show` has its inputs; replay it to find out why",
+            f"the process died during a call, or is still running it: {numbers}",
+            "look at its inputs with `calltape show`, and replay it to find out why",
         )
 
 
@@ -314,28 +314,28 @@ def _of_contents(found: Contents) -> Iterator[Symptom]:
         yield _warning(
             "empty",
             "there are no calls",
-            "check that the recorder was attached to what is really called",
+            "check that the recorder is attached to the object that the application calls",
         )
         return
     if found.raised == found.calls:
         yield _warning(
             "all_raised",
             "every call raised",
-            "record calls that succeed; these show only what the model refuses",
+            "record calls that succeed; these only show what the model rejects",
         )
     if found.outputs_missing:
         calls = counted(sum(found.outputs_missing.values()), "call")
         yield _note(
             "outputs_missing",
-            f"{calls} without outputs, or without a part of them ({_shown(found.outputs_missing)})",
+            f"{calls} without some or all outputs ({_shown(found.outputs_missing)})",
             advice_on_outputs(found.outputs_missing),
         )
     if found.withheld:
         yield _note(
             "values_missing",
-            f"{counted(found.withheld, 'tensor')} without values, which were not wanted",
-            "a replay makes values up for them, and compares no value; record with values='all' "
-            "to compare values",
+            f"{counted(found.withheld, 'tensor')} without values, as the recorder was asked to",
+            "a replay uses synthetic values for them, and compares no values; record with "
+            "values='all' to compare values",
         )
     never = {name for name in found.unknown if is_never_made(name)}
     if found.unknown - never:
@@ -349,14 +349,14 @@ def _of_contents(found: Contents) -> Iterator[Symptom]:
     if never:
         yield _note(
             "classes_not_made",
-            f"classes of which no object is made: {listed(sorted(never))}",
-            "a placeholder stands for each; call the model with what the object holds, in a dict "
-            "or a class of your own, and record again",
+            f"classes that are never rebuilt: {listed(sorted(never))}",
+            "placeholders stand for their objects; pass the content of the object to the model in "
+            "a dict or a class of your own, and record again",
         )
 
 
 _STAND_IN = (
-    "a placeholder stands for each: a replay cannot compare it, and fails if the model reads it"
+    "a placeholder stands for each: replay cannot compare it, and fails if the model reads it"
 )
 
 
@@ -368,10 +368,9 @@ def _of_unstored(found: Contents) -> Iterator[Symptom]:
     if classes:
         yield _warning(
             "classes_not_stored",
-            "objects of classes that calltape does not know were not stored: " + _shown(classes),
+            "objects of unknown classes were not stored: " + _shown(classes),
             f"{_STAND_IN}; register the class with torch.utils._pytree.register_pytree_node "
-            "(docs/classes.md), or call the model with the tensors that the object holds, and "
-            "record again",
+            "(docs/classes.md), or pass the tensors of the object to the model, and record again",
         )
     if others:
         yield _warning(
@@ -390,7 +389,7 @@ def _of_unstored(found: Contents) -> Iterator[Symptom]:
             yield _warning(
                 "tensors_not_stored",
                 f"the values of {what} tensors could not be stored: {_by_reason(tensors)}",
-                "only its shape is known of each, and no replay has or compares its values; call "
+                "the tape has only their shapes, and replay cannot compare their values; call "
                 f"the model with a dense tensor {to_do} and record again",
             )
 
@@ -420,7 +419,7 @@ def _of_evidence(tape: Tape) -> Iterator[Symptom]:
         yield _warning(
             "one_size",
             f"all calls have the same sizes in {_named(same)}",
-            "record calls of other sizes, or every dimension counts as constant",
+            "record calls of other sizes; otherwise, every dimension counts as constant",
         )
     places = _always_one(variants)
     if places:
@@ -434,9 +433,9 @@ def _of_evidence(tape: Tape) -> Iterator[Symptom]:
     if layouts:
         yield _note(
             "layouts",
-            f"calls differ in how tensors lie in memory: {some_of(layouts, _MAX_NAMED, '; ')}",
-            "a compiled program may be right for the layout that it was traced with and for no "
-            "other: trace it with that of your callers, or call contiguous() before the model",
+            f"calls differ in the strides of tensors: {some_of(layouts, _MAX_NAMED, '; ')}",
+            "a compiled program may be correct only for the strides that it was traced with: trace "
+            "it with those of your callers, or call contiguous() before the model",
         )
 
 

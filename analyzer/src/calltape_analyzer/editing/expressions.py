@@ -82,7 +82,7 @@ def _parsed(text: str) -> ast.expr:
         tree = ast.parse(python, mode="eval").body
         nodes = list(ast.walk(tree))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise UsageError(f"{text!r:.100} is no condition", advice=_ADVICE) from None
+        raise UsageError(f"{text!r:.100} is not a condition", advice=_ADVICE) from None
     if len(nodes) > _MAX_NODES:
         raise UsageError(f"a condition of {len(nodes)} parts (at most {_MAX_NODES})")
     return tree

@@ -319,9 +319,9 @@ def _notes(tape: Tape, saved: Sequence[_Saved]) -> Iterator[str]:
     for _, path, call in saved[:_MAX_NAMED]:
         names = os.path.basename(path), os.path.basename(call.path)
         damaged, whole = names if names[0] != names[1] else (path, call.path)
-        yield f"call {call.number} is damaged in {damaged}; {whole} has it whole"
+        yield f"call {call.number} is corrupted in {damaged}; {whole} has it whole"
     if len(saved) > _MAX_NAMED:
-        more = counted(len(saved) - _MAX_NAMED, "more damaged call")
+        more = counted(len(saved) - _MAX_NAMED, "more corrupted call")
         yield f"{more} that another file has whole"
 
 

@@ -116,7 +116,7 @@ def _at_axis(
             made.append(part.model_copy(update={"dimensions": (part.dimensions[at],)}))
     if not made:
         ranks = sorted({len(p.dimensions) for p in parts if p.dtype is not None})
-        what = f"its rank is {' or '.join(map(str, ranks))}" if ranks else "it is no tensor"
+        what = f"its rank is {' or '.join(map(str, ranks))}" if ranks else "it is not a tensor"
         raise UsageError(f"{text} has no dimension {axis}: {what}", advice="leave it out")
     axes = {part.dimensions[0].axis for part in made}
     only = axes.pop() if len(axes) == 1 else axis

@@ -84,7 +84,7 @@ class Merging:
             return None
         return (
             f"export(..., merge='never') would have saved {self.seconds:.0f} s, with the same "
-            f"programs: one for {some_of(self.failed, _MAX_SHOWN)} was tried in vain"
+            f"programs: one for {some_of(self.failed, _MAX_SHOWN)} failed"
         )
 
     @property
@@ -92,8 +92,9 @@ class Merging:
         if not self.narrow:
             return None
         return (
-            f"the one program for {some_of(self.narrow, _MAX_SHOWN)} refuses sizes that the model "
-            "takes; export(..., merge='never') makes a program for each, which may take them"
+            f"the one program for {some_of(self.narrow, _MAX_SHOWN)} rejects sizes that the "
+            "model accepts; export(..., merge='never') makes a program for each, which may accept "
+            "them"
         )
 
     def _has_program(self, larger: VariantFacts, smaller: Sequence[VariantFacts]) -> bool:

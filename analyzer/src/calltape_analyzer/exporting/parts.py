@@ -83,7 +83,8 @@ def _recorded(parts: dict[str, Any], folder: Path, drive: Callable[[], Any]) -> 
         from calltape_recorder import record
     except ImportError:
         raise UsageError(
-            "parts= records calls", advice="install calltape-recorder as well"
+            "parts= needs the recorder, which is not installed",
+            advice="run `pip install ./recorder` in a clone of calltape",
         ) from None
     paths = {name: folder / f"{number}.tape" for number, name in enumerate(parts)}
     with ExitStack() as recorders, torch.no_grad():

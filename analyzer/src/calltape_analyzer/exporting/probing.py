@@ -276,7 +276,7 @@ def _came_to(attempt: Attempt) -> str:
         return ": the same as the model"
     parts = [f"the same as the model at {same}"]
     if rest:
-        parts.append(f"refused or failed at {rest}")
+        parts.append(f"rejected or failed at {rest}")
     if other:
         parts.append(f"other values at {other}")
     return f": {', '.join(parts)}"

@@ -601,7 +601,7 @@ class ProgramSearch:
                     self._lack(part, "values", self._reason(part.name, outcome))
                     continue
                 outcome.program.notes.append(
-                    f"{where} is a constant of it: calls with another value of it are refused"
+                    f"{where} is a constant of it: calls with another value of it are rejected"
                 )
                 made.append(outcome.program)
             if not made:

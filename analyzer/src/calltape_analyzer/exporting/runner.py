@@ -124,7 +124,7 @@ class Runner:
         if is_function:
             if not callable(module) or isinstance(module, type):
                 raise UsageError(
-                    f"{type(module).__name__} is no torch.nn.Module, and no function",
+                    f"{type(module).__name__} is neither a torch.nn.Module nor a function",
                     advice="pass the module or function whose calls are on the tape",
                 )
             module = as_module(module)

@@ -101,8 +101,9 @@ def reject_floats(assertion: Node) -> None:
             if isinstance(value, torch.SymFloat):
                 place = str(assertion.args[1]).partition(ASKS)[2] or f"{assertion.args[0]}"
                 raise UntranslatedError(
-                    "Python compares doubles, an ONNX model float32 (compare tensors, as torch.where "
-                    f"does, or export to torch): the model decides by a float at {place}"
+                    "Python compares doubles, an ONNX model float32 (compare tensors, as "
+                    "torch.where does, or export to torch): the model decides by a float at "
+                    f"{place}"
                 )
             if isinstance(value, torch.SymInt | torch.SymBool) and node not in known:
                 waiting.append(node)

@@ -244,8 +244,8 @@ class Verifier(Runner):
             self.apart(lambda: self._failure(variant, recorded), self.probing.seconds)
         except (TimeoutError, DeathError) as error:
             return (
-                f"call {call.number}: its values are not on the tape, and with made-up ones the "
-                f"model does not come to its end: {error} (record values, or leave the call out)"
+                f"call {call.number}: its values are not on the tape, and with synthetic ones the "
+                f"model does not finish: {error} (record values, or leave the call out)"
             )
         return None
 

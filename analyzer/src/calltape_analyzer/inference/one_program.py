@@ -338,8 +338,8 @@ class OneProgram:
     def _aligned_with(self, seen: CallPatterns) -> AlignedCalls:
         patterns = seen.patterns
         if not patterns and (places := self._damaged()):
-            reason = f"no call can be used: the tape is damaged in {counted(places, 'place')}"
-            raise InferenceError(reason, advice="calltape info tells where")
+            reason = f"no call is usable: the tape is corrupted in {counted(places, 'place')}"
+            raise InferenceError(reason, advice="run calltape info to see where")
         if not patterns:
             raise InferenceError(_NO_CALLS, advice="record at least one call of the model")
         alignment = Alignment.of(patterns, self._signature, bind_keywords=self._bind_keywords)

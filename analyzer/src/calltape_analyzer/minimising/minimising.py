@@ -128,7 +128,7 @@ def _check_target(target: Path, tape: Tape, *, overwrite: bool) -> None:
         raise TapeError("exists", "it is there already", path=str(target))
     refuse_inputs(str(target), tape.paths)
     if target.is_dir() or not target.parent.is_dir():
-        what = "it is a directory" if target.is_dir() else "there is no such directory"
+        what = "it is a directory" if target.is_dir() else "no such directory"
         raise TapeError("io", f"cannot write it: {what}", path=str(target))
 
 
@@ -216,4 +216,4 @@ def _manifest(tape: Tape, options: dict[str, Any]) -> Manifest:
 def _check_numbers(*numbers: float | None) -> None:
     for number in numbers:
         if number is not None and not number > 0:
-            raise UsageError(f"{number!r} is no limit", advice="pass a number above 0, or None")
+            raise UsageError(f"{number!r} is not a limit", advice="pass a number above 0, or None")

@@ -62,8 +62,8 @@ def _no_module(name: str, absent: str) -> UnfitNameError:
             advice=f"write {module.removesuffix('.py')}:{attribute}",
         )
     return UnfitNameError(
-        f"{name} cannot be imported: there is no module {absent} in the current directory, nor on "
-        "the path of Python",
+        f"{name} cannot be imported: no module {absent} in the current directory or "
+        "on the Python path",
         advice="run it in the directory that has the module, or put that on PYTHONPATH",
     )
 

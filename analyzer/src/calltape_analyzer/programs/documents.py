@@ -173,7 +173,7 @@ def _tensor(dtype: str, values: Any) -> Any:
 
     found = vars(torch).get(dtype.removeprefix("torch."))
     if not isinstance(found, torch.dtype):
-        raise TapeError("invalid", f"{dtype[:80]!r} is no dtype")
+        raise TapeError("invalid", f"{dtype[:80]!r} is not a dtype")
     return torch.tensor(values, dtype=found)
 
 

@@ -61,7 +61,7 @@ __all__ = [
 FOR_ONE_SIZE = "for the sizes of one recorded call only: its dimensions are constants"
 """The note of a program that a trace made for one size, although several were recorded."""
 
-BY_VALUES = "was traced with the values of one call: calls with others may be refused"
+BY_VALUES = "was traced with the values of one call: calls with others may be rejected"
 """The note of a program that may have conditions on values of tensors."""
 
 SHARES_WITH_MODEL = "has memory of the model"

@@ -251,8 +251,8 @@ class Programs(Mapping[str, Program], Shown):
         if not names:
             return []
         return [
-            f"{variant_names(names, _MAX_NAMED)}: conditions on values of tensors are checked by a "
-            "run only, which may refuse calls that are accepted here"
+            f"{variant_names(names, _MAX_NAMED)}: only a run checks guards on values of tensors, "
+            "and may reject calls that are accepted here"
         ]
 
     @property

@@ -22,7 +22,7 @@ _CHUNK = 1024 * 1024
 _ADVICE = "do not trust this file"
 _MARKS, _VALUE_BYTES = (b",", b":", b"[", b"{"), 96
 """What a JSON text has at least one of for each value, and the memory that a value takes."""
-_NO_FILE = "it is no file, but a link, a pipe or the like"
+_NO_FILE = "it is not a regular file, but a link, pipe or device"
 
 
 @contextmanager
@@ -91,7 +91,7 @@ def read_json(path: Path, limit: int) -> Any:
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise TapeError("invalid", f"it is no JSON: {error}", path=str(path)) from None
+        raise TapeError("invalid", f"it is not valid JSON: {error}", path=str(path)) from None
 
 
 @contextmanager

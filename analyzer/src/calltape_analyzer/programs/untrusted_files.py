@@ -76,7 +76,9 @@ def load_onnx_proto(model: str | os.PathLike[str] | bytes) -> Any:
 
     path = None if isinstance(model, bytes) else os.fspath(model)
     if path is not None and os.path.exists(path) and not os.path.isfile(path):
-        raise TapeError("invalid", "it is no file", path=path, advice=WANTED)  # a pipe would wait
+        raise TapeError(
+            "invalid", "it is not a file", path=path, advice=WANTED
+        )  # a pipe would wait
     try:
         if isinstance(model, bytes):
             proto = onnx.load_model_from_string(model)

@@ -101,7 +101,7 @@ def _tensor(name: str, part: Any) -> torch.Tensor:
     if isinstance(part, Placeholder):
         raise ValueError(f"its {name} were not kept ({part.reason})")
     if not isinstance(part, torch.Tensor) or part.layout is not torch.strided or part.is_nested:
-        raise ValueError(f"its {name} are no plain tensor")
+        raise ValueError(f"its {name} are not a plain tensor")
     return part
 
 
@@ -148,7 +148,7 @@ def is_row_of_indices(part: torch.Tensor) -> bool:
 
 def _check_indices(offsets: torch.Tensor, lengths: torch.Tensor | None) -> None:
     if not is_row_of_indices(offsets) or not len(offsets):
-        raise ValueError("its offsets are no row of integers")
+        raise ValueError("its offsets are not a row of integers")
     if lengths is None:
         return
     if not is_row_of_indices(lengths) or len(lengths) != len(offsets) - 1:

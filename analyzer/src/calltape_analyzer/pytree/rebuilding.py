@@ -295,7 +295,7 @@ def _tuple_of(cls: Any, items: tuple[Any, ...]) -> Any:
 
 def _namedtuple_of(cls: type, state: dict[str, Any], may_call: bool) -> Any:
     if not is_named_tuple_of(cls, tuple(state)):
-        raise TypeError(f"{cls.__name__} is no named tuple of these fields here")
+        raise TypeError(f"{cls.__name__} is not a named tuple with these fields here")
     return _tuple_of(cls, tuple(state.values()))
 
 

@@ -194,7 +194,7 @@ def zeros(shape: Sequence[int], dtype: Any, device: Any = None) -> Any:
             return plain.view(dtype)
     except (RuntimeError, TypeError, ValueError, OverflowError) as error:
         raise InferenceError(
-            f"no {str(dtype).removeprefix('torch.')} can be made up: {_first_line(error)}",
+            f"no {str(dtype).removeprefix('torch.')} can be synthesized: {_first_line(error)}",
             advice="if the model does without the argument, leave it out with Tape.remove_inputs",
         ) from None
 

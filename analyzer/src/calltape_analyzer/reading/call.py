@@ -35,9 +35,9 @@ _PART = 1024 * 1024
 
 _ADVICE = {
     "policy": "record with outputs=True",
-    "queue_full": "there was no memory left to copy them: record with a larger max_queue_bytes, or "
-    "keep fewer calls",
-    "internal": "the recorder failed, as the log of the host says",
+    "queue_full": "the queue had no memory left to copy them: raise max_queue_bytes, or keep fewer "
+    "calls",
+    "internal": "the recorder failed; see the log of the application",
 }
 
 
@@ -404,7 +404,7 @@ class Call(Shown):
         facts = self._tree(side).facts()
         if leaf >= len(facts):
             own = counted(len(facts), "tensor")
-            reason = f"its record has {own}, and the end of the file told of more"
+            reason = f"its record has {own}, and the end of the file announced more"
             raise self._segment.located(TapeError("damaged", reason), self._position)
         return facts[leaf]
 

@@ -222,7 +222,7 @@ class Calls(Sequence[Call]):
         segment = self._segments[which]
         before = self._ends[which] - self._lengths[which]
         if index - before >= len(segment.order):  # damaged calls were left out meanwhile
-            raise NoCallError(f"call {index} is damaged, or behind one that is")
+            raise NoCallError(f"call {index} is corrupted, or follows a corrupted call")
         return Call(segment, segment.order[index - before], index, self._classes)
 
 

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import IO, Any
 
+from calltape_analyzer.errors import to_install
 from calltape_analyzer.limits import advice_to_allow, limits
 from calltape_schema.errors import TapeError
 
@@ -225,8 +226,8 @@ def _zstd(file: IO[bytes]) -> Any:
     if module is None:
         raise TapeError(
             "usage",
-            "the tape is compressed with Zstandard, which this Python cannot read",
-            advice="install calltape-analyzer[zstd], or decompress the tape with `zstd -d`",
+            "this Python has no Zstandard, with which the tape is compressed",
+            advice=f"{to_install('zstd')}; or decompress the tape with `zstd -d`",
         )
     return module.ZstdFile(file, "r")
 

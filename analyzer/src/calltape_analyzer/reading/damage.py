@@ -80,5 +80,5 @@ class Damage:
         return bool(self._listed)
 
     def list(self) -> list[TapeError]:
-        more = f"{self._more} more places are damaged"
+        more = f"{self._more} more places are corrupted"
         return [*self._listed, TapeError("damaged", more)] if self._more else list(self._listed)

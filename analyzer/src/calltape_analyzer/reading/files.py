@@ -87,7 +87,7 @@ def _files(path: str, told: Told | None) -> list[str]:
         if not names:
             raise TapeError(
                 "not_found",
-                "there is no *.tape file in this directory or below it, nor a compressed one",
+                "the directory and its subdirectories contain no .tape file",
                 path=path,
             )
         return names

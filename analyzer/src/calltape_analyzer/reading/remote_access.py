@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
-from calltape_analyzer.errors import UsageError
+from calltape_analyzer.errors import UsageError, to_install
 from calltape_analyzer.limits import received_bytes
 from calltape_analyzer.reading.damage import RemoteError
 from calltape_analyzer.reading.urls import name_of, protocol_of, shown, without_secrets
@@ -102,7 +102,9 @@ def _seconds_allowed() -> float:
     except ValueError:
         found = 0.0
     if not 0 < found < float("inf"):
-        raise UsageError(f"{_VARIABLE} is no number of seconds", advice="set it to 60, or unset it")
+        raise UsageError(
+            f"{_VARIABLE} is not a number of seconds", advice="set it to 60, or unset it"
+        )
     return found
 
 
@@ -151,9 +153,11 @@ def _kind_of(url: str) -> Any:
     except ImportError as error:
         raise _not_installed(url, str(error)) from None
     except ValueError:
-        reason = f"no file system is known for {protocol_of(url)}://"
+        reason = f"unknown protocol {protocol_of(url)}://"
         raise UsageError(
-            reason, path=shown(url), advice="s3://, gs://, az:// and file:// are some that are"
+            reason,
+            path=shown(url),
+            advice="use s3://, gs://, az://, file:// or another protocol of fsspec",
         ) from None
 
 
@@ -166,10 +170,10 @@ def _made(url: str) -> tuple[Any, str]:
 
 def _not_installed(url: str, what: str) -> UsageError:
     return UsageError(
-        f"{protocol_of(url)}:// cannot be read here ({what.rstrip('.')})",
+        f"this Python cannot read {protocol_of(url)}:// ({what.rstrip('.')})",
         path=shown(url),
-        advice="pip install 'calltape-analyzer[remote]' brings s3; other protocols need the "
-        "package that fsspec names for them, such as gcsfs for gs://",
+        advice=f"for s3://, {to_install('remote')}; for another protocol, also install the package "
+        "that fsspec needs for it, such as gcsfs for gs://",
     )
 
 

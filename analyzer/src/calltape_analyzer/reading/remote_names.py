@@ -99,7 +99,7 @@ def _beginnings(url: str, place: str) -> tuple[str, str]:
 
 
 def _nothing(url: str, *, is_pattern: bool) -> TapeError:
-    reason = "there is no *.tape file in this directory, nor a compressed one"
+    reason = "the directory contains no .tape file"
     return TapeError(
         "not_found", "no file matches this pattern" if is_pattern else reason, path=shown(url),
         advice="check the URL",

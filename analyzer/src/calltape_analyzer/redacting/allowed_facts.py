@@ -107,7 +107,7 @@ class NotAllowedError(RedactionError):
 
     def __init__(self, place: str, fact: str) -> None:
         super().__init__(
-            f"the new tape would have something that nobody allowed: {fact}, in {place}",
+            f"the new tape would contain a fact that is not allowed: {fact}, in {place}",
             advice="no recorder writes it: leave such calls out, or report this if your recorder "
             "did; nothing was written",
         )

@@ -71,11 +71,11 @@ def long_numbers(tape: Tape, treatments: Treatments) -> LongNumbers:
     if not free:
         return LongNumbers(unwanted=frozenset(places.unwanted))
     try:
-        variants = tape.variants()
+        variants = [variant.facts for variant in tape.variants()]
     except (InferenceError, TapeError):  # then the analysis needs none
         variants = []
-    needed = {one for variant in variants for one in _needed(variant.facts, free)}
-    apart = {one for variant in variants for one in _apart(variant.facts, free - needed)}
+    needed = {one for facts in variants for one in _needed(facts, free)}
+    apart = {one for facts in variants for one in _apart(facts, free - needed)}
     rest = long - apart
     return LongNumbers(
         frozenset(rest - needed - places.listed),

@@ -80,17 +80,17 @@ class CheckReport(BaseModel, Shown):
         return printable(f"<CheckReport: {self.summary}>")
 
     def _sketch(self) -> Sketch:
-        """The calls that would be refused."""
+        """The calls that would be rejected."""
         refused = [row for row in self.rows if not row.accepted]
         rows = [(r.address or r.call, r.dimension or "", r.reason or "") for r in refused]
-        head = ("call", "dimension", "why it is refused")
+        head = ("call", "dimension", "why it is rejected")
         return Sketch("CheckReport", head=head, rows=rows, note=self.summary)
 
     def table(self) -> str:
-        """A line per call that would be refused, the notes, and the summary."""
-        refused = [row for row in self.rows if not row.accepted]
+        """A line per call that would be rejected, the notes, and the summary."""
+        rejected = [row for row in self.rows if not row.accepted]
         lines = [
-            f"call {r.address or r.call}: {r.dimension or 'refused'}: {r.reason}" for r in refused
+            f"call {r.address or r.call}: {r.dimension or 'rejected'}: {r.reason}" for r in rejected
         ]
         return "\n".join(map(printable, [*lines, *self.notes, self.summary]))
 

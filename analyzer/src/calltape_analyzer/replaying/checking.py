@@ -152,7 +152,7 @@ def _verdicts(tape: Tape, model: Any, trusted: bool) -> Iterator[_Decided]:
     with opened_model(model, tape, trusted=trusted, to_run=False) as opened:
         if opened is None:
             raise UsageError(
-                f"a {type(model).__name__} is no exported model", advice="see help(check)"
+                f"a {type(model).__name__} is not an exported model", advice="see help(check)"
             )
         yield _Decided(partial(_verdict_of_model, opened, advice_for(model, "check")))
 

@@ -42,12 +42,12 @@ class TimeBound:
         """
         if not isinstance(given, str):
             if isinstance(given, bool) or not (0 < given < math.inf):
-                raise UsageError(f"{given!r} is no duration", advice="pass seconds above 0")
+                raise UsageError(f"{given!r} is not a duration", advice="pass seconds above 0")
             return cls(float(given))
         found = _FORM.fullmatch(given.strip())
         if found is None or not float(found[1]):
             advice = "write it like 50ms, 2s, 0.05, or 3x for three times the recorded duration"
-            raise UsageError(f"{given!r:.100} is no duration", advice=advice)
+            raise UsageError(f"{given!r:.100} is not a duration", advice=advice)
         if found[2] == "x":
             return cls(times=float(found[1]))
         return cls(seconds_of(given))
@@ -79,7 +79,9 @@ def seconds_of(text: str) -> float:
     """
     found = _FORM.fullmatch(text.strip())
     if found is None or found[2] == "x":
-        raise UsageError(f"{text!r:.100} is no duration", advice="write it like 50ms, 2s or 0.05")
+        raise UsageError(
+            f"{text!r:.100} is not a duration", advice="write it like 50ms, 2s or 0.05"
+        )
     return float(found[1]) / _PER_SECOND[found[2]]
 
 

@@ -109,7 +109,7 @@ def failed(path: str, error: Exception) -> TapeError:
     return TapeError(
         "io", f"unexpected {type(error).__name__}: {text}",
         path=without_secrets(path, path),
-        advice="this is no damage of the file: try calltape info, and report what fails",
+        advice="the file may be intact: run calltape info on it, and report what fails",
     )  # fmt: skip
 
 

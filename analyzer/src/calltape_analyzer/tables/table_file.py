@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from calltape_analyzer.errors import UsageError
+from calltape_analyzer.errors import UsageError, to_install
 from calltape_analyzer.writing.output_file import OutputFile
 
 if TYPE_CHECKING:
@@ -26,8 +26,7 @@ def require_pyarrow() -> None:
         import pyarrow  # noqa: F401
     except ImportError:
         raise UsageError(
-            "tables need pyarrow, which is not installed",
-            advice="install calltape-analyzer[table]",
+            "tables need pyarrow, which is not installed", advice=to_install("table")
         ) from None
 
 
@@ -40,7 +39,7 @@ def check_suffix(path: str | os.PathLike[str]) -> str:
     suffix = os.path.splitext(os.fspath(path))[1]
     if suffix not in _WRITERS:
         raise UsageError(
-            f"a table is no {suffix or 'file without a suffix'}", path=os.fspath(path),
+            f"a table cannot be a {suffix or 'file without a suffix'}", path=os.fspath(path),
             advice=f"end the name with {', '.join(_WRITERS)}",
         )  # fmt: skip
     return suffix

@@ -90,7 +90,7 @@ def write_tape(
         for number, one in enumerate(calls):
             if not isinstance(one, CallToWrite):
                 advice = "write testing.call(x).returns(y)"
-                raise UsageError(f"a {type(one).__name__} is no call", advice=advice)
+                raise UsageError(f"a {type(one).__name__} is not a call", advice=advice)
             built = build_call(
                 number,
                 one.args,

@@ -114,7 +114,7 @@ def _of_tape(path: Path, name: str, options: Mapping[str, Any]) -> Iterator[Choi
                     yield Choice(f"{name}-{shown}", str(path), call.index, options)
             if tape.damage:
                 text = "; ".join(map(str, tape.damage[:3]))
-                yield Problem(f"{name}-damage", f"{path} is damaged, and lacks calls: {text}")
+                yield Problem(f"{name}-damage", f"{path} is corrupted and lacks calls: {text}")
     except TapeError as error:
         yield Problem(name, f"the tape cannot be used: {error}")
     except Exception as error:

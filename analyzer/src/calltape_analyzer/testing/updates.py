@@ -143,7 +143,7 @@ class Updates:
             _rewrite(source, changed)
         except (TapeError, OSError) as error:
             return f"{shown}: NOT written: {error}"
-        return f"{shown}: {many} got new outputs, and the tape was written anew"
+        return f"{shown}: {many} got new outputs, and the tape was rewritten"
 
 
 _current: list[Updates] = []
@@ -226,9 +226,9 @@ def _rewrite(source: str, changed: Sequence[Path]) -> None:
         (segment,) = old.segments
         if old.verify() or segment.end is None or segment.end.continues:
             raise UsageError(
-                "it is damaged, was not closed, or is one of several files of a recording",
+                "it is corrupted, not sealed, or one of several files of a recording",
                 path=source,
-                advice="record it anew",
+                advice="record it again",
             )
         known = {call.number: call for call in new.calls}
         numbers = listed([str(number) for number in sorted(known)], 20)

@@ -21,7 +21,7 @@ from typing import IO, Any, BinaryIO
 
 from typing_extensions import Self
 
-from calltape_analyzer.errors import UsageError
+from calltape_analyzer.errors import UsageError, to_install
 from calltape_analyzer.reading.compressed import is_compressed, most_unpacked, zstd_module
 from calltape_analyzer.writing.temporary import TemporaryFolder, is_temporary, remove
 from calltape_schema.errors import TapeError
@@ -33,7 +33,7 @@ __all__ = [
 
 _BUFFER = 1024 * 1024
 _LOOKS_LIKE_URL = re.compile(r"[a-z][a-z0-9+.\-]+:/")  # of which a path has one slash
-_ADVICE_OF_URL = "files are written here, not behind a URL: write it here, and copy it there"
+_ADVICE_OF_URL = "calltape writes only local files: write it here, and copy it to the URL"
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
 
 
@@ -198,9 +198,9 @@ def compressor_of(path: str) -> Compressor | None:
     if module is None:
         raise TapeError(
             "usage",
-            "its name asks for Zstandard, which this Python cannot write",
+            "this Python has no Zstandard, for which the name of the tape asks",
             path=path,
-            advice="install calltape-analyzer[zstd], or name it .tape or .tape.gz",
+            advice=f"{to_install('zstd')}; or choose a name that ends with .tape or .tape.gz",
         )
     return lambda file: module.ZstdFile(file, "w")
 
@@ -294,7 +294,7 @@ def _refuse_device(path: str) -> None:
         mode = os.stat(path).st_mode
         if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
             raise TapeError(
-                "io", "it is no regular file, and none takes its place", path=path,
+                "io", "it is not a regular file, and is not replaced", path=path,
                 advice="name a new file for the result",
             )  # fmt: skip
 

@@ -158,7 +158,7 @@ def is_public_default(default: Any, name: str, *, withholds: bool) -> bool:
 # words about those that no recorded call matched.
 
 _WITHHELD_NOTHING = (
-    "nothing was withheld there. If a name is wrong, values that you meant may be on the tape"
+    "nothing was omitted there. If a name is wrong, the values you meant may be on the tape"
 )
 
 
@@ -186,7 +186,7 @@ def unmatched_words(
         unmatched: these.
         outputs: whether outputs are recorded. If not, none can match.
     """
-    for has_kept, effect in ((False, _WITHHELD_NOTHING), (True, "nothing was kept for it")):
+    for has_kept, effect in ((False, _WITHHELD_NOTHING), (True, "nothing was kept there")):
         patterns = [
             pattern
             for pattern, kept in values
@@ -198,7 +198,7 @@ def unmatched_words(
             named = ", ".join(map(repr, patterns[:MAX_NAMED_PATTERNS]))
             if len(patterns) > MAX_NAMED_PATTERNS:
                 named += f" and {len(patterns) - MAX_NAMED_PATTERNS} more"
-            yield f"no call that was recorded has a value at {named}: {effect}"
+            yield f"no recorded call has a value at {named}: {effect}"
 
 
 # Finds the lists of a call whose numbers are data, as those of a prompt of token ids are.

@@ -168,8 +168,8 @@ def owner_of(target: Any, path: str | None = None) -> tuple[Any, str | None]:
         return module, name
     full = getattr(target, "__qualname__", name)
     raise TapeError(
-        "usage", f"no module has the function {full!r} by its name", path=path,
-        advice="record the object whose attribute it is, with method= its name",
+        "usage", f"no module has a function named {full!r}", path=path,
+        advice="record the object that has it as an attribute, and pass its name as method=",
     )  # fmt: skip
 
 
@@ -182,8 +182,8 @@ def _named(target: str, path: str | None) -> tuple[Any, str | None]:
             owner, found = found, getattr(found, name)
     except (ImportError, AttributeError, ValueError) as error:
         raise TapeError(
-            "usage", f"there is no {target!r}: {error}", path=path,
-            advice="name it like package.module:function",
+            "usage", f"cannot find {target!r}: {error}", path=path,
+            advice="write it like package.module:function",
         ) from None  # fmt: skip
     if inspect.isroutine(found) and owner is not None:
         return owner, attributes.rpartition(".")[2]
@@ -202,11 +202,11 @@ def check_target(
     if isinstance(target, type):
         raise TapeError(
             "usage", f"{target.__name__} is a class", path=path,
-            advice="pass the instance whose calls are to be recorded",
+            advice="pass the instance whose calls you want to record",
         )  # fmt: skip
     if via == "hook" and not isinstance(target, torch.nn.Module):
         raise TapeError(
-            "usage", f"only modules have hooks, a {name} has none", path=path,
+            "usage", f"only modules have hooks; a {name} has none", path=path,
             advice='pass via="method" for other objects',
         )  # fmt: skip
     try:
@@ -321,7 +321,7 @@ def blind_spots(module: Any, via: str) -> Iterator[str]:
             if _is_in_artifact(module):
                 yield (
                     f"a graph was compiled ahead of time. If it contains the module, {_BEFORE}"
-                    + (". It may refuse to run with a replaced method" if via == "method" else "")
+                    + (". It may fail to run with a replaced method" if via == "method" else "")
                 )
             if via == "hook" and _may_be_inlined(module):
                 yield (
@@ -330,14 +330,14 @@ def blind_spots(module: Any, via: str) -> Iterator[str]:
                 )
             if via == "hook" and _passes_by_hooks(type(module)):
                 yield (
-                    f"{type(module).__name__} has a __call__ of its own, which does not go on to"
-                    " the one of torch that runs hooks: its calls are not seen. If it calls"
-                    ' forward(), pass via="method"; or record the modules within it'
+                    f"{type(module).__name__} overrides __call__ without calling torch's, which"
+                    " runs hooks: its calls are not seen. If it calls forward(), pass"
+                    ' via="method"; or record the modules within it'
                 )
             if via == "hook" and isinstance(module, torch.nn.TransformerEncoderLayer):
                 yield (
-                    "torch calculates a TransformerEncoderLayer in another way while it has hooks:"
-                    " results may differ in the last digits. To leave that as it is, pass"
+                    "torch computes a TransformerEncoderLayer on another path while it has hooks:"
+                    " results may differ in the last digits. To avoid that, pass"
                     ' via="method"'
                 )
             if (

@@ -18,18 +18,20 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from calltape_recorder.bounds import MAX_DUMPS, MAX_POLICY_STRUCTURES, MAX_REASON_CHARACTERS
-from calltape_recorder.capture.structures import Structure
-from calltape_recorder.keep.ledger import Ledger
-from calltape_recorder.snapshot.call import Call
-from calltape_recorder.snapshot.facts import Row
-from calltape_recorder.snapshot.known_calls import KnownCalls
 from calltape_recorder.threads import Count, RLock
 from calltape_schema import TapeError
 from calltape_schema.end import Dump
 from calltape_schema.fields import now_ns
+
+if TYPE_CHECKING:  # these import torch, and calltape-record reads policies without it
+    from calltape_recorder.capture.structures import Structure
+    from calltape_recorder.keep.ledger import Ledger
+    from calltape_recorder.snapshot.call import Call
+    from calltape_recorder.snapshot.facts import Row
+    from calltape_recorder.snapshot.known_calls import KnownCalls
 
 
 @dataclass(eq=False, slots=True)

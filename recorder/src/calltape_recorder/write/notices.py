@@ -95,7 +95,7 @@ class Notices:
         what = _in_one_line(error, with_text=not self._withholds)
         self._note(f"{about}: {what}")
         if self._is_new(about):
-            say(logging.WARNING, f"{about}: {what} (said once; see Recorder.stats())")
+            say(logging.WARNING, f"{about}: {what} (logged once; see Recorder.stats())")
             if _log.isEnabledFor(logging.DEBUG):
                 # No lines of code, and no other exceptions: they may have the text of one.
                 frames = extract_tb(traceback_of(error))
@@ -123,7 +123,7 @@ class Notices:
             self._told[kind] = now
             more = self._held_back.pop(kind, 0)
             if more:
-                text += f" (and {more} times before, within a minute each)"
+                text += f" (and {more} more times since it was last logged)"
             say(level, text)
             # Where Python itself prints nothing but warnings, and nobody forbade these.
             shows_warnings = logging.lastResort is not None and _log.isEnabledFor(logging.WARNING)
@@ -214,7 +214,7 @@ class AccountNews:
             seconds = time.monotonic() - self._losing_since
             self._notices.tell(
                 "writes again",
-                f"calls are written again to {stats.path}: {lost - self._lost_before} were lost in"
+                f"writing calls to {stats.path} again: {lost - self._lost_before} were lost in"
                 f" {seconds:.0f} s ({self.losing})",
                 level=logging.WARNING,
             )
@@ -224,9 +224,9 @@ class AccountNews:
 
         if stopped is not None:
             if not self._is_stopped:
-                self._notices.tell("stopped", f"recording stopped: {stopped} is reached")
+                self._notices.tell("stopped", f"recording stopped: it reached {stopped}")
             self._is_stopped = True
         elif stats.paused != self._is_paused:
-            says = "only counts calls" if stats.paused else "records calls again"
-            self._notices.tell(says, f"{says} of {stats.target}")
+            says = "paused recording" if stats.paused else "resumed recording"
+            self._notices.tell(says, f"{says} calls of {stats.target}")
             self._is_paused = stats.paused

@@ -348,7 +348,7 @@ class Segments:
         try:
             self._write_counts(Accounts(coverage, (), seen, counted_ns), self._closed.deleted)
         except OSError as error:  # it is tried again with the next look
-            self._notices.complain("what was counted cannot be written", error)
+            self._notices.complain("the counters cannot be written", error)
 
     def _write_counts(self, accounts: Accounts, deleted: FileNumbers) -> None:
         """Writes counts to the current file; if there is none, the next one begins.
@@ -379,7 +379,7 @@ class Segments:
         try:
             self._write_counts(Accounts(coverage, (), seen, counted_ns), deleted)
         except OSError as error:  # the disk may have room again once the file is gone
-            self._notices.complain("what was counted cannot be written", error)
+            self._notices.complain("the counters cannot be written", error)
         self._told = None  # the file may still be there
 
     def _accounts(self, tape: TapeFile) -> Accounts:
@@ -462,9 +462,9 @@ class Segments:
         self._gone(table, "file_removed", tape.evidence)
         if not tape.calls:
             return
-        error = FileNotFoundError(f"somebody removed or cut {tape.path}")
+        error = FileNotFoundError(f"somebody removed or truncated {tape.path}")
         self._notices.complain(
-            "calls of the tape are lost, and the next calls go to another file", error
+            "calls of the tape are lost; the next calls go to another file", error
         )
 
 
@@ -552,7 +552,7 @@ class ClosedSegments:
                 is_few = len(self.unsealed) < MAX_UNSEALED_FILES
                 if isinstance(error, OSError) and is_few and not is_lost:
                     return error
-                self._notices.complain("a file of the recording stays without its end", error)
+                self._notices.complain("a file of the recording cannot be sealed", error)
                 if is_lost:
                     self._lose(closed, "file_removed", tape.table)
                     continue
@@ -587,7 +587,7 @@ class ClosedSegments:
                 files += is_there
                 calls += closed.accounts.coverage.kept * is_there
         if files:
-            says = f"deleted what ended {seconds:g} s ago: files {files}, calls {calls}"
+            says = f"deleted files that ended {seconds:g} s ago (files: {files}, calls: {calls})"
             self._notices.tell("expired", says)
 
     def delete_one(self) -> bool:

@@ -309,9 +309,7 @@ class Writer:
                 try:
                     self._each_second()
                 except Exception as error:
-                    self._notices.complain(
-                        "a check of the recording, made each second, failed", error
-                    )
+                    self._notices.complain("the periodic check of the recording failed", error)
                 self._notices.say_news()
             if self.queue.look():
                 empty = 0
@@ -365,7 +363,7 @@ class Writer:
             if task.action is not None:
                 task.action()
         except Exception as error:
-            self._notices.complain("a request to the recording failed", error)
+            self._notices.complain("a request to the recorder failed", error)
         finally:
             task.done.set()
 
@@ -392,7 +390,7 @@ class Writer:
                 return
             tape, reason = f"the tape {self._segments.first_path}", _reason(error)
             if isinstance(error, Refusal):
-                self._notices.warn(f"the bound {reason} of {tape} is reached: calls are dropped")
+                self._notices.warn(f"{tape} reached its limit {reason}: calls are dropped")
             else:
                 self._notices.complain(f"{tape} cannot be written", error)
             self._account(calls, reason)

@@ -49,7 +49,7 @@ def split(text: str) -> dict[str, Any]:
         ValueError: the text is neither of the two, or too long.
     """
     if len(text) > _MAX_TEXT:
-        raise ValueError(f"{VARIABLE} has {len(text)} characters, at most {_MAX_TEXT} are read")
+        raise ValueError(f"{VARIABLE} has {len(text)} characters; the limit is {_MAX_TEXT}")
     text = text.strip()
     if text.startswith("{"):
         import json
@@ -60,9 +60,9 @@ def split(text: str) -> dict[str, Any]:
         key, equals, value = item.partition("=")
         key = key.strip()
         if not equals or not key:
-            raise ValueError(f"{item[:100]!r} is no key=value")
+            raise ValueError(f"{item[:100]!r} is not of the form key=value")
         if key in settings:
-            raise ValueError(f"{key} is there twice")
+            raise ValueError(f"{key} is given twice")
         settings[key] = value.strip()
     return settings
 
@@ -80,7 +80,7 @@ def seconds(value: object) -> float:
     except (ValueError, KeyError):
         result = -1
     if not 0 <= result < float("inf"):
-        raise ValueError(f"{value!r:.100} is no duration")
+        raise ValueError(f"{value!r:.100} is not a duration")
     return result
 
 
@@ -94,7 +94,7 @@ def begin() -> None:
         settings = split(text)
         module, colon, attribute = str(settings.get("target", "")).partition(":")
         if not colon or not module or not all(attribute.split(".")):
-            raise ValueError("the target must be written like module:attribute")
+            raise ValueError("the target is not of the form module:attribute")
         wait = seconds(settings.get("wait", _WAIT))
     except ValueError as error:
         if _SAID not in os.environ:  # the processes that this one starts do not repeat it
@@ -147,7 +147,7 @@ class _Lookout:
             return
         tape = str(self._settings.get("tape"))
         if not has_tape(tape, since):
-            said = f"nobody imported {self.module}, and no tape is in {tape}: nothing is recorded"
+            said = f"{self.module} was never imported, and {tape} has no tape: nothing is recorded"
             _say(said + models_there())
 
     def arrived(self, module: ModuleType) -> None:
@@ -453,7 +453,7 @@ def _member(owner: Any, name: str) -> Any:
     for cls in type(owner).__mro__:
         descriptor = vars(cls).get(name, _MISSING)
         if isinstance(descriptor, property):
-            raise ValueError(f"{name} is a property of {cls.__name__}: name what it returns")
+            raise ValueError(f"{name} is a property of {cls.__name__}; name the object it returns")
         if type(descriptor).__name__ == "cached_property":
             return vars(owner).get(name)
     try:
@@ -464,9 +464,9 @@ def _member(owner: Any, name: str) -> Any:
 
 def _recorder() -> Callable[..., None]:
     try:
-        from calltape_recorder.launch.launcher import attach
+        from calltape_recorder.launch.attaching import attach
     except ImportError as error:
-        raise ImportError(f"{error}; install calltape-recorder for {sys.executable}") from None
+        raise ImportError(f"{error}; install the recorder for {sys.executable}") from None
     return attach
 
 
