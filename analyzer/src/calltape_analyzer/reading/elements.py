@@ -119,8 +119,8 @@ def _brain_floats(_: str, data: bytes | bytearray) -> Iterator[float]:
 
 def _as_brain_float(value: float) -> int:
     """The bits of the nearest bfloat16, of two the even one."""
-    (bits,) = struct.unpack("<I", struct.pack("<f", value))
-    return (int(bits) + 0x7FFF + (bits >> 16 & 1)) >> 16
+    bits = int.from_bytes(struct.pack("<f", value), "little")
+    return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
 
 
 def _minifloats(dtype: str, data: bytes | bytearray) -> Iterator[float]:
