@@ -8,7 +8,7 @@ import { embeddedTapes } from "../../viewer/src/embedded.mjs";
 const page = (...all) => ({
   querySelectorAll: (selector) => {
     assert.equal(selector, 'script[type="application/x-calltape"]');
-    return all.map((bytes, at) => ({ textContent: Buffer.from(bytes).toString("base64"), dataset: { name: `${at}.tape` } }));
+    return all.map((bytes, at) => ({ textContent: Buffer.from(bytes).toString("base64"), dataset: { name: `${at}.tape` }, nextElementSibling: { textContent: `{"variants":[${at}]}` } }));
   },
 });
 
@@ -20,6 +20,10 @@ test("any number of bytes comes back", async () => {
     assert.deepEqual(new Uint8Array(await tape.file.arrayBuffer()), bytes);
     assert.equal(tape.file.name, "0.tape");
   }
+});
+
+test("each tape has its variants", () => {
+  assert.deepEqual(embeddedTapes(page([1], [2])).map(({ variants }) => variants), [{ variants: [0] }, { variants: [1] }]);
 });
 
 test("a message to the thread that reads has the file", async () => {

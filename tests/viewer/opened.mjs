@@ -9,7 +9,7 @@ import { sourceOf } from "../../viewer/src/sources.mjs";
 import { openTape } from "../../viewer/src/tape.mjs";
 
 const blocks = JSON.parse(await readFile(process.argv[2], "utf8"));
-const root = { querySelectorAll: () => blocks.map(({ name, text }) => ({ textContent: text, dataset: { name } })) };
+const root = { querySelectorAll: () => blocks.map(({ name, text }) => ({ textContent: text, dataset: { name }, nextElementSibling: { textContent: "{}" } })) };
 const found = [];
 for (const given of embeddedTapes(root)) {
   const tape = await openTape(await sourceOf(given.file));

@@ -15,8 +15,11 @@ import pytest
 import torch
 from selenium.webdriver.common.keys import Keys
 
+from calltape_analyzer import open_tape
 from calltape_analyzer.cli.page_server import PageServer, page_of_viewer
 from calltape_analyzer.reading.tape_file import TapeFile
+from calltape_analyzer.variant import table_of
+from calltape_analyzer.variants.variant_table import ARGUMENTS, SYMBOLS
 from calltape_schema.end import Coverage
 from calltape_schema.storage import BytesSink
 from calltape_schema.writer import TapeWriter
@@ -103,6 +106,31 @@ def test_a_golden_tape_from_a_disk(tab: ViewerTab, golden: Path, width: int, dar
     tab.click("#tab-tape")
     assert "tests.viewer.recorded:Model.forward, seen by hook" in tab.text("#panel-tape dd")
     tab.expect_clean()
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_variants_are_the_tables_of_the_command(
+    tab: ViewerTab, structures: Path, width: int, tmp_path: Path
+) -> None:
+    with open_tape(structures) as tape:
+        tables = [table_of(one) for one in tape.variants()]
+    assert run("view", structures, "-o", tmp_path / "page.html").code == 0
+    tab.size(width)
+    with viewed(structures) as server:
+        for address in (server.address, (tmp_path / "page.html").as_uri()):
+            tab.go(address)
+            tab.until(lambda: tab.all("#tab-variants"))
+            tab.click("#tab-variants")
+            tab.until(lambda: tab.text("#panel-variants h2"))
+            assert tab.text("#panel-variants h2") == [f"{one.name}: {one.calls}" for one in tables]
+            heads = [head for one in tables for head in (ARGUMENTS, SYMBOLS if one.symbols else ())]
+            assert tab.text("#panel-variants th") == [title for head in heads for title in head]
+            cells = [c for one in tables for row in (*one.arguments, *one.symbols) for c in row]
+            assert tab.text("#panel-variants td") == cells
+            tab.expect_clean()
+    tab.go(FILE_PAGE)
+    tab.drop(structures)
+    assert not tab.all("#tab-variants")  # only Python finds them
 
 
 @pytest.mark.parametrize("width", [390, 1280])

@@ -63,8 +63,8 @@ def test_no_module_takes_text_for_code(module: Path) -> None:
     text = module.read_text(encoding="utf-8")
     assert not SINKS.findall(text)
     assert len(text.splitlines()) < 400
-    # Only the source of a server's tape, and the question for its list, ask the network.
-    assert text.count("fetch(") <= (module.stem in ("sources", "page"))
+    # Only the source of a server's tape, and the questions for its list and variants, ask it.
+    assert text.count("fetch(") <= (module.stem in ("sources", "page", "variants_view"))
 
 
 @pytest.mark.parametrize("name", ["index.html", "calltape-viewer.html"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -14,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from calltape_analyzer.cli.page_server import PageServer, page_of_viewer
+from calltape_analyzer.cli.page_server import PageServer, page_of_viewer, variants_of
 from calltape_analyzer.reading.tape_file import TapeFile
 from calltape_schema.errors import TapeError
-from tests.analyzer.cli.commands import COMMAND
+from tests.analyzer.cli.commands import COMMAND, run
 from tests.fixture_files import FIXTURES
 
 TAPE = FIXTURES / "v1" / "calls.tape"
@@ -59,8 +60,36 @@ def test_the_page_comes_with_its_policy(server: PageServer) -> None:
 def test_the_list_has_names_without_folders(server: PageServer) -> None:
     answer, body = asked(server, f"{server.root}tapes.json")
     assert answer.status == 200
-    url = f"{server.root}tapes/0"
-    assert json.loads(body) == [{"name": "calls.tape", "size": len(BYTES), "url": url}]
+    assert json.loads(body) == [
+        {
+            "name": "calls.tape",
+            "size": len(BYTES),
+            "url": f"{server.root}tapes/0",
+            "variants": f"{server.root}variants/0",
+        }
+    ]
+
+
+def test_the_variants_are_those_of_the_command(server: PageServer) -> None:
+    answer, body = asked(server, f"{server.root}variants/0")
+    assert answer.status == 200
+    assert answer.headers["Content-Type"] == "application/json"
+    printed = run("variants", TAPE).out
+    found = json.loads(body)["variants"]
+    assert found
+    for one in found:
+        assert f"{one['name']}: {one['calls']}\n" in printed
+        for table in one["tables"]:
+            for row in (table["head"], *table["rows"]):
+                assert re.search(r" +".join(map(re.escape, filter(None, row))), printed), row
+        for title, text in one["notes"]:
+            assert f"{title}: {text}\n" in printed
+
+
+def test_of_a_tape_that_python_cannot_read_the_page_says_why(tmp_path: Path) -> None:
+    (tmp_path / "a.tape").write_bytes(b"not a tape <script>")
+    text = variants_of(str(tmp_path / "a.tape")).decode("ascii")
+    assert "does not start with the manifest of a tape" in json.loads(text)["error"]
 
 
 @pytest.mark.parametrize(
@@ -96,6 +125,7 @@ def test_ranges_that_are_none(server: PageServer, asked_for: str) -> None:
 @pytest.mark.parametrize(
     "path",
     ["/", "/view/", "/favicon.ico", "{root}x", "{root}tapes/1", "{root}tapes/-1", "{short}",
+     "{root}variants/1", "{root}variants/",
      "{root}../../etc/passwd", "{root}tapes/0/../../../etc/passwd", "{root}tapes/%2e%2e",
      "{root}tapes/0x0"],
 )  # fmt: skip

@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 import torch
 
+from calltape_analyzer import open_tape
 from calltape_analyzer.cli import viewing
 from calltape_analyzer.cli.page_server import page_of_viewer
+from calltape_analyzer.variant import table_of
 from tests.analyzer.cli.commands import run
 from tests.analyzer.tapes import write_tape
 from tests.fixture_files import FIXTURES
@@ -52,13 +54,17 @@ def tapes_in(page: Path) -> dict[str, bytes]:
     scripts = _Scripts(page).found
     assert [one.get("type") for one, _ in scripts][-2:] == ["text/plain", None]
     found = {}
-    for attributes, text in scripts[:-2]:
+    for (attributes, text), variants in zip(scripts[:-2:2], scripts[1:-2:2], strict=True):
         assert set(attributes) == {"type", "data-name"}
         assert attributes["type"] == "application/x-calltape"
         name = attributes["data-name"]
         assert name is not None
         found[name] = base64.b64decode(text.split("\n")[0], validate=True)
-    rest = re.sub(rb'<script type="application/x-calltape".*?</script>\n', b"", page.read_bytes())
+        assert variants[0] == {"type": "application/x-calltape-variants"}
+        assert "<" not in variants[1]
+        assert json.loads(variants[1]).keys() <= {"variants", "error"}
+    ours = rb'<script type="application/x-calltape(?:-variants)?".*?</script>\n'
+    rest = re.sub(ours, b"", page.read_bytes())
     assert rest == page_of_viewer()
     return found
 
@@ -91,6 +97,18 @@ def test_several_tapes_have_names_of_their_own(tmp_path: Path) -> None:
     assert "holds 3 tapes" in written(tmp_path / "page.html", tmp_path)
     found = tapes_in(tmp_path / "page.html")
     assert found == dict.fromkeys(["a/x.tape", "b/x.tape", "b/y.tape.gz"], TAPE.read_bytes())
+
+
+def test_it_has_the_variants_that_the_command_prints(tmp_path: Path) -> None:
+    text = "</script><script>alert(1)</script>"
+    calls = [((torch.zeros(2 + n, 3),), {text: n, "mode": text}) for n in range(3)]
+    written(tmp_path / "page.html", write_tape(tmp_path / "a.tape", calls))
+    scripts = _Scripts(tmp_path / "page.html").found
+    (own,) = (text for kind, text in scripts if str(kind.get("type")).endswith("-variants"))
+    with open_tape(tmp_path / "a.tape") as tape:
+        tables = [table_of(one).document() for one in tape.variants()]
+    assert json.loads(own) == json.loads(json.dumps({"variants": tables}))
+    assert text in str(tables)
 
 
 def test_a_name_ends_no_element(tmp_path: Path) -> None:

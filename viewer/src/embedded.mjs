@@ -1,13 +1,14 @@
-// The tapes that `calltape view --out` wrote into the page, as base64.
+// The tapes that `calltape view --out` wrote into the page, as base64, and the tables of their variants.
 
 /**
  * @param root the document.
- * @returns {Array} a `name`, a `size` and a `file`, which is decoded each time it is asked for.
+ * @returns {Array} a `name`, a `size`, `variants`, and a `file`, which is decoded each time it is asked for.
  */
 export function embeddedTapes(root) {
   return [...root.querySelectorAll('script[type="application/x-calltape"]')].map((block) => ({
     name: block.dataset.name,
     size: sizeOf(block.textContent),
+    variants: JSON.parse(block.nextElementSibling.textContent),
     get file() {
       return new File([bytesOf(block.textContent)], block.dataset.name);
     },

@@ -7,6 +7,7 @@ import { embeddedTapes } from "./embedded.mjs";
 import { Link } from "./link.mjs";
 import { breakable, element, factList, visible } from "./markup.mjs";
 import { Tabs } from "./tabs.mjs";
+import { VariantsView } from "./variants_view.mjs";
 import { bytesText, grouped } from "./numbers.mjs";
 
 class Page {
@@ -57,7 +58,7 @@ class Page {
     if (file !== undefined) this.open({ file, name: file.name });
   }
 
-  async open(given) {
+  async open({ variants, ...given }) {
     this.link?.end();
     const link = new Link((progress) => this.link === link && this.showProgress(progress));
     this.link = link;
@@ -67,7 +68,7 @@ class Page {
     this.showProgress({ what: `opening ${given.name}`, done: 0, total: null });
     try {
       const overview = await link.ask("open", given);
-      if (this.link === link) await this.show(overview, link);
+      if (this.link === link) await this.show(overview, link, variants);
     } catch (error) {
       if (this.link === link) this.refuse(given.name, error);
     }
@@ -83,16 +84,19 @@ class Page {
     this.message.replaceChildren(...visible(`${before}${error.message}`));
   }
 
-  async show(overview, link) {
+  /** @param variants where the tables of the variants are; undefined of a tape that was dropped. */
+  async show(overview, link, variants) {
     // A thread that was ended, because another tape is open, has nothing to say any more.
     const onError = (error) => this.link === link && this.fail(error);
     const onOverview = (found) => this.link === link && this.update(found);
     this.calls = new CallsView(link, onOverview, onError);
     this.dimensions = new DimensionsView(link, onError);
+    this.variants = variants === undefined ? null : new VariantsView(variants);
     this.damage = new DamageView(link, onOverview, onError);
     this.facts = element("div", { class: "list padded", tabindex: 0, role: "region", "aria-label": "Facts of the tape" });
     this.tabs = new Tabs([
       { name: "calls", title: "Calls", panel: this.calls.element },
+      ...(this.variants === null ? [] : [{ name: "variants", title: "Variants", panel: this.variants.element, onShow: () => this.loadOnce("variants", this.variants) }]),
       { name: "dimensions", title: "Dimensions", panel: this.dimensions.element, onShow: () => this.loadOnce("dimensions", this.dimensions) },
       { name: "damage", title: "Damage", panel: this.damage.element, onShow: () => this.damage.load(this.overview).catch(onError) },
       { name: "tape", title: "Tape", panel: this.facts },

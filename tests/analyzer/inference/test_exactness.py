@@ -15,11 +15,11 @@ from hypothesis import given as with_values
 from hypothesis import strategies as st
 
 from calltape_analyzer import Tape, Variant, diff, open_tape
-from calltape_analyzer.cli.variants import _arguments
 from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.observing.columns import value_in
 from calltape_analyzer.targets.openvino import partial_shapes
 from calltape_analyzer.targets.tensorrt import optimization_profile
+from calltape_analyzer.variant import table_of
 from calltape_analyzer.variants.row_conditions import Fixed
 from tests.analyzer.observed import Given, Optional, given, named_columns, tape_of, zeros
 from tests.analyzer.tapes import write_tape
@@ -262,7 +262,7 @@ def check_counts(tape: Tape, variants: list[Variant]) -> None:
         facts, found = variant.facts, variant.findings
         assert len(variant.calls) == found.calls
         assert len({symbol.name for symbol in found.symbols}) == len(found.symbols)
-        rows = [row[0] for row in _arguments(found)]
+        rows = [row[0] for row in table_of(variant).arguments]
         assert len(set(rows)) == len(rows)
         for call in variant.calls:
             row = variant._sorter.sorted(call.record.inputs).row

@@ -1,4 +1,4 @@
-"""The server of ``calltape view``: one page, and ranges of the tapes that were given.
+"""The server of ``calltape view``: a page, ranges of the tapes that were given, and their variants.
 
 In come the page and open files. Out goes HTTP on loopback. Whoever does not know the random token
 in the address gets nothing. The Host header must be that of the address: a page of a stranger's
@@ -17,16 +17,19 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from calltape_analyzer.limits import Exceeded, reading
+from calltape_analyzer.opening import open_tape
 from calltape_analyzer.reading.tape_file import TapeFile
+from calltape_analyzer.text import printable
 from calltape_schema.errors import TapeError
 
-__all__ = ["PageServer", "page_of_viewer"]
+__all__ = ["PageServer", "page_of_viewer", "variants_of"]
 
 _LOOPBACK = "127.0.0.1"
 _PAGE = "calltape-viewer.html"
 _STEP = 1024 * 1024
 _RANGE = re.compile(r"bytes=(\d{1,18})-(\d{1,18})", re.ASCII)
-_TAPE = re.compile(r"tapes/(\d{1,9})", re.ASCII)
+_TAPE = re.compile(r"(tapes|variants)/(\d{1,9})", re.ASCII)
 _POLICY = re.compile(r'http-equiv="Content-Security-Policy" content="([^"]*)"')
 
 
@@ -44,6 +47,20 @@ def page_of_viewer() -> bytes:
         "not_found", "the page of the viewer is not installed", path=str(package / _PAGE),
         advice="reinstall calltape-analyzer; in a clone, run `python viewer/bundle.py` first",
     )  # fmt: skip
+
+
+def variants_of(path: str) -> bytes:
+    """The tables of a tape's variants for the page, as JSON of ASCII; or why there are none. Only
+    Python finds variants: the page by itself has the sizes of each dimension."""
+    from calltape_analyzer.variant import table_of
+
+    document: dict[str, Any]
+    try:
+        with reading([path]), open_tape(path) as tape:
+            document = {"variants": [table_of(one).document() for one in tape.variants()]}
+    except (Exceeded, Exception) as error:  # the page shows the rest of the tape
+        document = {"error": printable(str(getattr(error, "error", error)))}
+    return json.dumps(document).encode("ascii")
 
 
 class PageServer(ThreadingHTTPServer):
@@ -124,8 +141,12 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(HTTPStatus.OK, "text/html; charset=utf-8", self._pages.page)
         elif name == "tapes.json":
             self._send(HTTPStatus.OK, "application/json", json.dumps(self._tapes()).encode())
-        elif tape is not None and int(tape[1]) < len(self._pages.files):
-            self._send_tape(self._pages.files[int(tape[1])])
+        elif tape is not None and int(tape[2]) < len(self._pages.files):
+            file = self._pages.files[int(tape[2])]
+            if tape[1] == "tapes":
+                self._send_tape(file)
+            else:
+                self._send(HTTPStatus.OK, "application/json", variants_of(file.path))
         else:
             self._send(HTTPStatus.NOT_FOUND)
 
@@ -135,6 +156,7 @@ class _Handler(BaseHTTPRequestHandler):
                 "name": os.path.basename(file.path),
                 "size": file.size,
                 "url": f"{self._pages.root}tapes/{number}",
+                "variants": f"{self._pages.root}variants/{number}",
             }
             for number, file in enumerate(self._pages.files)
         ]

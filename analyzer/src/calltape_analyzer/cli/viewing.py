@@ -18,7 +18,7 @@ import typer
 
 from calltape_analyzer.cli.options import FILES, Force, OptionalOut
 from calltape_analyzer.cli.output import command, line
-from calltape_analyzer.cli.page_server import PageServer, page_of_viewer
+from calltape_analyzer.cli.page_server import PageServer, page_of_viewer, variants_of
 from calltape_analyzer.interruption import Terminated
 from calltape_analyzer.reading.files import files_of, opened_file, short_paths
 from calltape_analyzer.reading.tape_file import TapeFile
@@ -109,7 +109,8 @@ def _write(paths: Sequence[str], out: Path, force: bool) -> None:
 
 
 def _blocks(paths: Sequence[str]) -> Iterator[list[bytes]]:
-    """Each tape as an element that the page decodes and no browser runs, in parts."""
+    """Each tape, and the tables of its variants, as elements that the page decodes and no browser
+    runs, in parts."""
     names, size = short_paths(paths), 0
     for path in paths:
         with closing(opened_file(path)) as file:
@@ -124,3 +125,5 @@ def _blocks(paths: Sequence[str]) -> Iterator[list[bytes]]:
         name = escape(printable(shown(names[path]))).encode()
         head = b'<script type="application/x-calltape" data-name="%b">' % name
         yield [head, data, b"</script>\n"]
+        tables = variants_of(path).replace(b"<", rb"\u003c")
+        yield [b'<script type="application/x-calltape-variants">', tables, b"</script>\n"]
