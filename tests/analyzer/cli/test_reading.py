@@ -83,7 +83,7 @@ def test_ls(tape_file: Path) -> None:
     head, *lines = out.splitlines()
     assert head.split() == ["call", "at", "s", "ms", "arguments", "->", "outputs"]
     assert lines[1].split(None, 3) == [
-        "1", "1.000", "1.500", "(float32[3,8], mask=int64[3,5]) -> float32[3,1]"
+        "1", "1.000", "1.500", "(x=float32[3,8], mask=int64[3,5]) -> float32[3,1]"
     ]  # fmt: skip
     assert len(run("ls", tape_file, "--calls", 0).out.splitlines()) == 2
 
@@ -91,7 +91,7 @@ def test_ls(tape_file: Path) -> None:
 def test_ls_json(tape_file: Path) -> None:
     listed = json.loads(run("ls", tape_file, "--json").out)
     assert [call["call"] for call in listed] == [0, 1, 2]
-    assert listed[0]["inputs"] == "(float32[2,8], mask=int64[2,5])"
+    assert listed[0]["inputs"] == "(x=float32[2,8], mask=int64[2,5])"
     (one,) = json.loads(run("ls", tape_file, "--json", "--calls", 2).out)
     assert one == listed[2] | {"index": 0}
 
@@ -122,14 +122,14 @@ def test_show(tmp_path: Path) -> None:
     assert (code, err) == (0, "")
     lines = [line.strip() for line in out.splitlines()]
     assert lines[0].startswith(f"call 0 of {path}, took 1.500 ms")
-    assert "0: int64[3,2] # 0..5, strides [1, 3]" in lines
-    assert "1: namedtuple tests.analyzer.cli.test_reading:Pair" in lines
-    assert "a: list" in lines
-    assert "1: 'x'" in lines
-    assert "b: None" in lines
+    assert "args.0: int64[3,2] = [[0, 3], [1, 4], [2, 5]] # strides [1, 3]" in lines
+    assert "args.1: namedtuple tests.analyzer.cli.test_reading:Pair" in lines
+    assert "args.1.a: list" in lines
+    assert "args.1.a.1: 'x'" in lines
+    assert "args.1.b: None" in lines
     assert "o: object(?) # builtins:object: unknown class" in lines
-    assert "r: float32[1] # requires_grad" in lines
-    assert "y: slice(1, 2, None)" in lines
+    assert "r: float32[1] = [1.0] # requires_grad" in lines
+    assert "outputs.y: slice(1, 2, None)" in lines
 
 
 def test_show_json_is_json(tmp_path: Path) -> None:
@@ -140,10 +140,11 @@ def test_show_json_is_json(tmp_path: Path) -> None:
         raise ValueError(text)
 
     document = json.loads(run("show", path, 0, "--json").out, parse_constant=refuse)
-    values = document["inputs"]["root"]["children"][0]["children"]
+    values = document["inputs"]["values"]
     assert [value.get("value") for value in values[:4]] == ["nan", "-inf", [0.0, 1.0], "b'\\xff'"]
-    assert values[5]["shape"] == [2]
-    assert document["outputs"]["root"]["kind"] == "none"
+    assert (values[5]["shape"], values[5]["elements"]) == ([2], [1.0, 1.0])
+    assert [value["name"] for value in values] == [f"args.{at}" for at in range(6)]
+    assert [value["kind"] for value in document["outputs"]["values"]] == ["none"]
 
 
 def test_show_of_no_such_call(tape_file: Path) -> None:

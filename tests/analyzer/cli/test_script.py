@@ -68,7 +68,7 @@ def test_a_dynamic_size_that_a_variant_has_once_is_a_number(tmp_path: Path) -> N
     calls = [((torch.zeros(2, 5),), {}), ((torch.zeros(2, 7),), {}), ((torch.zeros(2, 5), 0.5), {})]
     with open_tape(write_tape(tmp_path / "a.tape", calls)) as tape:
         lines = [line.strip("# ") for line in script(tape).splitlines() if "float32[" in line]
-    assert lines == ["args_0: float32[2, 5..7]", "args_0: float32[2, 5]"]
+    assert lines == ["args.0: float32[2, 5..7]", "args.0: float32[2, 5]"]
 
 
 SECRET = "SECRETPROMPT"

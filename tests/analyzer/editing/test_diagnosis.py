@@ -68,7 +68,7 @@ def test_sizes_that_never_varied(tmp_path: Path) -> None:
 def test_a_batch_that_was_always_one(tmp_path: Path) -> None:
     path = write_tape(tmp_path / "a.tape", calls((1, 3), (1, 4), (1, 9)))
     assert kinds(path)["batch_one"] == "warning"
-    assert "args_0[0]" in str(diagnosis(path))
+    assert "args.0[0]" in str(diagnosis(path))
     path = write_tape(tmp_path / "b.tape", calls((1, 3), (1, 4), (2, 9)))
     assert "batch_one" not in kinds(path)
     two = [Recorded(args=(torch.zeros(1, n), torch.zeros(7, n)), outputs=None) for n in (2, 3)]

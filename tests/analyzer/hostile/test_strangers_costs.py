@@ -54,7 +54,7 @@ def test_wide_ints_in_names_and_explanations(tmp_path: Path) -> None:
     with open_tape(write_tape(tmp_path / "a.tape", calls)) as tape:
         for variant in tape.variants():
             assert len(variant.name) < 100
-        assert max(map(len, str(tape.explain("args_1")).split())) < 100
+        assert max(map(len, str(tape.explain("args.1")).split())) < 100
 
 
 def test_json_of_long_texts_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,7 +230,7 @@ def test_long_texts_are_told_apart(tmp_path: Path) -> None:
     calls = [((torch.ones(n), texts[n % 2]), {}) for n in range(2, 6)]
     with open_tape(write_tape(tmp_path / "a.tape", calls)) as tape:
         (variant,) = tape.variants()
-        assert variant.findings.varying == {"args_1": "str"}
+        assert variant.findings.varying == {"args.1": "str"}
 
 
 def test_a_script_is_never_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -180,4 +180,4 @@ def test_an_unknown_signature_takes_anything(tmp_path: Path) -> None:
         module=Anything(),
     )  # fmt: skip
     assert one.key == other.key
-    assert one.layout.arguments == ("args_0", "args_1", "a")
+    assert one.layout.arguments == ("args.0", "args.1", "a")

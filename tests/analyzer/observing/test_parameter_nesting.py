@@ -75,9 +75,9 @@ def test_an_argument_with_the_name_of_the_variadic_one(tmp_path: Path) -> None:
 
 def test_members_keep_their_place() -> None:
     signature = Signature.of(target_of(with_both))
-    nesting = ParameterNesting.of(signature, 2, ["x", "rest_0", "a"])
+    nesting = ParameterNesting.of(signature, 2, ["x", "rest.0", "a"])
     assert nesting == ParameterNesting(False, 2, ("rest", 1), ("more", ("a",)))
-    assert list(nesting.arranged({"x": 1, "rest_0": 2, "a": 3}).items()) == [
+    assert list(nesting.arranged({"x": 1, "rest.0": 2, "a": 3}).items()) == [
         ("x", 1),
         ("rest", (2,)),
         ("more", {"a": 3}),

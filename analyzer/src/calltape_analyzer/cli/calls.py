@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import heapq
 import json as jsonlib
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from calltape_analyzer.cli.options import Address, Calls, Json, OfTarget, Paths, Variants
@@ -17,18 +19,24 @@ from calltape_analyzer.cli.output import command, line, print_json, print_list, 
 from calltape_analyzer.cli.tapes import Part, opened
 from calltape_analyzer.cli.terminal import cells_of, shortened, terminal_width
 from calltape_analyzer.observing.contexts import Context
+from calltape_analyzer.observing.passed_arguments import PassedArguments
+from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.pytree.caches import is_cache_name
+from calltape_analyzer.pytree.node_paths import names_of_children
 from calltape_analyzer.pytree.referenced import unreferenced
 from calltape_analyzer.pytree.rendering import render, render_inputs, render_node, render_outputs
-from calltape_analyzer.reading.call import Call
+from calltape_analyzer.reading.call import Call, Side
+from calltape_analyzer.reading.damage import is_damage
+from calltape_analyzer.reading.elements import elements_of, elements_text
 from calltape_analyzer.reading.files import short_paths
 from calltape_analyzer.reading.segment import UNDER_WAY, UNDER_WAY_WORDS
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import counted, printable
+from calltape_schema.errors import TapeError
 from calltape_schema.packing import pack
 from calltape_schema.recent import Recent
-from calltape_schema.records import CallRecord, ModelError, Tree
-from calltape_schema.tree import CustomNode, DictNode, FieldsNode, children_of
+from calltape_schema.records import CallRecord, ModelError, Range, Tree
+from calltape_schema.tree import CustomNode, FieldsNode, Node, children_of
 
 __all__ = ["ls", "show"]
 
@@ -36,6 +44,7 @@ _WIDEST_FILE, _LEAST_TEXT, _LEAST_RESULT = 40, 9, 1
 _ARROW, _SHAPE = " -> ", "]"
 _PART_ENDS = re.compile(r"[({]|(?<!\w)\[|, |: |=|(?<=\w)(?=\[)")
 """Here a text can be cut: not between the sizes of a shape, but before all of them."""
+_MOST_ELEMENTS, _MOST_NAME = 32, 200
 _MAX_MESSAGE, _MAX_LINES = 4000, 60
 """Characters and lines of the message of an exception."""
 
@@ -63,7 +72,7 @@ def ls(
     with opened(paths, Part(calls, variant, target=target)) as tape:
         shown = _records(tape)
         if json:
-            print_list(jsonlib.dumps(_summary(*one)) for one in shown)
+            print_list(jsonlib.dumps(_summary(tape, *one)) for one in shown)
         else:
             _print_lines(tape, shown)
 
@@ -93,22 +102,22 @@ def _print_lines(tape: Tape, calls: Iterator[tuple[Call, CallRecord]]) -> None:
         first = record.time_ns if first is None else first
         at = (record.time_ns - first) / 1e9
         duration = "" if record.duration_ns is None else f"{record.duration_ns / 1e6:.3f}"
-        texts = _texts(record, known)
+        texts = _texts(record, tape.signature, known)
         file = f" {printable(names[call.path]):<{column}}" if names else ""
         before = f"{every.shown(call.ref):>{width}} {at:>10.3f} {duration:>9}{file}  "
         left = None if columns is None else columns - cells_of(before)
         if left is not None and cells_of(str(texts)) > left:
-            brief = _rendered(record, brief=True)
+            brief = _rendered(record, tape.signature, brief=True)
             print(before + brief.fitted(left, raised=record.error is not None))
         else:
             print(f"{before}{texts}")
 
 
-def _texts(record: CallRecord, known: Recent) -> _Texts:
+def _texts(record: CallRecord, signature: Signature, known: Recent) -> _Texts:
     """What a call took and gave. Many calls are alike: their texts are made once."""
     inputs, outputs = record.inputs, record.outputs
     if record.error is not None or outputs is None:
-        return _rendered(record)
+        return _rendered(record, signature)
     scalars = pack([inputs.scalars, outputs.scalars])  # there 1, 1.0 and True differ
     key = (
         inputs.structure, inputs.leaves, outputs.structure, outputs.leaves, scalars,
@@ -116,18 +125,25 @@ def _texts(record: CallRecord, known: Recent) -> _Texts:
     )  # fmt: skip
     found: _Texts | None = known.get(key)
     if found is None:
-        found = _rendered(record)
+        found = _rendered(record, signature)
         size = sum(map(len, key[:5])) + len(found.inputs) + len(found.result)
         known.keep(key, found, size)
     return found
 
 
-def _rendered(record: CallRecord, *, brief: bool = False) -> _Texts:
+def _rendered(record: CallRecord, signature: Signature, *, brief: bool = False) -> _Texts:
     devices = [leaf.device for leaf in record.inputs.facts()]
     context = Context.of(record.inputs.spec().context, devices)
     under = f", {context.separating()}" if context.key else ""  # the reason for its dtypes
     result = printable(f"{_result(record, brief=brief)}{under}")
-    return _Texts(render_inputs(record.inputs, brief=brief), result)
+    names = [name for name, _ in _arguments(record.inputs, signature)]
+    return _Texts(render_inputs(record.inputs, names, brief=brief), result)
+
+
+def _arguments(tree: Tree, signature: Signature) -> Sequence[tuple[str, Node]]:
+    """The arguments of a call, by the names that ``calltape variants`` has for them."""
+    passed = PassedArguments.of(tree.spec().root, signature)
+    return *passed.positional, *passed.named
 
 
 class _Texts(NamedTuple):
@@ -190,8 +206,9 @@ def _short(text: str) -> str:
     return first if len(first) <= 100 else f"{first[:100]}…"
 
 
-def _summary(call: Call, record: CallRecord) -> dict[str, Any]:
+def _summary(tape: Tape, call: Call, record: CallRecord) -> dict[str, Any]:
     """A call as plain data, with its inputs and outputs as text."""
+    names = [name for name, _ in _arguments(record.inputs, tape.signature)]
     return {
         "index": call.index,
         "call": call.number,
@@ -200,7 +217,7 @@ def _summary(call: Call, record: CallRecord) -> dict[str, Any]:
         "time_ns": record.time_ns,
         "duration_ns": record.duration_ns,
         "thread": record.thread,
-        "inputs": render_inputs(record.inputs),
+        "inputs": render_inputs(record.inputs, names),
         "outputs": render(record.outputs) if record.outputs is not None else None,
         "outputs_missing": record.outputs_missing,
         "context": Context.of(record.inputs.spec().context).words(),
@@ -218,8 +235,9 @@ def show(
 ) -> None:
     """One call as a tree.
 
-    Every argument and output with its type, shape and, if small, value; for tensors of
-    integers the smallest and largest element.
+    Every argument and output with its name, type and shape, and its value if it is small: of
+    tensors up to 32 elements, and of larger tensors of integers the smallest and largest element.
+    An argument has the name that variants, explain and redact --keep have for it.
 
     \b
     calltape show runs/llm.tape 0
@@ -230,43 +248,47 @@ def show(
             found = tape.find(call)
         record = found.record
         if json:
-            print_json(
-                {
-                    **_summary(found, record),
-                    "inputs": _tree_document(record.inputs),
-                    "outputs": None if record.outputs is None else _tree_document(record.outputs),
-                }
-            )
+            outputs = None
+            if record.outputs is not None:
+                outputs = _document(_Shown(found, "outputs"), [_of_outputs(record.outputs)])
+            inputs = _document(_Shown(found, "inputs"), _arguments(record.inputs, tape.signature))
+            summary = _summary(tape, found, record)
+            print_json({**summary, "inputs": inputs, "outputs": outputs})
         else:
             _print_call(tape, found)
 
 
-def _tree_document(tree: Tree) -> dict[str, Any]:
+def _of_outputs(tree: Tree) -> tuple[str, Node]:
+    return "outputs", tree.spec().root
+
+
+def _document(shown: _Shown, nodes: Sequence[tuple[str, Node]]) -> dict[str, Any]:
     """A tree as it stands in the spec, its leaves and scalars in place."""
-    tensors, scalars = unreferenced(tree)
+    tensors, scalars = unreferenced(shown.tree)
     rest = {"unreferenced": {"tensors": tensors, "scalars": scalars}} if tensors or scalars else {}
-    return {
-        "root": _node_document(tree.spec().root, tree),
-        "ranges": [given.model_dump() for given in tree.ranges],
-        **rest,
-    }
+    return {"values": [_node_document(name, node, shown) for name, node in nodes], **rest}
 
 
-def _node_document(node: Any, tree: Tree) -> dict[str, Any]:
-    shown = {
-        name: value
-        for name, value in node
-        if name not in ("children", "context", "leaf", "scalar") and value is not None
+def _node_document(name: str, node: Any, shown: _Shown) -> dict[str, Any]:
+    document: dict[str, Any] = {"name": name}
+    document |= {
+        field: value
+        for field, value in node
+        if field not in ("children", "context", "leaf", "scalar") and value is not None
     }
     if hasattr(node, "leaf"):
-        shown |= tree.facts()[node.leaf].model_dump(exclude_defaults=True)
+        document |= shown.facts[node.leaf].model_dump(exclude_defaults=True, exclude={"key"})
+        for span in shown.ranges.get(node.leaf, ()):
+            document |= {"min": span.min, "max": span.max}
+        elements = shown.elements(node.leaf)
+        if elements is not None:
+            document["elements"] = elements
     if hasattr(node, "scalar"):
-        shown["value"] = tree.scalars[node.scalar]
-    if hasattr(node, "context"):
-        shown["context"] = _node_document(node.context, tree)
-    if hasattr(node, "children"):
-        shown["children"] = [_node_document(child, tree) for child in node.children]
-    return shown
+        document["value"] = shown.tree.scalars[node.scalar]
+    children = [_node_document(*one, shown) for one in _children(name, node)]
+    if children:
+        document["children"] = children
+    return document
 
 
 def _print_call(tape: Tape, call: Call) -> None:
@@ -276,18 +298,23 @@ def _print_call(tape: Tape, call: Call) -> None:
     context = Context.of(record.inputs.spec().context).words()
     if context is not None:
         line("called in", context)
+    sides: tuple[Side, ...] = ("inputs",) if record.outputs is None else ("inputs", "outputs")
+    shown = {side: _Shown(call, side) for side in sides}
+    facts = [leaf for one in shown.values() for leaf in one.facts]
+    if facts and all(leaf.missing == "policy" for leaf in facts):
+        line("values are not on the tape: only the shapes of tensors are")
+        for one in shown.values():
+            one.are_shapes = True
     print("inputs")
-    inputs = _Shown(record.inputs)
-    for part in children_of(record.inputs.spec().root):
-        for name, child in _named_children(part):
-            _print_node(name, child, inputs, 1)
+    for name, node in _arguments(record.inputs, tape.signature):
+        _print_node(name, node, shown["inputs"], 1)
     _print_unreferenced("inputs", record.inputs)
     if record.error is not None:
         _print_error(record.error)
     elif record.outputs is None:
         line("outputs", _result(record))
     else:
-        _print_node("outputs", record.outputs.spec().root, _Shown(record.outputs), 0)
+        _print_node(*_of_outputs(record.outputs), shown["outputs"], 0)
         if record.outputs_missing:
             line("outputs are not complete:", record.outputs_missing)
     if record.outputs is not None:
@@ -315,26 +342,51 @@ def _print_error(error: ModelError) -> None:
 
 
 class _Shown:
-    """A tree with what is known of its leaves, decoded once."""
+    """One side of a call with what is known of its leaves, decoded once.
 
-    def __init__(self, tree: Tree) -> None:
-        self.scalars = tree.scalars
+    Attributes:
+        are_shapes: whether it was said that the tape has only the shapes of this call's tensors.
+    """
+
+    are_shapes = False
+
+    def __init__(self, call: Call, side: Side) -> None:
+        tree = call.record.inputs if side == "inputs" else call.record.outputs
+        assert tree is not None
+        self.tree = tree
         self.facts = tree.facts()
-        self.ranges: dict[int, list[str]] = {}
+        self.ranges: dict[int, list[Range]] = {}
         for given in tree.ranges:
-            self.ranges.setdefault(given.leaf, []).append(f"{given.min}..{given.max}")
+            self.ranges.setdefault(given.leaf, []).append(given)
+        self._call, self._side = call, side
+
+    def elements(self, leaf: int) -> Any:
+        """The elements of a tensor in nested lists; None if there are many, or if they are not on
+        the tape. What is wrong with them is added to the tape's damage."""
+        facts = self.facts[leaf]
+        if facts.key is None or math.prod(facts.shape) > _MOST_ELEMENTS:
+            return None
+        try:
+            data = self._call.stored(self._side, leaf)
+            return None if data is None else elements_of(facts, data)
+        except TapeError as error:
+            if not is_damage(error):
+                raise
+            with suppress(TapeError):
+                self._call.check(entries=True)
+            return None
 
 
-def _print_node(name: Any, node: Any, tree: _Shown, depth: int) -> None:
-    label = f"{'  ' * depth}{name if isinstance(name, str) else repr(name)}:"
-    children = list(_named_children(node))
+def _print_node(name: str, node: Any, shown: _Shown, depth: int) -> None:
+    label = f"{'  ' * depth}{name}:"
+    children = _children(name, node)
     if not children:
-        line(label, render_node(node, tree.facts, tree.scalars), _facts(node, tree))
+        line(label, render_node(node, shown.facts, shown.tree.scalars), _facts(node, shown))
         return
     type_name = getattr(node, "type", None)
     line(label, _kind(node) if type_name is None else f"{_kind(node)} {type_name}")
     for child_name, child in children:
-        _print_node(child_name, child, tree, depth + 1)
+        _print_node(child_name, child, shown, depth + 1)
 
 
 def _kind(node: Any) -> str:
@@ -344,27 +396,33 @@ def _kind(node: Any) -> str:
     return "cache" if is_object and is_cache_name(node.type) else str(node.kind)
 
 
-def _named_children(node: Any) -> Iterator[tuple[Any, Any]]:
-    children = getattr(node, "children", ())
-    if isinstance(node, FieldsNode):
-        return zip(node.fields, children, strict=True)
-    if isinstance(node, DictNode):
-        return zip(node.keys, children, strict=True)
+def _children(name: str, node: Any) -> list[tuple[str, Node]]:
+    """The nodes below one, each with its name from the argument on."""
     if node.kind in ("slice", "range", "size"):
-        return iter(())
+        return []
+    below: list[tuple[Any, Node]] = []
     if isinstance(node, CustomNode):
-        return iter([("context", node.context), *enumerate(children)])
-    return enumerate(children)
+        below.append(("context", node.context))
+    below += zip(names_of_children(node), children_of(node), strict=True)
+    return [(_ending(f"{name}.{own}"), child) for own, child in below]
 
 
-def _facts(node: Any, tree: _Shown) -> str:
-    """What is unusual about a tensor, and the reason of a placeholder."""
+def _ending(name: str) -> str:
+    """A name, of which a long one has only its end: keys of a tape may be long, and nested."""
+    return name if len(name) <= _MOST_NAME else f"…{name[1 - _MOST_NAME :]}"
+
+
+def _facts(node: Any, shown: _Shown) -> str:
+    """The elements of a small tensor, what is unusual about it, and the reason of a placeholder."""
     if node.kind == "opaque":
         return "" if node.of is not None else f"# {node.type}: {node.reason}"
     if not hasattr(node, "leaf"):
         return ""
-    leaf = tree.facts[node.leaf]
-    known = list(tree.ranges.get(node.leaf, ()))
+    leaf = shown.facts[node.leaf]
+    elements = shown.elements(node.leaf)
+    known = []
+    if elements is None:
+        known += [f"{span.min}..{span.max}" for span in shown.ranges.get(node.leaf, ())]
     if leaf.strides is not None:
         known.append(f"strides {list(leaf.strides)}")
     known += [name for name in ("requires_grad", "inference", "conj", "neg") if getattr(leaf, name)]
@@ -372,6 +430,7 @@ def _facts(node: Any, tree: _Shown) -> str:
         known.append(leaf.layout)
     if leaf.subclass is not None:
         known.append(leaf.subclass)
-    if leaf.key is None:
+    if leaf.key is None and not shown.are_shapes:
         known.append(f"no value: {leaf.missing}")
-    return f"# {', '.join(known)}" if known else ""
+    value = "" if elements is None else f"= {elements_text(elements)}"
+    return f"{value} # {', '.join(known)}".strip() if known else value

@@ -133,11 +133,15 @@ class Withholding:
 
 
 def names_of_path(path: str, signature: Signature) -> Iterator[str]:
-    """A path, and the same by the name of its parameter: ``args.0.x`` is also ``input_ids.x``."""
+    """A path, and its other names, as the recorder's ``values=`` takes them. The last is the one
+    that is shown: ``args.0.x`` is also ``input_ids.x``, and ``kwargs.bias`` is also ``bias``."""
     yield path
     side, _, rest = path.partition(".")
     first, dot, below = rest.partition(".")
     if side == "kwargs" and rest:
+        others = signature.complete.variadic_keyword
+        if others is not None and first not in signature.by_name:
+            yield f"{others}.{rest}"
         yield rest
     if side == "args" and first.isdecimal():
         yield f"{signature.complete.name_at(int(first))}{dot}{below}"

@@ -97,22 +97,20 @@ class Signature:
         return {p.name: p for p in self.parameters}
 
     def name_at(self, position: int) -> str:
-        """A readable, unique name for a positional argument."""
+        """The name of a positional argument. One of ``*args`` is a place in it: ``args.0``."""
         variadic = self.variadic_positional
         if variadic is not None and position >= variadic[1]:
-            return f"{variadic[0]}_{position - variadic[1]}"
+            return f"{variadic[0]}.{position - variadic[1]}"
         return self.names[position] if position < len(self.names) else f"arg_{position}"
 
     def is_of_variadic(self, name: str) -> bool:
         """Whether :meth:`name_at` gave this name to a member of ``*args``."""
         variadic = self.variadic_positional
-        if variadic is None or name in self.by_name:
-            return False
-        before, _, number = name.rpartition("_")
-        return before == variadic[0] and number.isdecimal()
+        before, _, number = name.rpartition(".")
+        return variadic is not None and before == variadic[0] and number.isdecimal()
 
     def name_of(self, key: Key) -> str:
-        """A readable, unique name for any argument."""
+        """The name of any argument."""
         return key if isinstance(key, str) else self.name_at(key)
 
     def may_lack(self, name: str) -> bool:
@@ -121,9 +119,7 @@ class Signature:
         parameter = self.by_name.get(name)
         if parameter is not None:
             return parameter.has_default
-        variadic = self.variadic_positional
-        is_positional = variadic is not None and name.startswith(f"{variadic[0]}_")
-        return self.variadic_keyword is not None and not is_positional
+        return self.variadic_keyword is not None and not self.is_of_variadic(name)
 
     def parameter(self, key: Key) -> str:
         """The parameter that an argument belongs to; ``*args`` and ``**kwargs`` by their name."""

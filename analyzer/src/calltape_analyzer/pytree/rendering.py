@@ -54,16 +54,24 @@ def _rendered(value: Any) -> str:
     return _object(value, 0)
 
 
-def render_inputs(tree: Tree, *, brief: bool = False) -> str:
-    """One line for the inputs of a call.
+def render_inputs(tree: Tree, names: Sequence[str], *, brief: bool = False) -> str:
+    """One line for the inputs of a call: ``(x=float32[2,8], labels=int64[2])``.
 
     Args:
+        tree: the inputs.
+        names: of the arguments, those that were passed by position first.
         brief: of an object beside plain tensors, only how many tensors it has
             (``DecoderState of 5``).
     """
-    parts = parts_of_inputs(tree.spec().root)
-    arguments = () if parts is None else (*parts[0].children, *parts[1].children)
-    return printable(_tree(tree, brief=brief and any(map(_is_plain, arguments))))
+    root = tree.spec().root
+    parts = parts_of_inputs(root)
+    if parts is None:
+        return printable(_tree(tree))
+    arguments = (*parts[0].children, *parts[1].children)
+    brief = brief and any(map(_is_plain, arguments))
+    shown = _Spec(tree.facts(), tree.scalars, root if brief else None)
+    pairs = list(zip(names, shown.nodes(arguments), strict=True))
+    return printable(f"({_pairs(pairs, '=')})")
 
 
 def render_outputs(tree: Tree, *, brief: bool = False) -> str:

@@ -105,10 +105,17 @@ class Treatments:
     def keeps_place(self, place: str) -> bool:
         """Whether values stay at a place as the analysis names it: from the name of the parameter
         on."""
-        names = [place, f"kwargs.{place}"]
-        for position, parameter in enumerate(self._signature.parameters):
+        signature = self._signature.complete
+        names = [*names_of_path(f"kwargs.{place}", signature)]
+        for position, parameter in enumerate(signature.parameters):
             below = place.removeprefix(parameter.name)
-            if below != place and below[:1] in ("", "."):
+            if below == place or below[:1] not in ("", "."):
+                continue
+            if parameter.kind == "VAR_POSITIONAL":
+                first, dot, rest = below[1:].partition(".")
+                if first.isdecimal():
+                    names.append(f"args.{position + int(first)}{dot}{rest}")
+            elif parameter.kind.startswith("POSITIONAL"):
                 names.append(f"args.{position}{below}")
         treatment = self._of(names)
         return treatment is not None and treatment.way == "keep"
