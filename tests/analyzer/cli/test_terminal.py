@@ -101,7 +101,7 @@ def test_the_sizes_of_plain_tensors_are_seen_beside_objects(width: int, tmp_path
     calls = [Recorded((), given, outputs=outputs), Recorded((), {"s": state})]
     path = write_tape(tmp_path / "a.tape", calls)
     (_, beside, alone) = (ESCAPE.sub("", line) for line in run("ls", path).out.splitlines())
-    assert beside.endswith("(x=float32[2,1], s=State of 4, … -> {logits: …"), beside
+    assert beside.endswith("(x=float32[2,1], s=State of 4, p=0.5) -> {logits: float32…"), beside
     assert "(s=State(layers=[float32[2,5] ×3" in alone  # there is nothing else to see
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from calltape_analyzer import NoVariant, Programs, export, load_programs
+from calltape_analyzer.variants.variant_findings import findings_of
 from tests.analyzer.exported import assert_as_module, call, made, taped
 from tests.analyzer.exporting.test_arguments import ARGUMENTS, CLASSES, Model, Returns, t
 from tests.analyzer.exporting.test_attempts import Branching, Grid, Untraced, never_wrong
@@ -105,6 +106,56 @@ def test_dimensions_have_names(tmp_path: Path) -> None:
     assert all(
         str(name).isidentifier() and not str(name).startswith("s7") for name in ids[:2] + past[:2]
     )
+
+
+class Decoder(Model):
+    def forward(self, x, mask, past):
+        keys, values = (torch.cat([known, x], 1) for known in past)
+        return {"y": keys * mask.unsqueeze(-1) + values, "past": (keys, values)}
+
+
+def test_dimensions_are_called_what_variants_calls_them(tmp_path: Path) -> None:
+    sizes = ((2, 3, 5), (3, 4, 7), (4, 6, 5))
+    calls = [call(t(b, n, 3), t(b, n + p), (t(b, p, 3), t(b, p, 3))) for b, n, p in sizes]
+    programs = made(tmp_path, Decoder(), calls, to="onnx")
+    (program,) = programs.values()
+    found = graph(programs)
+    shown = findings_of(program.variant, dict(enumerate(program.plan.names)))
+    assert (
+        {one.name: one.shape for one in shown.tensors}
+        == {one.name: sizes_of(one) for one in found.input}
+        == {
+            "x": ("x_dim_0", "x_dim_1", 3),
+            "mask": ("x_dim_0", "mask_dim_1"),  # to torch a sum of two others
+            "past.0": ("x_dim_0", "past_0_dim_1", 3),
+            "past.1": ("x_dim_0", "past_0_dim_1", 3),
+        }
+    )
+    assert {one.name: sizes_of(one) for one in found.output} == {
+        name: ("x_dim_0", "mask_dim_1", 3) for name in ("y", "outputs.past.0", "outputs.past.1")
+    }
+
+
+class Apart(Model):
+    def forward(self, x, past):
+        # ONNX Runtime takes memory of a result again, as soon as nothing needs it.
+        return *((2 * known).exp().sin() + known for known in past), x
+
+
+def test_dimensions_that_only_the_model_keeps_apart_have_one_name(tmp_path: Path) -> None:
+    calls = [call(t(b, 2), (t(n, 3), t(n, 3))) for b, n in ((2, 5), (3, 7), (4, 6))]
+    programs = made(tmp_path, Apart(), calls, to="onnx")
+    inputs = {one.name: sizes_of(one) for one in graph(programs).input}
+    assert inputs["past.0"] == inputs["past.1"] == ("past_0_dim_0", 3)
+    for sizes in ((9, 8), (8, 9), (200, 1)):
+        past = tuple(t(n, 3) for n in sizes)
+        found = programs(t(2, 2), past)
+        for got, wanted in zip(found[:2], past, strict=True):
+            torch.testing.assert_close(got, (2 * wanted).exp().sin() + wanted)
+
+
+def sizes_of(value):
+    return tuple(dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim)
 
 
 @pytest.mark.parametrize("version", [18, 20])

@@ -218,7 +218,7 @@ def test_condition_that_holds_refuses_nothing(guard: str) -> None:
     ("guard", "text"),
     [
         ("L['x'].size()[0] <= 3", "x[0] is at most 3"),
-        ("L['xs'][0].size()[0] == 4", "xs[0][0] is 4"),
+        ("L['xs'][0].size()[0] == 4", "xs.0[0] is 4"),
         ("3 >= L['x'].size()[0]", "x[0] is at most 3"),
         ("L['x'].size()[0] <= 3 and L['n'] > 4", "x[0] is at most 3, and n is more than 4"),
         ("((-1)*(((-1)*L['x'].size()[0]) // 4)) != 1", "ceil(x[0] / 4) is not 1"),

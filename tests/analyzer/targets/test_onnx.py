@@ -36,7 +36,7 @@ def test_an_output_size_of_its_own_has_a_name_of_its_own(tmp_path: Path) -> None
     tape = tape_of(tmp_path, ((t(2, 8),), (t(4, 4), t(2))), ((t(3, 8),), (t(6, 4), t(3))))
     axes = dynamic_axes(tape)
     assert axes == {
-        "x": {0: "x_dim_0"}, "output_0": {0: "output_0_dim_0"}, "output_1": {0: "x_dim_0"}
+        "x": {0: "x_dim_0"}, "outputs.0": {0: "outputs_0_dim_0"}, "outputs.1": {0: "x_dim_0"}
     }  # fmt: skip
 
 
@@ -45,9 +45,9 @@ def test_nested_tensors_and_fields_have_names(tmp_path: Path) -> None:
         return (t(n, 1), [t(n), {"k": t(1)}]), {"logits": t(n, 4), "x": None, "y": (t(n), t(2))}
 
     axes = dynamic_axes(tape_of(tmp_path, call(2), call(3)))
-    assert axes.input_names == ["x", "y_0", "y_1_k"]
-    assert axes.output_names == ["logits", "output_y_0", "y_1"]
-    assert set(axes) == {"x", "y_0", "logits", "output_y_0"}
+    assert axes.input_names == ["x", "y.0", "y.1.k"]
+    assert axes.output_names == ["logits", "outputs.y.0", "y.1"]
+    assert set(axes) == {"x", "y.0", "logits", "outputs.y.0"}
 
 
 def test_names_can_be_given(tmp_path: Path) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import keyword
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -32,7 +33,8 @@ class Plan:
 
     Attributes:
         template: the arguments, with their constants.
-        forms: the form of each argument that is an input, in the order of the signature.
+        forms: the form of each argument that is an input, in the order of the signature, by its
+            parameter of the program: the name of the argument, or one that Python takes.
         positional: how many of these inputs are passed by position.
         signature: of the model's method.
         frozen: the tensors, by number in the layout, that are constants of the program.
@@ -67,8 +69,9 @@ class Plan:
             return None
 
         found = {name: form_of_argument(node, leaf_of) for name, node in layout.nodes.items()}
-        forms = {name: form for name, form in found.items() if form is not None}
-        leading = sum(name in forms for name in layout.arguments[: layout.positional])
+        inputs = {name: form for name, form in found.items() if form is not None}
+        leading = sum(name in inputs for name in layout.arguments[: layout.positional])
+        forms = dict(zip(_parameters(inputs), inputs.values(), strict=True))
         template = Template(layout, tuple(sample.scalars), counters, derived)
         open_places = set(variant.group.varying)
         varying = frozenset(i for i, place in enumerate(layout.scalars) if place in open_places)
@@ -86,7 +89,7 @@ class Plan:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """A unique, readable name for each input: ``past_key_values_layers_0_keys``."""
+        """The name of each input, unique: the place of its value, ``cache.layers.0.keys``."""
         return tuple(_names(self.template.layout, self.leaves))
 
     def build(self, sample: Sample, classes: ClassIndex, device: str | None) -> dict[str, Any]:
@@ -154,10 +157,21 @@ def _names(layout: ArgumentLayout, leaves: Sequence[FormLeaf]) -> Iterator[str]:
     taken = UniqueNames()
     for leaf in leaves:
         places = layout.tensors if leaf.kind == "tensor" else layout.scalars
-        yield taken.add(identifier(str(places[leaf.index])))
+        yield taken.add(str(places[leaf.index]) or "_")  # f(**{"": x})
+
+
+def _parameters(arguments: Collection[str]) -> Iterator[str]:
+    """A name for each argument that a parameter can have: ``args_0`` for ``args.0``."""
+    taken = UniqueNames(filter(_is_parameter, arguments))
+    for name in arguments:
+        yield name if _is_parameter(name) else taken.add(identifier(name))
+
+
+def _is_parameter(name: str) -> bool:
+    return name.isidentifier() and not keyword.iskeyword(name)
 
 
 def identifier(text: str) -> str:
     """A Python identifier that reads like the text."""
     name = _OTHER.sub("_", text)
-    return name if name and not name[0].isdigit() else f"_{name}"
+    return name if _is_parameter(name) else f"_{name}"

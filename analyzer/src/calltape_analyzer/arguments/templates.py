@@ -115,10 +115,8 @@ def as_call(
     defaults are put back that the layout leaves out.
     """
     rest = dict(arguments)
-    variadic = signature.variadic_positional
-    members = [name for name in rest if variadic and name.startswith(f"{variadic[0]}_")]
     known = frozenset(signature.names)
-    members = [name for name in members if name not in known]
+    members = [name for name in rest if signature.is_of_variadic(name)]
     leading = [p for p in signature.parameters if p.kind.startswith("POSITIONAL")]
     needed = 0
     for position, parameter in enumerate(leading):

@@ -32,6 +32,7 @@ _CACHES = re.compile(
     r"past_key_values|\bcache(?=\.(?:layers|self_attention_cache|cross_attention_cache)\b)"
 )
 """What a cache is called among the outputs of transformers, before and since 5.24."""
+_WORD = re.compile(r"\w+")
 
 
 def to_onnx(
@@ -249,7 +250,8 @@ def _note_complex(program: Any, exported: Any) -> None:
 
 
 def output_names(result: tuple[Template, PlainForm], taken: Any) -> list[str]:
-    """A readable name for each output: ``logits``, ``present_layers_0_keys``."""
+    """The name of each output: ``logits``, ``present.layers.0.keys``; ``outputs.0`` where the model
+    gives none, and ``outputs.cache`` where an input has it."""
     template, form = result
     names: list[str] = []
     unique = UniqueNames(taken)
@@ -257,28 +259,62 @@ def output_names(result: tuple[Template, PlainForm], taken: Any) -> list[str]:
         layout = template.layout
         place = (layout.tensors if leaf.kind == "tensor" else layout.scalars)[leaf.index]
         path = _CACHES.sub("present", place.path.lstrip("."))
-        if not path or path[0].isdigit():
-            path = f"output_{path}" if path else "output"
-        names.append(unique.add(identifier(path)))
+        if not path:
+            path = "output"
+        elif path[0].isdigit() or path in unique.names:
+            path = f"outputs.{path}"
+        names.append(unique.add(path))
     return names
 
 
 def _name_dimensions(program: Any, plan: Plan, variant: VariantFacts) -> None:
-    """Gives torch's symbols (``s77``) the names of ours, if an axis is one symbol and no
-    expression."""
-    by_column = {column: symbol for symbol in variant.symbols for column in symbol.columns}
-    ours: dict[str, str] = {}
+    """Gives dimensions the names that ``calltape variants`` has for them, in place of torch's
+    (``s77``).
+
+    A trace may have a name of its own for each of several dimensions that were equal in every
+    call; here they have one (``onnx_session`` takes calls all the same in which they differ). What
+    is an expression (``s77 + 1``) to the trace, and has a name in the variant, gets that name.
+    """
+    by_column = {column: symbol.name for symbol in variant.symbols for column in symbol.columns}
     inputs = {value.name.removesuffix("_orig"): value for value in program.model.graph.inputs}
+    found: list[tuple[str, str]] = []
     for leaf, name in zip(plan.leaves, plan.names, strict=True):
         value = inputs.get(name)
         if leaf.kind != "tensor" or value is None or value.shape is None:
             continue
         for column, size in zip(variant.group.dimensions(leaf.index), value.shape, strict=False):
-            text = getattr(size, "value", None)
-            symbol = by_column.get(column)
-            if isinstance(text, str) and text.isidentifier() and symbol is not None:
-                ours.setdefault(text, symbol.name)
-    names = UniqueNames()
-    unique = {text: names.add(identifier(name)) for text, name in ours.items()}
-    if unique:
-        program.rename_axes(unique)
+            text, symbol = getattr(size, "value", None), by_column.get(column)
+            if isinstance(text, str) and symbol is not None:
+                found.append((text, symbol))
+    unique = UniqueNames()
+    names = {name: unique.add(identifier(name)) for name in dict.fromkeys(n for _, n in found)}
+    plain = {text: names[name] for text, name in reversed(found) if text.isidentifier()}
+    if plain:
+        program.rename_axes(plain)
+    sums = {
+        _sorted_sum(_WORD.sub(lambda word: plain.get(word[0], word[0]), text)): names[name]
+        for text, name in reversed(found)
+        if not text.isidentifier()
+    }
+    graph = program.model.graph
+    inner = (value for node in graph.all_nodes() for value in node.outputs)
+    for value in (*graph.inputs, *graph.outputs, *inner):
+        if value.shape is not None:
+            sizes = [_with_name(size, sums) for size in value.shape]
+            value.shape = type(value.shape)(sizes)
+
+
+def _with_name(size: Any, names: Mapping[str, str]) -> Any:
+    """A size. An expression has its name if it has one, and else is written in one way."""
+    text = getattr(size, "value", None)
+    if not isinstance(text, str):
+        return size
+    text = _sorted_sum(text)
+    return names.get(text, text)
+
+
+def _sorted_sum(text: str) -> str:
+    """An expression, of which a plain sum has its terms in one order: torch orders them by the
+    names that they had before."""
+    terms = text.split(" + ")
+    return " + ".join(sorted(terms)) if all(map(_WORD.fullmatch, terms)) else text

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Callable, Sequence
 
 __all__ = ["assertion_in_words", "guard_in_words"]
 
@@ -36,14 +37,33 @@ _ASSERTION = re.compile(
     r"(?:: (?P<place>.+))?",
     re.DOTALL,
 )
+_INPUT = re.compile(r"L((?:\['[^']*'\]|\[\d{1,9}\])+)(?![\w\[])")
+_KEY = re.compile(r"\['([^']*)'\]|\[(\d+)\]")
+"""``L['past'][0]``, and the keys in it."""
 _OF_VALUES = re.compile(r"\bz?u[f]?\d+\b")
 """A number that torch does not know before it has the values."""
 
 
-def guard_in_words(text: str) -> str:
-    """A guard: ``x[1] is at most 4``. ``n is at least 0, and n is at most x[1]``."""
-    readable = re.sub(r"L\['([^']*)'\]", r"\1", text.strip()).replace(".size()", "")
-    return _sentence_of(readable)
+def guard_in_words(
+    text: str, name_of: Callable[[Sequence[str | int]], str] = lambda keys: ".".join(map(str, keys))
+) -> str:
+    """A guard: ``x[1] is at most 4``. ``n is at least 0, and n is at most past.0.0[1]``.
+
+    Args:
+        text: in torch's notation.
+        name_of: gives the name of an input by the keys that lead to it, the argument first.
+    """
+    # What a name is written with, such as dots, means something else in Python: words stand for
+    # the names until the sentence is made.
+    words: dict[str, str] = {}
+
+    def word(found: re.Match[str]) -> str:
+        keys = [key or int(at) for key, at in _KEY.findall(found[1])]
+        return words.setdefault(name_of(keys), f"input_{len(words)}_")
+
+    made = _sentence_of(_INPUT.sub(word, text.strip()).replace(".size()", ""))
+    names = {word: name for name, word in words.items()}
+    return re.sub(r"\binput_\d+_", lambda found: names.get(found[0], found[0]), made)
 
 
 def assertion_in_words(text: str) -> str:

@@ -120,7 +120,22 @@ class Conditions:
                 found = self._size(f"{name}[{axis}]", wanted, size, bound)
                 if found is not None:
                     return found
-        return next(filter(None, (self._guard(text, arguments) for text in self.guards)), None)
+        broken = next((text for text in self.guards if _holds(text, arguments) is False), None)
+        if broken is None:
+            return None
+        names = {
+            id(value): name
+            for (name, *_), value in zip(self.inputs, values, strict=True)
+            if isinstance(value, Sized)
+        }
+
+        def name_of(keys: Sequence[str | int]) -> str:
+            found: Any = arguments
+            for key in keys:  # the guard was evaluated with them
+                found = found[key]
+            return names.get(id(found)) or ".".join(map(str, keys))
+
+        return f"the program is for calls in which {guard_in_words(broken, name_of)}"
 
     def _size(
         self, where: str, wanted: int | str | None, size: int, bound: dict[str, int]
@@ -145,12 +160,6 @@ class Conditions:
         sizes that were verified: an ONNX model, or a program that was loaded, would not check
         it."""
         return all(_holds(text, arguments) is not None for text in self.guards)
-
-    def _guard(self, text: str, arguments: Mapping[str, Any]) -> str | None:
-        holds = _holds(text, arguments)
-        if holds is not False:
-            return None
-        return f"the program is for calls in which {guard_in_words(text)}"
 
     def document(self) -> dict[str, Any]:
         """The conditions as JSON, for :meth:`from_document`."""

@@ -54,9 +54,9 @@ def match_inputs(
 ) -> dict[str, CallValue]:
     """The value of a call for each input of a model.
 
-    By name if the names tell it (``past_key_values_layers_0_keys``, or an argument and the number
-    of the value in it), because an exporter leaves out what the program does not use; otherwise by
-    order, if there are as many tensors as inputs.
+    By name if the names tell it (``cache.layers.0.keys``, the same as an identifier, or an argument
+    and the number of the value in it), because an exporter leaves out what the program does not
+    use; otherwise by order, if there are as many tensors as inputs.
 
     Args:
         names: of the inputs.
@@ -72,7 +72,8 @@ def match_inputs(
     for value in values:
         argument, number = identifier(value.argument), counts[value.argument]
         counts[value.argument] += 1
-        for name in (identifier(f"{value.argument}{value.path}"), f"{argument}_{number}"):
+        place = f"{value.argument}{value.path}"
+        for name in (place, identifier(place), f"{argument}_{number}"):
             known.setdefault(name, value)
         if value.kind == "tensor":
             tensors.append(value)

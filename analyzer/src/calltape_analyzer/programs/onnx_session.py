@@ -87,6 +87,9 @@ def _options() -> Any:
     # gigabytes. A verification runs each size once or twice: what it took is given back.
     options.enable_cpu_mem_arena = False
     options.enable_mem_pattern = False
+    # A result would lie in the memory of another one whose dimensions have the same names. Such
+    # sizes were equal in every recorded call, and a program may take others.
+    options.enable_mem_reuse = False
     # All but the optimizations of layout. They are those of one processor, not of the program, and
     # copy the weights of convolutions.
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED

@@ -7,7 +7,6 @@ seen, not guessed.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +65,8 @@ def dynamic_axes(
     Args:
         source: a tape, whose calls count as one program, or a variant; with outputs.
         input_names: for the input tensors, instead of their parameter's (and place in it).
-        output_names: for the output tensors, instead of ``output`` or the names of the fields.
+        output_names: for the output tensors, instead of ``output``, ``outputs.0`` or the names of
+            the fields.
         set_batch_dimension_for, value_if_missing: as for ``infer_dynamic_shapes``. The first axis
             of an output is declared with the inputs' if it always had their size.
         dim_names: as for ``infer_dynamic_shapes``; True by default, as this form needs names.
@@ -157,7 +157,7 @@ def _output_slot(slot: Slot, count: int) -> AlignedSlot:
         return AlignedSlot("output", "", "output")
     first, *rest = slot.path.lstrip(".").split(".")
     if first.isdigit():
-        name = "output" if count == 1 else f"output_{first}"
+        name = "output" if count == 1 else f"outputs.{first}"
     else:
         name = first
     return AlignedSlot(name, "".join(f".{part}" for part in rest), name)
@@ -183,9 +183,9 @@ def _tensor_names(slots: Sequence[AlignedSlot], others: Sequence[str]) -> list[s
     taken = set(others)
     lines: dict[str, int] = {}
     for slot in slots:
-        name = slot.name + re.sub(r"\W+", "_", slot.path)
+        name = f"{slot.name}{slot.path}"
         if name in taken:
-            name = f"output_{name}"
+            name = f"outputs.{name}"
         made, count = name, lines.get(name, 0)
         while made in taken:
             count += 1
