@@ -44,11 +44,11 @@ class Shade(enum.Enum):
         (torch.zeros(2), torch.zeros(2, 1), "float32[2, 1] instead of float32[2]"),
         (torch.zeros(2), torch.zeros(2, dtype=torch.float64), "float64[2] instead of float32[2]"),
         (torch.zeros(0, 3), torch.zeros(0, 4), "float32[0, 4]"),
-        ((torch.zeros(1),), (torch.zeros(1), torch.zeros(1)), "unexpected: 1"),
-        ((torch.zeros(1), torch.zeros(1)), (torch.zeros(1),), "missing: 1"),
-        ({"a": torch.zeros(1)}, {"b": torch.zeros(1)}, "missing: a; unexpected: b"),
-        (torch.zeros(1), None, "missing: the output"),
-        (None, torch.zeros(1), "unexpected: the output"),
+        ((torch.zeros(1),), (torch.zeros(1), torch.zeros(1)), "unexpected: outputs.1"),
+        ((torch.zeros(1), torch.zeros(1)), (torch.zeros(1),), "missing: outputs.1"),
+        ({"a": torch.zeros(1)}, {"b": torch.zeros(1)}, "missing: outputs.a; unexpected: outputs.b"),
+        (torch.zeros(1), None, "missing: outputs"),
+        (None, torch.zeros(1), "unexpected: outputs"),
         (3, 4, "4 instead of 3"),
         (3, 3.0, "3.0 instead of 3"),
         (True, torch.zeros(2), "instead of True"),
@@ -168,7 +168,7 @@ def test_an_object_is_compared_by_what_it_holds(made: Any) -> None:
     assert difference(one, {"latent": [made(torch.ones(3))]}).ok
     found = difference(one, {"latent": [made(torch.ones(3) + 1)]})
     assert not found.ok
-    assert str(found.error).startswith("latent.0.")
+    assert str(found.error).startswith("outputs.latent.0.")
     assert not difference(one, {"latent": [made(torch.ones(4))]}).ok
 
 
@@ -246,14 +246,14 @@ def test_the_worst_of_several_outputs_counts() -> None:
     found = difference(expected, got)
     assert not found.ok
     assert found.max_abs == 3
-    assert str(found.error).startswith("b:")
+    assert str(found.error).startswith("outputs.b:")
 
 
 def test_private_attributes_are_compared() -> None:
     one = SimpleNamespace(x=torch.zeros(1), _state=torch.zeros(3))
     other = SimpleNamespace(x=torch.zeros(1), _state=torch.ones(3))
     assert difference(one, one).ok
-    assert str(difference(one, other).error).startswith("_state:")
+    assert str(difference(one, other).error).startswith("outputs._state:")
 
 
 class Returning(torch.nn.Module):
@@ -328,6 +328,6 @@ def test_a_field_that_a_library_renamed(recorded: str, here: str) -> None:
 def test_both_names_are_two_fields() -> None:
     both = {"cache": torch.ones(1), "past_key_values": torch.ones(1)}
     one = {"cache": torch.ones(1)}
-    assert "missing: past_key_values" in str(difference(both, one).error)
-    assert "unexpected: past_key_values" in str(difference(one, both).error)
+    assert "missing: outputs.past_key_values" in str(difference(both, one).error)
+    assert "unexpected: outputs.past_key_values" in str(difference(one, both).error)
     assert difference({"a": {"cache": torch.ones(1)}}, {"a": {"past": torch.ones(1)}}).error

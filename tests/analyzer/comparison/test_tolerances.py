@@ -91,7 +91,7 @@ def test_a_single_wrong_element_among_many_is_caught(dtype: torch.dtype) -> None
     assert not found.ok
     assert found.max_abs == 1
     assert found.max_rel == 1
-    assert str(found.error).startswith("b: 1 of 10000 elements differ")
+    assert str(found.error).startswith("outputs.b: 1 of 10000 elements differ")
 
 
 def test_how_far_apart_is_said_of_what_is_ok_too() -> None:

@@ -91,5 +91,5 @@ def test_other_numbers_are_not_reproduced(tmp_path: Path) -> None:
         KINDS: ClassVar[dict[str, Any]] = {"float": lambda x: x.mean().item() + 1}
 
     tape = taped(tmp_path, Returns("float"), calls(2, 5))
-    with pytest.raises(ExportError, match="the output is "):
+    with pytest.raises(ExportError, match="outputs is "):
         export(tape, Other("float"))

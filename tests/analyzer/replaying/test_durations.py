@@ -131,7 +131,7 @@ def test_the_first_elements_that_differ_are_in_the_row(tmp_path: Path) -> None:
 
     (row,) = replay(tape, other)
     (leaf,) = row.differences
-    assert leaf.path == "the output"
+    assert leaf.path == "outputs"
     assert [(e.index, e.recorded, e.got) for e in leaf.elements] == [
         ((1, 2), "6", "0.5"), ((2, 0), "8", "nan")
     ]  # fmt: skip

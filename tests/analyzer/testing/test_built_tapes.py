@@ -95,10 +95,10 @@ def test_the_assertion_says_what_differs(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(AssertionError) as caught:
         assert_replays("a b.tape", wrong)
     lines = str(caught.value).splitlines()
-    assert lines[0].startswith("call 0 of a b.tape: y: 1 of 6 elements differ")
-    assert lines[1] == "  y[1, 0]  recorded 3  got nan"
-    assert lines[2].startswith("call 1 of a b.tape: y: 1 of 6")
-    assert "  n is 2 instead of 3" in lines
+    assert lines[0].startswith("call 0 of a b.tape: outputs.y: 1 of 6 elements differ")
+    assert lines[1] == "  outputs.y[1, 0]  recorded 3  got nan"
+    assert lines[2].startswith("call 1 of a b.tape: outputs.y: 1 of 6")
+    assert "  outputs.n is 2 instead of 3" in lines
     assert lines[-2:] == [
         "to see it again: calltape replay 'a b.tape' --calls 0 --model PACKAGE.MODULE:FACTORY",
         "to see the call: calltape show 'a b.tape' 0",

@@ -46,7 +46,7 @@ def test_a_failure_explains_itself(options: tuple[str, ...], project: Project) -
     assert ran.code == 1
     assert {name for name, how in ran.outcomes.items() if how == "FAILED"} == {CALLS[0], CALLS[3]}
     tape = os.path.join("tests", "fixtures", "house.tape")
-    assert f"call 0 of {tape}: y: 1 of 12 elements differ by up to 1 (relative 0.5)" in ran.text
+    assert f"call 0 of {tape}: outputs.y: 1 of 12 elements differ by up to 1 (relative 0.5)" in ran.text
     assert re.search(r"y\[0, 1\]  recorded 2  got 3\b", ran.text)
     assert f"to see the call: calltape show {tape} 0" in ran.text
     assert "comparing.py" not in ran.text  # no traceback through calltape
@@ -97,7 +97,7 @@ def test_new_outputs_are_written(project: Project) -> None:
     assert tape.read_bytes() == before
     ran = project.run("--calltape-update")
     assert ran.code == 0, ran.text
-    assert "call 0 of tests/fixtures/house.tape: y: 1 of 12 elements differ" in ran.text
+    assert "call 0 of tests/fixtures/house.tape: outputs.y: 1 of 12 elements differ" in ran.text
     assert "house.tape: 2 calls got new outputs, and the tape was written anew" in ran.text
     changed_at_last(project)
     # What is right now stays; another update in a row is no further step of the history.

@@ -230,7 +230,8 @@ def _not_compared(unverified: Sequence[str], is_any: bool, omitted: Collection[s
 
 
 def shown_path(path: str) -> str:
-    return path.lstrip(".") or "the output"
+    """Where a leaf is, by the name that the other reports and ``redact`` have for it."""
+    return f"outputs{path}"
 
 
 def leaf_error(path: str, expected: Any, got: Any, tolerances: Tolerances) -> str | None:

@@ -41,7 +41,7 @@ class LeafDifference(BaseModel):
     """A leaf of the outputs that differs.
 
     Attributes:
-        path: where it is among the outputs.
+        path: where it is: ``outputs.logits``.
         error: what differs.
         elements: the first elements that differ; none if it is no tensor, or of another dtype or
             shape.

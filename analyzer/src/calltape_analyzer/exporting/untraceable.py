@@ -60,7 +60,7 @@ def why_untraceable(variant: VariantFacts, call: Call) -> str | None:
             "with the indices and the values, and record that"
         )
     outputs = call.record.outputs
-    places = () if outputs is None else nested_places(outputs.spec().root, "output")
+    places = () if outputs is None else nested_places(outputs.spec().root, "outputs")
     made = [path for _, path in places]
     if made:
         return (

@@ -42,9 +42,8 @@ def difference_lines(call: Call, row: ReportRow) -> list[str]:
     lines = [f"call {row.address or row.call} of {place_of(call)}: {row.error}"]
     for leaf in row.differences:
         if leaf.elements:
-            name = "" if leaf.path == "the output" else leaf.path
             cells = [
-                (f"{name}[{', '.join(map(str, one.index))}]", one.recorded, one.got)
+                (f"{leaf.path}[{', '.join(map(str, one.index))}]", one.recorded, one.got)
                 for one in leaf.elements
             ]
             first, second, third = (max(len(row[i]) for row in cells) for i in range(3))
