@@ -163,10 +163,10 @@ def table(
 ) -> None:
     """The calls as a table in a file.
 
-    OUT is a .parquet, .arrow or .csv file. A row per call: time, duration, thread, variant, class
-    of the exception, bytes, and the size of every symbol and dynamic axis; or, with --leaves, a row
-    per tensor. No values, texts or messages. docs/tables.md has the columns, and queries for DuckDB
-    and pandas.
+    OUT is a .parquet, .arrow or .csv file. A row per call: file, folder, target, time, duration,
+    thread, variant, class of the exception, bytes, and the size of every symbol and dynamic axis;
+    or, with --leaves, a row per tensor. No values, texts or messages. docs/tables.md has the
+    columns, and queries for DuckDB and pandas.
 
     \b
     calltape table runs/ -o calls.parquet
