@@ -46,7 +46,10 @@ def test_a_failure_explains_itself(options: tuple[str, ...], project: Project) -
     assert ran.code == 1
     assert {name for name, how in ran.outcomes.items() if how == "FAILED"} == {CALLS[0], CALLS[3]}
     tape = os.path.join("tests", "fixtures", "house.tape")
-    assert f"call 0 of {tape}: outputs.y: 1 of 12 elements differ by up to 1 (relative 0.5)" in ran.text
+    assert (
+        f"call 0 of {tape}: outputs.y: 1 of 12 elements differ by up to 1 (relative 0.5)"
+        in ran.text
+    )
     assert re.search(r"y\[0, 1\]  recorded 2  got 3\b", ran.text)
     assert f"to see the call: calltape show {tape} 0" in ran.text
     assert "comparing.py" not in ran.text  # no traceback through calltape

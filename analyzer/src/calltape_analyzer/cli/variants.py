@@ -293,10 +293,10 @@ def diff(
 ) -> None:
     """What calls on tape NOW show that those on BEFORE do not.
 
-    Structures, constants, dtypes, sizes outside the range seen, dimensions that were constant, and
-    equalities and sums that no longer hold; then what disappeared. Ends with 4 if something
-    differs, with 0 if nothing does, and with 3 if nothing does in what could be read of a damaged
-    tape.
+    Variants, arguments, constants, dtypes, sizes outside the range seen, dimensions that were
+    constant, and equalities and sums that no longer hold; then what disappeared. Ends with 4 if
+    something differs, with 0 if nothing does, and with 3 if nothing does in what could be read of a
+    damaged tape.
 
     \b
     calltape diff runs/exported.tape runs/today.tape
