@@ -66,7 +66,7 @@ class NotOneProgramError(InferenceError):
 
 
 _APART = (
-    "record the two kinds of call on tapes of their own; or, if the model does without the input, "
+    "record the two variants on tapes of their own; or, if the model does without the input, "
     "leave it out with remove_inputs"
 )
 

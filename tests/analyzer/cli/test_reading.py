@@ -30,7 +30,7 @@ def test_info(tape_file: Path) -> None:
     assert facts["sealed"] == "yes"
     assert facts["target"].endswith("cli.models:Model.forward (seen by hook)")
     assert facts["signature"] == "(x, mask=None, *, scale=1.0, **extra)"
-    assert facts["calls"] == "3 in 1 structure"
+    assert facts["calls"] == "3 with 1 input signature"
     assert facts["coverage"] == "3 of 5 calls seen were kept; 2 lost: queue full"
     assert facts["producer"].endswith("torch 2.15.0")
     assert facts["checksums"] == "all match"
@@ -52,7 +52,7 @@ def test_info_json(tape_file: Path) -> None:
     code, out, err = run("info", tape_file, "--json", "--quick")
     assert (code, err) == (0, "")
     facts = json.loads(out)
-    assert (facts["calls"], facts["structures"], facts["sealed"]) == (3, 1, True)
+    assert (facts["calls"], facts["input_signatures"], facts["sealed"]) == (3, 1, True)
     assert facts["bytes"] == tape_file.stat().st_size
     assert facts["coverage"] == {"seen": 5, "kept": 3, "dropped": {"queue full": 2}}
     assert (facts["unwanted"], facts["lost"]) == (0, 2)
@@ -74,7 +74,7 @@ def test_info_of_an_unsealed_tape(tmp_path: Path) -> None:
 def test_info_of_an_empty_tape(tmp_path: Path) -> None:
     code, out, _ = run("info", write_tape(tmp_path / "a.tape", []))
     assert code == 0
-    assert "0 in 0 structures" in out
+    assert "0 with 0 input signatures" in out
 
 
 def test_ls(tape_file: Path) -> None:

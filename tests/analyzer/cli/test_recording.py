@@ -70,7 +70,7 @@ def test_info_of_a_recording_that_kept_little(folder: Path) -> None:
     assert found["dumps"][0].startswith("1 dump of 3 calls: ")
     assert found["dumps"][0].endswith("Z it looked odd (3 calls)")
     assert found["traffic"] == [
-        "9 calls in 2 kinds",
+        "9 calls with 2 input signatures",
         "6 calls, 4 kept: input_ids: [1..3, 1]; past_key_values.* (2 of them): [1..3, 5..41, 8]",
         "3 calls, 3 kept: input_ids: [1..3, 5..40]",
     ]
@@ -184,8 +184,8 @@ def test_kinds_of_which_info_says_the_same_are_one_line(tmp_path: Path) -> None:
                 model(torch.zeros(size), masks=masks)
         model(torch.zeros(2, 2))
     assert shown(tmp_path / "a.tape")["traffic"] == [
-        "7 calls in 4 kinds",
-        "6 calls in 3 kinds, 6 kept: x: [2..3]",
+        "7 calls with 4 input signatures",
+        "6 calls with 3 input signatures, 6 kept: x: [2..3]",
         "1 call, 1 kept: one call does not show which sizes vary",
     ]
 
@@ -195,7 +195,7 @@ def test_info_of_files_without_counters(folder: Path) -> None:
     data = last.read_bytes()
     last.write_bytes(data[: data.rindex(b"end.msgpack")])
     head = shown(folder)["traffic"][0]
-    assert head == f"at least 4 calls in 2 kinds; {last} may have seen more"
+    assert head == f"at least 4 calls with 2 input signatures; {last} may have seen more"
 
 
 def test_a_policy_in_words() -> None:

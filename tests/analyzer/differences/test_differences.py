@@ -70,12 +70,12 @@ def test_an_argument(tmp_path: Path) -> None:
     assert (mask.where, mask.first_call, mask.calls) == ("m", 2, 1)
     assert mask.text == "never passed before, or only its default"
     assert fast.text.endswith("default: True")
-    (structure,) = of_kind(found.appeared, "structure")
-    assert structure.text == "never seen before: with fast; with m"
+    (variant,) = of_kind(found.appeared, "variant")
+    assert variant.text == "never seen before: with fast; with m"
     assert not found.disappeared
     found = compared(tmp_path, now, before)
     assert not found.appeared
-    assert [c.kind for c in found.disappeared] == ["argument", "argument", "structure"]
+    assert [c.kind for c in found.disappeared] == ["argument", "argument", "variant"]
     assert found.disappeared[1].text == "no longer passed, or only its default"
     assert found.disappeared[0].first_call == 2  # on the tape that has it
     assert not found.same
@@ -178,7 +178,7 @@ def test_broadcast_calls_that_are_gone(tmp_path: Path) -> None:
     before = calls_of(*({"x": (n, 4), "m": (m, 4)} for n, m in ((2, 2), (3, 3), (4, 1), (5, 1))))
     found = compared(tmp_path, before, before[:2])
     (change,) = found.disappeared
-    assert (change.kind, change.text) == ("structure", "no longer seen: m[0] = 1")
+    assert (change.kind, change.text) == ("variant", "no longer seen: m[0] = 1")
     assert change.first_call == 2
 
 
@@ -222,14 +222,14 @@ def test_another_model(tmp_path: Path) -> None:
 
 def test_lists_that_grow(tmp_path: Path) -> None:
     found = compared(tmp_path, [{"c": [ZEROS(2)]}], [{"c": [ZEROS(2), ZEROS(2)]}])
-    (structure,) = of_kind(found.appeared, "structure")
-    assert structure.text == "never seen before: c has 2 tensors instead of 1"
+    (variant,) = of_kind(found.appeared, "variant")
+    assert variant.text == "never seen before: c has 2 tensors instead of 1"
 
 
 def test_empty_tapes(tmp_path: Path) -> None:
     assert compared(tmp_path, [], []).same
     assert [c.kind for c in compared(tmp_path, [], calls_of((2,))).appeared] == [
-        "argument", "structure"
+        "argument", "variant"
     ]  # fmt: skip
     assert not compared(tmp_path, calls_of((2,)), []).same
 
@@ -251,5 +251,5 @@ def test_plain_data_and_safe_text(tmp_path: Path) -> None:
     assert all(line.isprintable() for line in str(found).split("\n"))
     document = json.loads(found.model_dump_json())
     assert document["same"] is False
-    assert {c["kind"] for c in document["appeared"]} == {"constant", "argument", "structure"}
+    assert {c["kind"] for c in document["appeared"]} == {"constant", "argument", "variant"}
     assert len(list(found)) == len(document["appeared"]) + len(document["disappeared"])

@@ -269,6 +269,36 @@ def test_texts_that_utf8_does_not_have() -> None:
     assert _repeated(["a", None, "\ud800", "a"]).to_pylist() == ["a", None, "\\ud800", "a"]
 
 
+@pytest.mark.parametrize("leaves", [False, True])
+def test_replicas_are_told_apart(leaves: bool, tmp_path: Path) -> None:
+    for replica in ("pod-1", "pod-2"):
+        model = Model()
+        with record(model, tmp_path / replica / "a.tape"):
+            model(torch.zeros(2, 5))
+    with open_tape([tmp_path / "pod-1" / "a.tape", tmp_path / "pod-2" / "a.tape"]) as tape:
+        found = rows(tape, leaves=leaves)
+    own = {(row["file"], row["folder"]) for row in found}
+    folders = [str(tmp_path / replica) for replica in ("pod-1", "pod-2")]
+    assert own == {(f"{folder}/a.tape", folder) for folder in folders}
+    assert {row["target"] for row in found} == {f"{__name__}:Model.forward"}
+
+
+def test_a_file_without_a_folder(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(made.parent)
+    with open_tape("a.tape") as tape:
+        assert {(row["file"], row["folder"]) for row in rows(tape)} == {("a.tape", ".")}
+
+
+def test_an_int_has_one_column_whatever_it_equals(tmp_path: Path) -> None:
+    # In the calls without a mask it is a symbol, and in the others it equals one.
+    calls = [call(2, 5, n=n) for n in (3, 4)]
+    calls += [call(2, n, n=n, attention_mask=torch.ones(2, n)) for n in (6, 7)]
+    with open_tape(write_tape(tmp_path / "a.tape", calls, target=Model())) as tape:
+        found = rows(tape)
+    assert [name for name in found[0] if name.startswith("n")] == ["number", "n"]
+    assert [row["n"] for row in found] == [3, 4, 6, 7]
+
+
 def test_without_pyarrow(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     with open_tape(made) as tape, pytest.raises(UsageError, match=r"calltape-analyzer\[table\]"):

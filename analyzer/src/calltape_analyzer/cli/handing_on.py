@@ -165,9 +165,10 @@ def table(
 ) -> None:
     """Write the calls to a Parquet, Arrow or CSV file.
 
-    OUT is a .parquet, .arrow or .csv file with a row per call: time, duration, thread, variant,
-    class of the exception, bytes, and the size of every symbol and dynamic axis. The table has no
-    values, texts or messages. docs/tables.md lists the columns, with queries for DuckDB and pandas.
+    OUT is a .parquet, .arrow or .csv file with a row per call: file, folder, target, time,
+    duration, thread, variant, class of the exception, bytes, and the size of every symbol and
+    dynamic axis; or, with --leaves, a row per tensor. The table has no values, texts or messages.
+    docs/tables.md lists the columns, with queries for DuckDB and pandas.
 
     \b
     calltape table runs/ -o calls.parquet

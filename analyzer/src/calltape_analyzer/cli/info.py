@@ -145,7 +145,8 @@ def _tell(
 
 
 def _facts(tape: Tape, quick: bool, kept: Counter[CountedKind]) -> dict[str, Any]:
-    """What is known of a tape, as plain data; ``kept`` is filled with its calls by kind."""
+    """What is known of a tape, as plain data; ``kept`` is filled with its calls by input
+    signature."""
     calls = raised = read = 0
     times: list[int] = []
     for part in tape.segments:
@@ -187,7 +188,7 @@ def _facts(tape: Tape, quick: bool, kept: Counter[CountedKind]) -> dict[str, Any
         "signature": signature_text(target),
         "source": tape.source,
         "calls": calls,
-        "structures": len({kind.structure for kind in kept}),
+        "input_signatures": len(kept),
         "contexts": _contexts(kept),
         "errors": raised,
         "bytes": tape.nbytes,
@@ -363,7 +364,7 @@ def _sealed(tape: Tape) -> str:
 
 
 def _calls_text(facts: dict[str, Any]) -> str:
-    text = f"{facts['calls']} in {facts['structures']} structure{'s' * (facts['structures'] != 1)}"
+    text = f"{facts['calls']} with {counted(facts['input_signatures'], 'input signature')}"
     return f"{text}, {facts['errors']} raised" if facts["errors"] else text
 
 

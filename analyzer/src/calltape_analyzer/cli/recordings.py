@@ -244,15 +244,18 @@ def dumps_text(tape: Tape, time: Mapping[int, str | None]) -> str | None:
 def traffic_lines(
     counters: TrafficCounters, signature: Signature, kept: Mapping[CountedKind, int]
 ) -> Iterator[str]:
-    """The whole traffic: per kind how many calls, how many of them are kept, and the ranges of what
-    varied; kinds of which the same is said as one. Nothing if no call was counted."""
+    """The whole traffic: per input signature how many calls, how many of them are kept, and the
+    ranges of what varied; those of which the same is said as one. Nothing if no call was
+    counted."""
     if not counters.calls:
         if counters.missing:
             yield ("unknown: calls may be counted in files that are missing or have no counters")
         return
     least = "" if counters.complete else "at least "  # files without counters may have others
     known = counters.calls - counters.other_calls
-    head = f"{least}{counted(known, 'call')} in {counted(len(counters.groups), 'kind')}"
+    head = (
+        f"{least}{counted(known, 'call')} with {counted(len(counters.groups), 'input signature')}"
+    )
     if counters.other_calls:
         head += f", and {counters.other_calls:,} of which only the number is known"
     if not counters.complete:
@@ -268,12 +271,12 @@ def traffic_lines(
         kinds, all_calls, all_kept = told.get(text, (0, 0, 0))
         told[text] = kinds + 1, all_calls + calls, all_kept + own
     for text, (kinds, calls, own) in told.items():
-        several = f" in {kinds} kinds" if kinds > 1 else ""
+        several = f" with {kinds} input signatures" if kinds > 1 else ""
         yield f"{least}{counted(calls, 'call')}{several}, {own} kept: {text}"
     if len(groups) > _MAX_GROUPS:
         rest = groups[_MAX_GROUPS:]
         others = counted(sum(group.calls for group in rest), "call")
-        yield f"{others} in {counted(len(rest), 'more kind')}"
+        yield f"{others} with {counted(len(rest), 'more input signature')}"
 
 
 def _ranges_of(group: CountedGroup, signature: Signature) -> list[str]:

@@ -241,8 +241,8 @@ def diff(
 ) -> None:
     """Compare tapes: show what is new in NOW, and what is gone.
 
-    Lists new structures, constants and dtypes, sizes outside the earlier range, dimensions that
-    used to be constant, equalities and sums that no longer hold, and then what disappeared.
+    Lists new variants, arguments, constants and dtypes, sizes outside the earlier range, dimensions
+    that used to be constant, equalities and sums that no longer hold, and then what disappeared.
 
     \b
     calltape diff runs/exported.tape runs/today.tape

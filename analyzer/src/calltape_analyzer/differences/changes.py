@@ -34,7 +34,7 @@ class Change(PlainData):
     """One thing that one tape shows and the other does not.
 
     Attributes:
-        kind: ``target`` (another model or signature), ``argument``, ``structure`` (calls that need
+        kind: ``target`` (another model or signature), ``argument``, ``variant`` (calls that need
             a program of their own), ``kind`` (a tensor in place of an int, ...), ``dtype``,
             ``rank``, ``layout`` (of a tensor: sparse instead of strided), ``constant`` (a value
             that selects a program), ``dimension`` (it was constant), ``size`` (outside the range
@@ -95,7 +95,7 @@ def disappeared(before: TapeTraffic, now: TapeTraffic) -> Iterator[Change]:
         if not len(rows) and now.has(variant.group.key):
             conditions = ", ".join(c.text(variant.group.layout) for c in variant.conditions)
             every = _all_of(variant.every)
-            yield _change(before, "structure", variant.name, f"no longer seen: {conditions}", every)
+            yield _change(before, "variant", variant.name, f"no longer seen: {conditions}", every)
         if rows.calls > 1:
             yield from _settled_symbols(before, variant, rows)
 
@@ -155,7 +155,7 @@ def _structures(known: TapeTraffic, shown: TapeTraffic, words: str) -> Iterator[
         )
         if closest:
             text += f": {some_of(closest, 3, '; ')}"
-        yield _change(shown, "structure", ", ".join(names), text, Seen(group.calls, group.first))
+        yield _change(shown, "variant", ", ".join(names), text, Seen(group.calls, group.first))
 
 
 def _differences(known: Group, group: Group) -> list[str]:

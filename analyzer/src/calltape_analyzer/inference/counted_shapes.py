@@ -94,7 +94,7 @@ class CountedShapes:
         if fixed:
             yield f"always the same in the kept calls, but not over all: {fixed}"
         if self.elsewhere:
-            yield f"{counted(self.elsewhere, 'call')} of structures that no kept call has"
+            yield f"{counted(self.elsewhere, 'call')} of variants of which no call was kept"
         if self.unknown:
             yield f"{counted(self.unknown, 'more call')}, of which only the number is known"
 

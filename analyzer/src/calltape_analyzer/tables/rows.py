@@ -6,9 +6,10 @@ column is.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -20,6 +21,8 @@ from calltape_analyzer.pytree.node_paths import nodes_with_paths
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.damage import is_damage
 from calltape_analyzer.reading.segment import Segment
+from calltape_analyzer.reading.targets import target_name
+from calltape_analyzer.reading.urls import is_url
 from calltape_analyzer.tables.size_columns import CallSizes, SizeColumns, int64
 from calltape_analyzer.variants.facts import VariantFacts
 from calltape_schema import __version__
@@ -33,8 +36,15 @@ __all__ = ["CALL_FIELDS", "LEAF_FIELDS", "call_table", "leaf_table"]
 REPEATED = pa.dictionary(pa.int32(), pa.string())
 """The type of texts of which few are distinct."""
 
-CALL_FIELDS: tuple[tuple[str, Any, str], ...] = (
+_ORIGIN: tuple[tuple[str, Any, str], ...] = (
     ("tape", REPEATED, "Id of the call's recording, in hexadecimal digits."),
+    ("file", REPEATED, "Path of the file that has the call, as it was opened."),
+    ("folder", REPEATED, "Folder of that file: one for each replica that records into its own."),
+    ("target", REPEATED, "Class and method that was called; `unknown` if the tape does not say."),
+)  # fmt: skip
+
+CALL_FIELDS: tuple[tuple[str, Any, str], ...] = (
+    *_ORIGIN,
     ("number", pa.int64(), "Number of the call in its recording, from 0. A missing number is a "
      "call that was dropped."),
     ("time", pa.timestamp("ns", tz="UTC"), "When the call began, in UTC."),
@@ -49,7 +59,7 @@ CALL_FIELDS: tuple[tuple[str, Any, str], ...] = (
 """Name, type and meaning of the columns that every table of calls has."""
 
 LEAF_FIELDS: tuple[tuple[str, Any, str], ...] = (
-    ("tape", REPEATED, "Id of the call's recording, in hexadecimal digits."),
+    *_ORIGIN,
     ("number", pa.int64(), "Number of the call in its recording."),
     ("side", REPEATED, "`inputs` or `outputs`."),
     ("path", REPEATED, "Where the leaf stands: the argument, then keys, positions and attributes. "
@@ -65,6 +75,22 @@ LEAF_FIELDS: tuple[tuple[str, Any, str], ...] = (
     ("max", pa.int64(), "Largest element, likewise."),
 )  # fmt: skip
 """Name, type and meaning of the columns of a table of leaves."""
+
+
+class _Origin(NamedTuple):
+    """Where the calls of a file are from: the columns of :data:`_ORIGIN`."""
+
+    tape: str
+    file: str
+    folder: str
+    target: str
+
+    @classmethod
+    def of(cls, segment: Segment) -> _Origin:
+        path, manifest = segment.path, segment.manifest
+        folder = path.rpartition("/")[0] if is_url(path) else os.path.dirname(path)
+        return cls(manifest.tape.hex(), path, folder or ".", target_name(manifest.target))
+
 
 _KINDS = {"symbol": "Size of the symbol", "axis": "Size of the axis", "int": "Value of the int"}
 _MOST_ROWS, _FEWEST_ROWS, _CELLS = 65_536, 1024, 2_000_000
@@ -116,23 +142,21 @@ def _call_rows(tape: CallSource, sizes: SizeColumns) -> Iterator[tuple[Any, ...]
             found = known[inputs] = sizes.of(record.inputs)
         return found
 
-    for recording, record, own in _read(tape, sizes_of):
+    for origin, record, own in _read(tape, sizes_of):
         duration = None if record.duration_ns is None else record.duration_ns / 1e9
         error = None if record.error is None else record.error.type
         nbytes = 0 if record.blob is None else record.blob.size
-        yield (
-            recording, record.call, record.time_ns, duration, record.thread, own, error, nbytes
-        )  # fmt: skip
+        yield origin, record.call, record.time_ns, duration, record.thread, own, error, nbytes
 
 
 def _call_columns(rows: Sequence[tuple[Any, ...]]) -> list[pa.Array]:
-    tapes, numbers, times, durations, threads, every, errors, sizes = zip(*rows, strict=True)
+    origins, numbers, times, durations, threads, every, errors, sizes = zip(*rows, strict=True)
     distinct = {id(one): one for one in every}
     at = {key: place for place, key in enumerate(distinct)}
     places = pa.array([at[id(one)] for one in every], pa.int32())
     by_column = zip(*(one.values for one in distinct.values()), strict=True)
     return [
-        _repeated(tapes),
+        *_origin_columns(origins),
         pa.array(numbers, pa.int64()),
         pa.array(times, pa.int64()).cast(pa.timestamp("ns", tz="UTC")),
         pa.array(durations, pa.float64()),
@@ -177,18 +201,31 @@ def _leaf_rows(tape: CallSource) -> Iterator[tuple[Any, ...]]:
         sides = ("inputs", record.inputs), ("outputs", record.outputs)
         return [(side, tree, leaves_of(side, tree)) for side, tree in sides if tree is not None]
 
-    for recording, record, sides in _read(tape, sides_of):
+    for origin, record, sides in _read(tape, sides_of):
         for side, tree, leaves in sides:
             ranges = {span.leaf: (int64(span.min), int64(span.max)) for span in tree.ranges}
             for number, leaf in enumerate(leaves):
-                yield recording, record.call, side, *leaf, *ranges.get(number, (None, None))
+                yield origin, record.call, side, *leaf, *ranges.get(number, (None, None))
 
 
 def _leaf_columns(rows: Sequence[tuple[Any, ...]]) -> list[pa.Array]:
+    origins, *columns = zip(*rows, strict=True)
+    found = zip(LEAF_FIELDS[len(_ORIGIN) :], columns, strict=True)
     return [
-        _repeated(values) if kind == REPEATED else pa.array(values, kind)
-        for (_, kind, _), values in zip(LEAF_FIELDS, zip(*rows, strict=True), strict=True)
+        *_origin_columns(origins),
+        *(
+            _repeated(values) if kind == REPEATED else pa.array(values, kind)
+            for (_, kind, _), values in found
+        ),
     ]
+
+
+def _origin_columns(origins: Sequence[Any]) -> list[pa.Array]:
+    """The columns of where rows are from. A file has many calls: each is a number, and its texts
+    are made once."""
+    at = {origin: place for place, origin in enumerate(dict.fromkeys(origins))}
+    places = pa.array([at[origin] for origin in origins], pa.int32())
+    return [_repeated(texts).take(places) for texts in zip(*at, strict=True)]
 
 
 def _leaves(tree: Tree, signature: Signature | None) -> _Leaves:
@@ -226,17 +263,17 @@ def _bytes_of(leaf: Leaf) -> int | None:
 
 def _read(
     tape: CallSource, read: Callable[[Segment, int, CallRecord], T]
-) -> Iterator[tuple[str, CallRecord, T]]:
-    """The id of the recording of each call in hexadecimal digits, its record, and what is read of
-    it. What is damaged is reported, and left out."""
+) -> Iterator[tuple[_Origin, CallRecord, T]]:
+    """Where each call is from, its record, and what is read of it. What is damaged is reported, and
+    left out."""
     return metered(_each(tape, read), [segment.worth for segment in tape.segments])
 
 
 def _each(
     tape: CallSource, read: Callable[[Segment, int, CallRecord], T]
-) -> Iterator[tuple[str, CallRecord, T]]:
+) -> Iterator[tuple[_Origin, CallRecord, T]]:
     for segment in tape.segments:
-        recording = segment.manifest.tape.hex()
+        origin = _Origin.of(segment)
         for position in segment.order:
             try:
                 record = Call(segment, position, 0, tape.class_index).record
@@ -246,7 +283,7 @@ def _each(
                     raise
                 segment.reported(error, position)
                 continue
-            yield recording, record, found
+            yield origin, record, found
 
 
 def _reader(

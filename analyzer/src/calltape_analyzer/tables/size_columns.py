@@ -87,6 +87,10 @@ class SizeColumns:
                 if (name, column) not in own:  # an int is a symbol by its own name
                     kind = "int" if column.is_int else "axis"
                     found.setdefault((kind, name), []).append((at, column))
+        for kind, name in list(found):
+            same = symbols.get(("symbol", name), [])
+            if kind == "int" and any(column.is_int for _, column in same):
+                same += found.pop((kind, name))  # a symbol elsewhere, and another's member here
         every = [*symbols.items(), *found.items()]
         self.left_out = max(len(every) - MOST_COLUMNS, 0)
         names = UniqueNames(name.lower() for name in taken)

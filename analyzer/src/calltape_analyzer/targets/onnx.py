@@ -118,7 +118,7 @@ def _slots(aligned: AlignedCalls) -> tuple[list[AlignedSlot], list[AlignedSlot]]
             raise InferenceError(
                 f"{pattern.label} returned {counted(len(slots), 'tensor')}, and an earlier one "
                 f"{len(outputs)}",
-                advice="record the two kinds of call on tapes of their own",
+                advice="record the two variants on tapes of their own",
             )
         for output, slot in zip(outputs, slots, strict=True):
             assert slot.leaf is not None
