@@ -332,8 +332,10 @@ def _arguments(found: VariantFindings) -> Iterator[str]:
 
 
 def _argument(name: str) -> str:
-    # A keyword of **kwargs may be any text.
-    return name if name.isidentifier() and len(name) <= _MAX_NAME else "an argument"
+    # A keyword of **kwargs may be any text; one of *args has its position after a dot.
+    parameter, _, position = name.partition(".")
+    is_name = parameter.isidentifier() and (position.isdecimal() or parameter == name)
+    return name if is_name and len(name) <= _MAX_NAME else "an argument"
 
 
 def _sizes(dimension: DimensionFinding) -> str:

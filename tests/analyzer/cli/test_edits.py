@@ -169,7 +169,7 @@ def test_info_says_what_is_wrong(tape: Path, tmp_path: Path) -> None:
     assert "save the rest with `calltape recover`" in found.out
     quick = run("info", tape, "--quick").out
     assert "were not looked for; leave out --quick" in quick
-    assert "private " not in quick
+    assert "\nprivate " not in quick
 
 
 @pytest.mark.integration

@@ -202,5 +202,5 @@ def test_a_cache_of_a_dataclass_is_shown_as_a_cache(tape: Path) -> None:
     with record(model, "cache.tape"):
         model(torch.ones(2, 4), state)
     out = run("show", "cache.tape", 0).out
-    assert "1: dataclass own.states:State" in out
+    assert "state: dataclass own.states:State" in out, out
     assert re.search(r"0: cache \S+LayerCache$", out, re.MULTILINE)

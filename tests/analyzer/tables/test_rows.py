@@ -301,7 +301,7 @@ def test_an_int_has_one_column_whatever_it_equals(tmp_path: Path) -> None:
 
 def test_without_pyarrow(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
-    with open_tape(made) as tape, pytest.raises(UsageError, match=r"calltape-analyzer\[table\]"):
+    with open_tape(made) as tape, pytest.raises(UsageError, match=r"analyzer\[table\]"):
         tape.to_arrow()
 
 

@@ -66,7 +66,7 @@ def test_what_cannot_be_written(tmp_path: Path) -> None:
     write_tape(tmp_path / "a.tape", [])
     with pytest.raises(TapeError, match="there already"):
         write_tape(tmp_path / "a.tape", [])
-    with pytest.raises(UsageError, match="a Tensor is no call"):
+    with pytest.raises(UsageError, match="a Tensor is not a call"):
         write_tape(tmp_path / "b.tape", [torch.ones(2)])  # type: ignore[list-item]
     with pytest.raises(UsageError, match="no method 'encode'"):
         write_tape(tmp_path / "b.tape", [], Doubling(), method="encode")
