@@ -73,6 +73,11 @@ class ByHeld(torch.nn.Module):
         return x if self.ask(x) else x * 2
 
 
+class ByAttribute(torch.nn.Module):
+    def forward(self, x: Any) -> Any:
+        return x if isinstance(x, torch.nn.Parameter) else x * 2
+
+
 class Around(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -93,6 +98,7 @@ class OutOfReach(torch.nn.Module):
         return x.data_ptr()
 
     def forward(self, x: Any, requires_grad: bool = False) -> Any:
+        assert requires_grad is not inspect.Parameter.empty
         storage_offset = x * self.weight
         return torch.zeros(3, requires_grad=requires_grad) + storage_offset
 
@@ -110,6 +116,7 @@ def of_function(x: Any) -> Any:
         (ByFunction(), "is_neg()", "x.is_neg()"),
         (ByDecorated(), "is_conj()", "one.is_conj()"),
         (ByHeld(), "Parameter", "isinstance(x, Parameter)"),
+        (ByAttribute(), "Parameter", "isinstance(x, torch.nn.Parameter)"),
         (Around(), "data_ptr()", "x.data_ptr()"),
     ],
     ids=lambda one: type(one).__name__ if isinstance(one, torch.nn.Module) else "",

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dis
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
@@ -59,7 +59,7 @@ def asked_facts(target: Any, method: str = "forward") -> list[AskedFact]:
     """
     found: dict[str, AskedFact] = {}
     for function in _reached(target, method):
-        for fact in _asked_in(function.__code__):
+        for fact in _asked_in(function.__code__, function.__globals__):
             known = found.setdefault(fact.name, fact)
             found[fact.name] = min(known, fact)
     return sorted(found.values(), key=lambda fact: (fact.file, fact.line))
@@ -117,12 +117,31 @@ def _is_own(value: Any) -> bool:
     return str(name).partition(".")[0] not in ("torch", "builtins")
 
 
-def _asked_in(code: CodeType) -> Iterator[AskedFact]:
+def _asked_in(code: CodeType, beside: Mapping[str, Any]) -> Iterator[AskedFact]:
+    """What code asks for.
+
+    Args:
+        code: of a function, or of one within it.
+        beside: the globals of the function.
+    """
+    owner: Any = None
     for instruction in dis.get_instructions(code):
-        if instruction.opname in _LOADS and instruction.argval in _FACTS:
-            at, file = instruction.offset, Path(code.co_filename).name
-            line = next(line for begin, end, line in code.co_lines() if begin <= at < end)
-            yield AskedFact(instruction.argval, file, line or code.co_firstlineno)
+        name, at = instruction.argval, instruction.offset
+        if instruction.opname in _LOADS and name in _FACTS:
+            is_global = instruction.opname == "LOAD_GLOBAL"
+            if name != "Parameter" or _is_of_torch(beside.get(name) if is_global else owner):
+                line = next(line for begin, end, line in code.co_lines() if begin <= at < end)
+                file = Path(code.co_filename).name
+                yield AskedFact(name, file, line or code.co_firstlineno)
+        if instruction.opname != "EXTENDED_ARG":
+            owner = name
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _asked_in(constant)
+            yield from _asked_in(constant, beside)
+
+
+def _is_of_torch(value: Any) -> bool:
+    """Whether a class, or the name of what has it, is torch's: ``inspect`` has a Parameter, too."""
+    from torch.nn import Parameter
+
+    return value is Parameter or (isinstance(value, str) and value in ("nn", "parameter"))
