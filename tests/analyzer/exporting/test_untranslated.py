@@ -96,6 +96,22 @@ def test_a_program_is_rejected_before_it_is_converted(name: str) -> None:
         reject_untranslated(traced(model, *_SHAPES.get(name, (4,))))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_float_that_is_read_as_an_int_is_exact(dtype: torch.dtype) -> None:
+    def rows(x: Tensor) -> Tensor:
+        count = int(x.amax().item())
+        return x.new_zeros(count) if count > 0 else x
+
+    model = Calls(rows)
+    with kept_assertions(), real_values(True):
+        program = torch.export.export(model, (torch.full((3,), 2.5, dtype=dtype),), strict=False)
+    if dtype is torch.float32:
+        reject_untranslated(program)
+    else:
+        with pytest.raises(NotImplementedError, match="decides by a float"):
+            reject_untranslated(program)
+
+
 def test_a_translation_of_the_caller_counts() -> None:
     reject_untranslated(traced(REJECTED["kthvalue"][0], 4), {torch.ops.aten.kthvalue.default})
 

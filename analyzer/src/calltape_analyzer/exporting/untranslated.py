@@ -7,6 +7,7 @@ the traced picture.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
@@ -93,7 +94,7 @@ def _reject(node: Node) -> None:
 
 def reject_floats(assertion: Node) -> None:
     """Rejects an assertion about floats. torch.onnx (2.15) compares float32, of which 0.2 is above
-    the 0.2 of Python."""
+    the 0.2 of Python. Floats that are made ints as they are read are exact."""
     waiting, known = [assertion], {assertion}
     while waiting:
         for node in waiting.pop().all_input_nodes:
@@ -105,9 +106,22 @@ def reject_floats(assertion: Node) -> None:
                     "torch.where does, or export to torch): the model decides by a float at "
                     f"{place}"
                 )
-            if isinstance(value, torch.SymInt | torch.SymBool) and node not in known:
+            is_number = isinstance(value, torch.SymInt | torch.SymBool)
+            if is_number and node not in known and not _is_read_as_int(node):
                 waiting.append(node)
                 known.add(node)
+
+
+_READS = {torch.ops.aten.item.default, torch.ops.aten._local_scalar_dense.default}
+_TO_INT = {math.trunc, math.floor, math.ceil, round}
+
+
+def _is_read_as_int(node: Node) -> bool:
+    read = node.args[0] if node.target in _TO_INT else None
+    if not isinstance(read, Node) or read.target not in _READS:
+        return False
+    (tensor,) = read.all_input_nodes
+    return bool(tensor.meta["val"].dtype.itemsize <= 4)
 
 
 def reject_draws(model: Any) -> None:
