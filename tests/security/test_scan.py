@@ -70,7 +70,7 @@ def test_every_command_says_so_and_shows_the_rest(liar: Path, words: str) -> Non
 
 @pytest.mark.parametrize("verb", ["variants", "explain"])
 def test_an_answer_without_a_scan_says_what_was_read(liar: Path, verb: str) -> None:
-    ran = run(verb, liar, *(["0"] if verb == "explain" else []))
+    ran = run(verb, liar, *(["0"] if verb == "explain" else []), "-v")
     assert ran.code == 0
     assert "--scan compares it with the records" in ran.err
 

@@ -64,7 +64,7 @@ def test_a_tensor_that_is_missing(tmp_path: Path) -> None:
     found = load_file(file)
     del found["kwargs.input_ids"]
     save_file(found, file)
-    with pytest.raises(TapeError, match=r"not: kwargs\.input_ids") as caught:
+    with pytest.raises(TapeError, match=r"lacks: kwargs\.input_ids") as caught:
         read_safetensors_folder(tmp_path / "folder", tmp_path / "a.tape")
     assert caught.value.kind == "invalid"
     assert "copy the folder again" in caught.value.advice

@@ -103,7 +103,7 @@ def test_a_file_that_is_none(folder: Path, name: str, way: Callable[[Path], None
     error = refused(read_safetensors_folder, folder)
     assert str(folder) in str(error)
     if way in (pipe, link, nowhere, a_folder, device):
-        assert "it is no file" in str(error) or "there is no" in str(error)
+        assert "it is not a regular file" in str(error) or "there is no" in str(error)
 
 
 def test_the_command_is_bounded(folder: Path) -> None:

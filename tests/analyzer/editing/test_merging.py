@@ -222,7 +222,7 @@ def test_a_damaged_call_is_taken_from_another_file(tmp_path: Path) -> None:
         with open_tape([broken, tmp_path / other]) as tape:
             report = way(tape, tmp_path / "m.tape", overwrite=True)
         assert report.lost == ()
-        assert any("call 1 is damaged in broken.tape" in note for note in report.notes)
+        assert any("call 1 is corrupted in broken.tape" in note for note in report.notes)
         assert "nothing had to be recovered" not in str(report)
         with open_tape(tmp_path / "m.tape", verify=True) as made:
             assert contents(list(made.calls)) == every
@@ -241,7 +241,7 @@ def test_a_damaged_record_that_another_file_has_is_not_lost(tmp_path: Path) -> N
         with open_tape([tmp_path / "broken.tape", source]) as tape:
             report = way(tape, tmp_path / "m.tape", overwrite=True)
         assert report.lost == ()
-        assert "call 1 is damaged in broken.tape; a.tape has it whole" in report.notes
+        assert "call 1 is corrupted in broken.tape; a.tape has it whole" in report.notes
         with open_tape(tmp_path / "m.tape", verify=True) as made:
             assert contents(list(made.calls)) == every
         with open_tape([tmp_path / "broken.tape", tmp_path / "rest.tape"]) as tape:

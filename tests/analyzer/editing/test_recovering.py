@@ -202,7 +202,7 @@ def test_calls_that_refer_to_a_damaged_one(wrong: str, tmp_path: Path) -> None:
     with open_tape([broken, whole]) as tape:
         report = recover_tape(tape, tmp_path / "c.tape")
     assert (report.calls, report.lost) == (4, ())
-    assert "call 3 is damaged in broken.tape; whole.tape has it whole" in report.notes
+    assert "call 3 is corrupted in broken.tape; whole.tape has it whole" in report.notes
     assert whole_records(tmp_path / "c.tape") == whole_records(whole)
 
 
@@ -228,7 +228,7 @@ def test_a_torn_manifest_leaves_nothing_without_an_end(source: Path, tmp_path: P
     content[600] ^= 0xFF
     for damaged, reason in (
         (data[:100], "ends within its manifest"),
-        (header, "header is damaged"),
+        (header, "header is corrupted"),
         (content, "checksum"),
     ):
         path = tmp_path / "torn.tape"

@@ -260,7 +260,7 @@ def test_ints_and_constants(tmp_path: Path) -> None:
         (part,) = explained(path, name).parts
         assert (part.kind, part.value) == (kind, value)
     assert "calls with another value are another variant" in str(explained(path, "flag"))
-    with pytest.raises(UsageError, match="no tensor"):
+    with pytest.raises(UsageError, match="not a tensor"):
         explained(path, "n", 0)
 
 

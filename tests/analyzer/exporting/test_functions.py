@@ -70,5 +70,5 @@ def test_a_bound_method(tmp_path: Path) -> None:
 def test_what_is_no_function_cannot_be_exported(tmp_path: Path, kernels: Any) -> None:
     with record(rotary, tmp_path / "a.tape"):
         kernels.rotary(*given(3))
-    with open_tape(tmp_path / "a.tape") as tape, pytest.raises(UsageError, match="no function"):
+    with open_tape(tmp_path / "a.tape") as tape, pytest.raises(UsageError, match="nor a function"):
         export(tape, 3)  # type: ignore[arg-type]

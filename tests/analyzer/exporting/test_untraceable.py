@@ -90,7 +90,7 @@ def test_where_in_a_container(tmp_path: Path) -> None:
 def test_one_that_is_returned(tmp_path: Path) -> None:
     tape = taped(tmp_path, Returns(), [call(torch.randn(n, 3, 2)) for n in (2, 3)])
     error = str(refusal(tape, Returns()))
-    assert "the model returns a nested tensor (output.0)" in error
+    assert "the model returns a nested tensor (outputs.0)" in error
 
 
 def test_one_that_the_model_makes_for_itself(tmp_path: Path) -> None:

@@ -196,7 +196,7 @@ def test_zstandard_that_is_not_installed(plain: Path, monkeypatch: pytest.Monkey
         raise ImportError(name)
 
     monkeypatch.setattr(importlib, "import_module", missing)
-    with pytest.raises(TapeError, match=r"calltape-analyzer\[zstd\]") as found:
+    with pytest.raises(TapeError, match=r"analyzer\[zstd\]") as found:
         open_tape(path)
     assert found.value.kind == "usage"
 

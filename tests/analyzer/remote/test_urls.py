@@ -93,7 +93,7 @@ def test_a_file_url_is_a_path(tmp_path: Path) -> None:
 
 def test_without_the_extra_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fsspec", None)
-    with pytest.raises(TapeError, match=r"calltape-analyzer\[remote\]") as caught:
+    with pytest.raises(TapeError, match=r"analyzer\[remote\]") as caught:
         open_tape("s3://bucket/a.tape")
     assert caught.value.kind == "usage"
 

@@ -54,7 +54,7 @@ def test_shapes_replay_through_the_model(tape: Tape, model: Talking) -> None:
     assert report.reproduced == 0
     assert [row.compared for row in report] == [0, 0]
     assert "2 calls agree in structure, dtypes and shapes; no value was compared" in report.summary
-    assert any("arguments of 2 calls were made up" in note for note in report.notes)
+    assert any("arguments of 2 calls were synthetic" in note for note in report.notes)
     assert "verified" not in report.table(every=True)
 
 
@@ -189,7 +189,7 @@ def test_shapes_replay_through_saved_programs_as_through_the_model(tmp_path: Pat
     assert [row.compared for row in report] == [0, 0, 0]
     assert report.reproduced == 0
     assert "3 calls agree in structure, dtypes and shapes; no value was compared" in report.summary
-    assert [note for note in report.notes if "made up" in note] == direct.notes
+    assert [note for note in report.notes if "synthetic" in note] == direct.notes
     assert "verified" not in report.table(every=True)
 
 

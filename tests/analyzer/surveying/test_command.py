@@ -127,7 +127,7 @@ def test_a_directory_of_which_nothing_can_be_read(tmp_path: Path, name: str) -> 
     tape.unlink()
     out = tmp_path / "s.out"
     ran = run("survey", tmp_path, "-o", out)
-    assert (ran.code, ran.out) == (1, f"no tape could be read: {out} was not written\n")
+    assert (ran.code, ran.out) == (1, f"no tape could be read; {out} was not written\n")
     assert [f"{number}.tape" in line for number, line in enumerate(ran.err.splitlines())] == [
         True, True
     ]  # fmt: skip

@@ -122,7 +122,7 @@ def test_a_fault_of_ours_is_no_damage(tmp_path: Path, monkeypatch: pytest.Monkey
     (error,) = found.unreadable
     assert (error.kind, error.path) == ("io", str(good[3]))
     assert "unexpected ZeroDivisionError: of ours" in str(error)
-    assert "the file may be intact" in str(error)
+    assert "The file may be intact" in str(error)
     assert found.target().files == len(good) - 1
 
 

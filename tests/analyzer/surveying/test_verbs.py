@@ -85,7 +85,7 @@ def test_info_has_all_that_its_tapes_say(folder: Path) -> None:
     assert rows["hosts"] == "gpu-0, gpu-1"
     assert rows["time"].startswith("2023-11-14T22:13:20.000Z to 2023-11-14T22:13:")
     assert rows["target"].endswith("Model.forward (seen by hook)")
-    assert rows["calls"] == "6 in 1 structure"
+    assert rows["calls"] == "6 with 1 input signature"
     assert rows["checksums"] == "a survey has no calls; the surveyed tapes have them"
     assert "--scan" not in ran.out
     facts = json.loads(run("info", "s.tape", "--json").out)

@@ -70,7 +70,7 @@ def test_what_is_no_path(path: Any) -> None:
 
 
 def test_what_is_no_model(tape: Tape) -> None:
-    with pytest.raises(UsageError, match=r"NoneType is no torch.nn.Module"):
+    with pytest.raises(UsageError, match=r"NoneType is neither a torch.nn.Module nor a function"):
         export(tape, None)  # type: ignore[arg-type]  # pyright: ignore
 
 

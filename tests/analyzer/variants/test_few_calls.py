@@ -53,7 +53,7 @@ def test_shapes_count_what_has_no_call_on_the_tape(tmp_path: Path) -> None:
     assert notes == (
         "1 call raised and is left out",
         "kept 2 of 3 calls; the others have no further sizes",
-        "1 call of structures that no kept call has",
+        "1 call of variants of which no call was kept",
     )
 
 

@@ -77,7 +77,7 @@ def test_without_zstandard_nothing_is_begun(
     out = tmp_path / "b.tape.zst"
     with open_tape(source) as tape:
         for write in (filter_tape, redact, lambda tape, out: minimise_tape(tape, out, fails="a:b")):
-            with pytest.raises(TapeError, match=r"calltape-analyzer\[zstd\]") as found:
+            with pytest.raises(TapeError, match=r"analyzer\[zstd\]") as found:
                 write(tape, out)
             assert found.value.kind == "usage"
     assert [path.name for path in tmp_path.iterdir()] == ["a.tape"]

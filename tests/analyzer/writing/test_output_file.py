@@ -37,7 +37,7 @@ def test_a_pipe_is_never_replaced(overwrite: bool, tmp_path: Path) -> None:
 
 def test_a_link_to_a_device_is_none_either(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("/dev/null")
-    with pytest.raises(TapeError, match="no regular file") as caught:
+    with pytest.raises(TapeError, match="not a regular file") as caught:
         write_file(tmp_path / "link", b"new", overwrite=True)
     assert caught.value.kind == "io"
     assert "new file" in str(caught.value)

@@ -89,5 +89,5 @@ def test_a_disk_that_is_full_and_has_room_again(
     assert caplog.text.count("No space left on device") == 1
     assert caplog.text.count("writing calls to") == 1
     assert "3 were lost" in caplog.text
-    levels = [entry.levelname for entry in caplog.records if "written again" in entry.message]
+    levels = [entry.levelname for entry in caplog.records if " again: " in entry.message]
     assert levels == ["WARNING"]

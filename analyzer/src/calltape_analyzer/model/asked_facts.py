@@ -89,13 +89,14 @@ def _values_by_name(target: Any, parts: Sequence[Any]) -> dict[str, list[Any]]:
     them that are no models."""
     from torch.nn import Module
 
-    owners: dict[Any, None] = dict.fromkeys(kind for part in parts for kind in type(part).__mro__)
+    # By their ids: a class may have a metaclass without a hash.
+    owners: dict[int, Any] = {id(kind): kind for part in parts for kind in type(part).__mro__}
     for module in [sys.modules[name] for name in code_of(target) if name in sys.modules]:
-        owners[module] = None
+        owners[id(module)] = module
         kinds = (one for one in list(vars(module).values()) if isinstance(one, type))
-        owners.update(dict.fromkeys(kind for kind in kinds if not issubclass(kind, Module)))
+        owners.update({id(kind): kind for kind in kinds if not issubclass(kind, Module)})
     found: dict[str, list[Any]] = defaultdict(list)
-    for owner in owners:
+    for owner in owners.values():
         for name, value in list(vars(owner).items()) if _is_own(owner) else ():
             if name in _CALLED or not name.startswith("__"):  # super().__init__() names all of them
                 found[name].append(value)
