@@ -10,8 +10,8 @@ FAULTS = (
     Fault(
         "export-guard-is-not-checked",
         f"{_ANALYZER}programs/conditions.py",
-        "if holds is not False:\n            return None",
-        "return None",
+        "broken = next((text for text in self.guards if _holds(text, arguments) is False), None)",
+        "broken = None",
         "A program runs at sizes that its guards exclude, and returns other values.",
         ("analyzer/programs/test_conditions.py",),
     ),
@@ -61,8 +61,8 @@ FAULTS = (
     Fault(
         "export-moves-the-random-numbers",
         f"{_ANALYZER}model/randomness.py",
-        "            if not is_same(one.state, one.get()):\n                one.set(one.state)\n",
-        "            is_same(one.state, one.get())\n",
+        "            if not _is_same(one.state, one.get()):\n                one.set(one.state)\n",
+        "            _is_same(one.state, one.get())\n",
         "After export, a seeded training run goes on with other random numbers.",
         ("analyzer/model/test_randomness.py",),
     ),
