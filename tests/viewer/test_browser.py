@@ -134,7 +134,7 @@ def test_the_variants_are_the_tables_of_the_command(
 
 
 @pytest.mark.parametrize("width", [390, 1280])
-def test_dimensions_of_several_kinds_are_told_apart(
+def test_dimensions_of_several_signatures_are_told_apart(
     tab: ViewerTab, structures: Path, width: int
 ) -> None:
     tab.size(width)
@@ -150,9 +150,9 @@ def test_dimensions_of_several_kinds_are_told_apart(
         ".map((row) => row.innerText)"
     )
     assert len(set(shown)) == len(shown)
-    tab.click("#panel-dimensions .kinds summary")
-    kinds = {row.split()[-1] for row in shown}
-    assert {f"Kind {kind}" for kind in kinds} <= set(tab.text(".kinds dt"))
+    tab.click("#panel-dimensions .signatures summary")
+    numbers = {row.split()[-1] for row in shown}
+    assert {f"Signature {number}" for number in numbers} <= set(tab.text(".signatures dt"))
     tab.expect_clean()
 
 
@@ -184,7 +184,7 @@ def test_a_tensor_that_an_earlier_call_has(tab: ViewerTab, tmp_path: Path) -> No
     tab.go(FILE_PAGE)
     tab.drop(tmp_path / "a.tape")
     tab.click("button.open", "4")
-    tab.click(".tree summary", "1 float32")
+    tab.click(".tree summary", ".1 float32")
     tab.shows(".tree dd", ["call 3"])
     tab.shows(".values td", ["5.0", "6.0"])
     tab.expect_clean()

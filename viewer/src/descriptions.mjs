@@ -1,23 +1,25 @@
-// Trees of a call as plain data for the page: a node has `name` (its place in its parent), `text`,
+// Trees of a call as plain data for the page: a node has `name` (its place from the argument on), `text`,
 // `kind`, and if there are some `type`, `children`, `leaf`, `facts` and `beside`.
 
 import { layoutName } from "./memory_layout.mjs";
 import { hexText, leafText, plainText, scalarText } from "./texts.mjs";
 
 const MOST_IN_LABEL = 160;
+const MOST_IN_NAME = 200;
 
-/** The names of the positional parameters, as far as the signature tells them. */
+/** Gives the name of a positional argument, as `calltape variants` has it: `ids`; one of `*args` is `args.0`. */
 export function positionalNames(target) {
-  return (target?.signature ?? [])
-    .filter((one) => one.kind === "POSITIONAL_ONLY" || one.kind === "POSITIONAL_OR_KEYWORD")
-    .map((one) => one.name);
+  const parameters = target?.signature ?? [{ name: "args", kind: "VAR_POSITIONAL" }];
+  const names = parameters.filter((one) => one.kind.startsWith("POSITIONAL")).map((one) => one.name);
+  const rest = parameters.find((one) => one.kind === "VAR_POSITIONAL")?.name;
+  return (at) => names[at] ?? (rest === undefined ? `arg_${at}` : `${rest}.${at - names.length}`);
 }
 
-/** The arguments of a call: pairs of a name and a node of the structure. */
-export function argumentsOf(structure, names) {
+/** The arguments of a call: pairs of a name and a node of the structure. `nameAt` is of `positionalNames`. */
+export function argumentsOf(structure, nameAt) {
   const [args, kwargs] = structure.root.children;
   return [
-    ...args.children.map((node, at) => [names[at] ?? String(at), node]),
+    ...args.children.map((node, at) => [nameAt(at), node]),
     ...kwargs.children.map((node, at) => [plainText(kwargs.keys[at]), node]),
   ];
 }
@@ -63,10 +65,10 @@ export function nodeText(node, side, most) {
 }
 
 /** The inputs of a call in one line: `input_ids: int64[1, 8], use_cache: True`. */
-export function labelOf(side, names) {
+export function labelOf(side, nameAt) {
   const parts = [];
   let length = 0;
-  for (const [name, node] of argumentsOf(side.structure, names)) {
+  for (const [name, node] of argumentsOf(side.structure, nameAt)) {
     const type = node.type !== undefined && node.children !== undefined ? `${node.type.split(":")[1]} ` : "";
     const part = `${name}: ${type}${nodeText(node, side, 40)}`;
     parts.push(part);
@@ -97,6 +99,9 @@ function factsOf(leaf, elsewhere) {
   return facts;
 }
 
+/** A name, of which a long one has only its end: keys may be long, and nested. */
+const ending = (name) => (name.length <= MOST_IN_NAME ? name : `…${name.slice(1 - MOST_IN_NAME)}`);
+
 function described(name, node, side, elsewhere) {
   const made = { name, kind: node.kind, text: nodeText(node, side) };
   if (node.type !== undefined) made.type = node.type;
@@ -112,16 +117,17 @@ function described(name, node, side, elsewhere) {
   }
   if (node.children !== undefined) {
     const names = namesOf(node);
-    made.children = node.children.map((child, at) => described(names[at], child, side, elsewhere));
-    if (node.context !== undefined) made.children.unshift(described("context", node.context, side, elsewhere));
+    const below = (own, child) => described(ending(`${name}.${own}`), child, side, elsewhere);
+    made.children = node.children.map((child, at) => below(names[at], child));
+    if (node.context !== undefined) made.children.unshift(below("context", node.context));
   }
   return made;
 }
 
 /** The tree of the arguments: a node whose children are the arguments. `elsewhere` has the calls of tensors
  * that stand there, by key. */
-export function inputsTree(side, names, elsewhere) {
-  const children = argumentsOf(side.structure, names).map(([name, node]) => described(name, node, side, elsewhere));
+export function inputsTree(side, nameAt, elsewhere) {
+  const children = argumentsOf(side.structure, nameAt).map(([name, node]) => described(name, node, side, elsewhere));
   return { name: "inputs", kind: "inputs", text: children.length === 1 ? "1 argument" : `${children.length} arguments`, children };
 }
 

@@ -15,7 +15,7 @@ const MOST_VALUES = 10_000;
 const MOST_COLUMNS = 20_000;
 
 /** The paths of the leaves and ints of inputs: each with how to read its values. */
-function columnsOf(side, names) {
+function columnsOf(side, nameAt) {
   const columns = [];
   const seen = new Set();
   const visit = (node, path) => {
@@ -34,7 +34,7 @@ function columnsOf(side, names) {
       visit(child, `${path}.${typeof plainText(key) === "string" ? plainText(key) : scalarText(key)}`);
     });
   };
-  for (const [name, node] of argumentsOf(side.structure, names)) visit(node, name);
+  for (const [name, node] of argumentsOf(side.structure, nameAt)) visit(node, name);
   return columns;
 }
 
@@ -47,11 +47,11 @@ const shapeKey = (side) =>
 export class Dimensions {
   /**
    * @param {Array} entries distinct inputs: `tree`, `calls`, `first`.
-   * @param {string[]} names of positional parameters.
+   * @param {function(number): string} nameAt gives the names of positional arguments.
    * @param {bigint} rest how many calls are not among them.
    */
-  constructor(entries, names, rest) {
-    this.names = names;
+  constructor(entries, nameAt, rest) {
+    this.nameAt = nameAt;
     this.rest = rest;
     this.groups = [];
     this.groupOf = new Int32Array(entries.length).fill(-1); // by number of the inputs
@@ -71,8 +71,8 @@ export class Dimensions {
     const key = shapeKey(side);
     let group = known.get(key);
     if (group === undefined) {
-      const columns = columnsOf(side, this.names).map((column) => ({ ...column, values: new Map(), other: 0 }));
-      group = { number: this.groups.length, label: labelOf(side, this.names), calls: 0, columns, layouts: side.leaves.map(() => new Map()) };
+      const columns = columnsOf(side, this.nameAt).map((column) => ({ ...column, values: new Map(), other: 0 }));
+      group = { number: this.groups.length, label: labelOf(side, this.nameAt), calls: 0, columns, layouts: side.leaves.map(() => new Map()) };
       known.set(key, group);
       this.groups.push(group);
     }

@@ -43,7 +43,7 @@ class Reader {
     const tape = await openTape(source);
     this.tape = tape;
     this.name = source.name;
-    this.names = positionalNames(tape.manifest.target);
+    this.nameAt = positionalNames(tape.manifest.target);
     this.call_ = null;
     const isLarge = source.size > SCANNED_AT_ONCE;
     if (!isLarge || !(await tape.readEnd())) return this.scan();
@@ -61,7 +61,7 @@ class Reader {
     const { tape } = this;
     const isCounted = tape.isScanned && !tape.end?.elsewhere;
     const entries = isCounted ? tape.distinct.entries : tape.table?.rows ?? [];
-    this.dimensions = new Dimensions(entries, this.names, isCounted ? 0n : tape.table?.rest ?? 0n);
+    this.dimensions = new Dimensions(entries, this.nameAt, isCounted ? 0n : tape.table?.rest ?? 0n);
     for (const [{ calls, first }, error] of tape.isScanned ? this.dimensions.errors : []) {
       error.message = `call ${first}${calls > 1n ? `, and ${calls - 1n} more` : ""}: ${error.message}`;
       tape.addDamage(error.at({ offset: this.offsetOf(first) }));
@@ -79,7 +79,7 @@ class Reader {
   }
 
   label(side) {
-    return side === null ? "inputs that break the format" : labelOf(side, this.names);
+    return side === null ? "inputs that break the format" : labelOf(side, this.nameAt);
   }
 
   overview() {
@@ -145,7 +145,7 @@ class Reader {
       position, number: String(record.call), facts: callFacts(record, times),
       error: record.error === undefined ? null : { type: record.error.type, message: plainText(record.error.message).slice(0, 20_000) },
       blob: record.blob === undefined ? null : bytesText(record.blob.size),
-      inputs: inputsTree(call.inputs, this.names, call.elsewhere),
+      inputs: inputsTree(call.inputs, this.nameAt, call.elsewhere),
       outputs: call.outputs === null ? null : outputsTree(call.outputs, call.elsewhere),
     };
   }

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from calltape_schema.errors import Kind, Problem, TapeError
+from calltape_schema.remedies import Remedy
 
 __all__ = [
     "ExportError",
@@ -49,7 +50,9 @@ class InferenceError(TapeError, RuntimeError):
     It is a :class:`RuntimeError` too, because callers of ``torch.onnx.InputObserver`` catch that.
     """
 
-    def __init__(self, reason: str, *, path: str | None = None, advice: str | None = None) -> None:
+    def __init__(
+        self, reason: str, *, path: str | None = None, advice: str | Remedy | None = None
+    ) -> None:
         super().__init__("inference", reason, path=path, advice=advice)
 
 
@@ -75,7 +78,7 @@ class RedactionError(TapeError, RuntimeError):
     """A redacted tape would say something else than the tape, or would tell what was removed. No
     file is left."""
 
-    def __init__(self, reason: str, *, advice: str) -> None:
+    def __init__(self, reason: str, *, advice: str | Remedy) -> None:
         super().__init__("usage", reason, advice=advice)
 
 
@@ -83,7 +86,9 @@ class UsageError(TapeError, ValueError):
     """The caller named something that does not exist, or that is not possible. It is a
     :class:`ValueError` too."""
 
-    def __init__(self, reason: str, *, path: str | None = None, advice: str | None = None) -> None:
+    def __init__(
+        self, reason: str, *, path: str | None = None, advice: str | Remedy | None = None
+    ) -> None:
         super().__init__("usage", reason, path=path, advice=advice)
 
 
@@ -99,7 +104,7 @@ class KeyTypeError(TapeError, TypeError):
     """A key of ``value_if_missing`` is neither a name nor a position. It is a :class:`TypeError`
     too."""
 
-    def __init__(self, reason: str, *, advice: str | None = None) -> None:
+    def __init__(self, reason: str, *, advice: str | Remedy | None = None) -> None:
         super().__init__("usage", reason, advice=advice)
 
 
@@ -107,7 +112,7 @@ class UnsupportedError(TapeError, NotImplementedError):
     """A position in ``value_if_missing`` that a recorded call does not have. It is a
     :class:`NotImplementedError` too."""
 
-    def __init__(self, reason: str, *, advice: str | None = None) -> None:
+    def __init__(self, reason: str, *, advice: str | Remedy | None = None) -> None:
         super().__init__("usage", reason, advice=advice)
 
 
@@ -128,7 +133,8 @@ class NoVariant(TapeError, LookupError):  # noqa: N818 - what users catch reads 
         self.reasons = dict(reasons or {})
         told = [f"{name}: {why}" for name, why in self.reasons.items()]
         if len(told) > _MAX_TOLD:
-            told[1:] = [f"and {len(told) - 1} more reasons in .reasons"]
+            more = f"and {len(told) - 1} more reasons"
+            told[1:] = [f"{more}{Remedy(' in .reasons', '')}"]
         parts = "; ".join(told)
         super().__init__(
             "usage",
@@ -143,5 +149,6 @@ class ExportError(TapeError, RuntimeError):
 
     def __init__(self, reason: str, attempts: Sequence[object] = (), *, advice: str = "") -> None:
         self.attempts = tuple(attempts)
-        tried = "its .attempts tell what was tried; calltape variants and explain tell more"
+        more = "tell what was tried; calltape variants and explain tell more"
+        tried = Remedy(f"its .attempts {more}", f"the attempts {more}")
         super().__init__("inference", reason, advice=advice or (tried if attempts else None))

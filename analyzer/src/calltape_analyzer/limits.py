@@ -27,6 +27,7 @@ from typing_extensions import ParamSpec, Self
 from calltape_analyzer.interruption import is_finalizing, is_importing
 from calltape_schema.bounds import allow
 from calltape_schema.errors import TapeError
+from calltape_schema.remedies import Remedy
 
 __all__ = [
     "REDACTION_EFFORT",
@@ -225,11 +226,10 @@ class _Budget:
         return None
 
 
-def advice_to_allow(limit: str, option: str) -> str:
+def advice_to_allow(limit: str, option: str) -> Remedy:
     """What to do about a limit: what is to be given to :class:`Limits`, and to the command."""
-    return (
-        f"if you trust the tape, allow more: open_tape(..., limits=Limits({limit})), or at the "
-        f"prompt `calltape {option} ...`"
+    return Remedy(f"open_tape(..., limits=Limits({limit}))", f"`calltape {option} ...`").after(
+        "if you trust the tape, allow more: "
     )
 
 
@@ -338,7 +338,9 @@ def _told_of(error: BaseException, worths: Sequence[Worth]) -> TapeError | None:
     with contextlib.suppress(TapeError):
         if any(one.is_forged() for one in worths):
             reason = "the answer relied on what a file claims about its calls, which is false"
-            advice = "see tape.damage; ask again, or open the tape with scan=True"
+            advice = Remedy("open it with scan=True", "pass --scan").after(
+                "its damage says more; ask again, or "
+            )
             return TapeError("damaged", reason, advice=advice)
     return None
 

@@ -5,31 +5,40 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from calltape_schema.end import UNWANTED
+from calltape_schema.remedies import Remedy
 
 _NOT_SEEN = {
-    "hook": (
+    "hook": Remedy(
+        ' Record what the application calls, or pass via="method" (and for another method its name,'
+        ' as in method="decode"); attach before it is compiled or copied',
+        " Record what the application calls, and attach before it is compiled or copied",
+    ).after(
         "the application calls a copy of it (a deep copy, or a loaded one), calls its forward"
         " directly, calls other methods of it (decode, for example) or its parts, or overrides"
         " __call__; or it was compiled, also ahead of time, before the recorder was attached."
-        ' Record what the application calls, or pass via="method" (and for another method its name,'
-        ' as in method="decode"); attach before it is compiled or copied'
     ),
-    "method": (
+    "method": Remedy(
+        ', of another method pass its name, as in method="decode",', ", or another method,"
+    )
+    .after(
         "the application calls a copy of it (a deep copy, or a loaded one), another object of"
         " the class, other methods of it (decode, for example) or its parts, or a reference to the"
         " method from before attach(); something replaced the method (accelerate does);"
         " or it was compiled, also ahead of time, before the recorder was attached. Record the"
-        " object that the application calls; for another method pass its name, as in"
-        ' method="decode"; attach last, but before it is compiled or copied'
-    ),
+        " object that the application calls"
+    )
+    .then(" and attach last, but before it is compiled or copied"),
 }
-_ADVICE = {
+_ADVICE: dict[str, str | Remedy] = {
     "queue_full": (
-        "the tensors of a call do not fit into max_queue_bytes. Omit the large ones, as with"
-        ' values={"*": "all", "cache.*": "none"}, or raise that limit'
+        Remedy(
+            "Omit the large ones, as with"
+            ' values={"*": "all", "cache.*": "none"}, or raise that limit',
+            "Record without the values of the large ones, or raise that limit",
+        ).after("the tensors of a call do not fit into max_queue_bytes. ")
     ),
     "tracing": (
-        "the calls were traced, not run: they were compiled with fullgraph=True or exported, or a"
+        "the calls were traced, not run: they were compiled with fullgraph or exported, or a"
         " transform of torch.func (vmap, grad) called the module. Compile first, then attach the"
         " recorder to what was compiled; under a transform, record what calls it"
     ),

@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from calltape_schema.remedies import Remedy
+
 Kind = Literal[
     "not_found",  # no such file, directory or pattern
     "exists",  # the path is taken and overwrite was not asked for
@@ -32,9 +34,12 @@ Kind = Literal[
 OF_CALLS: frozenset[Kind] = frozenset({"damaged", "invalid", "unsupported", "limit"})
 """The kinds that cost a call, and say nothing of the process that reads it."""
 
-_ADVICE: dict[str, str] = {
+_ADVICE: dict[str, str | Remedy] = {
     "not_found": "check the path",
-    "exists": "choose another path or pass overwrite=True",
+    "exists": Remedy(
+        "choose another path or pass overwrite=True",
+        "name another place, or pass --force to replace what is there",
+    ),
     "io": "check permissions and free space",
     "not_a_tape": "pass a file written by calltape (.tape)",
     "version": "upgrade calltape-analyzer to read it",
@@ -44,8 +49,10 @@ _ADVICE: dict[str, str] = {
     "unsupported": "upgrade calltape-analyzer to read it; the rest of the tape is readable",
     "limit": "do not trust this file; a recorder never writes such data",
     "closed": "open or attach it again",
-    "no_value": "record with values='all' to keep tensor values",
-    "usage": "see the documentation of the function, or `--help` of the command",
+    "no_value": Remedy(
+        "record with values='all' to keep tensor values", "record the values of tensors too"
+    ),
+    "usage": Remedy("see the documentation of the function", "--help says more"),
     "inference": "see `calltape ls` for the calls that were recorded",
 }
 
@@ -91,7 +98,8 @@ class TapeError(Exception):
         member: the name of the tar member, or None.
         offset: the offset of that member's header in the file, in bytes, or None.
         problems: everything that the validation found wrong, in document order.
-        advice: what to do; ``str(error)`` ends with it.
+        advice: what to do; ``str(error)`` ends with it. Where options are named, a
+            :class:`~calltape_schema.remedies.Remedy`, which has the words of each reader.
     """
 
     def __init__(
@@ -103,7 +111,7 @@ class TapeError(Exception):
         member: str | None = None,
         offset: int | None = None,
         problems: Iterable[Problem] = (),
-        advice: str | None = None,
+        advice: str | Remedy | None = None,
     ) -> None:
         self.kind: Kind = kind
         self.reason = reason
@@ -111,7 +119,7 @@ class TapeError(Exception):
         self.member = member
         self.offset = offset
         self.problems = tuple(problems)
-        self.advice = advice if advice is not None else _ADVICE[kind]
+        self.advice: str | Remedy = advice if advice is not None else _ADVICE[kind]
         super().__init__(reason)
 
     def at(
@@ -131,7 +139,8 @@ class TapeError(Exception):
         if len(self.problems) > 3:
             shown += f"; and {len(self.problems) - 3} more"
         reason = f"{self.reason} ({shown})" if shown else self.reason
-        advice = f"{reason}. {self.advice[:1].upper()}{self.advice[1:]}."
+        told = str(self.advice)
+        advice = f"{reason}. {told[:1].upper()}{told[1:]}."
         return printable(": ".join(part for part in (self.path, member, advice) if part))
 
     def __reduce__(self) -> tuple[object, ...]:

@@ -21,7 +21,7 @@ from calltape_analyzer.pytree.class_rule import is_never_made
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.pytree.nested_tensors import is_nested_node
 from calltape_analyzer.pytree.node_paths import nodes_with_paths
-from calltape_analyzer.pytree.placeholder import UNKNOWN_CLASS
+from calltape_analyzer.pytree.placeholder import LEFT_OUT, UNKNOWN_CLASS
 from calltape_analyzer.reading.call import advice_on_outputs
 from calltape_analyzer.reading.damage import RepeatedCallsError, is_damage
 from calltape_analyzer.tape import Tape, check_tape
@@ -38,6 +38,7 @@ from calltape_analyzer.variants.facts import VariantFacts
 from calltape_analyzer.writing.coverage import DAMAGED
 from calltape_schema.errors import TapeError
 from calltape_schema.records import CallRecord, Tree
+from calltape_schema.remedies import Remedy
 from calltape_schema.tree import CustomNode, EnumNode, FieldsNode, OpaqueNode, TensorNode
 
 __all__ = ["Contents", "Diagnosis", "Symptom", "contents_of", "diagnose", "symptoms_of"]
@@ -221,9 +222,9 @@ def _note_place(found: dict[str, dict[str, None]], reason: str, place: str) -> N
 
 
 def _symptom(
-    level: Literal["error", "warning", "note"], kind: str, text: str, advice: str
+    level: Literal["error", "warning", "note"], kind: str, text: str, advice: str | Remedy
 ) -> Symptom:
-    return Symptom(kind=kind, level=level, text=text, advice=advice)
+    return Symptom(kind=kind, level=level, text=text, advice=str(advice))
 
 
 _error, _warning, _note = (partial(_symptom, level) for level in ("error", "warning", "note"))
@@ -334,17 +335,21 @@ def _of_contents(found: Contents) -> Iterator[Symptom]:
         yield _note(
             "values_missing",
             f"{counted(found.withheld, 'tensor')} without values, as the recorder was asked to",
-            "a replay uses synthetic values for them, and compares no values; record with "
-            "values='all' to compare values",
+            "a replay uses synthetic values for them, and compares no values; record the values "
+            "too to compare them",
         )
     never = {name for name in found.unknown if is_never_made(name)}
     if found.unknown - never:
         yield _note(
             "unknown_classes",
             f"classes that are unknown here: {listed(sorted(found.unknown - never))}",
-            "pass open_tape(path, classes=[...]), or import transformers for its own; a model "
-            "brings the dataclasses and named tuples of its package; until then placeholders "
-            "stand for their objects",
+            Remedy(
+                "pass open_tape(path, classes=[...]), or import transformers for its own",
+                "variants, export, replay and minimise take --classes MODULE:CLASS",
+            ).then(
+                "; a model brings the dataclasses and named tuples of its package; until then "
+                "placeholders stand for their objects"
+            ),
         )
     if never:
         yield _note(
@@ -377,7 +382,7 @@ def _of_unstored(found: Contents) -> Iterator[Symptom]:
             "values_not_stored",
             f"values that a tape cannot hold were not stored: {_by_reason(others)}",
             f"{_STAND_IN}; pass something shorter or simpler and record again; an argument that "
-            "the model does without can be left out with --ignore (Tape.remove_inputs)",
+            f"the model does without can be left out with {LEFT_OUT}",
         )
     sparse = {k: v for k, v in found.valueless.items() if "sparse" in k}
     rest = {k: v for k, v in found.valueless.items() if k not in sparse}
@@ -426,8 +431,9 @@ def _of_evidence(tape: Tape) -> Iterator[Symptom]:
         yield _warning(
             "batch_one",
             f"the batch was 1 in every call: {listed(places, _MAX_NAMED)}",
-            "record a batch of 2 or more, or declare the dimension with "
-            "set_batch_dimension_for=True",
+            Remedy(", or declare the dimension with set_batch_dimension_for=True", "").after(
+                "record a batch of 2 or more"
+            ),
         )
     layouts = _several_layouts(tape)
     if layouts:

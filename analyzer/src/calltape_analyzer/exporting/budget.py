@@ -47,7 +47,7 @@ class Budget:
     @property
     def limit(self) -> str:
         """Which time is up, in words."""
-        return f"max_seconds={self.seconds or 0:g} was reached"
+        return f"the time of {self.seconds or 0:g} s for all was up"
 
     def within(self, seconds: float) -> float:
         """So many seconds, or what is left if that is less; never 0."""

@@ -21,6 +21,7 @@ from calltape_analyzer.programs.attempts import Attempt
 from calltape_analyzer.programs.programs import Programs
 from calltape_analyzer.programs.torch_version import demand_torch
 from calltape_analyzer.progress import told_by
+from calltape_analyzer.pytree.placeholder import LEFT_OUT
 from calltape_analyzer.reading.targets import outside_words
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import some_of
@@ -186,7 +187,7 @@ def _programs(tape: Tape, exporter: Exporter, *, merging: bool) -> Programs:
         if True in exporter.verifier.sorter.training_modes and was_traced:
             hint = "; the calls were recorded in training mode: record a model after eval()"
         if tape.removed:  # the likelier cause
-            hint = f"; without {', '.join(tape.removed)}, which remove_inputs left out"
+            hint = f"; without {', '.join(tape.removed)}, which {LEFT_OUT} left out"
         elif tape.target is not None and tape.target.outside and was_traced:
             hint = f"; {outside_words(tape.target.outside)}"
         raise ExportError(f"nothing could be exported: {reasons}{hint}", exporter.attempts)

@@ -21,6 +21,7 @@ from calltape_analyzer.variants.derivation import merged
 from calltape_analyzer.variants.facts import VariantFacts
 from calltape_analyzer.variants.merging import can_merge, completion_of
 from calltape_analyzer.variants.symbol_names import name_symbols
+from calltape_schema.remedies import Remedy
 
 if TYPE_CHECKING:
     from calltape_analyzer.tape import Tape
@@ -82,19 +83,22 @@ class Merging:
         cost_nothing = not self.failed or self.seconds < _WORTH_SAYING
         if cost_nothing or self.programs or self.exporter.verifier.budget.is_spent:
             return None
+        without = Remedy("; export(..., merge='never') makes the same programs without it", "")
         return (
-            f"export(..., merge='never') would have saved {self.seconds:.0f} s, with the same "
-            f"programs: one for {some_of(self.failed, _MAX_SHOWN)} failed"
+            f"one program for {some_of(self.failed, _MAX_SHOWN)} was tried in vain, for "
+            f"{self.seconds:.0f} s{without}"
         )
 
     @property
     def _of_sizes(self) -> str | None:
         if not self.narrow:
             return None
+        apart = Remedy(
+            "; export(..., merge='never') makes a program for each, which may accept them", ""
+        )
         return (
-            f"the one program for {some_of(self.narrow, _MAX_SHOWN)} rejects sizes that the "
-            "model accepts; export(..., merge='never') makes a program for each, which may accept "
-            "them"
+            f"the one program for {some_of(self.narrow, _MAX_SHOWN)} rejects sizes that the model "
+            f"accepts{apart}"
         )
 
     def _has_program(self, larger: VariantFacts, smaller: Sequence[VariantFacts]) -> bool:

@@ -31,6 +31,7 @@ from calltape_analyzer.programs.program import Program
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.text import counted
 from calltape_analyzer.variants.facts import VariantFacts
+from calltape_schema.remedies import Remedy
 
 __all__ = ["Probe", "Probing"]
 
@@ -138,7 +139,7 @@ class Probing:
             device: of the model.
         """
         if self.probe == "none":
-            return "only recorded sizes are run (probe='none')"
+            return f"only recorded sizes are run ({self._option})"
         if self.probe == "near" and not self.bound.allows(variant, sizing):
             return f"more than {GROWTH} times what was recorded"
         if variant_key(variant) in self._slow:
@@ -168,7 +169,8 @@ class Probing:
         if needed > allowed:
             needed = min(needed, _AT_ONCE * self._costs.imagined(variant, sizing, imagine))
         if needed > allowed:
-            granted = "max_memory is" if self.memory is not None else "without max_memory it is"
+            python = "max_memory is" if self.memory is not None else "without max_memory it is"
+            granted = Remedy(python, "a run may take")
             return f"may take {_shown(needed)} of memory; {granted} {_shown(allowed)}"
         if self._costs.seconds(variant, sizing) > self.seconds:
             return f"would take more than {self.seconds:.0f} s"
@@ -243,6 +245,11 @@ class Probing:
 
         return measured(function, fused=self.fused).peak
 
+    @property
+    def _option(self) -> Remedy:
+        """What was asked for."""
+        return Remedy(f"probe={self.probe!r}", f"--probe {self.probe}")
+
     def note(self, program: Program, attempt: Attempt) -> None:
         """Tells a program at which sizes it was tried."""
         variant = program.variant
@@ -252,7 +259,7 @@ class Probing:
         came_to = _came_to(attempt) if attempt.probed else self._why_none(variant, attempt)
         is_well = attempt.probed == attempt.agreed > 0
         tell = program.remarks if is_well else program.notes
-        tell.append(f"{tried} (probe={self.probe!r}){came_to}")
+        tell.append(f"{tried} ({self._option}){came_to}")
         if attempt.untried:
             more = len(attempt.untried) - 1
             # How many sizes a proof has time for depends on the machine; the verdict counts them.

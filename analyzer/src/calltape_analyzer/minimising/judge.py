@@ -17,6 +17,7 @@ from calltape_analyzer.errors import UsageError
 from calltape_analyzer.exporting.free_memory import own_memory
 from calltape_analyzer.minimising.checks import Check, Outcome
 from calltape_analyzer.model.factories import UnfitNameError
+from calltape_schema.remedies import reader
 
 __all__ = ["Judge"]
 
@@ -119,7 +120,7 @@ class Judge:
                                          "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )  # fmt: skip
         path = [os.getcwd(), *(one for one in sys.path if one not in ("", os.getcwd()))]
-        question = {"path": path, "check": self._check.model_dump()}
+        question = {"path": path, "check": self._check.model_dump(), "reader": reader()}
         hello = self._asked(question, self._seconds, self._bytes + _IMPORT_BYTES)
         if hello is None:
             name = self._check.name

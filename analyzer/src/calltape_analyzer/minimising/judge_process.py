@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from calltape_analyzer.exporting.free_memory import own_memory
+from calltape_schema.remedies import told_to
 
 __all__ = ["main"]
 
@@ -38,6 +39,11 @@ def main() -> None:
     questions, answers = _own_streams()
     config = json.loads(questions.readline())
     sys.path[:] = config["path"]
+    with told_to(config["reader"]):
+        _serve(config, questions, answers)
+
+
+def _serve(config: dict[str, Any], questions: Any, answers: Any) -> None:
     check, threads, hello = _loaded(config)
     if sys.argv[1:] == [_ONCE]:
         if check is None:
@@ -94,7 +100,8 @@ def _loaded(config: dict[str, Any]) -> tuple[Any, int, dict[str, Any]]:
         if os.environ.get("CALLTAPE_DEBUG"):
             traceback.print_exc()
         reason = getattr(error, "reason", None) or str(error) or type(error).__name__
-        said = {"error": reason, "advice": getattr(error, "advice", None)}
+        advice = getattr(error, "advice", None)
+        said = {"error": reason, "advice": None if advice is None else str(advice)}
         return None, threads, {**said, "unfit": isinstance(error, UnfitNameError)}
 
 

@@ -25,6 +25,7 @@ from calltape_analyzer.writing.built_calls import BuiltCall
 from calltape_analyzer.writing.lineage import Numbering
 from calltape_analyzer.writing.new_tape import NewTape
 from calltape_schema.records import Manifest
+from calltape_schema.remedies import Remedy
 
 __all__ = ["Search", "TimeUpError"]
 
@@ -33,9 +34,11 @@ _LEAST_FIRST_SECONDS = 60.0
 _LEAST_SECONDS = 10.0
 _TIMES_FIRST = 3.0
 _MORE = {
-    "time": "allow more with minimise_tape(step_seconds=); if it hangs, which cannot be told "
-    "from slowness, let it end itself, as signal.alarm(60) does",
-    "memory": "allow more with minimise_tape(max_memory=)",
+    "time": Remedy("allow more with minimise_tape(step_seconds=); ", "").then(
+        "if it hangs, which cannot be told from slowness, let it end itself, as signal.alarm(60) "
+        "does"
+    ),
+    "memory": Remedy("allow more with minimise_tape(max_memory=)", "take a machine with more"),
 }
 """What to do about a whole tape that takes more than a step may."""
 

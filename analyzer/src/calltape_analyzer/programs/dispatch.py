@@ -15,6 +15,7 @@ from calltape_analyzer.observing.groups import SortedCall
 from calltape_analyzer.programs.attempts import error_text
 from calltape_analyzer.programs.program import SHARES_WITH_MODEL, Program
 from calltape_analyzer.programs.unknown_classes import unknown_class_in
+from calltape_analyzer.pytree.placeholder import LEFT_OUT
 from calltape_analyzer.pytree.recorded_description import MODULE_KEYS
 from calltape_analyzer.text import named
 from calltape_schema.tree import Node, OpaqueNode, walk
@@ -51,7 +52,7 @@ def accepting_programs(
     reasons: dict[str, str] = {}
     # The model would do something with such an argument, and no program knows what.
     passed = [name for name in call.layout.left_out if name not in ignored]
-    refused = f"{', '.join(passed)} is passed, which remove_inputs left out" if passed else None
+    refused = f"{', '.join(passed)} is passed, which {LEFT_OUT} left out" if passed else None
     for program in programs.values():
         reason = refused or program.refuses_call(call)
         if reason is None:
@@ -165,7 +166,7 @@ def _advice(
     if foreign := _unknown_to(call):
         return f"see whether it is the same model: the exported one takes no {named(foreign, 3)}"
     if passed := call.layout.left_out:
-        return f"call it without {named(passed, 3)}, or export with what remove_inputs left out"
+        return f"call it without {named(passed, 3)}, or export with what {LEFT_OUT} left out"
     if origin != "caller":
         return _RECORDED[origin]
     if any(one.knows_and_refuses(call) for one in every):

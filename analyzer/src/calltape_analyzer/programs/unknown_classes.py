@@ -13,6 +13,7 @@ from calltape_analyzer.pytree.class_rule import is_never_made
 from calltape_analyzer.pytree.classes import ClassIndex, name_of
 from calltape_analyzer.pytree.placeholder import Placeholder
 from calltape_analyzer.text import printable
+from calltape_schema.remedies import Remedy
 from calltape_schema.tree import FieldsNode, Node, ScalarNode, children_of
 
 __all__ = ["PLACEHOLDER", "UnknownClass", "unknown_class_in"]
@@ -37,9 +38,11 @@ class UnknownClass(NamedTuple):
                 f"{self.argument} {verb} a Placeholder for {shown}, of which no object is made; "
                 "pass an object of that class"
             )
+        short = shown.rpartition(":")[2]
+        how = Remedy(f"load_programs(..., classes=[{short}])", f"pass --classes {shown}")
         return (
             f"{self.argument} {verb} a Placeholder for {shown}, which was not known when the "
-            f"programs were loaded; load_programs(..., classes=[{shown.rpartition(':')[2]}])"
+            f"programs were loaded; {how}"
         )
 
 

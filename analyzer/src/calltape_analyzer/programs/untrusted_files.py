@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 from calltape_analyzer.errors import TapeError, UsageError
+from calltape_schema.remedies import Remedy
 
 __all__ = [
     "WANTED", "check_trusted", "demand_trust", "is_pt2", "load_exported_program", "load_onnx_proto",
@@ -44,8 +45,12 @@ def demand_trust(path: str | os.PathLike[str], trusted: bool) -> None:
             "a .pt2 is code: torch evaluates the expressions in it, and unpickles what it holds, "
             "while loading it",
             path=os.fspath(path),
-            advice="if you would run code of its author, pass trusted=True, or --trust; "
-            "check of a directory that calltape export saved needs neither",
+            advice=Remedy(
+                "pass trusted=True; check of a directory that calltape export saved does not need "
+                "it",
+                "pass --trust; --dry-run with a directory that calltape export saved does not need "
+                "it",
+            ).after("if you would run code of its author, "),
         )
 
 

@@ -15,6 +15,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from calltape_analyzer.errors import InferenceError
+from calltape_analyzer.pytree.placeholder import without_the_argument
 from calltape_schema.tree import Leaf
 
 if TYPE_CHECKING:
@@ -561,7 +562,7 @@ def as_numbers(tensor: torch.Tensor) -> torch.Tensor:
         name = str(tensor.dtype).removeprefix("torch.")
         raise InferenceError(
             f"torch cannot copy {name}",
-            advice="if the model does without the argument, leave it out with Tape.remove_inputs",
+            advice=without_the_argument(),
         ) from None
 
 

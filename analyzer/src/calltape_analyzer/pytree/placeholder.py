@@ -11,10 +11,12 @@ from typing import Any
 from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.text import printable
 from calltape_schema.objects import NESTED_TENSOR
+from calltape_schema.remedies import Remedy
 from calltape_schema.tree import Node, OpaqueNode, walk
 
 __all__ = [
     "DATA_KEYS",
+    "LEFT_OUT",
     "NEVER_MADE",
     "NOT_KNOWN",
     "NOT_PASSED",
@@ -30,6 +32,7 @@ __all__ = [
     "unmade_in",
     "withheld_words",
     "without_argument",
+    "without_the_argument",
 ]
 
 _MAX_NAMES, _MAX_SHOWN = 48, 80
@@ -113,6 +116,10 @@ def check_rebuilt(arguments: Iterable[tuple[str, Any]], may_lack: Callable[[str]
     )
 
 
+LEFT_OUT = Remedy("Tape.remove_inputs", "--ignore")
+"""What leaves an argument out."""
+
+
 def has_data_keys(root: Node) -> bool:
     """Whether there is a dict below a node of a layout whose keys are data."""
     return any(isinstance(node, OpaqueNode) and node.reason == DATA_KEYS for node in walk(root))
@@ -120,7 +127,13 @@ def has_data_keys(root: Node) -> bool:
 
 def without_argument(name: str) -> str:
     """What to do about an argument that is in the way, and that a model may be called without."""
-    return f"if the model does without {name}, leave it out with Tape.remove_inputs([{name!r}])"
+    how = Remedy(f"Tape.remove_inputs([{name!r}])", f"--ignore {name}")
+    return f"if the model does without {name}, leave it out with {how}"
+
+
+def without_the_argument() -> Remedy:
+    """The same of an argument whose name is not known."""
+    return LEFT_OUT.after("if the model does without the argument, leave it out with ")
 
 
 def _advice(name: str, found: Placeholder, may_lack: bool) -> str:
@@ -147,8 +160,8 @@ def _advice(name: str, found: Placeholder, may_lack: bool) -> str:
     if found.reason == UNKNOWN_CLASS:
         return (
             f"register {class_name} with torch.utils._pytree.register_pytree_node, record again, "
-            f"and pass open_tape(path, classes=[{class_name}]); or call the model with the tensors "
-            f"that it holds{or_without}"
+            f"and {class_advice([found.type_name])}; or call the model with the tensors that it "
+            f"holds{or_without}"
         )
     return f"pass something else there that a tape can hold, and record again{or_without}"
 
@@ -170,11 +183,11 @@ def unmade_advice(classes: Mapping[str, str]) -> str:
 
 
 def class_advice(names: Sequence[str]) -> str:
-    """What to do about classes that are not known here: in Python, and at the command line."""
+    """What to do about classes that are not known here."""
     some = list(names)[:_MAX_NAMES]
     short = ", ".join(name.rpartition(":")[2] for name in some)
     options = " ".join(f"--classes {name}" for name in some)
-    return printable(f"pass {options}, or in Python open_tape(path, classes=[{short}])")
+    return printable(f"pass {Remedy(f'open_tape(path, classes=[{short}])', options)}")
 
 
 def _articled(names: Iterable[str]) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.pytree.memory import as_laid_out
-from calltape_analyzer.pytree.placeholder import Placeholder
+from calltape_analyzer.pytree.placeholder import Placeholder, without_the_argument
 from calltape_schema.blob import stored_as
 from calltape_schema.errors import TapeError
 from calltape_schema.tree import Leaf
@@ -195,7 +195,7 @@ def zeros(shape: Sequence[int], dtype: Any, device: Any = None) -> Any:
     except (RuntimeError, TypeError, ValueError, OverflowError) as error:
         raise InferenceError(
             f"no {str(dtype).removeprefix('torch.')} can be synthesized: {_first_line(error)}",
-            advice="if the model does without the argument, leave it out with Tape.remove_inputs",
+            advice=without_the_argument(),
         ) from None
 
 

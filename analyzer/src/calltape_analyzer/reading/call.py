@@ -24,6 +24,7 @@ from calltape_schema.errors import TapeError
 from calltape_schema.packing import is_map, pack
 from calltape_schema.reader import Extent, TensorPlace
 from calltape_schema.records import BlobFacts, CallRecord, Elsewhere, Manifest, ModelError, Tree
+from calltape_schema.remedies import Remedy
 from calltape_schema.sections import STORED, checksums_of, steps_of
 from calltape_schema.tree import Leaf, Node
 
@@ -33,8 +34,8 @@ Side = Literal["inputs", "outputs"]
 
 _PART = 1024 * 1024
 
-_ADVICE = {
-    "policy": "record with outputs=True",
+_ADVICE: dict[str, str | Remedy] = {
+    "policy": Remedy("record with outputs=True", "record the outputs too"),
     "queue_full": "the queue had no memory left to copy them: raise max_queue_bytes, or keep fewer "
     "calls",
     "internal": "the recorder failed; see the log of the application",
@@ -603,4 +604,4 @@ def advice_on_outputs(missing: Iterable[str | None]) -> str:
         for reason, advice in _ADVICE.items()
         if any(one == reason or f": {reason}" in one for one in known)
     ]
-    return "; ".join(found) or "these calls have none to compare a program with"
+    return "; ".join(map(str, found)) or "these calls have none to compare a program with"

@@ -22,6 +22,7 @@ from calltape_analyzer.text import counted
 from calltape_schema.bounds import MAX_COUNT
 from calltape_schema.errors import TapeError
 from calltape_schema.records import Tree
+from calltape_schema.remedies import Remedy
 
 __all__ = ["Calls", "Place", "SeenInputs"]
 
@@ -191,7 +192,9 @@ class Calls(Sequence[Call]):
             found = [seen.inputs for seen in every if seen.first.ref == ref]
             if len(found) > 1:
                 reason = f"call {ref.number} begins two different inputs in the table at the end"
-                advice = "read the records instead: open_tape(..., scan=True), or --scan"
+                advice = Remedy("open_tape(..., scan=True)", "--scan").after(
+                    "read the records instead: "
+                )
                 raise TapeError("damaged", reason, path=segment.path, advice=advice)
             if found:
                 return found[0]

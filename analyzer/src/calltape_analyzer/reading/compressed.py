@@ -182,8 +182,9 @@ def _too_large(what: str, most: int) -> TapeError:
     return TapeError(
         "limit",
         f"{what} larger than {most:,} bytes when decompressed",
-        advice="decompress it yourself (gzip -d, zstd -d); or, "
-        + advice_to_allow(f"nbytes={8 * most}", f"--max-memory {8 * most // 2**20}"),
+        advice=advice_to_allow(f"nbytes={8 * most}", f"--max-memory {8 * most // 2**20}").after(
+            "decompress it yourself (gzip -d, zstd -d); or, "
+        ),
     )
 
 

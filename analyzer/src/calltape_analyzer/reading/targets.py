@@ -14,6 +14,7 @@ from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.text import some_of
 from calltape_schema.errors import TapeError
 from calltape_schema.records import Target
+from calltape_schema.remedies import Remedy
 
 __all__ = [
     "UNKNOWN",
@@ -82,8 +83,12 @@ def common_target(segments: Iterable[Segment]) -> Target | None:
         raise TargetsError(
             "usage",
             f"these are tapes of different models: {some_of(names, _MOST_NAMED)}",
-            advice="open one of them with target=, a name or a part of it (at the prompt "
-            "--target); recordings(path) and `calltape info` say what there is",
+            advice=Remedy(
+                "open one of them with target=, a name or a part of it; recordings(path) says what "
+                "there is",
+                "choose one of them with --target, a name or a part of it; `calltape info` says "
+                "what there is",
+            ),
         )
     return next((target for target, _ in found.values()), None)
 

@@ -27,7 +27,7 @@ from calltape_analyzer.redacting.long_numbers import LongNumbers
 from calltape_analyzer.redacting.pseudonyms import Pseudonyms
 from calltape_analyzer.redacting.tape_facts import BEGIN_NS, TapeFacts
 from calltape_analyzer.redacting.tape_words import TapeWords, ordered_keys, varying_keys
-from calltape_analyzer.redacting.treatment import Treatments
+from calltape_analyzer.redacting.treatment import KEEP, SHAPES_ONLY, Treatments
 from calltape_analyzer.redacting.tree_plan import Fates, Replaced
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import counted, pattern_of, some_of
@@ -171,10 +171,12 @@ class KeyedRedaction:
         if numbers:
             parts.append(
                 f"name the numbers that were replaced ({some_of(numbers, _MAX_NAMED)}) with "
-                "`keep`, or with `shapes_only` to leave them out"
+                f"`{KEEP}`, or with `{SHAPES_ONLY}` to leave them out"
             )
         if dicts:
-            parts.append(f"name the dicts whose keys were ({some_of(dicts, _MAX_NAMED)}) in `keep`")
+            parts.append(
+                f"name the dicts whose keys were ({some_of(dicts, _MAX_NAMED)}) in `{KEEP}`"
+            )
         return "; ".join([*(parts or ["report this"]), "nothing was written"])
 
     def _search(self, path: str) -> None:
@@ -241,7 +243,7 @@ class KeyedRedaction:
         if few:
             yield (
                 "the smallest and the largest of few numbers stay, at "
-                f"{some_of(sorted(few), _MAX_NAMED)}; shapes_only takes them out"
+                f"{some_of(sorted(few), _MAX_NAMED)}; {SHAPES_ONLY} takes them out"
             )
         changed = [name for name in names if not self._stands_for_itself(variants, name)]
         if changed:
@@ -266,7 +268,7 @@ class KeyedRedaction:
         if needed:
             yield (
                 f"the numbers at {some_of(needed, _MAX_NAMED)} may be data and stay: what the "
-                "analysis says follows from them; shapes_only takes them out"
+                f"analysis says follows from them; {SHAPES_ONLY} takes them out"
             )
 
     def _stands_for_itself(self, variants: Sequence[Variant], place: str) -> bool:

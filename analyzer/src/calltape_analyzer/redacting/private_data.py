@@ -26,6 +26,7 @@ from calltape_analyzer.text import alike, counted, printable, some_of
 from calltape_schema.errors import TapeError
 from calltape_schema.privacy import is_without_text
 from calltape_schema.records import Redacted, Tree
+from calltape_schema.remedies import Remedy
 from calltape_schema.tree import (
     DictNode,
     EnumNode,
@@ -46,9 +47,12 @@ _LEAST_IMAGE = 16
 _LEAST_SAMPLES = 4000
 
 _OUT, _ALL_OUT = "`calltape redact` takes it out", "`calltape redact` takes them out"
-_NEVER = "record with values={'EXACT': 'none'} to never write it"
-_KINDS: dict[str, tuple[str, str]] = {
-    "text": ("text", f"`calltape redact` replaces it; {_NEVER}"),
+_NEVER = Remedy(
+    "record with values={'EXACT': 'none'} to never write it",
+    "a recorder that omits EXACT never writes it",
+)
+_KINDS: dict[str, tuple[str, str | Remedy]] = {
+    "text": ("text", _NEVER.after("`calltape redact` replaces it; ")),
     "unreferenced": (
         "values that nothing refers to, and that no recorder writes",
         f"{_ALL_OUT}; `calltape show` counts them",
@@ -76,7 +80,7 @@ _KINDS: dict[str, tuple[str, str]] = {
     "values": ("values of a tensor", _ALL_OUT),
     "number": (
         "a number that may be data",
-        f"`calltape redact` replaces it, unless sizes have to do with it; {_NEVER}",
+        _NEVER.after("`calltape redact` replaces it, unless sizes have to do with it; "),
     ),
     "time": (
         "the date, and when each call began",
@@ -234,7 +238,7 @@ def _joined(findings: list[PrivateFinding]) -> Iterator[PrivateFinding]:
 
 def _advice(kind: str, place: str = "") -> str:
     exact = place.partition(".*")[0].replace("*", "PATH")  # a pattern withholds no numbers
-    return _KINDS[kind][1].replace("EXACT", printable(exact))
+    return str(_KINDS[kind][1]).replace("EXACT", printable(exact))
 
 
 @bounded()

@@ -25,7 +25,7 @@ from calltape_analyzer.redacting.long_numbers import long_numbers
 from calltape_analyzer.redacting.pseudonyms import Pseudonyms
 from calltape_analyzer.redacting.tape_facts import BEGIN_NS, TapeFacts
 from calltape_analyzer.redacting.tape_words import TapeWords
-from calltape_analyzer.redacting.treatment import Treatments, Way
+from calltape_analyzer.redacting.treatment import KEEP, SHAPES_ONLY, Treatments, Way
 from calltape_analyzer.redacting.tree_plan import Fates, Replaced
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import pattern_of, some_of
@@ -143,8 +143,8 @@ def _refuse_needed(asked: Asked) -> None:
         raise RedactionError(
             "the analysis would say something else of the new tape: sizes have to do with the "
             f"numbers at {some_of(patterns, _MAX_NAMED)}",
-            advice="name these paths with `keep`, or, to leave them out, with `shapes_only`; "
-            "nothing was written",
+            advice=f"name these paths with `{KEEP}`, or, to leave them out, with "
+            f"`{SHAPES_ONLY}`; nothing was written",
         )
 
 

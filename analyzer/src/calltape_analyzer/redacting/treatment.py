@@ -14,11 +14,15 @@ from calltape_analyzer.editing.withholding import names_of_path
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.observing.signature import Signature
 from calltape_schema.privacy import is_exact, matches_whole, specificity
+from calltape_schema.remedies import Remedy
 
-__all__ = ["FATES", "Fact", "Fate", "Treatment", "Treatments", "Way"]
+__all__ = ["FATES", "KEEP", "SHAPES_ONLY", "Fact", "Fate", "Treatment", "Treatments", "Way"]
 
 Way = Literal["keep", "shapes_only"]
 """What a user may ask for: values stay as they are; or nothing stays of them but the shape."""
+
+KEEP, SHAPES_ONLY = Remedy("keep", "--keep"), Remedy("shapes_only", "--shapes-only")
+"""What these are called."""
 
 Fact = Literal["elements", "range", "text", "setting", "number", "key", "enum value", "returned"]
 """A kind of fact. A setting is a number that looks like one from code; other numbers are data."""

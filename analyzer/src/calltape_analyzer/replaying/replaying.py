@@ -21,6 +21,7 @@ from calltape_analyzer.replaying.exceptions import was_interrupted
 from calltape_analyzer.replaying.runners import runner_of
 from calltape_analyzer.replaying.time_bound import TimeBound
 from calltape_analyzer.tape import Tape, check_tape
+from calltape_schema.remedies import Remedy
 
 __all__ = ["replay", "replay_with"]
 
@@ -145,6 +146,7 @@ def _check_outputs(tape: Tape) -> None:
     if silent:
         raise InferenceError(
             "no outputs are on the tape",
-            advice="with expect='success' (--expect success) calls only have to return; to compare "
-            f"outputs, {advice_on_outputs(silent)}",
+            advice=Remedy("with expect='success'", "with --expect success").then(
+                " calls only have to return; to compare outputs, " + advice_on_outputs(silent)
+            ),
         )

@@ -34,6 +34,7 @@ from calltape_schema.records import (
     redacted_of_all,
     redacted_of_steps,
 )
+from calltape_schema.remedies import Remedy
 from calltape_schema.storage import BytesSink
 from calltape_schema.writer import TapeWriter
 
@@ -483,7 +484,7 @@ class Survey(Shown):
         if len(self.targets) > 1:
             raise TargetsError(
                 "usage", f"the survey has several targets: {some_of(sorted(self.targets), 5)}",
-                advice="name one of them: target=, or --target at the prompt",
+                advice=Remedy("target=", "--target").after("name one of them: "),
             )  # fmt: skip
         return next(iter(self.targets.values()))
 

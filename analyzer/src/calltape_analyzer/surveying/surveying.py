@@ -21,6 +21,7 @@ from calltape_analyzer.reading.tape_file import holds_no_call
 from calltape_analyzer.surveying.file_survey import FileSurvey, failed, read_file
 from calltape_analyzer.surveying.survey import Survey
 from calltape_schema.errors import TapeError
+from calltape_schema.remedies import Remedy
 
 __all__ = ["Loop", "Progress", "survey"]
 
@@ -145,8 +146,11 @@ def _take(
 def _broken(error: Exception) -> TapeError:
     return TapeError(
         "io", f"a process that read tapes ended: {error}",
-        advice="a script that calls survey() needs `if __name__ == '__main__':`; if there is not "
-        "enough memory, pass processes=1",
+        advice=Remedy(
+            "a script that calls survey() needs `if __name__ == '__main__':`; if there is not "
+            "enough memory, pass processes=1",
+            "if there is not enough memory, pass --jobs 1",
+        ),
     )  # fmt: skip
 
 
