@@ -357,7 +357,8 @@ class _Shown:
         self.ranges: dict[int, list[Range]] = {}
         for given in tree.ranges:
             self.ranges.setdefault(given.leaf, []).append(given)
-        self._call, self._side = call, side
+        self._call = call
+        self._side: Side = side
 
     def elements(self, leaf: int) -> Any:
         """The elements of a tensor in nested lists; None if there are many, or if they are not on
