@@ -19,7 +19,10 @@ def test_its_numbers_are_those_of_the_code() -> None:
     assert f"{remote_access._SECONDS:g} seconds" in TEXT
     assert f"`{remote_access._VARIABLE}`" in TEXT
     assert (remote_access._MOST_FAILED, remote_access._SILENT_SECONDS) == (2, 30)
-    assert "two files in a row failed, so calltape sends the server no requests for half a minute" in TEXT
+    assert (
+        "two files in a row failed, so calltape sends the server no requests for half a minute"
+        in TEXT
+    )
     assert remote_access._TRUSTED_SECONDS == 2
     assert "and every two seconds in other stores" in TEXT
     assert f"{remote_names._MOST_NAMES:,} files" in TEXT
