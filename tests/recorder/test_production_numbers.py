@@ -83,7 +83,7 @@ def reasons(text: str) -> set[str]:
 
 def test_why_calls_are_not_on_the_tape() -> None:
     found = re.search(
-        "`stats\\(\\).unwanted` counts calls that were left out on purpose: (.*?)`stats\\(\\).lost`",
+        r"`stats\(\).unwanted` counts calls that were left out on purpose: (.*?)`stats\(\).lost`",
         PAGE,
     )
     assert found is not None
