@@ -237,9 +237,9 @@ class Kind(Enum):
         Group.RECORDING,
     )  # fmt: skip
     PRIVATE = Row(
-        "weights; environment, command line, host and user names, paths; `str` and `repr` of"
-        " objects; attributes of an argument of an unknown class; defaults that are bytes or text"
-        " of more than a word, or that belong to a parameter named like a secret",
+        "weights; source code; environment, command line, host and user names, paths; `str` and"
+        " `repr` of objects; attributes of an argument of an unknown class; defaults that are"
+        " bytes or text of more than a word, or that belong to a parameter named like a secret",
         _NEVER, Left.NO, "", "Producer.host Source.host", Group.RECORDING,
     )  # fmt: skip
 

@@ -275,7 +275,8 @@ class Model(torch.nn.Module):
         text: str = _SENTENCE, api_key: str = _KEY, data: bytes = _DATA, **more: Any,
     ) -> Any:  # fmt: skip
         self.look()
-        if secret == "raise":
+        wombat_local = secret == "raise"  # a trace of this code
+        if wombat_local:
             raise QuokkaError(MESSAGE) from ValueError(MESSAGE)
         return RESULT
 
@@ -291,6 +292,7 @@ class Model(torch.nn.Module):
 
 
 WEIGHTS = S.floats(Kind.PRIVATE, "weight")
+S.note(Kind.PRIVATE, "code", b"wombat_local")
 
 
 def use(model: Model) -> None:

@@ -34,15 +34,15 @@ PAGE = page("production.md")
     ("says", "found", "told"),
     [
         ("the median of the last 15 recorded calls", ledger._DURATIONS, 15),
-        ("unspent time adds up to the share of one second", bounds.SHARE_CREDIT_NS, 10**9),
+        ("to a budget, which holds at most 1% of a second", bounds.SHARE_CREDIT_NS, 10**9),
         ("`max_disk_bytes` (at least 128 KiB)", bounds.LEAST_DISK_BYTES, 128 * KIB),
-        ("token for token from 8 KiB per tensor on", earlier_copies.FEWEST_BYTES, 8 * KIB),
-        ("or a million calls in one", bounds.MAX_CALLS_IN_FILE, 10**6),
-        ("`segment_seconds` is an eighth of it", bounds.OLDEST_SHARE, 8),
-        ("looks at about once a second", writer.LOOK_SECONDS, 1),
-        ("once a minute at most", bounds.AGAIN_SECONDS, 60),
-        ("at least once a minute, whether or not", bounds.COUNT_SECONDS, 60),
-        ("takes no more than 2 KiB of the file", bounds.COUNTS_BYTES, 2 * KIB),
+        ("if its tensors have at least 8 KiB", earlier_copies.FEWEST_BYTES, 8 * KIB),
+        ("`segment_seconds` or a million calls", bounds.MAX_CALLS_IN_FILE, 10**6),
+        ("`segment_seconds` is an eighth of `max_age_seconds`", bounds.OLDEST_SHARE, 8),
+        ("which the recorder reads about once a second", writer.LOOK_SECONDS, 1),
+        ("news of the same kind at most once a minute", bounds.AGAIN_SECONDS, 60),
+        ("at least once a minute, even if it keeps no calls", bounds.COUNT_SECONDS, 60),
+        ("take at most 2 KiB of the file", bounds.COUNTS_BYTES, 2 * KIB),
     ],
 )
 def test_a_number(says: str, found: Any, told: Any) -> None:
@@ -53,10 +53,10 @@ def test_a_number(says: str, found: Any, told: Any) -> None:
 @pytest.mark.parametrize(
     ("says", "found", "told"),
     [
-        ("the first 256 chunks that were yielded", bounds.MAX_CHUNKS, 256),
+        ("the first 256 chunks that it yielded", bounds.MAX_CHUNKS, 256),
         ("up to 32 in a process", bounds.MAX_INSTANCES, 32),
-        ("is looked for a few times a second", calltape_startup._POLL, 0.2),
-        ("waits, for 10 s at most", calltape_startup._IMPORT, 10),
+        ("looks for it a few times a second", calltape_startup._POLL, 0.2),
+        ("waits for up to 10 s", calltape_startup._IMPORT, 10),
     ],
 )
 def test_a_number_of_the_other_page(says: str, found: Any, told: Any) -> None:
@@ -83,7 +83,8 @@ def reasons(text: str) -> set[str]:
 
 def test_why_calls_are_not_on_the_tape() -> None:
     found = re.search(
-        "`stats\\(\\).unwanted` counts what you asked for: (.*?)`stats\\(\\).lost`", PAGE
+        r"`stats\(\).unwanted` counts calls that were left out on purpose: (.*?)`stats\(\).lost`",
+        PAGE,
     )
     assert found is not None
     unwanted = reasons(found[1])

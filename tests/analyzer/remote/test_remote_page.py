@@ -19,14 +19,17 @@ def test_its_numbers_are_those_of_the_code() -> None:
     assert f"{remote_access._SECONDS:g} seconds" in TEXT
     assert f"`{remote_access._VARIABLE}`" in TEXT
     assert (remote_access._MOST_FAILED, remote_access._SILENT_SECONDS) == (2, 30)
-    assert "two files in a row failed, so the server is left alone for half a minute" in TEXT
+    assert (
+        "two files in a row failed, so calltape sends the server no requests for half a minute"
+        in TEXT
+    )
     assert remote_access._TRUSTED_SECONDS == 2
-    assert "those of other stores every two seconds" in TEXT
+    assert "and every two seconds in other stores" in TEXT
     assert f"{remote_names._MOST_NAMES:,} files" in TEXT
-    assert f"up to {remote_file._LAST_PIECE // 2**20} MiB" in TEXT
-    assert f"each {remote_file._MOST_ASKED // 2**20} MiB" in TEXT
-    assert f"up to {remote_file._MOST_CACHED // 2**20} MiB" in TEXT
-    assert f"{opening._AT_A_TIME} files at a time" in TEXT
+    assert f"an unsealed tape | one for up to {remote_file._LAST_PIECE // 2**20} MiB |" in TEXT
+    assert f"of a call | one for up to {remote_file._MOST_ASKED // 2**20} MiB |" in TEXT
+    assert f"caches up to {remote_file._MOST_CACHED // 2**20} MiB" in TEXT
+    assert f"opens {opening._AT_A_TIME} files of a directory at a time" in TEXT
 
 
 @pytest.mark.parametrize("error", re.findall(r"^\| `([^`]+)`", PAGE, re.MULTILINE)[-5:])

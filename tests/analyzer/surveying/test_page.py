@@ -15,8 +15,8 @@ PAGE = (DOCS / "surveys.md").read_text(encoding="utf-8")
 
 def test_its_numbers_are_those_of_the_code() -> None:
     text = " ".join(PAGE.split())
-    assert f"At most {bounds.MAX_ROWS:,} distinct inputs" in text
-    assert f"at most {bounds.MAX_SOURCES:,} recordings" in text
+    assert f"keeps at most {bounds.MAX_ROWS:,} distinct inputs" in text
+    assert f"names at most {bounds.MAX_SOURCES:,} recordings" in text
 
 
 @pytest.mark.parametrize("target", re.findall(r"\]\(([^)#:]+)[^)]*\)", PAGE))
