@@ -126,6 +126,16 @@ REASONS: dict[tuple[str, str], Reason] = {
     ),
     ("streamed_convolution", ""): Reason(Cause.STATE),
     ("reformer", ""): Reason(Cause.STATE),
+    ("scripted_part", ""): Reason(
+        Cause.UNSUPPORTED,
+        "a part is a TorchScript module; calltape says so before it starts, and what to export",
+        "fails as well",
+    ),
+    ("batch_statistics", "onnx"): Reason(
+        Cause.UNSUPPORTED,
+        "a batch norm in training mode has no ONNX translation; calltape says what to do",
+        "gives other values: torch.onnx takes the running statistics",
+    ),
     ("quantized_dynamic", ""): Reason(
         Cause.UNSUPPORTED, "torch.export does not take the packed weights of `quantize_dynamic`"
     ),
