@@ -1,4 +1,4 @@
-"""From a running model to a tape, and from the tape to torch.export and ONNX, in three processes.
+"""From a running model to a tape, and from the tape to torch.export and ONNX, process by process.
 
 make demo
 """
@@ -18,10 +18,11 @@ QUIET = {
 }
 
 
-def run(title: str, *command: str) -> None:
+def step(title: str, *command: str) -> None:
     pasted = ["calltape", *command[2:]] if command[0] == "-m" else ["python", *command]
-    print(f"\n{title}\n$ {' '.join(map(shown, pasted))}", flush=True)
+    print(f"{title}\n$ {' '.join(map(shown, pasted))}", flush=True)
     subprocess.run([sys.executable, *command], check=True, env=QUIET)
+    print(flush=True)
 
 
 def shown(argument: str) -> str:
@@ -32,12 +33,18 @@ def shown(argument: str) -> str:
 def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     tape, programs = str(folder / "llama.tape"), str(folder / "programs")
-    scripts = HERE / "llama"
-    run("1. A server records generate() of a small Llama.", str(scripts / "record.py"), tape)
-    run("2. What is on the tape?", "-m", "calltape_analyzer", "info", tape)
-    run("3. Another process, without the model, infers.", str(scripts / "analyze.py"), tape)
-    run("4. A third exports, and runs every call.", str(scripts / "export.py"), tape, programs)
-    print(f"\nThe tape is {shown(tape)}; look at it with `calltape ls` and `calltape variants`.")
+    explain = ("-m", "calltape_analyzer", "explain", tape)
+    step(
+        "1. A server answers two chats, and records each call of its model, a small Llama.",
+        str(HERE / "llama" / "record.py"), tape,
+    )  # fmt: skip
+    step("2. What is dynamic? The tape is enough to tell, without the model.", *explain)
+    step("3. Why?", *explain, "input_ids", "1", "--variant", "decode")
+    step(
+        "4. Export the model, and run every recorded call through the programs.",
+        str(HERE / "llama" / "export.py"), tape, programs,
+    )  # fmt: skip
+    print(f"To look at every call in a browser: calltape view {shown(tape)}")
 
 
 if __name__ == "__main__":

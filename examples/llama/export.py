@@ -13,20 +13,18 @@ from calltape_analyzer import export, open_tape
 def main(path: str, folder: str) -> None:
     model = tiny_llama()
     with torch.no_grad(), open_tape(path) as tape:
-        for to, name in (("torch", "torch.export"), ("onnx", "ONNX Runtime")):
+        for to, engine in (("torch", "torch.export"), ("onnx", "ONNX Runtime")):
             programs = export(tape, model, to=to)
             report = programs.verify()
-            print(f"{name}: {report.summary}")
-            for attempt in programs.attempts:
-                print(
-                    f"  {attempt.variant}: {attempt.what}, {attempt.agreed} of {attempt.probed} "
-                    f"sizes that were never recorded hold"
-                )
             if not report.ok:
                 raise SystemExit(report.table())
             programs.save(Path(folder) / to)
-    for file in sorted(Path(folder).glob("*/*.*")):
-        print(f"{file.parent.name}/{file.name}: {file.stat().st_size} bytes")
+            agreed = sum(attempt.agreed for attempt in programs.attempts)
+            probed = sum(attempt.probed for attempt in programs.attempts)
+            print(f"{engine}: {report.summary}")
+            print(f"  at {agreed} of {probed} sizes that no call had, it agrees with the model")
+            for file in sorted((Path(folder) / to).glob("*-*")):
+                print(f"  saved {to}/{file.name}, {file.stat().st_size / 1024:.0f} KiB")
 
 
 if __name__ == "__main__":
