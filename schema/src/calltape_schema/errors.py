@@ -98,8 +98,7 @@ class TapeError(Exception):
         member: the name of the tar member, or None.
         offset: the offset of that member's header in the file, in bytes, or None.
         problems: everything that the validation found wrong, in document order.
-        advice: what to do; ``str(error)`` ends with it. Where options are named, a
-            :class:`~calltape_schema.remedies.Remedy`, which has the words of each reader.
+        advice: what to do, in the words of whoever reads now; ``str(error)`` ends with it.
     """
 
     def __init__(
@@ -119,8 +118,16 @@ class TapeError(Exception):
         self.member = member
         self.offset = offset
         self.problems = tuple(problems)
-        self.advice: str | Remedy = advice if advice is not None else _ADVICE[kind]
+        self._advice: str | Remedy = advice if advice is not None else _ADVICE[kind]
         super().__init__(reason)
+
+    @property
+    def advice(self) -> str:
+        return str(self._advice)
+
+    @advice.setter
+    def advice(self, advice: str | Remedy) -> None:
+        self._advice = advice
 
     def at(
         self, *, path: str | None = None, member: str | None = None, offset: int | None = None
@@ -139,7 +146,7 @@ class TapeError(Exception):
         if len(self.problems) > 3:
             shown += f"; and {len(self.problems) - 3} more"
         reason = f"{self.reason} ({shown})" if shown else self.reason
-        told = str(self.advice)
+        told = self.advice
         advice = f"{reason}. {told[:1].upper()}{told[1:]}."
         return printable(": ".join(part for part in (self.path, member, advice) if part))
 

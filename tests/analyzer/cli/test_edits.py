@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from calltape_analyzer import diagnose, open_tape, private_data
+from calltape_schema.remedies import told_to
 from tests.analyzer.cli.commands import process, run, without_torch
 from tests.analyzer.editing.recordings import numbers, recorded
 
@@ -32,7 +33,7 @@ def test_filter(tape: Path, tmp_path: Path) -> None:
     assert kept(out) == [1, 3, 4]
     found = run("filter", tape, "-o", out)
     assert found.code == 1
-    assert "there already. Choose another path, or pass --force" in found.err
+    assert "there already. Name another place, or pass --force" in found.err
     found = run("filter", tape, "-o", out, "--force", "--calls", "2..3", "--json")
     assert found.code == 0
     report = json.loads(found.out)
@@ -157,7 +158,7 @@ def test_info_says_what_is_wrong(tape: Path, tmp_path: Path) -> None:
     assert found.code == 0
     assert "error" not in found.out
     document = json.loads(run("info", tape, "--json").out)
-    with open_tape(tape) as opened:
+    with open_tape(tape) as opened, told_to("command"):
         assert document["findings"] == [one.model_dump() for one in diagnose(opened).symptoms]
         assert document["private"] == private_data(opened).model_dump(mode="json")
     data = bytearray(tape.read_bytes())

@@ -49,7 +49,7 @@ def exported(folder: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> lis
     assert all(programs[name] is not None for name in names)
     for name, reason in programs.missing.items():
         assert name not in names
-        assert reason == "not tried: max_seconds=600 was reached"
+        assert reason == "not tried: the time of 600 s for all was up"
     return [*names, *(f"-{name}" for name in programs.missing)]
 
 
@@ -77,13 +77,13 @@ def test_a_program_that_was_not_compared_is_none(
     monkeypatch.setattr(budgets, "time", clock := Clock("comparing"))
     module = Masked()
     tape = taped(tmp_path, module, CALLS)
-    with pytest.raises(ExportError, match="not tried: max_seconds=600 was reached"):
+    with pytest.raises(ExportError, match="not tried: the time of 600 s for all was up"):
         export(tape, module, max_seconds=600, progress=clock.hear)
 
 
 def test_no_time_at_all(tmp_path: Path) -> None:
     tape = taped(tmp_path, Masked(), CALLS)
-    with pytest.raises(ExportError, match="max_seconds=1e-09 was reached"):
+    with pytest.raises(ExportError, match="the time of 1e-09 s for all was up"):
         export(tape, Masked(), max_seconds=1e-9)
     with pytest.raises(UsageError, match="max_seconds=0"):
         export(tape, Masked(), max_seconds=0)
@@ -110,7 +110,7 @@ def test_sizes_that_were_not_probed_are_named(
     (attempt,) = programs.attempts
     assert attempt.ok
     assert len(runs) == 1
-    assert any("max_seconds=600 was reached" in text for text in attempt.untried)
+    assert any("the time of 600 s for all was up" in text for text in attempt.untried)
 
 
 def test_a_trace_that_is_interrupted_for_all_of_the_time_says_so(
@@ -126,7 +126,7 @@ def test_a_trace_that_is_interrupted_for_all_of_the_time_says_so(
     module = Masked()
     with pytest.raises(
         ExportError,
-        match=r"main: interrupted: max_seconds=600 was reached; the calls were recorded in",
+        match=r"main: interrupted: the time of 600 s for all was up; the calls were recorded in",
     ) as at:
         export(taped(tmp_path, module, CALLS[:2]), module, max_seconds=600)
     assert [attempt.error for attempt in at.value.attempts] == [None]

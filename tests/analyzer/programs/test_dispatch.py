@@ -66,7 +66,7 @@ def test_a_recorded_call_need_not_be_recorded(tmp_path: Path) -> None:
 
 def test_a_call_with_what_was_removed_need_not_be_recorded(tmp_path: Path) -> None:
     said = advice(placed(tmp_path, exported, "mode", x=3, mode=2), {})
-    assert said == "call it without mode, or export with what remove_inputs left out"
+    assert said == "call it without mode, or export with what Tape.remove_inputs left out"
 
 
 class Plus(torch.nn.Module):

@@ -190,7 +190,7 @@ def test_advice_that_works(tmp_path: Path) -> None:
     source = recorded(tmp_path / "a.tape", *calls)
     refused = run("redact", source, "-o", tmp_path / "b.tape")
     assert refused.code == 1
-    assert "the dicts whose keys were (table.*) in `keep`" in refused.err
+    assert "the dicts whose keys were (table.*) in `--keep`" in refused.err
     assert run("redact", source, "-o", tmp_path / "b.tape", "--keep", "table.*").code == 0
 
 
@@ -203,7 +203,7 @@ def test_advice_for_numbers_that_works(tmp_path: Path) -> None:
     source = recorded(tmp_path / "a.tape", *calls)
     refused = run("redact", source, "-o", tmp_path / "b.tape")
     assert refused.code == 1
-    assert "the numbers at given.*. Name these paths with `keep`" in refused.err
+    assert "the numbers at given.*. Name these paths with `--keep`" in refused.err
     assert run("redact", source, "-o", tmp_path / "b.tape", "--keep", "given.*").code == 0
     assert run("redact", source, "-o", tmp_path / "c.tape", "--shapes-only", "given.*").code == 0
 

@@ -11,6 +11,7 @@ import torch
 
 from calltape_analyzer import UsageError, open_tape, private_data, redact
 from calltape_recorder import When, record
+from calltape_schema.remedies import told_to
 from tests.analyzer.cli.commands import run
 from tests.analyzer.tape.changes import flip, member_list
 from tests.analyzer.tapes import Recorded, write_tape
@@ -146,7 +147,7 @@ def test_commands(source: Path, tmp_path: Path) -> None:
     assert "secret" not in line
     assert line.endswith("`calltape redact` makes a tape that can be given away")
     found = json.loads(run("info", str(source), "--json").out)["private"]["findings"]
-    with open_tape(source) as tape:
+    with open_tape(source) as tape, told_to("command"):
         assert found == [one.model_dump() for one in private_data(tape).findings]
     made = run("redact", str(source), "-o", str(out), "--keep", "nothing")
     assert made.code == 0

@@ -68,7 +68,7 @@ def test_export_and_what_it_saved(tape: Tape, tmp_path: Path) -> None:
         assert check(tape, target).ok, check(tape, target).table()
         assert replay(tape, target).ok
         # The calls pass what the programs were made without: the model would do something with it.
-        words = "extra is passed, which remove_inputs left out"
+        words = "extra is passed, which Tape.remove_inputs left out"
         assert words in check(fresh, target).table()
         assert words in replay(fresh, target).table()
         with pytest.raises(NoVariant, match=words):
@@ -87,7 +87,7 @@ class Needing(torch.nn.Module):
 def test_an_export_that_misses_what_was_left_out_says_so(tmp_path: Path) -> None:
     tape = taped(tmp_path, Needing(), [call(t(4, 3), t(3))])
     tape.remove_inputs(["extra"])
-    with pytest.raises(ExportError, match="without extra, which remove_inputs left out"):
+    with pytest.raises(ExportError, match=r"without extra, which Tape\.remove_inputs left out"):
         export(tape, Needing())
 
 

@@ -90,8 +90,10 @@ def test_info_has_all_that_its_tapes_say(folder: Path) -> None:
     assert "--scan" not in ran.out
     facts = json.loads(run("info", "s.tape", "--json").out)
     tapes = json.loads(run("info", "0.tape", "1.tape", "--json").out)
-    same = ("calls", "structures", "errors", "tensor_bytes", "coverage", "traffic", "contexts",
-            "first_call", "last_call_end", "hosts", "target", "signature")  # fmt: skip
+    same = (
+        "calls", "input_signatures", "errors", "tensor_bytes", "coverage", "traffic", "contexts",
+        "first_call", "last_call_end", "hosts", "target", "signature",
+    )  # fmt: skip
     assert {name: facts[name] for name in same} == {name: tapes[name] for name in same}
 
 

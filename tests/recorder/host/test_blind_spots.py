@@ -358,7 +358,9 @@ def test_info_says_the_same_of_such_a_tape(tmp_path: Path, said: Callable[[], li
     with record(model, path):
         model.forward(X)
     shown = CliRunner().invoke(app, ["info", "--json", str(path)]).stdout
-    assert json.loads(shown)["empty"] == said()[0]
+    # An option of Python is no advice for one who types commands.
+    assert json.loads(shown)["empty"].partition(", ")[0] == said()[0].partition(", ")[0]
+    assert "via=" not in shown
 
 
 def test_a_process_that_forked_says_nothing(tmp_path: Path, said: Callable[[], list[str]]) -> None:
