@@ -178,11 +178,15 @@ class Tape(RecordedCalls, ProgramSource):
                 passes.
         """
         made = self._part(self._segments)
-        for name in [ignore] if isinstance(ignore, str) else ignore:
-            known = made.signature.names
-            if not made.remove_inputs([name]) and made.signature.name_of(name) not in known:
+        names = [ignore] if isinstance(ignore, str) else list(ignore)
+        known = made.signature.names
+        for name in names:  # one of *args has its place only as long as those before it are there
+            alone = made._part(made._segments)
+            if not alone.remove_inputs([name]) and made.signature.name_of(name) not in known:
                 advice = f"the parameters are: {', '.join(known)}"
                 raise UsageError(f"no call passes {name}", advice=advice)
+        if names:
+            made.remove_inputs(names)
         if calls is not None:
             ranges = ranges_of(calls)
             made = made._part(

@@ -213,3 +213,32 @@ def test_raised_calls_have_addresses(tmp_path: Path) -> None:
     out = run("ls", tmp_path).out
     assert "77000000:0" in out
     assert "raised ValueError" in out
+
+
+def test_arguments_of_any_number_are_left_out_by_their_places(tmp_path: Path) -> None:
+    class Sums(torch.nn.Module):
+        def forward(self, x, *more, **others):
+            return x
+
+    calls = [((torch.ones(n), torch.ones(2), torch.ones(3)), {"y": torch.ones(4)}) for n in (2, 3)]
+    path = write_tape(tmp_path / "a.tape", calls, target=Sums())
+
+    def left(*words: str) -> list[str]:
+        rows = run("variants", path, *words).out.splitlines()
+        return [row.split()[0] for row in rows if "float32" in row]
+
+    assert left() == ["x", "more.0", "more.1", "y"]
+    assert left("--ignore", "more.1") == ["x", "more.0", "y"]
+    assert left("--ignore", "more.0", "--ignore", "more.1", "--ignore", "y") == ["x"]
+    assert run("variants", path, "--ignore", "more.2").code == 2
+    explained = run("explain", path, "more").out
+    assert "more.0: tensor float32" in explained
+    assert "more.1: tensor float32" in explained
+    assert run("filter", path, "-o", tmp_path / "b.tape", "--where", "more.1[0] > 2").code == 0
+    for option in ("--drop", "--keep"):
+        verb, out = ("filter" if option == "--drop" else "redact"), tmp_path / f"{option}.tape"
+        assert run(verb, path, "-o", out, option, "more.1", option, "others.y").code == 0
+        lines = [line.strip() for line in run("show", out, 0).out.splitlines()]
+        assert ("more.1: float32[3] = [1.0, 1.0, 1.0]" in lines) is (option == "--keep")
+        assert ("y: float32[4] = [1.0, 1.0, 1.0, 1.0]" in lines) is (option == "--keep")
+        assert ("more.0: float32[2] = [1.0, 1.0]" in lines) is (option == "--drop")
