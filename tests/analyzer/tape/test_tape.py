@@ -14,6 +14,7 @@ import torch
 
 from calltape_analyzer import TapeError, open_tape
 from calltape_analyzer.cli.recordings import coverage_text
+from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.text import time_text
 from calltape_recorder import record
 from calltape_schema.end import Coverage
@@ -334,3 +335,15 @@ def test_the_first_call_is_first_in_time(tmp_path: Path) -> None:
             (found,) = [variant.findings for variant in tape.variants()]
             assert found.address == began[0]
             assert f"3 (6 calls, first call {began[0]}" in str(tape.explain("input", 0))
+
+
+def test_references_to_calls_have_one_order() -> None:
+    """That of time, whichever way they are compared; ids are random."""
+    early, late = CallRef(b"\x02", 7, (1, 0)), CallRef(b"\x01", 3, (2, 0))
+    assert early < late
+    assert early <= late
+    assert late > early
+    assert late >= early
+    assert (min(late, early), max(early, late)) == (early, late)
+    assert early == CallRef(b"\x02", 7)
+    assert len({early, CallRef(b"\x02", 7), late}) == 2

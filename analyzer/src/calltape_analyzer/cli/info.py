@@ -18,6 +18,7 @@ from calltape_analyzer.cli.output import (
     print_json,
 )
 from calltape_analyzer.cli.recordings import (
+    MOST_PATHS,
     coverage_as_json,
     coverage_text,
     dumps_text,
@@ -25,6 +26,7 @@ from calltape_analyzer.cli.recordings import (
     files_text,
     policies_text,
     print_recordings,
+    sealed_text,
     since_text,
     size,
     traffic_lines,
@@ -36,12 +38,11 @@ from calltape_analyzer.observing.signature import signature_text
 from calltape_analyzer.observing.traffic_counters import CountedKind
 from calltape_analyzer.reading.calls import Calls as RecordedCalls
 from calltape_analyzer.reading.damage import RepeatedCallsError
-from calltape_analyzer.reading.files import short_paths
 from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.reading.targets import TargetsError, outside_words
 from calltape_analyzer.redacting.private_data import PrivateData, private_data
 from calltape_analyzer.tape import Tape
-from calltape_analyzer.text import GOES_ON, counted, some_of, time_text
+from calltape_analyzer.text import counted, some_of, time_text
 from calltape_schema.empty_tapes import why_empty
 from calltape_schema.errors import TapeError
 from calltape_schema.records import CallRecord, Manifest, Source
@@ -67,7 +68,6 @@ _SURVEY = "the summaries of the surveyed tapes"
 _MOST_IDS = 4
 _MOST_STEPS = 8
 _MOST_TEXT = 400
-_MOST_PATHS = 3
 _MANY_CALLS = 256
 _MOST_PRIVATE = 6
 
@@ -267,12 +267,12 @@ def _print(
     if all(part.elsewhere for part in tape.segments):
         in_tensors = "in tensors on other tapes"
     rows = [
-        ("tape", some_of(tape.paths, _MOST_PATHS)),
+        ("tape", some_of(tape.paths, MOST_PATHS)),
         ("files", files_text(tape)),
         ("ranks", _ranks(tape)),
         ("recording", some_of(recordings, _MOST_IDS)),
         ("hosts", some_of(facts["hosts"], _MOST_IDS) if facts["hosts"] else None),
-        ("sealed", _sealed(tape)),
+        ("sealed", sealed_text(tape)),
         ("target", "unknown" if target is None else f"{target.name} (seen by {target.via})"),
         ("signature", facts["signature"] or "unknown"),
         ("calls", _calls_text(facts)),
@@ -347,20 +347,6 @@ def _hosts(tape: Tape) -> list[str]:
     named = {manifest.producer.host for manifest in tape.manifests}
     named |= {source.host for part in tape.segments for source in part.sources}
     return sorted(host for host in named if host is not None)
-
-
-def _sealed(tape: Tape) -> str:
-    if tape.sealed:
-        return f"each file; {GOES_ON}" if tape.continues else "yes"
-    rest = f", {size(tape.unfinished)} of unfinished calls at the end" if tape.unfinished else ""
-    names = short_paths(tape.paths)
-    found = [
-        f"{f'{names[part.path]} ' if len(tape.paths) > 1 else ''}"
-        f"begun {time_text(part.manifest.created_ns)}"
-        for part in tape.segments
-        if part.end is None
-    ]
-    return f"no: {some_of(found, _MOST_PATHS)}, still recording, killed, or cut off{rest}"
 
 
 def _calls_text(facts: dict[str, Any]) -> str:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from calltape_analyzer.cli.options import OfTarget, Paths
 from calltape_analyzer.cli.output import command, line
-from calltape_analyzer.cli.recordings import coverage_text, files_text, policies_text, size
+from calltape_analyzer.cli.recordings import (
+    MOST_PATHS,
+    coverage_text,
+    files_text,
+    policies_text,
+    sealed_text,
+    size,
+)
 from calltape_analyzer.cli.tapes import Part, opened
 from calltape_analyzer.cli.variants import print_variants
-from calltape_analyzer.text import GOES_ON, some_of, time_text
+from calltape_analyzer.text import some_of, time_text
 
 __all__ = ["overview"]
-
-_MOST_PATHS = 3
 
 
 @command
@@ -23,15 +28,14 @@ def overview(paths: Paths, target: OfTarget = None) -> None:
         if spans:
             begin, end = min(span[0] for span in spans), max(span[1] for span in spans)
             times = f"{time_text(begin)} to {time_text(end)}"
-        state = "yes" if tape.sealed else "no: still recording, killed, or truncated"
         rows = (
-            ("tape", some_of(tape.paths, _MOST_PATHS)),
+            ("tape", some_of(tape.paths, MOST_PATHS)),
             ("files", files_text(tape)),
             ("target", "unknown" if tape.target is None else tape.target.name),
             ("coverage", coverage_text(tape.coverage)),
             ("bytes", size(tape.nbytes)),
             ("time", times),
-            ("sealed", f"each file; {GOES_ON}" if tape.sealed and tape.continues else state),
+            ("sealed", sealed_text(tape)),
             ("policy", policies_text(tape.manifests)),
         )
         for name, text in rows:

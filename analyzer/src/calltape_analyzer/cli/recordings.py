@@ -31,14 +31,15 @@ from calltape_analyzer.observing.traffic_counters import (
     tensors_of,
 )
 from calltape_analyzer.reading.damage import Damage
-from calltape_analyzer.reading.files import files_of
+from calltape_analyzer.reading.files import files_of, short_paths
 from calltape_analyzer.reading.segment import UNDER_WAY_WORDS
 from calltape_analyzer.tape import Tape
-from calltape_analyzer.text import alike, counted, listed, some_of, time_text
+from calltape_analyzer.text import GOES_ON, alike, counted, listed, some_of, time_text
 from calltape_schema.end import Coverage
 from calltape_schema.records import Manifest, Policy, redacted_of_steps
 
 __all__ = [
+    "MOST_PATHS",
     "coverage_as_json",
     "coverage_text",
     "dumps_text",
@@ -46,12 +47,14 @@ __all__ = [
     "files_text",
     "policies_text",
     "print_recordings",
+    "sealed_text",
     "since_text",
     "size",
     "traffic_lines",
 ]
 
 _MAX_GROUPS, _MAX_PLACES, _MAX_DUMPS = 8, 6, 5
+MOST_PATHS = 3
 _SAME = "every size always the same"
 
 
@@ -176,6 +179,21 @@ def _ranges(numbers: tuple[int, ...]) -> str:
 def _runs(runs: Iterable[Sequence[int]]) -> str:
     shown = [str(a) if a == b else f"{a} to {b}" for a, b in runs]
     return listed(shown, _MAX_PLACES)
+
+
+def sealed_text(tape: Tape) -> str:
+    """Whether the files have their ends; if not, which of them, and since when they are written."""
+    if tape.sealed:
+        return f"each file; {GOES_ON}" if tape.continues else "yes"
+    rest = f", {size(tape.unfinished)} of unfinished calls at the end" if tape.unfinished else ""
+    names = short_paths(tape.paths)
+    found = [
+        f"{f'{names[part.path]} ' if len(tape.paths) > 1 else ''}"
+        f"begun {time_text(part.manifest.created_ns)}"
+        for part in tape.segments
+        if part.end is None
+    ]
+    return f"no: {some_of(found, MOST_PATHS)}, still recording, killed, or cut off{rest}"
 
 
 def coverage_text(coverage: Coverage, *, since: str | None = None) -> str:

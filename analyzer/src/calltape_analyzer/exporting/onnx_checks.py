@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from calltape_analyzer.exporting.untranslated import reject_floats
+from calltape_analyzer.exporting.untranslated import UntranslatedError, reject_floats
 from calltape_analyzer.programs.onnx_checks import CHECKS
 
 __all__ = ["check", "check_translation", "checks_kept", "join_checks"]
@@ -62,7 +62,7 @@ def checks_kept(change: Callable[[Any], None]) -> Iterator[list[str]]:
         return
 
     def keep(module: Any) -> Any:
-        _refuse_within(module)
+        _reject_within(module)
         change(module)
         messages[:] = _replace(module.graph)
         return remove(module)
@@ -81,14 +81,14 @@ def checks_kept(change: Callable[[Any], None]) -> Iterator[list[str]]:
         setattr(core, _PREPARE, prepare)
 
 
-def _refuse_within(module: Any) -> None:
-    """Refuses assertions within a branch or a loop, whose conditions the graph around it does not
+def _reject_within(module: Any) -> None:
+    """Rejects assertions within a branch or a loop, whose conditions the graph around it does not
     see. That a size is not negative always holds."""
     for name, part in module.named_modules():
         for node in part.graph.nodes if name and hasattr(part, "graph") else ():
             text = str(node.args[1]) if node.target in _kinds() and len(node.args) > 1 else ""
             if text and not _HOLDS.search(text):
-                raise NotImplementedError(
+                raise UntranslatedError(
                     f"an ONNX model cannot check what a branch or a loop of it asserts: {text}"
                 )
 

@@ -33,6 +33,12 @@ class CallRef(NamedTuple):
     def __le__(self, other: CallRef) -> bool:  # type: ignore[override]
         return not other < self
 
+    def __gt__(self, other: CallRef) -> bool:  # type: ignore[override]
+        return other < self
+
+    def __ge__(self, other: CallRef) -> bool:  # type: ignore[override]
+        return not self < other
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, CallRef) and self[:2] == other[:2]
 
