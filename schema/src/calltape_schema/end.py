@@ -224,6 +224,9 @@ class End(Record):
         has_calls = bool(self.coverage.kept) and not self.elsewhere
         if (has_calls, has_calls) != (self.first_call is not None, self.last_call is not None):
             raise ValueError("the first and the last call are not those of a tape with calls")
+        has_times = self.first_ns is not None, self.last_ns is not None
+        if not self.elsewhere and has_times != (has_calls, has_calls):  # a survey may not know them
+            raise ValueError("the first and the last time are not those of a tape with calls")
         return self
 
     def groups(self) -> Index:
@@ -259,6 +262,12 @@ class End(Record):
         return table
 
 
+class _DatedCoverage(Coverage):
+    """A coverage that says until when."""
+
+    counted_ns: Nanoseconds
+
+
 class InterimCounts(Record):
     """What a recorder has counted so far, on a tape without an end (FORMAT.md §8).
 
@@ -274,7 +283,7 @@ class InterimCounts(Record):
     tape: TapeId
     number: Count
     next_call: Count
-    coverage: Coverage
+    coverage: _DatedCoverage
     deleted: _FileNumbers | None = None
 
 
