@@ -400,6 +400,11 @@ class BlobFacts(Record):
         return int.from_bytes(steps[at : at + 4], "little") if at < len(steps) else self.checksum
 
     @property
+    def nbytes(self) -> int:
+        """How many bytes the safetensors file has, whatever compressed it."""
+        return self.size if self.length is None else self.length
+
+    @property
     def is_supported(self) -> bool:
         """Whether this reader knows its checksums and what compressed it."""
         return self.algorithm == 0 and self.codec in (STORED, ZLIB)
