@@ -35,7 +35,7 @@ from calltape_analyzer.text import (
     variant_names,
 )
 from calltape_analyzer.variants.facts import VariantFacts
-from calltape_analyzer.writing.coverage import DAMAGED
+from calltape_analyzer.writing.coverage import DAMAGED, LATER
 from calltape_schema.errors import TapeError
 from calltape_schema.records import CallRecord, Tree
 from calltape_schema.tree import CustomNode, EnumNode, FieldsNode, OpaqueNode, TensorNode
@@ -279,11 +279,13 @@ def _of_lost_calls(tape: Tape) -> Iterator[Symptom]:
     lost = tape.coverage.lost
     unknown = {k: lost.pop(k) for k in list(lost) if k.startswith("unknown")}
     damaged = {k: lost.pop(k) for k in list(lost) if k == DAMAGED}
+    later = {k: lost.pop(k) for k in list(lost) if k == LATER}
     should = "of the traffic should be on the tape, and nobody left them out"
     again = "copy the tape that it was made of again from where it came"
     for reasons, what, advice in (
         (lost, should, "give the recorder a larger queue or disk; docs/production.md says how"),
         (damaged, should, f"they could not be read when this tape was made; {again}"),
+        (later, should, "upgrade calltape-analyzer, and make this tape again"),
         (unknown, "missing, and nobody knows what became of them",
          "open the files that have them too, if there are any"),
     ):  # fmt: skip
