@@ -221,7 +221,7 @@ def _summary(tape: Tape, call: Call, record: CallRecord) -> dict[str, Any]:
         "outputs_missing": record.outputs_missing,
         "context": Context.of(record.inputs.spec().context).words(),
         "error": record.error.model_dump() if record.error is not None else None,
-        "tensor_bytes": record.blob.size if record.blob is not None else 0,
+        "tensor_bytes": record.blob.nbytes if record.blob is not None else 0,
     }
 
 
