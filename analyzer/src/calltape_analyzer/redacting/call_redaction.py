@@ -188,9 +188,14 @@ class CallRedaction:
 
         Args:
             kept: gets the bytes, if they stay, with a key of their own, by that which they had.
+
+        Raises:
+            TapeError: ``unsupported`` if the new tape cannot say the dtype; the call is damaged.
         """
         if leaf.key is None:
             return {**leaf_document(leaf), "missing": told_reason(leaf.missing or "")}
+        if not is_torch_name(leaf.dtype):  # it may be a text of the model: the call is left out
+            raise TapeError("unsupported", f"a tensor of call {call.number} has an unknown dtype")
         fate = plan.tensors.get(place)
         if fate is None or fate.elements != "kept":
             self._removed.rows(call, side, place, leaf)
