@@ -21,6 +21,9 @@ __all__ = ["code_lines", "private_functions", "private_names", "private_touches"
 ROOT = Path(__file__).resolve().parents[1]
 DISTRIBUTIONS = ("schema", "recorder", "analyzer")
 
+NOT_OURS = {"_replace", "_fields", "_asdict", "_repr_html_", "_pytree", "_C", "_version"}
+"""Public names of the standard library and IPython, and names of torch, that we use as well."""
+
 _LAYOUT = {
     tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT,
     tokenize.ENCODING, tokenize.ENDMARKER,
@@ -82,7 +85,7 @@ def private_names() -> set[str]:
                         found.add(name)
                     case ast.Attribute(attr=name, ctx=ast.Store()):
                         found.add(name)
-    return {name for name in found if _is_private(name)}
+    return {name for name in found if _is_private(name)} - NOT_OURS
 
 
 def private_touches(text: str, private: set[str]) -> list[tuple[int, str]]:
