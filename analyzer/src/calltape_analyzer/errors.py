@@ -15,9 +15,13 @@ TapeError                something is wrong with a tape; ``kind`` says what (fro
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from calltape_schema.errors import Kind, Problem, TapeError
 from calltape_schema.remedies import Remedy
+
+if TYPE_CHECKING:
+    from calltape_analyzer.facts import Rejection
 
 __all__ = [
     "ExportError",
@@ -126,7 +130,7 @@ class NoVariant(TapeError, LookupError):  # noqa: N818 - what users catch reads 
     def __init__(
         self,
         reason: str,
-        reasons: Mapping[str, str] | None = None,
+        reasons: Mapping[str, Rejection] | None = None,
         *,
         advice: str = "record calls like this one as well, and export again",
     ) -> None:

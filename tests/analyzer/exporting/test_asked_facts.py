@@ -82,7 +82,7 @@ def test_a_program_for_the_recorded_answer_has_a_note(name: str, tmp_path: Path)
     programs = export(as_they_are(tmp_path, model, [plain]), model)
     assert programs.verify().ok
     assert torch.equal(programs(plain), model(plain))
-    (note,) = [one for one in programs.notes if one.startswith(NOTE)]
+    (note,) = [one for one in programs.notes if str(one).startswith(NOTE)]
     assert note.startswith(f"{NOTE}{name} (test_asked_facts.py:")
     assert note.endswith(UNTRIED)
 
@@ -128,6 +128,6 @@ def test_a_model_that_asks_and_returns_the_same_has_a_program(tmp_path: Path) ->
     assert programs.verify().ok
     for x in (torch.randn(7, 4), torch.randn(4, 7).t()):
         assert torch.equal(programs(x), x * 2)
-    (note,) = [one for one in programs.notes if one.startswith(NOTE)]
+    (note,) = [one for one in programs.notes if str(one).startswith(NOTE)]
     assert "storage_offset()" in note
     assert "Parameter" in note

@@ -8,13 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from calltape_analyzer.facts import MAX_TEXT
 from calltape_analyzer.programs.attempts import Attempt
 from calltape_analyzer.programs.variant_verdicts import VariantVerdict
 
-__all__ = ["MAX_NOTE", "attempt_documents", "attempts_of", "verdict_documents", "verdicts_of"]
-
-MAX_NOTE = 10_000
-"""Characters of a text that is saved; what is longer is cut."""
+__all__ = ["attempt_documents", "attempts_of", "verdict_documents", "verdicts_of"]
 
 
 def attempt_documents(attempts: Iterable[Attempt]) -> list[dict[str, Any]]:
@@ -47,4 +45,4 @@ def verdicts_of(documents: Sequence[Any]) -> list[VariantVerdict]:
 def _cut(value: Any) -> Any:
     if isinstance(value, list):
         return [_cut(one) for one in value]
-    return value[:MAX_NOTE] if isinstance(value, str) else value
+    return value[:MAX_TEXT] if isinstance(value, str) else value

@@ -43,7 +43,7 @@ def load_programs(
         directory: what was given to ``save``.
         classes: classes that results may be made of, besides the imported ones of transformers. An
             object of another class comes as a :class:`~calltape_analyzer.Placeholder`.
-        trusted: loads ``.pt2`` files, which are refused otherwise.
+        trusted: loads ``.pt2`` files, which are rejected otherwise.
 
     Raises:
         UsageError: there is a ``.pt2``, and it is not trusted; ``trusted`` is no bool; or torch is
@@ -120,12 +120,12 @@ def _programs(
             document["device"],
             rows_of(document["only"]),
             document["returned"],
-            list(document["notes"]),
+            list(document["told"]),
             tuple(document["state"]),
             unwritten=tuple(document["unwritten"]),
             draws=tuple(document["draws"]),
             never_own=frozenset(document["never_own"]),
-            remarks=list(document["remarks"]),
+            made_by=document["made_by"],
         )
         check_program(program)
         return program
@@ -143,14 +143,12 @@ def _programs(
     ordered = {path for one in programs for path in one.plan.template.layout.ordered}
     laid_out, unshared = manifest["laid_out"], [(one, other) for one, other in manifest["unshared"]]
     sorter = CallSorter(signature, index.renamed, None, asked, laid_out, ordered, unshared)
-    missing, notes = manifest["missing"], manifest["notes"]
     return Programs(
         programs,
         sorter,
         attempts=attempts,
-        missing=missing,
-        notes=notes,
-        remarks=manifest["remarks"],
+        missing=manifest["missing"],
+        told=manifest["told"],
         verdicts=verdicts,
     )
 
