@@ -21,7 +21,7 @@ from calltape_schema.errors import Kind, Problem, TapeError
 from calltape_schema.remedies import Remedy
 
 if TYPE_CHECKING:
-    from calltape_analyzer.facts import Rejection
+    from calltape_analyzer.facts import Fact, Rejection
 
 __all__ = [
     "ExportError",
@@ -148,11 +148,19 @@ class NoVariant(TapeError, LookupError):  # noqa: N818 - what users catch reads 
 
 
 class ExportError(TapeError, RuntimeError):
-    """No variant could be exported. ``attempts`` has what was tried. It is a :class:`RuntimeError`
-    too."""
+    """No variant could be exported. ``attempts`` has what was tried, and ``missing`` why variants
+    have no program, by name. It is a :class:`RuntimeError` too."""
 
-    def __init__(self, reason: str, attempts: Sequence[object] = (), *, advice: str = "") -> None:
+    def __init__(
+        self,
+        reason: str,
+        attempts: Sequence[object] = (),
+        *,
+        missing: Mapping[str, Fact] | None = None,
+        advice: str = "",
+    ) -> None:
         self.attempts = tuple(attempts)
+        self.missing = dict(missing or {})
         more = "tell what was tried; calltape variants and explain tell more"
         tried = Remedy(f"its .attempts {more}", f"the attempts {more}")
         super().__init__("inference", reason, advice=advice or (tried if attempts else None))

@@ -15,7 +15,17 @@ from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, create_
 from pydantic_core import CoreSchema, core_schema
 from typing_extensions import dataclass_transform
 
-__all__ = ["MAX_TEXT", "Fact", "Names", "Note", "Other", "OtherNote", "Rejection", "document_of"]
+__all__ = [
+    "MAX_TEXT",
+    "Fact",
+    "Names",
+    "Note",
+    "Other",
+    "OtherNote",
+    "Rejection",
+    "document_of",
+    "plain",
+]
 
 MAX_TEXT = 10_000
 """Characters of a text that is saved; what is longer is cut."""
@@ -100,17 +110,19 @@ class OtherNote(Note, code="other_note"):
 
 def document_of(fact: Fact) -> dict[str, Any]:
     """A fact as JSON: its code, its fields, and its sentence."""
-    values = {name: _plain(value) for name, value in vars(fact).items()}
-    return {"code": fact.code, **values, "text": _plain(str(fact))}
+    return plain({"code": fact.code, **vars(fact), "text": str(fact)})  # type: ignore[no-any-return]
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """A value as JSON: facts as documents, and texts cut."""
+    if isinstance(value, dict):
+        return {key: plain(one) for key, one in value.items()}
     if isinstance(value, Fact):
         return document_of(value)
     if isinstance(value, Enum):
         return value.value
-    if isinstance(value, tuple):
-        return [_plain(one) for one in value]
+    if isinstance(value, tuple | list):
+        return [plain(one) for one in value]
     if isinstance(value, str):  # of a tape: lone surrogates are in it, which UTF-8 has not
         return value[:MAX_TEXT].encode(errors="backslashreplace").decode()[:MAX_TEXT]
     return value

@@ -128,6 +128,13 @@ def test_attempts_of_a_stranger_are_bounded(tmp_path: Path, field: str, value: A
         load_programs(tmp_path / "saved", trusted=True)
 
 
+def test_more_facts_than_any_export_has_are_not_read(tmp_path: Path) -> None:
+    (tmp_path / MANIFEST).write_text('{"told": [' + "{}, " * 500_000 + "{}]}")
+    with pytest.raises(TapeError, match="more than 500,000 maps") as limited:
+        load_programs(tmp_path, trusted=True)
+    assert limited.value.kind == "limit"
+
+
 @pytest.mark.integration
 def test_conditions_and_what_is_missing_are_kept(tmp_path: Path) -> None:
     module = Branching()

@@ -46,7 +46,7 @@ from calltape_analyzer.cli.output import (
 )
 from calltape_analyzer.cli.tapes import Part, opened
 from calltape_analyzer.errors import ExportError
-from calltape_analyzer.facts import document_of
+from calltape_analyzer.facts import plain
 from calltape_analyzer.programs.variant_verdicts import last_lines
 from calltape_analyzer.progress import told_by
 from calltape_analyzer.text import some_of
@@ -146,7 +146,11 @@ def _exported(tape: Tape, module: Any, options: dict[str, Any], json: bool) -> P
             return export_programs(tape, module, progress=progress, **options)
     except ExportError as error:
         if json:
-            print_json({"programs": [], "error": str(error), "attempts": _attempts(error.attempts)})
+            attempts = _attempts(error.attempts)
+            missing = plain(error.missing)
+            print_json(
+                {"programs": [], "error": str(error), "missing": missing, "attempts": attempts}
+            )
         else:
             _print_attempts(error.attempts)
         complain(str(error))
@@ -189,8 +193,8 @@ def _handlers_of_torch() -> list[logging.StreamHandler[Any]]:
 def _document(programs: Programs, report: Report, out: Path | None) -> dict[str, Any]:
     return {
         "programs": list(programs),
-        "missing": {name: document_of(why) for name, why in programs.missing.items()},
-        "notes": [document_of(note) for note in programs.told],
+        "missing": plain(programs.missing),
+        "notes": plain(programs.told),
         "verdicts": [jsonlib.loads(one.model_dump_json()) for one in programs.verdicts],
         "attempts": _attempts(programs.attempts),
         "report": jsonlib.loads(report.model_dump_json()),

@@ -21,7 +21,7 @@ from calltape_analyzer.foreign_errors import ErrorKind
 from calltape_analyzer.programs.attempts import Attempt
 from calltape_analyzer.programs.notes import ModelInTraining, TracedInTraining
 from calltape_analyzer.programs.programs import Programs
-from calltape_analyzer.programs.reasons import means
+from calltape_analyzer.programs.reasons import stopped_by
 from calltape_analyzer.programs.strategies import Strategy
 from calltape_analyzer.programs.torch_version import demand_torch
 from calltape_analyzer.progress import told_by
@@ -194,7 +194,8 @@ def _programs(tape: Tape, exporter: Exporter, *, merging: bool) -> Programs:
             hint = f"; without {', '.join(tape.removed)}, which {LEFT_OUT} left out"
         elif tape.target is not None and tape.target.outside and was_traced:
             hint = f"; {outside_words(tape.target.outside)}"
-        raise ExportError(f"nothing could be exported: {reasons}{hint}", exporter.attempts)
+        told = f"nothing could be exported: {reasons}{hint}"
+        raise ExportError(told, exporter.attempts, missing=search.missing)
     for program in search.programs:
         if program.plan.context.training:
             program.note(TracedInTraining())
@@ -216,7 +217,7 @@ def _programs(tape: Tape, exporter: Exporter, *, merging: bool) -> Programs:
 def _was_traced(attempt: Attempt) -> bool:
     """Whether the model, or a trace of it, ran: the mode of the model may be the reason."""
     is_other = attempt.strategy is not Strategy.NOT_TRACED
-    return is_other and not means(attempt.error, ErrorKind.OF_CALLTAPE)
+    return is_other and not stopped_by(attempt.error, ErrorKind.OF_CALLTAPE)
 
 
 def _reasons(search: ProgramSearch) -> Iterator[str]:

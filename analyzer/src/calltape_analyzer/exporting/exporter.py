@@ -42,20 +42,13 @@ from calltape_analyzer.model.calls import preserved
 from calltape_analyzer.model.contexts import as_called
 from calltape_analyzer.model.state import unchanged
 from calltape_analyzer.observing.columns import SizeRow
+from calltape_analyzer.programs import notes
 from calltape_analyzer.programs.attempts import Attempt, Outcome
 from calltape_analyzer.programs.conditions import Conditions
 from calltape_analyzer.programs.exported_model import ExportedModel
 from calltape_analyzer.programs.memory_as_traced import as_traced
-from calltape_analyzer.programs.notes import (
-    ByValues,
-    EmptyAgrees,
-    EveryItem,
-    OneSize,
-    UnreadInputs,
-    Unwritten,
-)
 from calltape_analyzer.programs.program import Program
-from calltape_analyzer.programs.reasons import OfModel, means
+from calltape_analyzer.programs.reasons import OfModel, means, stopped_by
 from calltape_analyzer.programs.strategies import Sampled, Strategy
 from calltape_analyzer.programs.torch_model import TorchModel
 from calltape_analyzer.pytree.classes import ClassIndex
@@ -253,7 +246,7 @@ class Exporter:
             samples.append(own)
             if is_recurrent:
                 yield _Trial(Strategy.PLAIN, *own, Way())
-            if means(self.attempts[-1].error, ErrorKind.NO_SUCH_INDEX):
+            if stopped_by(self.attempts[-1].error, ErrorKind.NO_SUCH_INDEX):
                 yield _Trial(Strategy.GROWING_BUFFERS, *own, Way(own_buffers=True))
         if variant.group.key in self._slow:
             return
@@ -438,19 +431,19 @@ class Exporter:
                 model = self.convert(exported, plan, result, variant)
         made = program(model)
         made.traced = TorchModel(exported, plan.names) if self.convert is not None else None
-        made.told += [EmptyAgrees()] if settled else []
+        made.told += [notes.EmptyAgrees()] if settled else []
         made.returned = traced.traced.returned
-        made.told += map(Unwritten, traced.traced.changed)
+        made.told += map(notes.Unwritten, traced.traced.changed)
         made.changed_state |= set(exported.graph_signature.buffers_to_mutate.values())
         made.note_state(dict.fromkeys(made.changed_state, ""))
         if way.static and variant.symbols:
-            made.note(OneSize())
+            made.note(notes.OneSize())
         if way.real_values:
-            made.note(ByValues())
+            made.note(notes.ByValues())
         if unread := unread_inputs(exported, plan.names):
-            made.note(UnreadInputs(tuple(unread)))
+            made.note(notes.UnreadInputs(tuple(unread)))
         if way.every_item:
-            made.note(EveryItem())
+            made.note(notes.EveryItem())
         return made
 
     def _settled(self, exported: Any, assumed: NotEmpty, program: Program, sample: Sample) -> bool:

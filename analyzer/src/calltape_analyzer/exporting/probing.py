@@ -27,17 +27,10 @@ from calltape_analyzer.exporting.run_costs import Cost, Imagine, RunCosts, varia
 from calltape_analyzer.exporting.time_limit import time_limit
 from calltape_analyzer.facts import Fact
 from calltape_analyzer.foreign_errors import failure_of
+from calltape_analyzer.programs import reasons
 from calltape_analyzer.programs.attempts import Attempt
 from calltape_analyzer.programs.notes import Probed, Untried
 from calltape_analyzer.programs.program import Program
-from calltape_analyzer.programs.reasons import (
-    Because,
-    OfModel,
-    RecordedOnly,
-    TooMuchMemory,
-    TooSlow,
-    Why,
-)
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.variants.facts import VariantFacts
 
@@ -147,11 +140,11 @@ class Probing:
             device: of the model.
         """
         if self.probe == "none":
-            return RecordedOnly(self.probe)
+            return reasons.RecordedOnly(self.probe)
         if self.probe == "near" and not self.bound.allows(variant, sizing):
-            return Because(Why.TOO_LARGE)
+            return reasons.Because(reasons.Why.TOO_LARGE)
         if variant_key(variant) in self._slow:
-            return TooSlow(self.seconds, was_run=True)
+            return reasons.TooSlow(self.seconds, was_run=True)
         reason = self._too_much(variant, sizing, imagine, device)
         if reason is None:
             return None
@@ -163,7 +156,7 @@ class Probing:
         try:
             self.run(variant, recorded, lambda: run(recorded))
         except Exception as error:  # the model's own
-            return OfModel(failure_of(error), at_recorded=True)
+            return reasons.OfModel(failure_of(error), at_recorded=True)
         return self._too_much(variant, sizing, imagine, device)
 
     def _too_much(
@@ -171,15 +164,15 @@ class Probing:
     ) -> Fact | None:
         """Why a run would cost too much, as predicted from runs that were measured."""
         if not self._costs.has(variant):
-            return Because(Why.UNMEASURED)
+            return reasons.Because(reasons.Why.UNMEASURED)
         needed = _AT_ONCE * self._costs.memory(variant, sizing)
         allowed = self._allowed(variant, needed, imagine, device)
         if needed > allowed:
             needed = min(needed, _AT_ONCE * self._costs.imagined(variant, sizing, imagine))
         if needed > allowed:
-            return TooMuchMemory(int(needed), int(allowed), self.memory is not None)
+            return reasons.TooMuchMemory(int(needed), int(allowed), self.memory is not None)
         if self._costs.seconds(variant, sizing) > self.seconds:
-            return TooSlow(self.seconds, was_run=False)
+            return reasons.TooSlow(self.seconds, was_run=False)
         return None
 
     def _allowed(

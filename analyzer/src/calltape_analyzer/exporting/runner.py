@@ -39,16 +39,10 @@ from calltape_analyzer.model.calls import as_module, device_of, eager, entry_of,
 from calltape_analyzer.model.contexts import detached, without_saved_tensors
 from calltape_analyzer.observing.contexts import Context, Mode
 from calltape_analyzer.observing.sorting import CallSorter
+from calltape_analyzer.programs import reasons
 from calltape_analyzer.programs.notes import NotAsked, Question
 from calltape_analyzer.programs.onnx_trial import End
 from calltape_analyzer.programs.program import Program
-from calltape_analyzer.programs.reasons import (
-    Because,
-    Ended,
-    RandomAdvice,
-    RandomDiffers,
-    Why,
-)
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef
@@ -425,12 +419,12 @@ class Runner:
         try:
             differs, effects = self.apart(lambda: self._differs(variant, call, expected), _SECONDS)
         except DeathError as death:
-            return Ended(End.DIED, how=death.how, empty_cache=True)
+            return reasons.Ended(End.DIED, how=death.how, empty_cache=True)
         except TimeoutError:  # a trace may do without what fails here
             return None
         if effects is not None:
             self._effects[variant.group.key, call.ref] = effects
-        return Because(Why.OTHER_WITHOUT_CACHE) if differs else None
+        return reasons.Because(reasons.Why.OTHER_WITHOUT_CACHE) if differs else None
 
     def _differs(
         self, variant: VariantFacts, call: Call, expected: Mapping[str, Any]
@@ -514,7 +508,7 @@ class Runner:
             return None
         program.note_draws(drawn.generators)
         difference = compared(drawn.now, got, self.tolerances)
-        advice = RandomAdvice.OTHERS_DRAWN
+        advice = reasons.RandomAdvice.OTHERS_DRAWN
         if difference.agrees:
             # From one state, a number that was drawn while the model was traced looks right.
             other = self.outputs(program, sample, seed=drawn.seed)
@@ -522,8 +516,8 @@ class Runner:
             if again.agrees:
                 return difference
             difference = again
-            advice = RandomAdvice.CONSTANT
-        random = RandomDiffers(difference.error, tuple(drawn.generators), advice)
+            advice = reasons.RandomAdvice.CONSTANT
+        random = reasons.RandomDiffers(difference.error, tuple(drawn.generators), advice)
         return difference._replace(error=str(random))
 
     def drawn(self, plan: Plan, sample: Sample, seeds: int = _SEEDS) -> Drawn | None:

@@ -35,23 +35,12 @@ from calltape_analyzer.facts import Fact
 from calltape_analyzer.foreign_errors import failure_of
 from calltape_analyzer.model.calls import eager
 from calltape_analyzer.observing.groups import layout_in_memory
+from calltape_analyzer.programs import reasons
 from calltape_analyzer.programs.attempts import Attempt, RowOutcome
 from calltape_analyzer.programs.exported_model import ConditionError
 from calltape_analyzer.programs.notes import NotCompared
 from calltape_analyzer.programs.onnx_trial import End
 from calltape_analyzer.programs.program import Program
-from calltape_analyzer.programs.reasons import (
-    Because,
-    Differs,
-    Ended,
-    InState,
-    Interrupted,
-    OfCall,
-    SyntheticHarms,
-    Unseen,
-    UntriedSize,
-    Why,
-)
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.variants.facts import VariantFacts
@@ -139,7 +128,7 @@ class Verifier(Runner):
             attempt.reproduced = 0
             for row, became in attempt.rows.items():
                 attempt.rows[row] = "wrong" if became == "ok" else became
-            attempt.error = Because(Why.NOTHING_COMPARED)
+            attempt.error = reasons.Because(reasons.Why.NOTHING_COMPARED)
         program.told += map(NotCompared, attempt.unverified)
         self.note_views(program)
         program.note_state(self.state)
@@ -160,7 +149,7 @@ class Verifier(Runner):
             for sizing in sizings:
                 is_late = time.perf_counter() > until
                 if is_late or self.budget.is_spent:
-                    why = Because(Why.LATE) if is_late else self.budget.reason
+                    why = reasons.Because(reasons.Why.LATE) if is_late else self.budget.reason
                     attempt.untried.append(_untried(program.variant, sizing, why))
                     continue
                 self.probe(program, attempt, sizing, runs)
@@ -183,13 +172,13 @@ class Verifier(Runner):
         rejection = program.rejects_call(self.sorter.sorted(call.record.inputs))
         rejection = rejection or program.rejects_values(sample)
         if rejection is not None:
-            return Replayed(False, False, OfCall(call.number, rejection))
+            return Replayed(False, False, reasons.OfCall(call.number, rejection))
         expected, against = self.expected(program, call, sample)
         try:
             got = self.outputs(program, sample)
         except Exception as error:  # torch and runtimes raise errors of any type
             broke = not isinstance(error, ConditionError)
-            return Replayed(False, False, OfCall(call.number, failure_of(error)), broke)
+            return Replayed(False, False, reasons.OfCall(call.number, failure_of(error)), broke)
         found = compared(expected, got, self.tolerances)
         if found.agrees:
             program.note_layouts(expected, got)
@@ -200,9 +189,9 @@ class Verifier(Runner):
         attempt.add(found)
         if found.agrees:
             return Replayed(True, True, None)
-        wrong: Fact = OfCall(call.number, Differs(str(found.error)))
+        wrong: Fact = reasons.OfCall(call.number, reasons.Differs(str(found.error)))
         if against == "tape" and self.does_as_model(program, sample, got):
-            return Replayed(True, True, OfCall(call.number, InState(program.state)))
+            return Replayed(True, True, reasons.OfCall(call.number, reasons.InState(program.state)))
         if against == "tape":
             unlike = self.why_unlike(program, call, sample, expected, got)
             if unlike is not None:
@@ -212,7 +201,7 @@ class Verifier(Runner):
     def why_unrun(self, variant: VariantFacts, sizing: Sizing) -> Fact | None:
         """Why the model is not run at sizes that no call had; None if it may be run."""
         if self._lies_otherwise(variant, sizing):
-            return Because(Why.OTHER_STRIDES)
+            return reasons.Because(reasons.Why.OTHER_STRIDES)
         return self.probing.why_unrun(
             variant,
             sizing,
@@ -242,11 +231,11 @@ class Verifier(Runner):
             return why
         except TimeoutError as error:
             self.probing.note_slow(variant)
-            return Interrupted(str(error))
+            return reasons.Interrupted(str(error))
         except DeathError as death:
-            return Ended(End.DIED, how=death.how)
+            return reasons.Ended(End.DIED, how=death.how)
 
-    def why_harmful(self, variant: VariantFacts) -> SyntheticHarms | None:
+    def why_harmful(self, variant: VariantFacts) -> reasons.SyntheticHarms | None:
         """Why the model is not run with a recorded call whose values are not on the tape: with the
         values that are made up it ends its process, or does not come to its end."""
         call = self.find(variant.rows.first)
@@ -256,7 +245,7 @@ class Verifier(Runner):
         try:
             self.apart(lambda: self._failure(variant, recorded), self.probing.seconds)
         except (TimeoutError, DeathError) as error:
-            return SyntheticHarms(call.number, str(error))
+            return reasons.SyntheticHarms(call.number, str(error))
         return None
 
     def _failure(self, variant: VariantFacts, sizing: Sizing) -> Fact | None:
@@ -315,10 +304,10 @@ class Verifier(Runner):
         elif ran.died is not None:
             attempt.probed += 1
             attempt.note_wrong(sizing)
-            attempt.note(Unseen(ran.died))
+            attempt.note(reasons.Unseen(ran.died))
         elif ran.failed is not None:  # it rejects
             attempt.probed += 1
-            attempt.note(Unseen(ran.failed.why))
+            attempt.note(reasons.Unseen(ran.failed.why))
             attempt.rejected.append(sizing)
             if not ran.failed.is_condition:
                 attempt.note_failed(sizing)
@@ -336,10 +325,10 @@ class Verifier(Runner):
             attempt.rejected += [sizing] if is_part_way(variant, sizing) else []
             return
         attempt.probed += 1
-        attempt.note(Unseen(rejection))
+        attempt.note(reasons.Unseen(rejection))
         if 1 not in sizing.values:
             attempt.rejected.append(sizing)
 
 
-def _untried(variant: VariantFacts, sizing: Sizing, why: Fact) -> UntriedSize:
-    return UntriedSize(sizes_in_words(variant, sizing), why)
+def _untried(variant: VariantFacts, sizing: Sizing, why: Fact) -> reasons.UntriedSize:
+    return reasons.UntriedSize(sizes_in_words(variant, sizing), why)

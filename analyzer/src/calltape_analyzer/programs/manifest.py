@@ -17,7 +17,7 @@ from pydantic_core import CoreSchema, core_schema
 from typing_extensions import NotRequired, TypedDict
 
 from calltape_analyzer.errors import TapeError
-from calltape_analyzer.facts import MAX_TEXT, Fact, Note, document_of
+from calltape_analyzer.facts import MAX_TEXT, Fact, Note, plain
 from calltape_analyzer.programs import conditions
 from calltape_analyzer.programs.reasons import UntriedSize
 from calltape_analyzer.programs.regular_files import read_regular
@@ -46,6 +46,8 @@ _MAX_ROWS = 100_000
 _MAX_ZEROS = 1000
 _MAX_ATTEMPTS = 100_000
 _MAX_UNTRIED = _MAX_NOTES = 10_000
+_MAX_MAPS = 500_000
+"""Most of them are facts, of which each is checked by itself: 10 s for so many."""
 _MAX_GUARDS = 200_000
 """Characters, in the conditions of a program that are evaluated for every call."""
 
@@ -273,18 +275,13 @@ _head: TypeAdapter[_Head] = TypeAdapter(_Head)
 _manifest: TypeAdapter[Manifest] = TypeAdapter(Annotated[Manifest, _Whole()])
 
 
-def _plain(value: Any) -> Any:
-    """What stands in JSON for a fact, or a member of an enum, of a manifest that was read."""
-    return document_of(value) if isinstance(value, Fact) else value.value
-
-
 def encode_manifest(document: Any) -> bytes:
     """A manifest as JSON, which :func:`read_manifest` accepts.
 
     Raises:
         TapeError: :func:`read_manifest` would reject it.
     """
-    found = json.dumps(document, indent=1, default=_plain).encode()
+    found = json.dumps(document, indent=1, default=plain).encode()
     _validated(found, MANIFEST)
     return found
 
@@ -300,6 +297,8 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def _validated(data: bytes, path: str) -> Manifest:
+    if data.count(b"{") > _MAX_MAPS:
+        raise TapeError("limit", f"more than {_MAX_MAPS:,} maps", path=path)
     try:
         found = _head.validate_json(data)
     except ValidationError:

@@ -6,48 +6,6 @@ from enum import Enum
 
 from calltape_analyzer.facts import Fact, Names, Note
 
-__all__ = [
-    "AskedFacts",
-    "AskedModes",
-    "ByValues",
-    "ConstantTensor",
-    "ConstantTexts",
-    "Draws",
-    "EmptyAgrees",
-    "EveryItem",
-    "Excluded",
-    "FailsAt",
-    "KeyOrders",
-    "MergeCost",
-    "MergeRejects",
-    "ModelInTraining",
-    "NotAsked",
-    "NotCompared",
-    "NotDrawn",
-    "OneSize",
-    "OtherModel",
-    "OtherStrides",
-    "OwnTensor",
-    "Probed",
-    "Question",
-    "ServesOnly",
-    "ServesSome",
-    "SeveralLayouts",
-    "SharedMemory",
-    "StateKept",
-    "StateLost",
-    "StridesRead",
-    "TakesZero",
-    "TracedInTraining",
-    "TracedUnseen",
-    "UnreadInputs",
-    "Untried",
-    "Unwritten",
-    "ValuesUnchecked",
-    "WhyNotOthers",
-    "WhyOnly",
-]  # fmt: skip
-
 
 class OneSize(Note, code="one_size"):
     """It is for the sizes of one recorded call, although several were recorded."""

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from calltape_analyzer.comparison.comparing import ONNX_TOLERANCES
 from calltape_analyzer.errors import TapeError
 from calltape_analyzer.facts import Rejection
+from calltape_analyzer.programs import rejections
 from calltape_analyzer.programs.complex_pairs import (
     as_pairs,
     complex_outputs,
@@ -28,12 +29,6 @@ from calltape_analyzer.programs.onnx_session import (
     value_of,
 )
 from calltape_analyzer.programs.onnx_trial import End, Feed, fatal_runs
-from calltape_analyzer.programs.rejections import (
-    OtherDtype,
-    OtherRank,
-    OtherSize,
-    UnequalNames,
-)
 from calltape_analyzer.programs.untrusted_files import (
     WANTED,
     load_onnx_proto,
@@ -247,19 +242,19 @@ def _rejected(
     dimensions have in this call, and where."""
     name, shape = declared.name, tensor.shape
     if declared.dtype is not None and declared.dtype != tensor.dtype:
-        return OtherDtype(name, tensor.dtype, declared.dtype, "model")
+        return rejections.OtherDtype(name, tensor.dtype, declared.dtype, "model")
     if declared.dims is None:
         return None
     if len(declared.dims) != len(shape):
-        return OtherRank(name, len(shape), len(declared.dims), "model")
+        return rejections.OtherRank(name, len(shape), len(declared.dims), "model")
     for axis, (wanted, size) in enumerate(zip(declared.dims, shape, strict=True)):
         where = f"{name}[{axis}]"
         if isinstance(wanted, int) and wanted != size:
-            return OtherSize(where, size, wanted, "model")
+            return rejections.OtherSize(where, size, wanted, "model")
         if isinstance(wanted, str) and wanted.isidentifier():
             known, place = named.setdefault(wanted, (size, where))
             if known != size:
-                return UnequalNames(where, size, place, known, wanted)
+                return rejections.UnequalNames(where, size, place, known, wanted)
     return None
 
 

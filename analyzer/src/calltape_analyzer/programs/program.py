@@ -21,6 +21,8 @@ from calltape_analyzer.observing.columns import SizeRow
 from calltape_analyzer.observing.groups import SortedCall
 from calltape_analyzer.observing.memory_layout import layout_name
 from calltape_analyzer.observing.sorting import difference_of
+from calltape_analyzer.programs import notes as kinds
+from calltape_analyzer.programs import rejections
 from calltape_analyzer.programs.conditions import Conditions, Sized
 from calltape_analyzer.programs.constant_values import rejects_constants
 from calltape_analyzer.programs.exported_model import ExportedModel
@@ -29,24 +31,6 @@ from calltape_analyzer.programs.memory_as_traced import (
     kept_layouts,
     memory_of,
     write_back,
-)
-from calltape_analyzer.programs.notes import (
-    ByValues,
-    Draws,
-    OneSize,
-    OtherStrides,
-    ServesOnly,
-    SharedMemory,
-    StateKept,
-    StateLost,
-    Unwritten,
-)
-from calltape_analyzer.programs.rejections import (
-    ByTrace,
-    OtherCall,
-    OtherValue,
-    SharesMemory,
-    Unverified,
 )
 from calltape_analyzer.programs.strategies import Strategy
 from calltape_analyzer.programs.unknown_classes import unknown_class_in
@@ -164,12 +148,12 @@ class Program:
     def is_constant(self) -> bool:
         """Whether it is for the sizes of one recorded call, or for one value of a tensor, because
         no program for more could be made."""
-        return self.has(OneSize) or bool(self.plan.frozen)
+        return self.has(kinds.OneSize) or bool(self.plan.frozen)
 
     @property
     def depends_on_values(self) -> bool:
         """Whether it may have conditions on values of tensors, which only a run of it checks."""
-        return self.has(ByValues)
+        return self.has(kinds.ByValues)
 
     def note_state(self, values: Mapping[str, str]) -> None:
         """Adds parameters, buffers and attributes of the model that a call changed.
@@ -182,7 +166,7 @@ class Program:
             return
         self.state = known
         notes = self._notes_of_state(values)
-        before = [note for note in self.told if isinstance(note, StateKept | StateLost)]
+        before = [note for note in self.told if isinstance(note, kinds.StateKept | kinds.StateLost)]
         if notes != before:
             self.told = [note for note in self.told if note not in before] + notes
 
@@ -190,7 +174,7 @@ class Program:
         """Adds a tensor among the arguments that the model writes to, and the program does not. If
         the model returns it as well, its new values are in the result."""
         if is_returned or name not in self.unwritten:
-            self.told.append(Unwritten(name, is_returned))
+            self.told.append(kinds.Unwritten(name, is_returned))
         if not is_returned and name not in self.unwritten:
             self.unwritten += (name,)
 
@@ -203,7 +187,7 @@ class Program:
         """
         for path in expected if self.model.has_state else ():
             if path in got and (was := _layout(expected[path])) != (now := _layout(got[path])):
-                self.note(OtherStrides(shown_path(path), now, was))
+                self.note(kinds.OtherStrides(shown_path(path), now, was))
 
     def note_views(self, views: Mapping[str, frozenset[int]]) -> None:
         """Notes outputs that share memory with an argument when the model returns them. Whether the
@@ -217,13 +201,13 @@ class Program:
         for path, numbers in sorted(views.items()):
             paths.setdefault(str(places[min(numbers)]), []).append(shown_path(path))
         for name, outputs in paths.items():
-            self.note(SharedMemory(name, tuple(outputs)))
+            self.note(kinds.SharedMemory(name, tuple(outputs)))
 
     def note_draws(self, generators: Sequence[str]) -> None:
         """Notes that results depend on random numbers, and the generators that these are from."""
         if not self.draws:
             self.draws = tuple(generators)
-            self.told.append(Draws(self.draws))
+            self.told.append(kinds.Draws(self.draws))
 
     def unknown_classes(self) -> list[str]:
         """The classes of objects in its results that are not known here."""
@@ -255,10 +239,10 @@ class Program:
     def _notes_of_state(self, values: Mapping[str, str]) -> list[Note]:
         lost = self.lost
         kept = tuple(name for name in self.state if name not in lost)
-        found: list[Note] = [StateKept(kept)] if kept else []
+        found: list[Note] = [kinds.StateKept(kept)] if kept else []
         if lost:
             shown = tuple(values.get(name, "") for name in lost[:_MAX_SHOWN])
-            found.append(StateLost(tuple(lost), shown, self.model.has_state, self.depends))
+            found.append(kinds.StateLost(tuple(lost), shown, self.model.has_state, self.depends))
         return found
 
     @cached_property
@@ -332,7 +316,7 @@ class Program:
         places = self.variant.group.layout.tensors
         self.never_own = frozenset(i for i, place in enumerate(places) if str(place) in paths)
 
-    def _rejects_own(self, sample: Sample) -> SharesMemory | None:
+    def _rejects_own(self, sample: Sample) -> rejections.SharesMemory | None:
         if not self.never_own or self.owner is None:
             return None
         named = (*self.owner.named_parameters(), *self.owner.named_buffers())
@@ -341,10 +325,10 @@ class Program:
             memory = memory_of(sample.tensors[number])
             if memory is not None and memory in own:
                 place = self.variant.group.layout.tensors[number]
-                return SharesMemory(str(place), own[memory])
+                return rejections.SharesMemory(str(place), own[memory])
         return None
 
-    def rejects_constants(self, tensor_at: Callable[[int], Any]) -> OtherValue | None:
+    def rejects_constants(self, tensor_at: Callable[[int], Any]) -> rejections.OtherValue | None:
         """The same, of a call whose tensors are read one by one.
 
         Args:
@@ -361,7 +345,7 @@ class Program:
                 continue
             if not torch.equal(given.cpu(), value.cpu()):
                 name = self.variant.group.layout.tensors[place]
-                return OtherValue(str(name), str(given.tolist()), str(value.tolist()))
+                return rejections.OtherValue(str(name), str(given.tolist()), str(value.tolist()))
         return None
 
     def rejects_call(self, placed: SortedCall) -> Rejection | None:
@@ -370,7 +354,7 @@ class Program:
         row = self.variant.row_in(placed.key, placed.row)
         if row is None:
             unknown = unknown_class_in(self.variant.group, placed, self.classes)
-            return unknown or OtherCall(difference_of(self.variant.group, placed))
+            return unknown or rejections.OtherCall(difference_of(self.variant.group, placed))
         leaves = placed.leaves if placed.key.takes(self.variant.group.key) else None
         return rejects_constants(self.variant, placed) or self.rejects(row, leaves)
 
@@ -383,10 +367,10 @@ class Program:
         """
         rejection = self.variant.rejects(row)
         if rejection is None and (traced := self.conditions_reject(row, leaves)) is not None:
-            rejection = ByTrace(traced)
+            rejection = rejections.ByTrace(traced)
         if rejection is None and self.only is not None and row not in self.only:
             # Nobody knows whether it would be right at a size that was not recorded.
-            return Unverified(row in self._rows, self._serves_only)
+            return rejections.Unverified(row in self._rows, self._serves_only)
         return rejection
 
     def serve_only(self, rows: Collection[SizeRow], why: Fact) -> None:
@@ -397,7 +381,7 @@ class Program:
             why: what makes others doubtful.
         """
         self.only = frozenset(rows)
-        self.told.append(ServesOnly(len(self.only), why))
+        self.told.append(kinds.ServesOnly(len(self.only), why))
 
     @property
     def why_only(self) -> Fact | None:
@@ -406,8 +390,8 @@ class Program:
         return None if only is None else only.why
 
     @property
-    def _serves_only(self) -> ServesOnly | None:
-        return next((note for note in self.told if isinstance(note, ServesOnly)), None)
+    def _serves_only(self) -> kinds.ServesOnly | None:
+        return next((note for note in self.told if isinstance(note, kinds.ServesOnly)), None)
 
     def knows_and_rejects(self, call: SortedCall) -> bool:
         """Whether it was exported from calls of these sizes, among others, and rejects them."""

@@ -6,47 +6,8 @@ from __future__ import annotations
 from enum import Enum
 
 from calltape_analyzer.facts import Fact, Names
-from calltape_analyzer.foreign_errors import ErrorKind
+from calltape_analyzer.foreign_errors import ErrorKind, Raised
 from calltape_analyzer.programs.onnx_trial import End
-
-__all__ = [
-    "Advice",
-    "Because",
-    "Cause",
-    "CauseKind",
-    "ConstantsLeft",
-    "Differs",
-    "Drawing",
-    "DrawnByPython",
-    "EachAlone",
-    "Ended",
-    "Fault",
-    "InState",
-    "Interrupted",
-    "MaybeState",
-    "MostPrograms",
-    "NotTried",
-    "OfCall",
-    "OfModel",
-    "PointsInto",
-    "RaisedType",
-    "RandomAdvice",
-    "RandomDiffers",
-    "RecordedOnly",
-    "StateNeeded",
-    "SyntheticHarms",
-    "TimeUp",
-    "TooMuchMemory",
-    "TooSlow",
-    "Unseen",
-    "Untraceable",
-    "UntraceableKind",
-    "UntriedSize",
-    "ValuesLeft",
-    "ValuesRejected",
-    "Why",
-    "means",
-]  # fmt: skip
 
 
 class Why(Enum):
@@ -131,6 +92,11 @@ class Cause(Fact, code="cause"):
     place: str
     advice: Advice | None = None
     kinds: tuple[ErrorKind, ...] = ()
+
+
+def stopped_by(fact: Fact | None, kind: ErrorKind) -> bool:
+    """Whether a trace failed with an error of a kind."""
+    return isinstance(fact, Cause | Raised) and kind in fact.kinds
 
 
 def means(fact: Fact | None, kind: ErrorKind) -> bool:

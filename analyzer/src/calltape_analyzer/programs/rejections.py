@@ -8,12 +8,6 @@ from calltape_analyzer.facts import Fact, Names, Rejection
 from calltape_analyzer.foreign_errors import inputs_in, size_in
 from calltape_analyzer.programs.notes import ServesOnly
 
-__all__ = [
-    "ByTrace", "FilledState", "GuardFails", "InputsMissing", "LeftOut", "NoProgram", "NotExported",
-    "OtherCall", "OtherDtype", "OtherRank", "OtherSize", "OtherValue", "OutOfRange", "RunFailed",
-    "SharesMemory", "UnequalNames", "UnequalSizes", "UnknownClass", "Unreadable", "Unverified",
-]  # fmt: skip
-
 Taker = Literal["model", "program"]
 
 

@@ -18,11 +18,10 @@ from typing import Any, NoReturn, Protocol
 
 from calltape_analyzer.arguments.plan import input_names
 from calltape_analyzer.errors import TapeError, UsageError
-from calltape_analyzer.facts import Fact, Note
+from calltape_analyzer.facts import Fact, Note, plain
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.programs.attempts import Attempt
 from calltape_analyzer.programs.documents import document_of, signature_document
-from calltape_analyzer.programs.history import attempt_documents, verdict_documents
 from calltape_analyzer.programs.manifest import (
     FORMAT,
     MANIFEST,
@@ -257,8 +256,13 @@ def _staged(
         "unshared": sorted(map(list, sorter.unshared)),
         "missing": programs.missing,
         "told": programs.told,
-        "attempts": attempt_documents(programs.attempts),
-        "verdicts": verdict_documents(programs.verdicts),
+        "attempts": plain(
+            [
+                one.model_dump(mode="json") | {"by_values": one.by_values}
+                for one in programs.attempts
+            ]
+        ),
+        "verdicts": plain([one.model_dump(mode="json") for one in programs.verdicts]),
         "files": files,
         "programs": documents,
     }

@@ -6,8 +6,6 @@ from enum import Enum
 
 from calltape_analyzer.facts import Fact
 
-__all__ = ["Sampled", "Strategy", "Tried"]
-
 
 class Strategy(Enum):
     """What an attempt tries."""

@@ -14,6 +14,7 @@ from calltape_analyzer.facts import Note, Rejection
 from calltape_analyzer.observing.evidence import has_raised
 from calltape_analyzer.observing.groups import SortedCall
 from calltape_analyzer.observing.sorting import CallSorter
+from calltape_analyzer.programs import rejections
 from calltape_analyzer.programs.conditions import Sized
 from calltape_analyzer.programs.exported_model import ExportedModel
 from calltape_analyzer.programs.input_matching import (
@@ -25,12 +26,6 @@ from calltape_analyzer.programs.input_matching import (
 from calltape_analyzer.programs.loading import declared_programs
 from calltape_analyzer.programs.manifest import within_manifest
 from calltape_analyzer.programs.programs import Programs
-from calltape_analyzer.programs.rejections import (
-    FilledState,
-    InputsMissing,
-    NoProgram,
-    Unreadable,
-)
 from calltape_analyzer.programs.runtimes import opened_model
 from calltape_analyzer.programs.untrusted_files import check_trusted
 from calltape_analyzer.pytree.caches import is_cache_argument
@@ -112,7 +107,7 @@ def _each(tape: Tape, decided: _Decided) -> Iterator[tuple[Call, Verdict]]:
             try:
                 known[key] = decided.verdict_on(call, sorter.sorted(inputs))
             except TapeError as error:
-                known[key] = (None, Unreadable(error.reason))
+                known[key] = (None, rejections.Unreadable(error.reason))
         yield call, known[key]
 
 
@@ -169,14 +164,14 @@ def _verdict_of_programs(programs: Programs, tape: Tape, call: Call, _: SortedCa
     )
     if found is not None:
         return found, None
-    return None, NoProgram(tuple(reasons), tuple(reasons.values()))
+    return None, rejections.NoProgram(tuple(reasons), tuple(reasons.values()))
 
 
 def _verdict_of_model(model: ExportedModel, advice: str, _: Call, placed: SortedCall) -> Verdict:
     try:
         values = match_inputs(model.input_names, values_of_layout(placed.layout), advice)
     except InferenceError as error:
-        return None, InputsMissing(error.reason, str(error.advice))
+        return None, rejections.InputsMissing(error.reason, str(error.advice))
     ints = placed.layout.column_of_scalar
     sizes: dict[str, Sized | int] = {
         name: Sized(placed.facts[value.number].dtype, placed.row.shapes[value.number])
@@ -187,12 +182,12 @@ def _verdict_of_model(model: ExportedModel, advice: str, _: Call, placed: Sorted
     return None, model.rejects(sizes) or _unused_state(placed, values.values())
 
 
-def _unused_state(placed: SortedCall, used: Iterable[CallValue]) -> FilledState | None:
+def _unused_state(placed: SortedCall, used: Iterable[CallValue]) -> rejections.FilledState | None:
     """A state that the call brings and the model does not take: it would compute something else. An
     exporter leaves out other arguments if the model does not use them."""
     taken = {value.argument for value in used if value.kind == "tensor"}
     filled = {place.argument for place in placed.layout.tensors}
     for name, node in placed.layout.nodes.items():
         if name in filled and name not in taken and is_cache_argument(name, node):
-            return FilledState(name)
+            return rejections.FilledState(name)
     return None
