@@ -1,5 +1,6 @@
 // The thread that reads. The page asks, and gets plain data; all bytes of the tape stay here.
 
+import { blobBytes } from "./blob.mjs";
 import { NOT_NUMBERED } from "./columns.mjs";
 import { callFacts, inputsTree, labelOf, outputsTree, positionalNames } from "./descriptions.mjs";
 import { Dimensions } from "./dimensions.mjs";
@@ -122,7 +123,7 @@ class Reader {
       const { record, inputs: side } = await this.tape.call(position);
       return {
         ...made, time: timeText(record.time_ns), duration: durationText(record.duration_ns ?? NaN),
-        bytes: bytesText(record.blob?.size ?? 0), inputs: this.label(side), raised: record.error !== undefined,
+        bytes: bytesText(blobBytes(record)), inputs: this.label(side), raised: record.error !== undefined,
       };
     } catch (error) {
       return { ...made, time: "", duration: "", bytes: "", inputs: reasonOf(error), isBroken: true };
@@ -144,7 +145,7 @@ class Reader {
     return {
       position, number: String(record.call), facts: callFacts(record, times),
       error: record.error === undefined ? null : { type: record.error.type, message: plainText(record.error.message).slice(0, 20_000) },
-      blob: record.blob === undefined ? null : bytesText(record.blob.size),
+      blob: record.blob === undefined ? null : bytesText(blobBytes(record)),
       inputs: inputsTree(call.inputs, this.nameAt, call.elsewhere),
       outputs: call.outputs === null ? null : outputsTree(call.outputs, call.elsewhere),
     };

@@ -1,6 +1,7 @@
 // The scan: a walk over a whole tape that reads every record, and no tensor. A call exists only by
 // the commit rule (FORMAT.md, section 5); on a sealed tape the index must have its group (section 8).
 
+import { blobBytes } from "./blob.mjs";
 import { Columns } from "./columns.mjs";
 import { DistinctInputs, addTo, noCalls } from "./distinct_inputs.mjs";
 import { accounted, countsFrom, indexOf, endFrom } from "./endings.mjs";
@@ -157,8 +158,7 @@ export class Scan {
       const record = group.record(at, (signature, inputs) => this.distinct.hasSignature(signature, inputs));
       const inputs = this.distinct.numberOf(group.signature(at), record.inputs, record.call, group.raised(at));
       const duration = record.duration_ns === undefined ? NaN : Number(record.duration_ns);
-      const blob = record.blob === undefined ? 0 : Number(record.blob.size);
-      this.columns.add(record.call, member.offset, Number(record.time_ns), duration, blob, inputs, record.error !== undefined);
+      this.columns.add(record.call, member.offset, Number(record.time_ns), duration, blobBytes(record), inputs, record.error !== undefined);
     } catch (error) {
       if (!(error instanceof TapeError)) throw error;
       this.broken.set(group.number(at), { signature: group.signature(at), raised: group.raised(at), error: error.at({ member: member.name, offset: member.offset }) });

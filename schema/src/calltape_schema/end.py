@@ -224,6 +224,9 @@ class End(Record):
         has_calls = bool(self.coverage.kept) and not self.elsewhere
         if (has_calls, has_calls) != (self.first_call is not None, self.last_call is not None):
             raise ValueError("the first and the last call are not those of a tape with calls")
+        has_times = self.first_ns is not None, self.last_ns is not None
+        if not self.elsewhere and has_times != (has_calls, has_calls):  # a survey may not know them
+            raise ValueError("the first and the last time are not those of a tape with calls")
         return self
 
     def groups(self) -> Index:
@@ -276,6 +279,12 @@ class InterimCounts(Record):
     next_call: Count
     coverage: Coverage
     deleted: _FileNumbers | None = None
+
+    @model_validator(mode="after")
+    def _are_dated(self) -> Self:
+        if self.coverage.counted_ns is None:
+            raise ValueError("counts that do not say until when")
+        return self
 
 
 _ends: TypeAdapter[End] = TypeAdapter(End)

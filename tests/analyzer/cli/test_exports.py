@@ -132,7 +132,7 @@ def test_export_replay_and_check(classifier_tape: Path, folder: Path) -> None:
     assert (code, err) == (0, "")
     assert out.split("\n", 1)[0].split() == [
         "variant", "tried", "recorded", "sizes", "unseen", "sizes", "seconds",
-        "what", "came", "of", "it",
+        "result",
     ]  # fmt: skip
     assert "4 of 4 recorded calls reproduced" in out
     saved, *verdicts = out.splitlines()[-1 - len(load_programs(out_dir, trusted=True).verdicts) :]

@@ -117,7 +117,9 @@ def test_the_side_that_was_never_recorded_is_refused(
 def test_a_float_that_decides_is_in_no_onnx_model(tmp_path: Path, question: str) -> None:
     pytest.importorskip("onnxruntime")
     model = Branching(QUESTIONS[question])
-    with pytest.raises(ExportError, match=r"the model decides by a float at .*\.py:\d+"):
+    # torch itself does not convert a program that rounds a number of a tensor.
+    why = "needs the value of a tensor" if question == "round" else "decides by a float"
+    with pytest.raises(ExportError, match=rf"the model {why} at .*\.py:\d+"):
         export(taped(tmp_path, model, LOW), model, to="onnx")
 
 

@@ -115,9 +115,10 @@ def test_outputs_that_are_views_of_arguments_are_noted(tmp_path: Path) -> None:
     programs = export(tape, model)
     report = programs.verify()
     assert report.ok
-    note = "returns 2 contiguous in memory where it was recorded transposed (stride order 1,0)"
+    order = "transposed (stride order 1,0)"
+    note = f"returns outputs.2 contiguous in memory where it was recorded {order}"
     assert any(note in one for one in report.notes)
-    note = "the model's 0 shares memory with x; the program may return a copy"
+    note = "the model's outputs.0 shares memory with x; the program may return a copy"
     assert any(note in one for one in report.notes)
     for made in LAYOUTS.values():
         x = made(7, 9)

@@ -35,7 +35,7 @@ from calltape_analyzer.text import (
     variant_names,
 )
 from calltape_analyzer.variants.facts import VariantFacts
-from calltape_analyzer.writing.coverage import DAMAGED
+from calltape_analyzer.writing.coverage import DAMAGED, LATER
 from calltape_schema.errors import TapeError
 from calltape_schema.records import CallRecord, Tree
 from calltape_schema.remedies import Remedy
@@ -280,11 +280,13 @@ def _of_lost_calls(tape: Tape) -> Iterator[Symptom]:
     lost = tape.coverage.lost
     unknown = {k: lost.pop(k) for k in list(lost) if k.startswith("unknown")}
     damaged = {k: lost.pop(k) for k in list(lost) if k == DAMAGED}
+    later = {k: lost.pop(k) for k in list(lost) if k == LATER}
     should = "of the traffic were lost"
     again = "copy the original tape again from its source"
     for reasons, what, advice in (
         (lost, should, "give the recorder a larger queue or disk; docs/production.md says how"),
         (damaged, should, f"the calls were unreadable when this tape was made; {again}"),
+        (later, should, "upgrade calltape-analyzer, then make this tape again"),
         (unknown, "missing for an unknown reason",
          "also open the files that have them, if you have these files"),
     ):  # fmt: skip

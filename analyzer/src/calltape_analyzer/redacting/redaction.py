@@ -133,7 +133,7 @@ def copy_redacted(tape: Tape, path: str) -> EditReport:
     except BaseException:
         os.unlink(path)
         raise
-    return report
+    return report.noting(*calls.notes())
 
 
 def _refuse_needed(asked: Asked) -> None:

@@ -13,7 +13,7 @@ import json
 import re
 from typing import Any
 
-from calltape_analyzer.writing.coverage import DAMAGED
+from calltape_analyzer.writing.coverage import DAMAGED, LATER
 from calltape_schema.end import UNWANTED
 from calltape_schema.privacy import is_name, is_without_text, length_of_text
 
@@ -54,8 +54,8 @@ VERBS = frozenset(
 
 OTHER_REASONS = "other reasons"
 _DROP_REASONS = UNWANTED | {
-    DAMAGED, OTHER_REASONS, "queue_full", "max_disk_bytes", "disk_full", "file_removed", "io",
-    "internal", "interrupted", "unfinished", "unknown (the tape is not sealed)",
+    DAMAGED, LATER, OTHER_REASONS, "queue_full", "max_disk_bytes", "disk_full", "file_removed",
+    "io", "internal", "interrupted", "unfinished", "unknown (the tape is not sealed)",
     "unknown (the tape was not sealed)", "unknown (not in these files)",
     "unknown (the end contradicts itself)",
 }  # fmt: skip

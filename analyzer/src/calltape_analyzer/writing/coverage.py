@@ -19,24 +19,30 @@ from calltape_schema.errors import TapeError
 from calltape_schema.inputs_table import InputsTable
 
 __all__ = [
-    "DAMAGED", "calls_in", "closing_time", "counts_stay", "coverage_for", "coverage_of_numbers",
-    "unkept_of",
+    "DAMAGED", "LATER", "calls_in", "closing_time", "counts_stay", "coverage_for",
+    "coverage_of_numbers", "unkept_of",
 ]  # fmt: skip
 
 DAMAGED = "damaged"
 """The reason of calls that were on the tape, and could not be read."""
 
+LATER = "needs a later version"
+"""The reason of calls that were on the tape, and that only a later version can read."""
+
 _UNSEALED = "unknown (the tape was not sealed)"
 _MAX_REASONS = 1000
 
 
-def coverage_for(segments: Sequence[CountedFile], kept: int, unwanted: int) -> Coverage:
+def coverage_for(
+    segments: Sequence[CountedFile], kept: int, unwanted: int, later: int = 0
+) -> Coverage:
     """How many calls were seen, and what became of those that the new tape lacks.
 
     Args:
         segments: the files that were read.
         kept: how many calls were written.
         unwanted: how many were left out because nobody asked for them.
+        later: how many others only a later version can read.
 
     Raises:
         TapeError: ``limit`` if the files claim more calls than can be counted.
@@ -45,7 +51,9 @@ def coverage_for(segments: Sequence[CountedFile], kept: int, unwanted: int) -> C
     dropped = Counter(before.dropped)
     dropped[_UNSEALED] += dropped.pop(UNSEALED, 0)
     dropped[LEFT_OUT] += unwanted
-    dropped[DAMAGED] += max(before.kept - kept - unwanted, 0)
+    lost = max(before.kept - kept - unwanted, 0)
+    dropped[LATER] += min(later, lost)
+    dropped[DAMAGED] += max(lost - later, 0)
     return _coverage(kept, +dropped, before.at_least, before.counted_ns)
 
 
