@@ -61,8 +61,8 @@ def exported(case: Case, tape: Path, target: str) -> dict[str, Any]:
                 name: _program(program, made[id(program)][1]) for name, program in programs.items()
             },
             "attempts": [_attempt(one) for one in programs.attempts],
-            "missing": programs.missing,
-            "notes": list(programs.notes),
+            "missing": {name: str(why) for name, why in programs.missing.items()},
+            "notes": [*map(str, programs.notes)],
             "model ran": ran,
             "verified": f"{sum(verified)} of {len(verified)} calls",
             "calls": _served(programs, case, small, opened, target),
@@ -131,7 +131,7 @@ def _program(program: Program, made_by: Attempt) -> dict[str, Any]:
         "ranges": sorted(ranges),
         "guards": sorted(text.strip() for text in conditions.guards),
         "assertions": _assertions(program),
-        "notes": program.notes,
+        "notes": [*map(str, program.notes)],
     }
     if program.only is not None:
         found["serves only"] = f"{len(program.only)} recorded sizes"
@@ -155,9 +155,9 @@ def _attempt(attempt: Attempt) -> str:
     counts = ("unrun", "declined", "wrong", "failed")
     parts += [f"{number} {name}" for name in counts if (number := getattr(attempt, name))]
     if attempt.untried:
-        parts.append(f"untried: {'; '.join(attempt.untried)}")
+        parts.append(f"untried: {'; '.join(map(str, attempt.untried))}")
     if attempt.summary:
-        parts.append(attempt.summary)
+        parts.append(str(attempt.summary))
     return f"{attempt.variant}: {attempt.what}: {'; '.join(parts)}"
 
 

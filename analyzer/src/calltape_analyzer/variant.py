@@ -177,15 +177,15 @@ class Variant(ProgramSource, Shown):
 
         What decides is the structure, dtypes, ranks and constants, and the sizes of the dimensions
         that never varied; not texts and floats that vary from call to call. The program itself may
-        still refuse sizes, when it is run.
+        still reject sizes, when it is run.
         """
         from calltape_analyzer.arguments.live_calls import LiveCall
 
         placed = LiveCall(tuple(args), dict(kwargs or {}), self._sorter).placed
         if not self.facts.group.key.takes(placed.key):
             return Acceptance(False, difference_of(self.facts.group, placed))
-        reason = self.facts.refuses(placed.row)
-        return Acceptance(reason is None, reason)
+        rejection = self.facts.rejects(placed.row)
+        return Acceptance(rejection is None, None if rejection is None else str(rejection))
 
     @property
     @bounded()

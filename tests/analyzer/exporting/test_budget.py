@@ -11,6 +11,7 @@ from calltape_analyzer import ExportError, export
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.exporting import budget as budgets
 from calltape_analyzer.exporting.budget import Budget
+from calltape_analyzer.programs.reasons import TimeUp
 from tests.analyzer.exported import call, taped
 from tests.analyzer.exporting.test_arguments import Model, t
 
@@ -49,7 +50,7 @@ def exported(folder: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> lis
     assert all(programs[name] is not None for name in names)
     for name, reason in programs.missing.items():
         assert name not in names
-        assert reason == "not tried: the time of 600 s for all was up"
+        assert reason == TimeUp(600)
     return [*names, *(f"-{name}" for name in programs.missing)]
 
 
@@ -110,7 +111,7 @@ def test_sizes_that_were_not_probed_are_named(
     (attempt,) = programs.attempts
     assert attempt.ok
     assert len(runs) == 1
-    assert any("the time of 600 s for all was up" in text for text in attempt.untried)
+    assert any("the time of 600 s for all was up" in str(text) for text in attempt.untried)
 
 
 def test_a_trace_that_is_interrupted_for_all_of_the_time_says_so(

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 from calltape_analyzer import ExportError, NoVariant, export
+from calltape_analyzer.programs.reasons import StateNeeded
+from calltape_analyzer.programs.strategies import Strategy
 from tests.analyzer.exported import Call, assert_as_module, call, taped
 from tests.analyzer.exporting.test_arguments import t
 
@@ -237,7 +239,7 @@ def test_state_that_nobody_sees_is_refused_before_a_trace_moves_it(
     tape, model = taped(tmp_path, made(cls), CALLS), made(cls)
     with pytest.raises(ExportError, match="something else when it is called again") as raised:
         export(tape, model)
-    assert [attempt.what for attempt in raised.value.attempts] == ["calls in a row"]
+    assert [one.strategy for one in raised.value.attempts] == [Strategy.IN_A_ROW]
     expected = model(*UNSEEN[0][0])
     assert torch.equal(expected, made(cls)(*UNSEEN[0][0]))  # it is as it was
 
@@ -300,7 +302,8 @@ def test_calls_that_begin_anew_keep_their_program(tmp_path: Path) -> None:
     assert program.depends is False
     assert_as_module(programs, Restarting(), begin)
     (why,) = programs.missing.values()
-    assert "left in it (calls)" in why
+    assert isinstance(why, StateNeeded)
+    assert why.names == ("calls",)
     assert [row.ok for row in programs.verify()] == [True, False, False, True, False, False]
 
 
@@ -375,7 +378,8 @@ def test_a_call_of_another_variant_may_leave_it(tmp_path: Path) -> None:
     programs = export(taped(tmp_path, WritesOrReads(), calls), WritesOrReads())
     assert [program.depends for program in programs.values()] == [False]
     (why,) = programs.missing.values()
-    assert "left in it (prompt)" in why
+    assert isinstance(why, StateNeeded)
+    assert why.names == ("prompt",)
 
 
 @pytest.mark.integration
@@ -462,7 +466,7 @@ def test_state_that_only_another_order_shows(tmp_path: Path) -> None:
     model = LongestSoFar().eval()
     calls = [call(torch.ones(2, n), torch.arange(n)) for n in (6, 11, 24, 31, 40)]
     programs = export(taped(tmp_path, model, calls), model)
-    assert all("longest" in why for why in programs.missing.values())
+    assert all("longest" in why.names for why in programs.missing.values())
     assert programs.missing
     with pytest.raises(NoVariant):
         programs(torch.ones(2, 30), torch.arange(30))

@@ -46,7 +46,7 @@ class Rounding(Model):
 
 
 def notes(programs) -> str:
-    return "\n".join(note for p in programs.values() for note in (*p.notes, *p.remarks))
+    return "\n".join(str(note) for p in programs.values() for note in p.told)
 
 
 @pytest.mark.integration

@@ -85,11 +85,11 @@ def test_an_error_of_the_runtime_where_an_assertion_fails_is_a_refusal(
     runs = UnseenRuns(verifier, Probing(), program)
     args, _ = of(5, marked)
     sample = LiveCall(args, {}, programs.sorter).sample
-    found = runs._why_refused(sample)
+    found = runs._why_rejected(sample)
     assert (found is None) == (marked == 3)
     if found is not None:
         assert found.is_condition
-        assert "a number that the values tell is at least 2" in found.text
+        assert "a number that the values tell is at least 2" in str(found.why)
 
 
 class ChecksInABranch(torch.nn.Module):

@@ -11,6 +11,7 @@ import torch
 
 from calltape_analyzer import Programs, check, export, load_programs
 from calltape_analyzer.errors import NoVariant
+from calltape_analyzer.programs.notes import TakesZero
 from tests.analyzer.exported import assert_same, call, taped
 
 
@@ -53,7 +54,7 @@ def with_loaded(programs: Programs, folder: Path) -> list[Programs]:
 
 
 def notes(programs: Programs) -> list[str]:
-    return [note for p in programs.values() for note in p.remarks if "size of 0" in note]
+    return [str(n) for p in programs.values() for n in p.remarks if isinstance(n, TakesZero)]
 
 
 @pytest.mark.integration

@@ -46,6 +46,7 @@ from calltape_analyzer.cli.output import (
 )
 from calltape_analyzer.cli.tapes import Part, opened
 from calltape_analyzer.errors import ExportError
+from calltape_analyzer.facts import plain
 from calltape_analyzer.programs.variant_verdicts import last_lines
 from calltape_analyzer.progress import told_by
 from calltape_analyzer.text import some_of
@@ -145,7 +146,11 @@ def _exported(tape: Tape, module: Any, options: dict[str, Any], json: bool) -> P
             return export_programs(tape, module, progress=progress, **options)
     except ExportError as error:
         if json:
-            print_json({"programs": [], "error": str(error), "attempts": _attempts(error.attempts)})
+            attempts = _attempts(error.attempts)
+            missing = plain(error.missing)
+            print_json(
+                {"programs": [], "error": str(error), "missing": missing, "attempts": attempts}
+            )
         else:
             _print_attempts(error.attempts)
         complain(str(error))
@@ -188,7 +193,8 @@ def _handlers_of_torch() -> list[logging.StreamHandler[Any]]:
 def _document(programs: Programs, report: Report, out: Path | None) -> dict[str, Any]:
     return {
         "programs": list(programs),
-        "missing": programs.missing,
+        "missing": plain(programs.missing),
+        "notes": plain(programs.told),
         "verdicts": [jsonlib.loads(one.model_dump_json()) for one in programs.verdicts],
         "attempts": _attempts(programs.attempts),
         "report": jsonlib.loads(report.model_dump_json()),
@@ -204,7 +210,7 @@ def _print(programs: Programs, report: Report, out: Path | None, *, verbose: boo
     if verbose or not (report.ok and programs.is_general):
         _print_attempts(programs.attempts)
         for name, reason in programs.missing.items():
-            line(f"no program for {name}:", " ".join(reason.split()))
+            line(f"no program for {name}:", " ".join(str(reason).split()))
         print()
     lines(report.table(remarks=verbose))
     if out is not None:
@@ -222,7 +228,7 @@ def _print_attempts(attempts: Iterable[Any]) -> None:
             attempt.variant,
             f"{attempt.reproduced}/{attempt.tried}",
             f"{attempt.agreed}/{attempt.probed}" if attempt.probed else "none",
-            shorten(attempt.summary or "", _MAX_SUMMARY, placeholder=" ..."),
+            shorten(str(attempt.summary or ""), _MAX_SUMMARY, placeholder=" ..."),
         )
         seconds[came_to] = seconds.get(came_to, 0.0) + attempt.seconds
         tried.setdefault(came_to, []).append(attempt.what)

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from calltape_analyzer.programs.reasons import TimeUp
+
 __all__ = ["Budget", "Progress"]
 
 Progress = Callable[[str], None]
@@ -40,14 +42,9 @@ class Budget:
         return self._left <= 0
 
     @property
-    def reason(self) -> str:
-        """Why something was not tried after that, in words."""
-        return f"not tried: {self.limit}"
-
-    @property
-    def limit(self) -> str:
-        """Which time is up, in words."""
-        return f"the time of {self.seconds or 0:g} s for all was up"
+    def reason(self) -> TimeUp:
+        """Why something was not tried after that."""
+        return TimeUp(self.seconds or 0)
 
     def within(self, seconds: float) -> float:
         """So many seconds, or what is left if that is less; never 0."""

@@ -31,15 +31,14 @@ from calltape_analyzer.model.calls import eager
 from calltape_analyzer.model.contexts import detached
 from calltape_analyzer.observing.evidence import has_raised
 from calltape_analyzer.programs.attempts import Attempt
-from calltape_analyzer.programs.program import Program, shown_state
+from calltape_analyzer.programs.program import Program
+from calltape_analyzer.programs.reasons import Because, StateNeeded, Why
+from calltape_analyzer.programs.strategies import Strategy
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.variants.facts import VariantFacts
 
-__all__ = ["IN_A_ROW", "why_lost", "why_out_of_sight"]
-
-IN_A_ROW = "calls in a row"
-"""What an attempt says of a variant whose calls depend on those before."""
+__all__ = ["why_lost", "why_out_of_sight"]
 
 _MAX_BETWEEN = 2
 """Calls of so many other variants are run between those of one."""
@@ -67,7 +66,7 @@ class _Served(NamedTuple):
 
 def why_out_of_sight(
     runner: Runner, variant: VariantFacts, others: Sequence[VariantFacts], seconds: float
-) -> str | None:
+) -> Because | None:
     """Why there is no program if a model returns something else when it is called again although
     its state was put back; None if it does not. It runs apart: what it keeps, nobody puts back.
 
@@ -82,13 +81,7 @@ def why_out_of_sight(
     between = [one for one in others if one is not variant][:_MAX_BETWEEN]
     if not runner.asked(partial(_differs_again, runner, variant, between), seconds):
         return None
-    return (
-        "the model returns something else when it is called again with the same arguments, "
-        "although its buffers and attributes were put back: it keeps state where no program has "
-        "it, in a global, a closure, a class, deep in containers or in an object that is not plain "
-        "Python (keep it in a registered buffer, or let the model take it as an argument and "
-        "return it), or what it returns is left to chance"
-    )
+    return Because(Why.OUT_OF_SIGHT)
 
 
 def _differs_again(runner: Runner, variant: VariantFacts, between: Sequence[VariantFacts]) -> bool:
@@ -109,7 +102,7 @@ def _differs_again(runner: Runner, variant: VariantFacts, between: Sequence[Vari
 
 def why_lost(
     verifier: Verifier, program: Program, others: Iterable[Program], calls: Iterable[Call]
-) -> str | None:
+) -> StateNeeded | None:
     """Why a program is of no use: recorded calls go on from what the ones before left, and it does
     not keep that. None if that is not so. The program gets a note if it loses what matters, and no
     recorded call needed it: the host may have put it back itself before each call.
@@ -130,16 +123,8 @@ def why_lost(
     call = next(_not_reproduced(verifier, program, calls), None)
     if call is None and _is_put_back(verifier, [program, *others], calls):
         return None
-    shown = (
-        f"call {call.number} is not reproduced"
-        if call is not None
-        else "recorded calls in another order, or after more of them, would get something else"
-    )
-    return (
-        f"what the model returns depends on what the call before left in it "
-        f"({shown_state(program.lost)}), and the program does not keep that: {shown} "
-        f"({program.keeping}; if each recorded call began in one state, export the model in that)"
-    )
+    number = None if call is None else call.number
+    return StateNeeded(tuple(program.lost), number, program.model.has_state)
 
 
 def _is_put_back(verifier: Verifier, programs: Sequence[Program], calls: Iterable[Call]) -> bool:
@@ -158,7 +143,7 @@ def _serving(verifier: Verifier, programs: Sequence[Program], call: Call) -> Ite
         return
     placed = verifier.sorter.sorted(call.record.inputs)
     for program in programs:
-        if program.refuses_call(placed) is None:
+        if program.rejects_call(placed) is None:
             yield from _calls_of(verifier, program, [call.ref])
             return
 
@@ -257,7 +242,7 @@ def _loses(verifier: Verifier, row: Sequence[_Served]) -> bool | None:
 def _firsts(program: Program, count: int = 2) -> Iterator[CallRef]:
     """The first calls of some sizes that a program serves, from the first size to the last."""
     rows = [
-        seen.first for row, seen in program.variant.rows.items() if program.refuses(row) is None
+        seen.first for row, seen in program.variant.rows.items() if program.rejects(row) is None
     ]
     last = len(rows) - 1
     places = [last * at // max(count - 1, 1) for at in range(count)] if rows else []
@@ -312,12 +297,12 @@ def _in_a_row(
 
 def _not_reproduced(verifier: Verifier, program: Program, calls: Iterable[Call]) -> Iterator[Call]:
     """The recorded calls that a program takes, and that began with another state than it has."""
-    scratch = Attempt(variant=program.name, what=IN_A_ROW)
+    scratch = Attempt(variant=program.name, strategy=Strategy.IN_A_ROW)
     ended = (call for call in calls if not call.under_way and not has_raised(call))
     own = (
         call
         for call in islice(ended, _MAX_SEARCHED)
-        if program.refuses_call(verifier.sorter.sorted(call.record.inputs)) is None
+        if program.rejects_call(verifier.sorter.sorted(call.record.inputs)) is None
     )
     for call in islice(own, _MAX_RUN):
         found = verifier.replayed(program, call, scratch)

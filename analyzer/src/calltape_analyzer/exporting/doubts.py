@@ -12,6 +12,7 @@ from typing import Any
 
 from calltape_analyzer.arguments.samples import Sample, nudged
 from calltape_analyzer.comparison.comparing import Tolerances, compared
+from calltape_analyzer.programs.reasons import Because, Why
 
 __all__ = ["doubt_of"]
 
@@ -26,7 +27,7 @@ def doubt_of(
     expected: Mapping[str, Any],
     got: Mapping[str, Any],
     tolerances: Tolerances,
-) -> str | None:
+) -> Because | None:
     """Why other results than those of the model prove nothing. None if they prove that the program
     is wrong.
 
@@ -39,16 +40,16 @@ def doubt_of(
         tolerances: how far results of a program may be off.
     """
     if any(map(_has_nan, expected.values())):
-        return "the model itself returns NaN"
+        return Because(Why.MODEL_IS_NAN)
     try:
         again = eager(sample, seed=0)
         if not compared(expected, again, tolerances).agrees:
-            return "the model itself returns something else each time"
+            return Because(Why.MODEL_VARIES)
         near = eager(nudged(sample))
     except Exception:  # models raise errors of any type
-        return "the model itself does not always run"
+        return Because(Why.MODEL_MAY_FAIL)
     if _is_within(expected, got, near, tolerances):
-        return "the model itself is not more exact than the difference"
+        return Because(Why.INEXACT)
     return None
 
 

@@ -11,7 +11,6 @@ the assertions go. Otherwise they stay, and say where in the model the result wa
 from __future__ import annotations
 
 import io
-import re
 from collections.abc import Callable, Mapping
 from contextlib import redirect_stderr, suppress
 from typing import Any
@@ -20,13 +19,13 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from calltape_analyzer.exporting.empty_results import NotEmpty
+from calltape_analyzer.foreign_errors import NOTHING_FOUND, asserted_size, failed_text
 
 __all__ = ["settle_assertions"]
 
 _MAX_SELECTIONS = 32
 _aten = torch.ops.aten
 _ASSERT = _aten._assert_scalar.default
-_SAYS = re.compile(r"expression (?:Ne\((.+), 0\)|(.+) > 0|0 < (.+)|(.+) >= 1|1 <= (.+)) on node")
 
 
 def settle_assertions(
@@ -36,7 +35,7 @@ def settle_assertions(
     model: Callable[[], Any],
     program: Callable[[], Any],
     agree: Callable[[Any, Any], bool],
-) -> str | None:
+) -> bool:
     """Takes the assertions out of a program that results are not empty, or lets them say where.
 
     Args:
@@ -48,45 +47,36 @@ def settle_assertions(
         agree: compares what they return.
 
     Returns:
-        What to say of a program whose assertions are gone; None if they stay, or if there are none.
+        Whether they are gone; False also if there are none.
     """
     nodes = {node.args[1]: node for node in exported.graph.nodes if _size_in(node) is not None}
     if not nodes:
-        return None
+        return False
     if tried and tried(lambda: _need_none(set(nodes), model, program, agree)):
         for node in nodes.values():
             exported.graph.erase_node(node)
         exported.graph.eliminate_dead_code()
         exported.graph_module.recompile()
-        return (
-            "if nothing is found it goes on where the model stops early: with what values select "
-            "made empty, it returned what the model returned"
-        )
+        return True
     for node in nodes.values():
         place = assumed.places.get(_size_in(node) or "")
         if place is not None:
-            node.args = (node.args[0], _refusal(place))
+            said = failed_text(f"{NOTHING_FOUND}{place}{_FOR_SOMETHING}")
+            node.args = (node.args[0], said)
     exported.graph_module.recompile()
-    return None
+    return False
 
 
-def _refusal(place: str) -> str:
-    return (
-        f"Runtime assertion failed: nothing is found, and the model asks about that at {place}; "
-        "the program was traced for something that is found (run the model itself for such inputs)"
-    )
+_FOR_SOMETHING = (
+    "; the program was traced for something that is found (run the model itself for such inputs)"
+)
 
 
 def _size_in(node: Any) -> str | None:
     """The size that an assertion wants to be more than 0; None for other nodes."""
     if node.op != "call_function" or node.target is not _ASSERT or len(node.args) != 2:
         return None
-    return _size_of(node.args[1])
-
-
-def _size_of(text: Any) -> str | None:
-    found = _SAYS.search(text) if isinstance(text, str) else None
-    return None if found is None else next(filter(None, found.groups()))
+    return asserted_size(str(node.args[1]))
 
 
 def _need_none(
@@ -159,7 +149,7 @@ class _Emptied(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         given = dict(kwargs or {})
-        if func is _ASSERT and not args[0] and _size_of(args[1]) is not None:
+        if func is _ASSERT and not args[0] and asserted_size(str(args[1])) is not None:
             self.failed.add(args[1])
             return None
         if func in _BY_MASK:

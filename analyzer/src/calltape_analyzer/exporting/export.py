@@ -15,10 +15,14 @@ from calltape_analyzer.exporting.exporter import Exporter
 from calltape_analyzer.exporting.onnx import to_onnx
 from calltape_analyzer.exporting.parts import exported_parts
 from calltape_analyzer.exporting.probing import Probe, Probing
-from calltape_analyzer.exporting.program_search import NOT_TRACED, ProgramSearch
+from calltape_analyzer.exporting.program_search import ProgramSearch
 from calltape_analyzer.exporting.verifier import Verifier
+from calltape_analyzer.foreign_errors import ErrorKind
 from calltape_analyzer.programs.attempts import Attempt
+from calltape_analyzer.programs.notes import ModelInTraining, TracedInTraining
 from calltape_analyzer.programs.programs import Programs
+from calltape_analyzer.programs.reasons import stopped_by
+from calltape_analyzer.programs.strategies import Strategy
 from calltape_analyzer.programs.torch_version import demand_torch
 from calltape_analyzer.progress import told_by
 from calltape_analyzer.pytree.placeholder import LEFT_OUT
@@ -190,26 +194,20 @@ def _programs(tape: Tape, exporter: Exporter, *, merging: bool) -> Programs:
             hint = f"; without {', '.join(tape.removed)}, which {LEFT_OUT} left out"
         elif tape.target is not None and tape.target.outside and was_traced:
             hint = f"; {outside_words(tape.target.outside)}"
-        raise ExportError(f"nothing could be exported: {reasons}{hint}", exporter.attempts)
+        told = f"nothing could be exported: {reasons}{hint}"
+        raise ExportError(told, exporter.attempts, missing=search.missing)
     for program in search.programs:
         if program.plan.context.training:
-            program.notes.append(
-                "was exported in training mode, in which its calls were recorded: if that is not "
-                "meant, call eval() before recording"
-            )
+            program.note(TracedInTraining())
     is_training = getattr(exporter.verifier.module, "training", False)
     if is_training and False in exporter.verifier.sorter.training_modes:
-        search.notes.append(
-            "the model is in training mode; where its calls were recorded in evaluation mode, it "
-            "was run and exported in that"
-        )
+        search.told.append(ModelInTraining())
     return Programs(
         search.programs,
         exporter.verifier.sorter,
         attempts=exporter.attempts,
         missing=search.missing,
-        notes=search.notes,
-        remarks=search.remarks,
+        told=search.told,
         verdicts=search.verdicts,
         reference=exporter.verifier,
         tape=tape,
@@ -218,7 +216,8 @@ def _programs(tape: Tape, exporter: Exporter, *, merging: bool) -> Programs:
 
 def _was_traced(attempt: Attempt) -> bool:
     """Whether the model, or a trace of it, ran: the mode of the model may be the reason."""
-    return attempt.what != NOT_TRACED and not (attempt.error or "").startswith("InferenceError")
+    is_other = attempt.strategy is not Strategy.NOT_TRACED
+    return is_other and not stopped_by(attempt.error, ErrorKind.OF_CALLTAPE)
 
 
 def _reasons(search: ProgramSearch) -> Iterator[str]:
@@ -226,7 +225,7 @@ def _reasons(search: ProgramSearch) -> Iterator[str]:
     alike = [name for name in search.missing if name in search.untraceable][1:]
     for name, why in search.missing.items():
         if name not in alike:
-            yield f"{name}: {why.rstrip('.')}"
+            yield f"{name}: {str(why).rstrip('.')}"
     if alike:
         yield f"and likewise {some_of(alike, 5)}"
 

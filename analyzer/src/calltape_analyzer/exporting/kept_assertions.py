@@ -14,7 +14,6 @@ import contextlib
 import importlib
 import math
 import operator
-import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -22,11 +21,11 @@ import torch
 from torch.fx import Proxy
 
 from calltape_analyzer.exporting.causes import place_in_the_model
+from calltape_analyzer.foreign_errors import ASKS, UNBACKED, asserted_condition, place_of
 
-__all__ = ["ASKS", "demand_assertions", "kept_assertions"]
+__all__ = ["demand_assertions", "kept_assertions"]
 
 _ASSERT = torch.ops.aten._assert_scalar.default
-_SAYS = re.compile(r"Runtime assertion failed for expression (.+) on node '[^']*'")
 _UNLIMITED = 2**62
 """A bound beyond it is none: sizes end at 2**63 - 1, and torch rounds that."""
 
@@ -95,10 +94,6 @@ def _placed(assertion: Any) -> Any:
     return type(assertion)(assertion.expr, said, assertion.stack)
 
 
-ASKS = "the model asks at "
-"""Stands in an assertion before the line of the model that it is for."""
-
-
 def _in_kept_form(assertion: Any) -> Any:
     """An assertion that torch does not take for a range: ``2*zuf0 <= 1.0`` for ``zuf0 <= 0.5``,
     which is the same for every float."""
@@ -156,24 +151,21 @@ def _say_where(graph: Any, environment: Any) -> None:
     """Lets each assertion of a graph say where the model asks. A range of a symbol is asked for
     where the symbol is."""
     made = [one for found in environment.deferred_runtime_asserts.values() for one in found]
-    placed = [one for one in made if str(one.msg).startswith(ASKS)]
+    placed = [one for one in made if place_of(str(one.msg))]
     by_text = {str(one.expr): one.msg for one in reversed(placed)}
     by_symbol = {
         str(symbol): one.msg for one in reversed(placed) for symbol in one.expr.free_symbols
     }
     for node in graph.nodes:
-        is_new = _is_assertion(node) and ASKS not in str(node.args[1])  # of an earlier pass
-        said = _SAYS.match(str(node.args[1])) if is_new else None
-        if said is None:
+        is_new = _is_assertion(node) and not place_of(str(node.args[1]))  # of an earlier pass
+        condition = asserted_condition(str(node.args[1])) if is_new else None
+        if condition is None:
             continue
-        symbols = dict.fromkeys(_SYMBOL.findall(said[1]))
-        places = [by_text.get(said[1]), *map(by_symbol.get, symbols)]
+        symbols = dict.fromkeys(UNBACKED.findall(condition))
+        places = [by_text.get(condition), *map(by_symbol.get, symbols)]
         place = next(filter(None, places), None)
         if place is not None:
             node.args = (node.args[0], f"{node.args[1]}: {place}")
-
-
-_SYMBOL = re.compile(r"\b(?:u|zuf)\d+\b")
 
 
 def _is_assertion(node: Any) -> bool:
@@ -193,7 +185,7 @@ def demand_assertions(exported: Any) -> None:
     if environment is None:
         return
     nodes = [node for node in exported.graph.nodes if _is_assertion(node)]
-    texts = {said[1] for node in nodes if (said := _SAYS.match(str(node.args[1])))}
+    texts = {said for node in nodes if (said := asserted_condition(str(node.args[1])))}
     asserted = {_expression_of(node.args[0]) for node in nodes}
     for found in environment.deferred_runtime_asserts.values():
         for one in found:

@@ -15,6 +15,7 @@ from calltape_analyzer.arguments.plan import Plan
 from calltape_analyzer.arguments.samples import sample_in
 from calltape_analyzer.exporting.runner import Runner
 from calltape_analyzer.observing.layout import turned_around
+from calltape_analyzer.programs.notes import Question
 from calltape_analyzer.variants.facts import VariantFacts
 
 __all__ = ["key_orders_read"]
@@ -22,10 +23,6 @@ __all__ = ["key_orders_read"]
 _MAX_VARIANTS = 12
 _MAX_SINGLE = 8
 """So many dicts are tried one by one; of more, the order of all counts if that of one does."""
-_UNTRIED = (
-    "whether the model reads the order of the keys of its dicts is unknown, and its programs take "
-    "any order"
-)
 
 
 def key_orders_read(
@@ -45,7 +42,7 @@ def key_orders_read(
         paths = [path for path in variant.group.layout.unordered if path not in found]
         if paths:
             ask = partial(_read_in, runner, variant, paths)
-            found.update(runner.asked(ask, seconds, f"{variant.name}: {_UNTRIED}") or ())
+            found.update(runner.asked(ask, seconds, (variant.name, Question.KEY_ORDER)) or ())
     return frozenset(found)
 
 

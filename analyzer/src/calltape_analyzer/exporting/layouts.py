@@ -24,6 +24,7 @@ from calltape_analyzer.exporting.runner import Runner
 from calltape_analyzer.observing.evidence import has_raised
 from calltape_analyzer.observing.groups import GroupKey, layout_in_memory
 from calltape_analyzer.observing.memory_layout import CONTIGUOUS
+from calltape_analyzer.programs.notes import Question
 from calltape_analyzer.pytree.memory import (
     Place,
     contiguous,
@@ -40,10 +41,6 @@ _MAX_VARIANTS = 12
 _MAX_ROWS = 64
 _MAX_SINGLE = 8
 """So many tensors are tried one by one; of more, all count as read if one is."""
-_UNTRIED = (
-    "whether the model reads how its arguments lie in memory is unknown, and its programs get "
-    "contiguous copies of calls of any layout"
-)
 _STEP = 2
 _MAX_SEARCHED, _MAX_LAYOUTS = 4096, 6
 """So many calls are searched for layouts, and so many combinations are run."""
@@ -69,7 +66,7 @@ def layouts_read(
             continue
         own = others.get(variant.group.key, [])
         ask = partial(_read_in, runner, variant, own)
-        found.update(runner.asked(ask, seconds, f"{variant.name}: {_UNTRIED}") or ())
+        found.update(runner.asked(ask, seconds, (variant.name, Question.STRIDES)) or ())
     return frozenset(found)
 
 

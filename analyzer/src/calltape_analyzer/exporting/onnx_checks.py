@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import importlib
 import json
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from calltape_analyzer.exporting.untranslated import UntranslatedError, reject_floats
+from calltape_analyzer.foreign_errors import says_not_negative
 from calltape_analyzer.programs.onnx_checks import CHECKS
 
 __all__ = ["check", "check_translation", "checks_kept", "join_checks"]
@@ -87,13 +87,10 @@ def _reject_within(module: Any) -> None:
     for name, part in module.named_modules():
         for node in part.graph.nodes if name and hasattr(part, "graph") else ():
             text = str(node.args[1]) if node.target in _kinds() and len(node.args) > 1 else ""
-            if text and not _HOLDS.search(text):
+            if text and not says_not_negative(text):
                 raise UntranslatedError(
                     f"an ONNX model cannot check what a branch or a loop of it asserts: {text}"
                 )
-
-
-_HOLDS = re.compile(r"expression (?:u\d+ >= 0|0 <= u\d+) on node")
 
 
 def _kinds() -> set[Any]:

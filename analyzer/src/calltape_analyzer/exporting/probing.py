@@ -10,7 +10,6 @@ from itertools import chain, zip_longest
 from typing import Any, Literal
 
 from calltape_analyzer.arguments.sizings import (
-    GROWTH,
     Bound,
     Sizing,
     elements_at,
@@ -26,12 +25,14 @@ from calltape_analyzer.arguments.sizings import (
 from calltape_analyzer.exporting.free_memory import half_of_free
 from calltape_analyzer.exporting.run_costs import Cost, Imagine, RunCosts, variant_key
 from calltape_analyzer.exporting.time_limit import time_limit
-from calltape_analyzer.programs.attempts import Attempt, error_text
+from calltape_analyzer.facts import Fact
+from calltape_analyzer.foreign_errors import failure_of
+from calltape_analyzer.programs import reasons
+from calltape_analyzer.programs.attempts import Attempt
+from calltape_analyzer.programs.notes import Probed, Untried
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.reading.call_ref import CallRef
-from calltape_analyzer.text import counted
 from calltape_analyzer.variants.facts import VariantFacts
-from calltape_schema.remedies import Remedy
 
 __all__ = ["Probe", "Probing"]
 
@@ -121,14 +122,14 @@ class Probing:
         """
         return math.inf if self.probe == "far" else max(seconds / 2, _MIN_PATIENCE)
 
-    def refuses(
+    def why_unrun(
         self,
         variant: VariantFacts,
         sizing: Sizing,
         run: Callable[[Sizing], Any],
         imagine: Imagine,
         device: str,
-    ) -> str | None:
+    ) -> Fact | None:
         """Why the model is not run at sizes that no call had; None if it may be run.
 
         Args:
@@ -139,11 +140,11 @@ class Probing:
             device: of the model.
         """
         if self.probe == "none":
-            return f"only recorded sizes are run ({self._option})"
+            return reasons.RecordedOnly(self.probe)
         if self.probe == "near" and not self.bound.allows(variant, sizing):
-            return f"more than {GROWTH} times what was recorded"
+            return reasons.Because(reasons.Why.TOO_LARGE)
         if variant_key(variant) in self._slow:
-            return f"a run before it took more than {self.seconds:.0f} s"
+            return reasons.TooSlow(self.seconds, was_run=True)
         reason = self._too_much(variant, sizing, imagine, device)
         if reason is None:
             return None
@@ -155,25 +156,23 @@ class Probing:
         try:
             self.run(variant, recorded, lambda: run(recorded))
         except Exception as error:  # the model's own
-            return f"the model itself, at recorded sizes: {error_text(error)}"
+            return reasons.OfModel(failure_of(error), at_recorded=True)
         return self._too_much(variant, sizing, imagine, device)
 
     def _too_much(
         self, variant: VariantFacts, sizing: Sizing, imagine: Imagine, device: str
-    ) -> str | None:
+    ) -> Fact | None:
         """Why a run would cost too much, as predicted from runs that were measured."""
         if not self._costs.has(variant):
-            return "no run was measured"
+            return reasons.Because(reasons.Why.UNMEASURED)
         needed = _AT_ONCE * self._costs.memory(variant, sizing)
         allowed = self._allowed(variant, needed, imagine, device)
         if needed > allowed:
             needed = min(needed, _AT_ONCE * self._costs.imagined(variant, sizing, imagine))
         if needed > allowed:
-            python = "max_memory is" if self.memory is not None else "without max_memory it is"
-            granted = Remedy(python, "a run may take")
-            return f"may take {_shown(needed)} of memory; {granted} {_shown(allowed)}"
+            return reasons.TooMuchMemory(int(needed), int(allowed), self.memory is not None)
         if self._costs.seconds(variant, sizing) > self.seconds:
-            return f"would take more than {self.seconds:.0f} s"
+            return reasons.TooSlow(self.seconds, was_run=False)
         return None
 
     def _allowed(
@@ -245,49 +244,17 @@ class Probing:
 
         return measured(function, fused=self.fused).peak
 
-    @property
-    def _option(self) -> Remedy:
-        """What was asked for."""
-        return Remedy(f"probe={self.probe!r}", f"--probe {self.probe}")
-
     def note(self, program: Program, attempt: Attempt) -> None:
         """Tells a program at which sizes it was tried."""
-        variant = program.variant
-        tried = f"tried at {counted(attempt.probed, 'size')} beside the recorded ones"
-        if attempt.probed and self.probe == "near":
-            tried += f", none more than {GROWTH} times as large"
-        came_to = _came_to(attempt) if attempt.probed else self._why_none(variant, attempt)
-        is_well = attempt.probed == attempt.agreed > 0
-        tell = program.remarks if is_well else program.notes
-        tell.append(f"{tried} ({self._option}){came_to}")
+        came_to = Probed(
+            attempt.probed,
+            attempt.agreed,
+            attempt.wrong,
+            self.probe,
+            attempt.declined,
+            bool(program.variant.symbols),
+        )
+        program.told.append(came_to)
         if attempt.untried:
-            more = len(attempt.untried) - 1
-            # How many sizes a proof has time for depends on the machine; the verdict counts them.
-            tell.append(f"not tried: {attempt.untried[0]}" + (f", and {more} more" if more else ""))
-
-    def _why_none(self, variant: VariantFacts, attempt: Attempt) -> str:
-        """Why a program was tried at no size beside the recorded ones; empty if all that could be
-        said is said elsewhere."""
-        if not variant.symbols:
-            return ": none varied in the recorded calls"
-        if attempt.declined:
-            return f": the model itself raised an error at {counted(attempt.declined, 'size')}"
-        return ""
-
-
-def _came_to(attempt: Attempt) -> str:
-    """What came of the sizes that no call had."""
-    same, other = attempt.agreed, attempt.wrong
-    rest = attempt.probed - same - other
-    if same == attempt.probed:
-        return ": the same as the model"
-    parts = [f"the same as the model at {same}"]
-    if rest:
-        parts.append(f"rejected or failed at {rest}")
-    if other:
-        parts.append(f"other values at {other}")
-    return f": {', '.join(parts)}"
-
-
-def _shown(size: float) -> str:
-    return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"
+            first, more = attempt.untried[0], len(attempt.untried) - 1
+            program.told.append(Untried(first, more, came_to.is_remark))

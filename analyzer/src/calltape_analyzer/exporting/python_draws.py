@@ -18,7 +18,8 @@ from calltape_analyzer.arguments.samples import Sample, sample_in
 from calltape_analyzer.comparison.comparing import compared
 from calltape_analyzer.exporting.verifier import Verifier
 from calltape_analyzer.model.asked_modes import may_draw
-from calltape_analyzer.programs.program import draws_in_words
+from calltape_analyzer.programs.notes import NotDrawn
+from calltape_analyzer.programs.reasons import DrawnByPython
 from calltape_analyzer.variants.facts import VariantFacts
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ _MAX_ROWS = 24
 _NUMBERS: tuple[Numbers, ...] = ("smallest", "largest", "others")
 
 
-def drawn_by_python(verifier: Verifier, variant: VariantFacts) -> tuple[str | None, str | None]:
+def drawn_by_python(verifier: Verifier, variant: VariantFacts) -> DrawnByPython | NotDrawn | None:
     """Whether the model draws random numbers with Python or numpy in recorded calls.
 
     Args:
@@ -41,24 +42,17 @@ def drawn_by_python(verifier: Verifier, variant: VariantFacts) -> tuple[str | No
     Returns:
         Why there is no program, if results depend on these numbers; else a note, if it draws any.
     """
-    note = None
+    note: NotDrawn | None = None
     for plan, sample in _calls(verifier, variant):
         moved: Sequence[str] = ()
         with suppress(Exception):  # the model raises: that is no evidence
             moved = [name for name in verifier.moved(plan, sample) if name != "torch"]
         if not moved:
             continue
-        drawn = draws_in_words(moved)
         if _matter(verifier, plan, sample, moved):
-            return (
-                f"random: {drawn}, and what it returns depends on them; a program cannot draw from "
-                "the generators of Python and numpy (draw with torch, or pass them as an argument)"
-            ), None
-        note = (
-            f"random: {drawn}; what it returned was the same with the smallest, the largest and "
-            "other numbers, so its programs draw none of them"
-        )
-    return None, note
+            return DrawnByPython(tuple(moved))
+        note = NotDrawn(tuple(moved))
+    return note
 
 
 def _calls(verifier: Verifier, variant: VariantFacts) -> Iterator[tuple[Plan, Sample]]:

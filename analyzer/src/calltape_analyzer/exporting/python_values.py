@@ -15,7 +15,6 @@ import builtins
 import contextlib
 import importlib
 import math
-import re
 import sys
 from collections.abc import Iterator
 from typing import Any, get_args
@@ -29,20 +28,10 @@ from calltape_analyzer.exporting.model_names import modules_of, named
 from calltape_analyzer.exporting.python_dtypes import python_dtypes
 from calltape_analyzer.exporting.symbol_sets import SymbolicSet
 
-__all__ = ["reads_values", "real_values", "symbolic_numbers", "symbolic_sizes"]
+__all__ = ["real_values", "symbolic_numbers", "symbolic_sizes"]
 
-_SIGNS = re.compile(
-    r"data-dependent|DataDependent|specialized integer|Could not guard|unbacked|\bu\d+\b|\.item\(\)"
-    r"|without concrete values|symbolically traced variables|non-nested SymInt"
-    r"|nothing is found, and the model asks"
-)
 _PYTHON_SQRT = math.sqrt
 _TENSOR_LENGTH = torch.Tensor.__len__
-
-
-def reads_values(error: str) -> bool:
-    """Whether a failed trace needed the values of a tensor."""
-    return _SIGNS.search(error) is not None
 
 
 class _OfPython(type):

@@ -18,8 +18,9 @@ from calltape_analyzer.arguments.sizings import Sizing, followed, sizes_in_words
 from calltape_analyzer.exporting.unseen_runs import UnseenRuns
 from calltape_analyzer.exporting.verifier import Verifier
 from calltape_analyzer.programs.attempts import Attempt
+from calltape_analyzer.programs.notes import Excluded, FailsAt, WhyNotOthers, WhyOnly
 from calltape_analyzer.programs.program import Program
-from calltape_analyzer.text import some_of
+from calltape_analyzer.programs.strategies import Strategy
 from calltape_analyzer.variants.facts import VariantFacts
 from calltape_analyzer.variants.row_conditions import Fixed
 
@@ -31,8 +32,6 @@ _MAX_TRIED = 32
 _STEPS, _FACTORS = (1, -1, 2, -2, 3, -3), (2, 3)
 """Which sizes are beside one: near it, and multiples, since a model may ask for a remainder."""
 _MAX_ROUNDS = 4
-_ELSE = "the model does something else there"
-_NOT_AS_NOW = "what was recorded is not what the model returns now"
 _SPECIAL = (0, 1)
 """Models treat these in a special way; that needs no further proof."""
 
@@ -86,7 +85,7 @@ def restrict(program: Program, attempt: Attempt, verifier: Verifier, runs: Unsee
         runs: of the program, at further sizes.
     """
     if not program.is_understood():
-        _serve_verified_only(program, attempt, "it has conditions that cannot be checked here")
+        _serve_verified_only(program, attempt, WhyOnly(WhyNotOthers.CONDITIONS))
         return
     # A model that fails at one size that it should take may be wrong at another: the conversion
     # made a constant of something that was none.
@@ -98,29 +97,25 @@ def restrict(program: Program, attempt: Attempt, verifier: Verifier, runs: Unsee
     found = _excluded(program, evidence, verifier, runs)
     is_unlike = not attempt.wrong and any(verifier.unlike.values())
     if found:
-        _exclude(program, found, _NOT_AS_NOW if is_unlike else _ELSE)
+        _exclude(program, found, is_unlike)
         return
     corners = _corners(evidence, attempt)
     if corners and len(corners) == attempt.failed and not (attempt.wrong or wrong):
-        where = "; ".join(sizes_in_words(program.variant, corner) for corner in corners[:3])
-        program.notes.append(f"{program.model.runtime} fails at {where}, and raises an error there")
+        where = tuple(sizes_in_words(program.variant, corner) for corner in corners[:3])
+        program.told.append(FailsAt(program.model.runtime, where))
         return
     if counts_failed:
-        failed = f"{program.model.runtime} failed at {attempt.failed} sizes that it should take"
-        _serve_verified_only(program, attempt, failed)
-        return
-    if is_unlike:
-        _serve_verified_only(program, attempt, f"at {wrong} recorded sizes {_NOT_AS_NOW}")
-        return
-    what = (
-        f"{wrong} recorded sizes"
-        if wrong
-        else f"{attempt.wrong} of {attempt.probed} sizes that were never recorded"
-    )
-    _serve_verified_only(program, attempt, f"it returned wrong values at {what}")
+        why = WhyOnly(WhyNotOthers.FAILED, attempt.failed, runtime=program.model.runtime)
+    elif is_unlike:
+        why = WhyOnly(WhyNotOthers.OTHER_MODEL, wrong)
+    elif wrong:
+        why = WhyOnly(WhyNotOthers.WRONG, wrong)
+    else:
+        why = WhyOnly(WhyNotOthers.WRONG_UNSEEN, attempt.wrong, attempt.probed)
+    _serve_verified_only(program, attempt, why)
 
 
-def _serve_verified_only(program: Program, attempt: Attempt, why: str) -> None:
+def _serve_verified_only(program: Program, attempt: Attempt, why: WhyOnly) -> None:
     program.serve_only([row for row, found in attempt.rows.items() if found == "ok"], why)
 
 
@@ -178,7 +173,7 @@ def _excluded(
             return None
         for sizing in waiting:
             tried.add(sizing.values)
-            scratch = Attempt(variant=program.name, what="sizes beside those that were wrong")
+            scratch = Attempt(variant=program.name, strategy=Strategy.BESIDE)
             verifier.probe(program, scratch, sizing, runs)
             if scratch.agreed:
                 evidence.right.append(sizing.values)
@@ -235,8 +230,8 @@ def _is_beside_right(
     return was_tried and any(abs(distance) <= near for distance in away)
 
 
-def _exclude(program: Program, sizes: Sequence[_Size], why: str) -> None:
-    """Lets a program refuse some sizes."""
+def _exclude(program: Program, sizes: Sequence[_Size], is_unlike: bool) -> None:
+    """Lets a program reject some sizes."""
     variant = program.variant
     forbidden = [
         Fixed(column, size.value, negated=True)
@@ -249,6 +244,4 @@ def _exclude(program: Program, sizes: Sequence[_Size], why: str) -> None:
         names = [
             name(variant.symbols[size.symbol].columns[0]) for size in sizes if size.value == value
         ]
-        program.notes.append(
-            f"does not take a size of {value} for {some_of(names, len(names))}: {why}"
-        )
+        program.told.append(Excluded(value, tuple(names), is_unlike))

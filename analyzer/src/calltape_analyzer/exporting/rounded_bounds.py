@@ -13,9 +13,10 @@ import importlib
 from collections.abc import Iterator
 from typing import Any
 
+from calltape_analyzer.foreign_errors import ErrorKind, kinds_of
+
 __all__ = ["rounded_bounds"]
 
-_MISTAKE = "not a subset of"
 _LARGE = 2**53
 """Floats have every integer below."""
 
@@ -35,7 +36,8 @@ def rounded_bounds() -> Iterator[None]:
         try:
             return replace(self, symbol, target, *args, **kwargs)
         except AssertionError as error:
-            if _MISTAKE not in str(error) or not _corrected(self, target):
+            kinds = kinds_of(str(error))
+            if ErrorKind.ROUNDED_BOUND not in kinds or not _corrected(self, target):
                 raise
         return replace(self, symbol, target, *args, **kwargs)
 

@@ -33,12 +33,16 @@ from calltape_analyzer.exporting.observed_calls import (
     hides_questions,
 )
 from calltape_analyzer.exporting.patching import PATCHING
+from calltape_analyzer.facts import Fact
 from calltape_analyzer.model.asked_modes import may_ask
 from calltape_analyzer.model.calls import as_module, device_of, eager, entry_of, wanted_classes
 from calltape_analyzer.model.contexts import detached, without_saved_tensors
 from calltape_analyzer.observing.contexts import Context, Mode
 from calltape_analyzer.observing.sorting import CallSorter
-from calltape_analyzer.programs.program import Program, random_in_words
+from calltape_analyzer.programs import reasons
+from calltape_analyzer.programs.notes import NotAsked, Question
+from calltape_analyzer.programs.onnx_trial import End
+from calltape_analyzer.programs.program import Program
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef
@@ -105,7 +109,7 @@ class Runner:
     device: str
     tolerances: Tolerances
     state: dict[str, str] = field(default_factory=dict)
-    unknown: list[str] = field(default_factory=list)
+    unknown: list[NotAsked] = field(default_factory=list)
     unlike: dict[CallRef, str | None] = field(default_factory=dict)
     _observed: dict[CallRef, ObservedCall] = field(default_factory=dict)
     _effects: dict[tuple[Hashable, CallRef], Effects] = field(default_factory=dict)
@@ -346,19 +350,24 @@ class Runner:
         self.add_state(state)
         return found
 
-    def asked(self, question: Callable[[], Any], seconds: float, unknown: str = "") -> Any:
+    def asked(
+        self,
+        question: Callable[[], Any],
+        seconds: float,
+        unknown: tuple[str, Question] | None = None,
+    ) -> Any:
         """The answer of the model to a question that its runs have an answer to, as :meth:`apart`;
         None if a run ends the process, or does not come to its end.
 
         Args:
             question: returns plain data.
             seconds: how long it may take.
-            unknown: what is not known then, and what follows: it is noted with the reason.
+            unknown: the variant, and what is not known of it then: it is noted with the reason.
         """
         try:
             return self.apart(question, seconds)
         except (DeathError, TimeoutError) as error:
-            self.unknown += [f"{unknown}: {error}"] if unknown else []
+            self.unknown += [NotAsked(*unknown, str(error))] if unknown else []
             return None
 
     def harmless_loops(self, variant: VariantFacts) -> frozenset[Line]:
@@ -400,7 +409,7 @@ class Runner:
         found = compared(expected, got, self.tolerances)
         return found.agrees and found.compared > 0
 
-    def why_incomplete(self, variant: VariantFacts, call: Call) -> str | None:
+    def why_incomplete(self, variant: VariantFacts, call: Call) -> Fact | None:
         """Why the model itself does not return what was recorded, if a call is given what it lacks
         in a variant: an empty cache. None if it does. Also if that is unknown: no program was
         tried."""
@@ -410,12 +419,12 @@ class Runner:
         try:
             differs, effects = self.apart(lambda: self._differs(variant, call, expected), _SECONDS)
         except DeathError as death:
-            return f"ended its process with an empty cache ({death.how})"
+            return reasons.Ended(End.DIED, how=death.how, empty_cache=True)
         except TimeoutError:  # a trace may do without what fails here
             return None
         if effects is not None:
             self._effects[variant.group.key, call.ref] = effects
-        return "returns other values with an empty cache" if differs else None
+        return reasons.Because(reasons.Why.OTHER_WITHOUT_CACHE) if differs else None
 
     def _differs(
         self, variant: VariantFacts, call: Call, expected: Mapping[str, Any]
@@ -499,7 +508,7 @@ class Runner:
             return None
         program.note_draws(drawn.generators)
         difference = compared(drawn.now, got, self.tolerances)
-        advice = "the program draws others, or in another order"
+        advice = reasons.RandomAdvice.OTHERS_DRAWN
         if difference.agrees:
             # From one state, a number that was drawn while the model was traced looks right.
             other = self.outputs(program, sample, seed=drawn.seed)
@@ -507,10 +516,9 @@ class Runner:
             if again.agrees:
                 return difference
             difference = again
-            advice = "the program has a number that was drawn at its export, as a constant"
-        advice += "; pass them as an argument"
-        error = random_in_words(difference.error, drawn.generators, advice)
-        return difference._replace(error=error)
+            advice = reasons.RandomAdvice.CONSTANT
+        random = reasons.RandomDiffers(difference.error, tuple(drawn.generators), advice)
+        return difference._replace(error=str(random))
 
     def drawn(self, plan: Plan, sample: Sample, seeds: int = _SEEDS) -> Drawn | None:
         """What the model returns from two states of the generators, if it draws random numbers in a

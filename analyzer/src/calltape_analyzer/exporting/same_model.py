@@ -19,14 +19,13 @@ from calltape_analyzer.comparison.comparing import (
     recorded_leaves,
 )
 from calltape_analyzer.exporting.runner import Runner
+from calltape_analyzer.programs.notes import OtherModel
 from calltape_analyzer.reading.call_ref import CallRef
-from calltape_analyzer.text import some_of
 from calltape_analyzer.variants.facts import VariantFacts
 
-__all__ = ["Unlike", "telling_calls", "unlike_recorded", "unlike_words"]
+__all__ = ["Unlike", "other_model", "telling_calls", "unlike_recorded"]
 
 _MAX_VARIANTS = 64
-_MAX_SHOWN = 4
 
 
 class Unlike(NamedTuple):
@@ -61,14 +60,17 @@ def unlike_recorded(
     return [] if runner.state else found
 
 
-def unlike_words(found: Sequence[Unlike]) -> str:
-    """What is unlike, in words."""
-    calls = some_of(list(dict.fromkeys(f"{one.call.number}" for one in found)), _MAX_SHOWN)
-    are = "call" if len(found) == 1 else "calls"
-    return (
-        f"the model does not return what was recorded for {are} {calls} ({found[0].error}): it has "
-        "other weights, or another seed or mode"
-    )
+def other_model(
+    found: Sequence[Unlike], outside: Sequence[str] = (), asked: Sequence[str] = ()
+) -> OtherModel:
+    """What is unlike, as a note.
+
+    Args:
+        found: the calls.
+        outside, asked: of the recording, and of the model's code.
+    """
+    calls = tuple(f"{one.call.number}" for one in found)
+    return OtherModel(calls, found[0].error, tuple(outside), tuple(asked))
 
 
 def telling_calls(variant: VariantFacts) -> Iterator[CallRef]:

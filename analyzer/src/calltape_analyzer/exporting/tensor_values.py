@@ -7,11 +7,10 @@ values of that tensor are known.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from calltape_analyzer.arguments.samples import sample_in
-from calltape_analyzer.exporting.python_values import reads_values
 from calltape_analyzer.observing.columns import SizeRow
 from calltape_analyzer.observing.evidence import has_raised
 from calltape_analyzer.observing.layout import LeafPath
@@ -29,19 +28,16 @@ _MAX_ELEMENTS = 64
 
 
 def tensor_value_parts(
-    variant: VariantFacts, errors: Sequence[str], calls: Calls, sorter: CallSorter
+    variant: VariantFacts, calls: Calls, sorter: CallSorter
 ) -> Iterator[tuple[LeafPath, int, Iterator[VariantFacts]]]:
     """The tensors whose values may have to be known, most promising first, each with the number of
     its values, and a variant per value.
 
     Args:
-        variant: could not be exported.
-        errors: of the attempts; nothing is given if none tells of values that are not known.
+        variant: could not be exported, because values are not known.
         calls: of the tape.
         sorter: lays them out.
     """
-    if not any(map(reads_values, errors)):
-        return
     for place in _small_integers(variant)[:_MAX_TENSORS_TRIED]:
         where = variant.group.layout.tensors[place]
         every = _by_value(variant, place, calls, sorter)

@@ -23,6 +23,7 @@ from calltape_analyzer.observing.switches import shown_constant
 from calltape_analyzer.observing.tallies import Seen
 from calltape_analyzer.programs.attempts import Attempt
 from calltape_analyzer.programs.constant_values import constants_of
+from calltape_analyzer.programs.notes import ConstantTexts
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef
@@ -133,12 +134,9 @@ def serves_all_values(
         if not crossed or not all(crossed):
             return False
         known |= {repr(value.values) for value in others}
-    names = ", ".join(map(str, program.variant.group.varying))
-    program.notes.append(
-        f"{names} varies from call to call and is a constant of it: that of one call; "
-        f"{len(known)} of {len(everywhere)} recorded values{_lengths(everywhere)} were tried and "
-        "make no difference; others are served too, and nothing was shown of them"
-    )
+    names = tuple(map(str, program.variant.group.varying))
+    lengths = _lengths(everywhere)
+    program.told.append(ConstantTexts(names, len(known), len(everywhere), *lengths))
     return True
 
 
@@ -167,15 +165,10 @@ def _does_as_model(program: Program, call: Call, value: ValueCalls, verifier: Ve
     return found.agrees and found.compared > 0
 
 
-def _lengths(values: Sequence[ValueCalls]) -> str:
-    """How long the texts among values are, in words; nothing if there are no texts."""
-    texts = [v for value in values for v in value.values.values() if isinstance(v, str | bytes)]
-    if not texts:
-        return ""
-    shortest, longest = min(map(len, texts)), max(map(len, texts))
-    if shortest == longest:
-        return f" (texts of length {shortest})"
-    return f" (texts of lengths {shortest}..{longest})"
+def _lengths(values: Sequence[ValueCalls]) -> tuple[int | None, int | None]:
+    """The length of the shortest and the longest text among values; None if there are no texts."""
+    found = [len(v) for one in values for v in one.values.values() if isinstance(v, str | bytes)]
+    return min(found, default=None), max(found, default=None)
 
 
 def part_of_value(variant: VariantFacts, value: ValueCalls, number: int) -> VariantFacts:

@@ -20,30 +20,33 @@ from calltape_analyzer.exporting.doubts import doubt_of
 from calltape_analyzer.exporting.probing import Probing
 from calltape_analyzer.exporting.run_costs import Cost
 from calltape_analyzer.exporting.runner import Runner
-from calltape_analyzer.programs.attempts import error_text
-from calltape_analyzer.programs.dispatch import is_of_inputs
+from calltape_analyzer.facts import Fact
+from calltape_analyzer.foreign_errors import failure_of, is_of_inputs
 from calltape_analyzer.programs.exported_model import ConditionError
+from calltape_analyzer.programs.onnx_trial import End
 from calltape_analyzer.programs.program import Program
+from calltape_analyzer.programs.reasons import Because, Ended, Interrupted, Why
 
 __all__ = ["Failure", "Ran", "UnseenRuns", "unseen_runs"]
 
-_MODEL, _PROGRAM = "the model itself", "the program"
+_MODEL, _PROGRAM = "model", "program"
+"""What a run says that it does."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """An error that the model or a program raised: its type, the type with its words, and whether
-    it is a condition of the program that the sizes do not meet."""
+    """An error that the model or a program raised: its type, what it is, and whether it is a
+    condition of the program that the sizes do not meet."""
 
     kind: str
-    text: str
+    why: Fact
     is_condition: bool = False
 
     @classmethod
     def of(cls, error: Exception) -> Failure:
         """What is kept of an error."""
         is_condition = isinstance(error, ConditionError)
-        return cls(type(error).__name__, error_text(error), is_condition)
+        return cls(type(error).__name__, failure_of(error), is_condition)
 
 
 @dataclass
@@ -64,13 +67,13 @@ class Ran:
         state, changed: what the model, and the program, changed in the model.
     """
 
-    unrun: str | None = None
+    unrun: Fact | None = None
     raised: Failure | None = None
     is_finite: bool = True
     failed: Failure | None = None
-    died: str | None = None
+    died: Fact | None = None
     found: Difference | None = None
-    doubt: str | None = None
+    doubt: Fact | None = None
     is_late: bool = False
     cost: Cost | None = None
     state: Mapping[str, str] = field(default_factory=dict)
@@ -129,13 +132,12 @@ class UnseenRuns:
             else:
                 ran = self.apart.ask((sizing, with_program), seconds)
         except TimeoutError as error:
-            ran = Ran(unrun=str(error), is_late=True)
+            ran = Ran(unrun=Interrupted(str(error)), is_late=True)
         except DeathError as death:
-            told = f"ended its process when that was tried ({death.how})"
             if death.doing == _PROGRAM:
-                ran = Ran(died=f"{runtime} {told}")
+                ran = Ran(died=Ended(End.DIED, runtime, death.how))
             else:
-                ran = Ran(unrun=f"{_MODEL} {told}")
+                ran = Ran(unrun=Ended(End.DIED, how=death.how))
         if ran.cost is not None:
             self._probing.learn(variant, ran.cost)
         self._runner.add_state(ran.state)
@@ -148,7 +150,7 @@ class UnseenRuns:
         (death,) = self._program.model.deaths([self._program.inputs(sample)], seconds)
         ran: Ran = self.apart.ask((sizing, death is None), seconds)
         if death is not None and not ran.raised:
-            return replace(ran, died=f"{self._program.model.runtime} {death}")
+            return replace(ran, died=Ended(death, self._program.model.runtime))
         return ran
 
     def answer(self, question: tuple[Sizing, bool], say: Any) -> Ran:
@@ -165,7 +167,7 @@ class UnseenRuns:
             run = partial(runner.eager, program.plan, sample)
             expected, cost = self._probing.measured(program.variant, sizing, run)
         except TimeoutError as error:
-            return Ran(unrun=str(error), is_late=True)
+            return Ran(unrun=Interrupted(str(error)), is_late=True)
         except Exception as error:  # models raise errors of any type
             return Ran(raised=Failure.of(error))
         ran = Ran(cost=cost, is_finite=_is_finite(expected))
@@ -175,7 +177,7 @@ class UnseenRuns:
         try:
             got = runner.outputs(program, sample)
         except Exception as error:  # torch and runtimes raise errors of any type
-            ran.failed = self._why_refused(sample) or Failure.of(error)
+            ran.failed = self._why_rejected(sample) or Failure.of(error)
             return ran
         ran.found = compared(expected, got, runner.tolerances)
         if not ran.found.agrees:
@@ -183,11 +185,11 @@ class UnseenRuns:
             model = partial(runner.eager, program.plan)
             ran.doubt = doubt_of(model, sample, expected, got, runner.tolerances)
             if ran.doubt is None and self._agrees_with_others(sizing, say):
-                ran.doubt = "it is the same as the model with other values"
+                ran.doubt = Because(Why.COINCIDENCE)
         return ran
 
-    def _why_refused(self, sample: Sample) -> Failure | None:
-        """Why the program of torch, which this one was converted from, refuses a sample; None if it
+    def _why_rejected(self, sample: Sample) -> Failure | None:
+        """Why the program of torch, which this one was converted from, rejects a sample; None if it
         does not. A runtime that has no assertions may raise an error of its own there."""
         traced = self._program.traced
         if traced is None:

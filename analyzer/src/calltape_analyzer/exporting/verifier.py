@@ -29,13 +29,18 @@ from calltape_analyzer.exporting.budget import Budget
 from calltape_analyzer.exporting.observed_calls import ObservedCall
 from calltape_analyzer.exporting.probing import Probing
 from calltape_analyzer.exporting.runner import Runner
-from calltape_analyzer.exporting.same_model import Unlike, unlike_words
+from calltape_analyzer.exporting.same_model import Unlike, other_model
 from calltape_analyzer.exporting.unseen_runs import UnseenRuns, unseen_runs
+from calltape_analyzer.facts import Fact
+from calltape_analyzer.foreign_errors import failure_of
 from calltape_analyzer.model.calls import eager
 from calltape_analyzer.observing.groups import layout_in_memory
-from calltape_analyzer.programs.attempts import Attempt, RowOutcome, error_text
+from calltape_analyzer.programs import reasons
+from calltape_analyzer.programs.attempts import Attempt, RowOutcome
 from calltape_analyzer.programs.exported_model import ConditionError
-from calltape_analyzer.programs.program import Program, because_of_state
+from calltape_analyzer.programs.notes import NotCompared
+from calltape_analyzer.programs.onnx_trial import End
+from calltape_analyzer.programs.program import Program
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.variants.facts import VariantFacts
@@ -43,16 +48,15 @@ from calltape_analyzer.variants.facts import VariantFacts
 __all__ = ["Verifier"]
 
 _MAX_ROWS = 24
-_LATE = "other sizes took as long as the export already"
 
 
 class Replayed(NamedTuple):
     """Whether a call was reproduced, whether the program ran at all, what was wrong, and whether
-    the program raised an error while it ran instead of refusing the call."""
+    the program raised an error while it ran instead of rejecting the call."""
 
     ok: bool
     ran: bool
-    error: str | None
+    error: Fact | None
     broke: bool = False
 
     @property
@@ -60,11 +64,11 @@ class Replayed(NamedTuple):
         """As :attr:`Attempt.rows` has it."""
         if self.ran:
             return "ok" if self.ok else "wrong"
-        return "failed" if self.broke else "refused"
+        return "failed" if self.broke else "rejected"
 
     @property
     def is_error(self) -> bool:
-        """Whether the program did something wrong. To refuse a call is not wrong."""
+        """Whether the program did something wrong. To reject a call is not wrong."""
         return self.broke or (self.ran and not self.ok)
 
 
@@ -124,11 +128,8 @@ class Verifier(Runner):
             attempt.reproduced = 0
             for row, became in attempt.rows.items():
                 attempt.rows[row] = "wrong" if became == "ok" else became
-            attempt.error = (
-                "nothing was compared: no recorded output has an element that is a number "
-                "(record a call whose outputs have some)"
-            )
-        program.notes += [f"not verified: {what}" for what in attempt.unverified]
+            attempt.error = reasons.Because(reasons.Why.NOTHING_COMPARED)
+        program.told += map(NotCompared, attempt.unverified)
         self.note_views(program)
         program.note_state(self.state)
         if (not attempt.reproduced and not around) or (whole and not attempt.ok):
@@ -148,8 +149,8 @@ class Verifier(Runner):
             for sizing in sizings:
                 is_late = time.perf_counter() > until
                 if is_late or self.budget.is_spent:
-                    why = _LATE if is_late else self.budget.reason
-                    attempt.untried.append(f"{sizes_in_words(program.variant, sizing)}: {why}")
+                    why = reasons.Because(reasons.Why.LATE) if is_late else self.budget.reason
+                    attempt.untried.append(_untried(program.variant, sizing, why))
                     continue
                 self.probe(program, attempt, sizing, runs)
 
@@ -168,17 +169,16 @@ class Verifier(Runner):
     def replayed(self, program: Program, call: Call, attempt: Attempt) -> Replayed:
         """What became of a recorded call."""
         sample = sample_in(program.variant, call, self.sorter, self.device)
-        refusal = program.refuses_call(self.sorter.sorted(call.record.inputs))
-        refusal = refusal or program.refuses_values(sample)
-        if refusal is not None:
-            return Replayed(False, False, f"call {call.number}: {refusal}")
+        rejection = program.rejects_call(self.sorter.sorted(call.record.inputs))
+        rejection = rejection or program.rejects_values(sample)
+        if rejection is not None:
+            return Replayed(False, False, reasons.OfCall(call.number, rejection))
         expected, against = self.expected(program, call, sample)
         try:
             got = self.outputs(program, sample)
-        except ConditionError as error:
-            return Replayed(False, False, f"call {call.number}: {error_text(error)}")
         except Exception as error:  # torch and runtimes raise errors of any type
-            return Replayed(False, False, f"call {call.number}: {error_text(error)}", broke=True)
+            broke = not isinstance(error, ConditionError)
+            return Replayed(False, False, reasons.OfCall(call.number, failure_of(error)), broke)
         found = compared(expected, got, self.tolerances)
         if found.agrees:
             program.note_layouts(expected, got)
@@ -187,20 +187,22 @@ class Verifier(Runner):
             if random is not None:
                 found, against = random, "module"
         attempt.add(found)
-        wrong = None if found.agrees else f"call {call.number}: {found.error}"
-        if wrong is not None and against == "tape" and self.does_as_model(program, sample, got):
-            return Replayed(True, True, f"call {call.number}: {because_of_state(program)}")
-        if wrong is not None and against == "tape":
+        if found.agrees:
+            return Replayed(True, True, None)
+        wrong: Fact = reasons.OfCall(call.number, reasons.Differs(str(found.error)))
+        if against == "tape" and self.does_as_model(program, sample, got):
+            return Replayed(True, True, reasons.OfCall(call.number, reasons.InState(program.state)))
+        if against == "tape":
             unlike = self.why_unlike(program, call, sample, expected, got)
             if unlike is not None:
-                wrong = unlike_words([Unlike(call.ref, unlike)])
-        return Replayed(found.agrees, True, wrong)
+                wrong = other_model([Unlike(call.ref, unlike)])
+        return Replayed(False, True, wrong)
 
-    def refuses(self, variant: VariantFacts, sizing: Sizing) -> str | None:
+    def why_unrun(self, variant: VariantFacts, sizing: Sizing) -> Fact | None:
         """Why the model is not run at sizes that no call had; None if it may be run."""
         if self._lies_otherwise(variant, sizing):
-            return "tensors of these sizes have another layout in memory"
-        return self.probing.refuses(
+            return reasons.Because(reasons.Why.OTHER_STRIDES)
+        return self.probing.why_unrun(
             variant,
             sizing,
             partial(self._run, variant),
@@ -219,21 +221,21 @@ class Verifier(Runner):
 
     def takes(self, variant: VariantFacts, sizing: Sizing) -> bool:
         """Whether the model itself takes sizes that no call had. It is run there, if it may be."""
-        return self.refuses(variant, sizing) is None and self.why_not(variant, sizing) is None
+        return self.why_unrun(variant, sizing) is None and self.why_not(variant, sizing) is None
 
-    def why_not(self, variant: VariantFacts, sizing: Sizing) -> str | None:
+    def why_not(self, variant: VariantFacts, sizing: Sizing) -> Fact | None:
         """Why the model does not come to its end at sizes that no call had; None if it does."""
         limit = self.budget.within(self.probing.seconds)
         try:
-            why: str | None = self.apart(lambda: self._failure(variant, sizing), limit)
+            why: Fact | None = self.apart(lambda: self._failure(variant, sizing), limit)
             return why
         except TimeoutError as error:
             self.probing.note_slow(variant)
-            return str(error)
+            return reasons.Interrupted(str(error))
         except DeathError as death:
-            return f"ended its process when that was tried ({death.how})"
+            return reasons.Ended(End.DIED, how=death.how)
 
-    def why_harmful(self, variant: VariantFacts) -> str | None:
+    def why_harmful(self, variant: VariantFacts) -> reasons.SyntheticHarms | None:
         """Why the model is not run with a recorded call whose values are not on the tape: with the
         values that are made up it ends its process, or does not come to its end."""
         call = self.find(variant.rows.first)
@@ -243,19 +245,16 @@ class Verifier(Runner):
         try:
             self.apart(lambda: self._failure(variant, recorded), self.probing.seconds)
         except (TimeoutError, DeathError) as error:
-            return (
-                f"call {call.number}: its values are not on the tape, and with synthetic ones the "
-                f"model does not finish: {error} (record values, or leave the call out)"
-            )
+            return reasons.SyntheticHarms(call.number, str(error))
         return None
 
-    def _failure(self, variant: VariantFacts, sizing: Sizing) -> str | None:
+    def _failure(self, variant: VariantFacts, sizing: Sizing) -> Fact | None:
         try:
             self.probing.measured(variant, sizing, lambda: self._run(variant, sizing))
         except TimeoutError:
             raise
         except Exception as error:  # models raise errors of any type
-            return error_text(error)
+            return failure_of(error)
         return None
 
     def _run(self, variant: VariantFacts, sizing: Sizing) -> Any:
@@ -287,45 +286,49 @@ class Verifier(Runner):
             runs: of the program.
         """
         variant = program.variant
-        reason = self.refuses(variant, sizing)
+        reason = self.why_unrun(variant, sizing)
         if reason is not None:
-            attempt.untried.append(f"{sizes_in_words(variant, sizing)}: {reason}")
+            attempt.untried.append(_untried(variant, sizing, reason))
             return
-        refusal = program.refuses(resized_row(variant, sizing.row, sizing.values))
+        rejection = program.rejects(resized_row(variant, sizing.row, sizing.values))
         limit = self.budget.within(self.probing.seconds)
-        ran = runs.at(sizing, limit, with_program=refusal is None)
+        ran = runs.at(sizing, limit, with_program=rejection is None)
         if ran.is_late:
             self.probing.note_slow(variant)
         if ran.unrun is not None:
-            attempt.untried.append(f"{sizes_in_words(variant, sizing)}: {ran.unrun}")
+            attempt.untried.append(_untried(variant, sizing, ran.unrun))
         elif ran.raised is not None:  # the model does not take these sizes: that is no evidence
             attempt.declined += 1
-        elif refusal is not None:
-            self._note_refused(variant, attempt, sizing, refusal)
+        elif rejection is not None:
+            self._note_rejected(variant, attempt, sizing, rejection)
         elif ran.died is not None:
             attempt.probed += 1
             attempt.note_wrong(sizing)
-            attempt.note(f"at unseen sizes: {ran.died}")
-        elif ran.failed is not None:  # it refuses
+            attempt.note(reasons.Unseen(ran.died))
+        elif ran.failed is not None:  # it rejects
             attempt.probed += 1
-            attempt.note(f"at unseen sizes: {ran.failed.text}")
-            attempt.refused.append(sizing)
+            attempt.note(reasons.Unseen(ran.failed.why))
+            attempt.rejected.append(sizing)
             if not ran.failed.is_condition:
                 attempt.note_failed(sizing)
         elif ran.doubt is not None:
-            attempt.untried.append(f"{sizes_in_words(variant, sizing)}: {ran.doubt}")
+            attempt.untried.append(_untried(variant, sizing, ran.doubt))
         elif ran.found is not None:
             attempt.note_compared(sizing, ran.found)
 
-    def _note_refused(
-        self, variant: VariantFacts, attempt: Attempt, sizing: Sizing, refusal: str
+    def _note_rejected(
+        self, variant: VariantFacts, attempt: Attempt, sizing: Sizing, rejection: Fact
     ) -> None:
-        """Notes sizes that the model takes and the program refuses."""
+        """Notes sizes that the model takes and the program rejects."""
         if is_between(variant, sizing):
             # A condition that all recorded sizes keep. Another program may be for the others.
-            attempt.refused += [sizing] if is_part_way(variant, sizing) else []
+            attempt.rejected += [sizing] if is_part_way(variant, sizing) else []
             return
         attempt.probed += 1
-        attempt.note(f"at unseen sizes: {refusal}")
+        attempt.note(reasons.Unseen(rejection))
         if 1 not in sizing.values:
-            attempt.refused.append(sizing)
+            attempt.rejected.append(sizing)
+
+
+def _untried(variant: VariantFacts, sizing: Sizing, why: Fact) -> reasons.UntriedSize:
+    return reasons.UntriedSize(sizes_in_words(variant, sizing), why)

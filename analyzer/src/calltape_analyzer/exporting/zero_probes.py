@@ -16,15 +16,18 @@ from calltape_analyzer.arguments.sizings import sizings_with_zero
 from calltape_analyzer.comparison.comparing import Difference
 from calltape_analyzer.exporting.unseen_runs import Ran, UnseenRuns
 from calltape_analyzer.exporting.verifier import Verifier
+from calltape_analyzer.facts import Fact
 from calltape_analyzer.observing.columns import Column
+from calltape_analyzer.programs.notes import TakesZero
 from calltape_analyzer.programs.program import Program
+from calltape_analyzer.programs.reasons import Because, NotTried, PointsInto, RaisedType, Why
 from calltape_analyzer.variants.zero_sizes import ZeroSizes
 
 __all__ = ["try_zeros"]
 
 
 def try_zeros(program: Program, verifier: Verifier, seconds: float, runs: UnseenRuns) -> None:
-    """Runs a program at sizes of 0, and notes which it takes. The others it refuses.
+    """Runs a program at sizes of 0, and notes which it takes. The others it rejects.
 
     Args:
         program: serves recorded sizes, and others as well.
@@ -36,61 +39,56 @@ def try_zeros(program: Program, verifier: Verifier, seconds: float, runs: Unseen
         return
     until = time.perf_counter() + verifier.probing.patience(seconds)
     taken: dict[frozenset[Column], Difference] = {}
-    refused: dict[frozenset[Column], str] = {}
+    rejected: dict[frozenset[Column], Fact] = {}
     for sizing in sizings_with_zero(program.variant):
         row = resized_row(program.variant, sizing.row, sizing.values)
         columns = frozenset(program.variant.new_zeros(row))
-        if not columns or program.conditions_refuse(row) is not None:
+        if not columns or program.conditions_reject(row) is not None:
             continue
         left = verifier.budget.within(until - time.perf_counter())
         if time.perf_counter() > until or verifier.budget.is_spent:
-            refused[columns] = "there was no time to try it"
+            rejected[columns] = Because(Why.NO_TIME)
             continue
-        reason = verifier.refuses(program.variant, sizing)
+        reason = verifier.why_unrun(program.variant, sizing)
         pointing = verifier.points_to_nothing(program.variant, sizing)
         if pointing is not None:
-            reason = f"values of {pointing} point into it"
+            reason = PointsInto(pointing)
         if reason is not None:
-            refused[columns] = f"it was not tried ({reason})"
+            rejected[columns] = NotTried(reason)
             continue
         ran = runs.at(sizing, min(left, verifier.probing.seconds))
-        why = _why_refused(ran)
+        why = _why_rejected(ran)
         if why is not None:
-            refused[columns] = why
+            rejected[columns] = why
         elif ran.found is not None:
             taken[columns] = ran.found
-    program.variant = replace(program.variant, zeros=ZeroSizes(frozenset(taken), refused))
+    program.variant = replace(program.variant, zeros=ZeroSizes(frozenset(taken), rejected))
     _note(program, taken)
 
 
-def _why_refused(ran: Ran) -> str | None:
+def _why_rejected(ran: Ran) -> Fact | None:
     """Why a program is not known to do what the model does; None if it does. The reason is saved
     with the program, and a message of the model may quote a call: only its type is kept."""
-    if ran.is_late:
-        return f"it was not tried ({ran.unrun})"
     if ran.unrun is not None:
-        return ran.unrun
+        return NotTried(ran.unrun) if ran.is_late else ran.unrun
     if ran.raised is not None:
-        return f"the model itself raised {ran.raised.kind}"
+        return RaisedType(is_model=True, error=ran.raised.kind)
     if not ran.is_finite:
-        return "the model itself returned NaN or infinity"
+        return Because(Why.MODEL_NOT_FINITE)
     if ran.died is not None:
         return ran.died
     if ran.failed is not None:
-        return f"the program raised {ran.failed.kind}"
+        return RaisedType(is_model=False, error=ran.failed.kind)
     if ran.found is None or not ran.found.agrees:
-        return "the program returned something else than the model"
+        return Because(Why.OTHER_RESULT)
     return None
 
 
 def _note(program: Program, taken: Mapping[frozenset[Column], Difference]) -> None:
     """Says which dimensions may be 0, and what that was seen by."""
     name = program.variant.group.layout.column_name
-    for has_values, how in (
-        (True, "outputs were compared with the model's"),
-        (False, "outputs have no elements there; their dtypes and shapes are the model's"),
-    ):
+    for has_values in (True, False):
         own = [columns for columns, found in taken.items() if bool(found.compared) is has_values]
         if own:
-            shown = ", ".join(" and ".join(map(name, sorted(columns))) for columns in own)
-            program.remarks.append(f"takes a size of 0 for {shown}: {how}")
+            names = tuple(" and ".join(map(name, sorted(columns))) for columns in own)
+            program.told.append(TakesZero(names, has_values))

@@ -220,7 +220,7 @@ def _of_export(tape: Tape, model: Any, to: Literal["torch", "onnx"]) -> Outcome:
         missing, attempts = programs.missing, programs.attempts
     except ExportError as error:
         found: Any = error.attempts
-        reasons = [normalised(one.summary) for one in found if one.summary]
+        reasons = [normalised(str(one.summary)) for one in found if one.summary]
         return _failed(reasons or [normalised(error.reason)])
     except TapeError as error:
         return Outcome(end="unusable", reasons=(str(error),))
@@ -228,9 +228,11 @@ def _of_export(tape: Tape, model: Any, to: Literal["torch", "onnx"]) -> Outcome:
         return _failed([_reason_of(error)])
     if missing:
         tried = [
-            normalised(one.summary) for one in attempts if one.summary and one.variant in missing
+            normalised(str(one.summary))
+            for one in attempts
+            if one.summary and one.variant in missing
         ]
-        return _failed(tried or [normalised(reason) for reason in missing.values()])
+        return _failed(tried or [normalised(str(reason)) for reason in missing.values()])
     return _of_report(programs.verify())
 
 

@@ -18,10 +18,10 @@ from typing import Any, NoReturn, Protocol
 
 from calltape_analyzer.arguments.plan import input_names
 from calltape_analyzer.errors import TapeError, UsageError
+from calltape_analyzer.facts import Fact, Note, plain
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.programs.attempts import Attempt
 from calltape_analyzer.programs.documents import document_of, signature_document
-from calltape_analyzer.programs.history import MAX_NOTE, attempt_documents, verdict_documents
 from calltape_analyzer.programs.manifest import (
     FORMAT,
     MANIFEST,
@@ -47,9 +47,8 @@ class SavedPrograms(Protocol):
     """Programs, and what is known of their export."""
 
     attempts: tuple[Attempt, ...]
-    missing: dict[str, str]
-    notes: tuple[str, ...]
-    remarks: tuple[str, ...]
+    missing: dict[str, Fact]
+    told: tuple[Note, ...]
     verdicts: tuple[VariantVerdict, ...]
 
     def values(self) -> Iterable[Program]: ...
@@ -255,11 +254,15 @@ def _staged(
         "signature": signature_document(sorter.signature),
         "laid_out": sorted(sorter.laid_out),
         "unshared": sorted(map(list, sorter.unshared)),
-        "missing": {name: why[:MAX_NOTE] for name, why in programs.missing.items()},
-        "notes": [note[:MAX_NOTE] for note in programs.notes],
-        "remarks": [remark[:MAX_NOTE] for remark in programs.remarks],
-        "attempts": attempt_documents(programs.attempts),
-        "verdicts": verdict_documents(programs.verdicts),
+        "missing": programs.missing,
+        "told": programs.told,
+        "attempts": plain(
+            [
+                one.model_dump(mode="json") | {"by_values": one.by_values}
+                for one in programs.attempts
+            ]
+        ),
+        "verdicts": plain([one.model_dump(mode="json") for one in programs.verdicts]),
         "files": files,
         "programs": documents,
     }

@@ -24,8 +24,10 @@ from calltape_analyzer.arguments.sizings import (
     sizings_unseen,
     values_at,
 )
+from calltape_analyzer.facts import Fact
 from calltape_analyzer.observing.columns import SizeRow
 from calltape_analyzer.programs.program import Program
+from calltape_analyzer.programs.reasons import Because, Why
 from calltape_analyzer.text import counted, named, printable, some_of
 from calltape_analyzer.variants.facts import VariantFacts
 
@@ -39,7 +41,6 @@ _MAX_LINES = 4
 _MAX_NAMED = 4
 _MAX_REASON = 240
 _STEPS = (1, 2, 3)
-_NO_REASON = "no program takes its sizes"
 
 
 class Lack(NamedTuple):
@@ -53,7 +54,7 @@ class Lack(NamedTuple):
 
     variant: VariantFacts
     kind: Literal["variant", "sizes", "values"]
-    reason: str
+    reason: Fact
 
 
 class VariantVerdict(BaseModel):
@@ -74,7 +75,7 @@ class VariantVerdict(BaseModel):
             which is for one value.
         tried, taken: how many sizes beside the recorded ones were looked at, and how many of them a
             program takes.
-        reason: why the scope is not ``"general"``; empty if no size varied.
+        reason: why the scope is not ``"general"``; None if no size varied.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -90,7 +91,7 @@ class VariantVerdict(BaseModel):
     closed: tuple[str, ...] = ()
     tried: int = 0
     taken: int = 0
-    reason: str = ""
+    reason: Fact | None = None
 
     def __str__(self) -> str:
         return f"{self.scope}: {printable(self.variant)}: {self.words}"
@@ -98,8 +99,8 @@ class VariantVerdict(BaseModel):
     @property
     def words(self) -> str:
         """What that means for new calls."""
-        reason = shorten(printable(self.reason), _MAX_REASON, placeholder=" ...")
-        why = f": {reason}" if reason else ""
+        reason = "" if self.reason is None else printable(str(self.reason))
+        why = f": {shorten(reason, _MAX_REASON, placeholder=' ...')}" if reason else ""
         beside = f" (takes {self.taken} of {self.tried} sizes beside the recorded ones)"
         if self.scope == "rejected":
             return f"no program{why}"
@@ -192,7 +193,7 @@ def _is_of(part: VariantFacts, variant: VariantFacts) -> bool:
     key = variant.group.key
     if not part.group.key.takes(key):
         return part.completion_of(key) is not None
-    return any(part.refuses(row) is None for row in variant.rows)
+    return any(part.rejects(row) is None for row in variant.rows)
 
 
 def _verdict_on(
@@ -203,7 +204,7 @@ def _verdict_on(
 ) -> VariantVerdict:
     rows = list(variant.rows)[:_MAX_ROWS]
     rejected = constant = 0
-    limits: list[str] = []
+    limits: list[Fact] = []
     single = [one for one in programs if one.is_constant or one.only is not None]
     wide = [one for one in programs if one not in single]
     for row in rows:
@@ -222,9 +223,10 @@ def _verdict_on(
     numbers = list(dict.fromkeys([*floats, *_held_numbers(wide, variant)]))
     is_whole = not (lacks_sizes or lacks_values or constant or numbers)
     scope: Scope = "general"
-    reason = ""
+    reason: Fact | None = None
     if rejected == len(rows):
-        scope, reason = "rejected", lacks[-1].reason if lacks else _NO_REASON
+        scope = "rejected"
+        reason = lacks[-1].reason if lacks else Because(Why.NO_PROGRAM)
     elif not is_whole or len(moved) < len(free) or not free:
         scope = "recorded sizes only"
         if lacks:
@@ -232,8 +234,8 @@ def _verdict_on(
         elif limits:
             reason = limits[0]
         elif wide and len(moved) < len(free):
-            refusals = (_refusal(wide, variant, _row(variant, one)) for one in beside)
-            reason = next(filter(None, refusals), "")
+            rejections = (_rejection(wide, variant, _row(variant, one)) for one in beside)
+            reason = next(filter(None, rejections), None)
     return VariantVerdict(
         variant=variant.name,
         scope=scope,
@@ -264,18 +266,18 @@ def takes(programs: Iterable[Program], variant: VariantFacts, row: SizeRow) -> b
     """Whether a program takes the sizes of a row of a variant."""
     for program in programs:
         own = program.variant.row_in(variant.group.key, row)
-        if own is not None and program.refuses(own) is None:
+        if own is not None and program.rejects(own) is None:
             return True
     return False
 
 
-def _refusal(programs: Iterable[Program], variant: VariantFacts, row: SizeRow) -> str:
+def _rejection(programs: Iterable[Program], variant: VariantFacts, row: SizeRow) -> Fact | None:
     """Why the first program that is for these calls rejects sizes."""
     for program in programs:
         own = program.variant.row_in(variant.group.key, row)
-        if own is not None and (why := program.refuses(own)) is not None:
+        if own is not None and (why := program.rejects(own)) is not None:
             return why
-    return ""
+    return None
 
 
 def _row(variant: VariantFacts, sizing: Sizing) -> SizeRow:

@@ -1,4 +1,4 @@
-"""Conditions of a trace as sentences about arguments.
+"""The conditions of a trace as sentences about arguments.
 
 In comes a guard or a runtime assertion in torch's notation (``torch.sym_max(1, L['x'].size()[0]) !=
 4``, ``Ne(u0, 1) on node 'ne'``). Out goes what a person can act on. What is not known here stays as
@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
+
+from calltape_analyzer.foreign_errors import INPUT, UNBACKED
 
 __all__ = ["assertion_in_words", "guard_in_words"]
 
@@ -32,56 +34,37 @@ _RELATIONS: dict[str, ast.cmpop] = {
     "Eq": ast.Eq(), "Ne": ast.NotEq(), "Le": ast.LtE(), "Lt": ast.Lt(), "Ge": ast.GtE(),
     "Gt": ast.Gt(),
 }  # fmt: skip
-_ASSERTION = re.compile(
-    r"Runtime assertion failed for expression (?P<condition>.+?) on node '[^']*'"
-    r"(?:: (?P<place>.+))?",
-    re.DOTALL,
-)
-_INPUT = re.compile(r"L((?:\['[^']*'\]|\[\d{1,9}\])+)(?![\w\[])")
-_KEY = re.compile(r"\['([^']*)'\]|\[(\d+)\]")
-"""``L['past'][0]``, and the keys in it."""
-_OF_VALUES = re.compile(r"\bz?u[f]?\d+\b")
-"""A number that torch does not know before it has the values."""
 
 
-def guard_in_words(
-    text: str, name_of: Callable[[Sequence[str | int]], str] = lambda keys: ".".join(map(str, keys))
-) -> str:
+def guard_in_words(text: str, names: Mapping[str, str]) -> str:
     """A guard: ``x[1] is at most 4``. ``n is at least 0, and n is at most past.0.0[1]``.
 
     Args:
         text: in torch's notation.
-        name_of: gives the name of an input by the keys that lead to it, the argument first.
+        names: of inputs, by what torch writes for them.
     """
     # What a name is written with, such as dots, means something else in Python: words stand for
     # the names until the sentence is made.
     words: dict[str, str] = {}
 
     def word(found: re.Match[str]) -> str:
-        keys = [key or int(at) for key, at in _KEY.findall(found[1])]
-        return words.setdefault(name_of(keys), f"input_{len(words)}_")
+        return words.setdefault(names.get(found[0], found[0]), f"input_{len(words)}_")
 
-    made = _sentence_of(_INPUT.sub(word, text.strip()).replace(".size()", ""))
-    names = {word: name for name, word in words.items()}
-    return re.sub(r"\binput_\d+_", lambda found: names.get(found[0], found[0]), made)
+    made = _sentence_of(INPUT.sub(word, text.strip()).replace(".size()", ""))
+    shown = {word: name for name, word in words.items()}
+    return re.sub(r"\binput_\d+_", lambda found: shown.get(found[0], found[0]), made)
 
 
-def assertion_in_words(text: str) -> str:
-    """The text of a runtime assertion that failed: ``the program is for calls in which a number
-    that the values tell is not 1: the model asks at values.py:3, in forward: ...``. Any other text
-    as it is, without torch's words before it."""
-    found = _ASSERTION.search(text)
-    if found is None:
-        return text.removeprefix("Runtime assertion failed: ")
-    condition, place = found["condition"], found["place"]
+def assertion_in_words(condition: str) -> str:
+    """What an assertion is about: ``a number that the values tell is not 1``."""
     words = _sentence_of(condition)
-    names = sorted(set(_OF_VALUES.findall(words)))
+    names = sorted(set(UNBACKED.findall(words)))
     if len(names) == 1 and words.startswith(f"{names[0]} is ") and words.count(names[0]) == 1:
-        words = words.replace(names[0], "a number that the values tell", 1)
-    elif names:
+        return words.replace(names[0], "a number that the values tell", 1)
+    if names:
         follow = "follows" if len(names) == 1 else "follow"
-        words += f", where {' and '.join(names)} {follow} from values"
-    return f"the program is for calls in which {words}{f': {place}' if place else ''}"
+        return f"{words}, where {' and '.join(names)} {follow} from values"
+    return words
 
 
 def _sentence_of(text: str) -> str:
