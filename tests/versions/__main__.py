@@ -38,7 +38,7 @@ PARTS = {
     "exports": (
         "tests/analyzer/exporting/test_attempts.py",
         "tests/analyzer/exporting/test_empty_results.py",
-        "tests/analyzer/exporting/test_onnx.py",
+        "tests/analyzer/exporting/test_onnx_conversion.py",
         "tests/analyzer/programs/test_saving.py",
         "tests/analyzer/programs/test_trust.py",
         "tests/analyzer/replaying/test_runtimes.py",

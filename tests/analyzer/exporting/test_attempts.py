@@ -11,9 +11,9 @@ import torch
 
 from calltape_analyzer import ExportError, NoVariant, Programs, export
 from calltape_analyzer.errors import InferenceError, UsageError
-from calltape_analyzer.exporting.constants import known_constants
 from calltape_analyzer.exporting.exporter import Exporter
-from calltape_analyzer.exporting.recurrence import open_lengths
+from calltape_analyzer.exporting.torch_fixes.constant_tensors import known_constants
+from calltape_analyzer.exporting.torch_fixes.recurrence import open_lengths
 from calltape_analyzer.programs.reasons import OfCall
 from calltape_analyzer.programs.rejections import ByTrace, OutOfRange
 from tests.analyzer.exported import Call, assert_as_module, assert_same, call, made, taped

@@ -9,8 +9,8 @@ import torch
 
 from calltape_analyzer import ExportError, export
 from calltape_analyzer.errors import UsageError
-from calltape_analyzer.exporting import budget as budgets
-from calltape_analyzer.exporting.budget import Budget
+from calltape_analyzer.exporting.session import budget as budgets
+from calltape_analyzer.exporting.session.budget import Budget
 from calltape_analyzer.programs.reasons import TimeUp
 from tests.analyzer.exported import call, taped
 from tests.analyzer.exporting.test_arguments import Model, t

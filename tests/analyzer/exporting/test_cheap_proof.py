@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from calltape_analyzer import export
-from calltape_analyzer.exporting import probing, verifier
+from calltape_analyzer.exporting.session import probing, verifier
 from calltape_analyzer.foreign_errors import Raised
 from calltape_analyzer.programs.reasons import Because, OfCall, OfModel, Why
 from calltape_analyzer.programs.strategies import Sampled, Strategy

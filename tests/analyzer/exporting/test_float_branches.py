@@ -13,8 +13,11 @@ from torch import Tensor
 
 from calltape_analyzer import export, load_programs
 from calltape_analyzer.errors import ExportError, NoVariant
-from calltape_analyzer.exporting.kept_assertions import demand_assertions, kept_assertions
-from calltape_analyzer.exporting.python_values import real_values
+from calltape_analyzer.exporting.torch_fixes.kept_assertions import (
+    demand_assertions,
+    kept_assertions,
+)
+from calltape_analyzer.exporting.torch_fixes.python_values import real_values
 from tests.analyzer.exported import Call, assert_as_module, call, made, taped
 from tests.analyzer.exporting.test_arguments import Model
 
@@ -193,7 +196,7 @@ def test_without_the_passes_the_search_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of another torch, which writes assertions in another way, no program is silently wrong."""
-    from calltape_analyzer.exporting import kept_assertions as kept
+    from calltape_analyzer.exporting.torch_fixes import kept_assertions as kept
 
     monkeypatch.setattr(kept, "_INSERT", "of another version")
     with pytest.raises(Exception, match="nothing could be exported"):

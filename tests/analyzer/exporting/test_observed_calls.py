@@ -11,8 +11,13 @@ import pytest
 import torch
 
 from calltape_analyzer import export, open_tape
-from calltape_analyzer.exporting import runner
-from calltape_analyzer.exporting.observed_calls import LAYOUT, MODES, Questions, hides_questions
+from calltape_analyzer.exporting.session import runner
+from calltape_analyzer.exporting.session.observed_calls import (
+    LAYOUT,
+    MODES,
+    Questions,
+    hides_questions,
+)
 from calltape_recorder import record
 from tests.analyzer.exported import assert_as_module, call, taped
 

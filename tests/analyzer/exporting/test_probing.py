@@ -13,7 +13,7 @@ from torch._subclasses import FakeTensor
 
 from calltape_analyzer import Programs, export, open_tape
 from calltape_analyzer.errors import UsageError
-from calltape_analyzer.exporting import probing, time_limit
+from calltape_analyzer.exporting.session import probing, time_limit
 from calltape_analyzer.programs.attempts import Attempt
 from calltape_analyzer.programs.notes import Probed, WhyNotOthers, WhyOnly
 from calltape_analyzer.programs.reasons import Interrupted, TooMuchMemory, TooSlow

@@ -14,7 +14,7 @@ from calltape_analyzer import ExportError, Programs, export, load_programs, repl
 from calltape_analyzer.arguments.plan import Plan
 from calltape_analyzer.arguments.sizings import Sizing, values_at
 from calltape_analyzer.comparison.comparing import Tolerances
-from calltape_analyzer.exporting.runner import Runner
+from calltape_analyzer.exporting.session.runner import Runner
 from tests.analyzer.exported import assert_same, call, taped
 from tests.analyzer.exporting.test_arguments import Model, t
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from calltape_analyzer.comparison.comparing import ONNX_TOLERANCES, Tolerances
 from calltape_analyzer.errors import ExportError, UsageError
-from calltape_analyzer.exporting.budget import Budget, Progress
 from calltape_analyzer.exporting.exporter import Exporter
-from calltape_analyzer.exporting.onnx import to_onnx
+from calltape_analyzer.exporting.onnx.conversion import to_onnx
 from calltape_analyzer.exporting.parts import exported_parts
-from calltape_analyzer.exporting.probing import Probe, Probing
 from calltape_analyzer.exporting.program_search import ProgramSearch
-from calltape_analyzer.exporting.verifier import Verifier
+from calltape_analyzer.exporting.session.budget import Budget, Progress
+from calltape_analyzer.exporting.session.probing import Probe, Probing
+from calltape_analyzer.exporting.session.verifier import Verifier
 from calltape_analyzer.foreign_errors import ErrorKind
 from calltape_analyzer.programs.attempts import Attempt
 from calltape_analyzer.programs.notes import ModelInTraining, TracedInTraining
@@ -72,9 +72,8 @@ def export(
         attempt_seconds: how long a trace may take (of processor time, in the main thread), and a
             run at other sizes than the recorded ones; by default a minute, for a trace half a
             minute and a tenth of a second per module.
-        probe: at which other sizes model and programs are run and compared
-            (:class:`~calltape_analyzer.exporting.probing.Probing`): ``"far"`` is up to 500 times
-            the recorded ones.
+        probe: at which other sizes model and programs are run and compared (``Probing``):
+            ``"far"`` is up to 500 times the recorded ones.
         max_memory: the bytes that a run at other sizes may take, with the run that it is compared
             with. By default what the largest recorded call takes, or 256 MiB if that is more, and
             never more than half of what is free (for ``probe="far"``: that half).

@@ -21,22 +21,22 @@ from calltape_analyzer.arguments.sizings import (
 )
 from calltape_analyzer.arguments.tracing_sizings import sizing_of_batch, sizings_for_tracing
 from calltape_analyzer.comparison.comparing import compared
-from calltape_analyzer.exporting.apart import DeathError
 from calltape_analyzer.exporting.causes import cause_of
-from calltape_analyzer.exporting.empty_results import NotEmpty
-from calltape_analyzer.exporting.empty_selections import settle_assertions
-from calltape_analyzer.exporting.kept_assertions import demand_assertions
-from calltape_analyzer.exporting.own_generators import own_generators
-from calltape_analyzer.exporting.recurrence import has_recurrence
-from calltape_analyzer.exporting.restrictions import restrict
-from calltape_analyzer.exporting.time_limit import default_seconds, time_limit
-from calltape_analyzer.exporting.tracing import Traced
-from calltape_analyzer.exporting.unread_inputs import unread_inputs
-from calltape_analyzer.exporting.unseen_runs import unseen_runs
-from calltape_analyzer.exporting.untranslated import UntranslatedError
-from calltape_analyzer.exporting.verifier import Verifier
-from calltape_analyzer.exporting.ways import Narrow, Way
-from calltape_analyzer.exporting.zero_probes import try_zeros
+from calltape_analyzer.exporting.inspection.unread_inputs import unread_inputs
+from calltape_analyzer.exporting.onnx.untranslated import UntranslatedError
+from calltape_analyzer.exporting.session.restrictions import restrict
+from calltape_analyzer.exporting.session.sandbox import DeathError
+from calltape_analyzer.exporting.session.time_limit import default_seconds, time_limit
+from calltape_analyzer.exporting.session.unseen_runs import unseen_runs
+from calltape_analyzer.exporting.session.verifier import Verifier
+from calltape_analyzer.exporting.session.zero_sizes import try_zeros
+from calltape_analyzer.exporting.strategies.trace_options import Narrow, Way
+from calltape_analyzer.exporting.strategies.tracing import Traced
+from calltape_analyzer.exporting.torch_fixes.empty_results import NotEmpty
+from calltape_analyzer.exporting.torch_fixes.empty_selections import settle_assertions
+from calltape_analyzer.exporting.torch_fixes.kept_assertions import demand_assertions
+from calltape_analyzer.exporting.torch_fixes.own_generators import own_generators
+from calltape_analyzer.exporting.torch_fixes.recurrence import has_recurrence
 from calltape_analyzer.foreign_errors import ErrorKind, failure_of
 from calltape_analyzer.model.calls import preserved
 from calltape_analyzer.model.contexts import as_called

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from calltape_analyzer.arguments.samples import recorded_sample
-from calltape_analyzer.exporting.calls_in_a_row import why_lost
 from calltape_analyzer.exporting.exporter import Exporter
+from calltape_analyzer.exporting.session.call_sequences import why_lost
 from calltape_analyzer.facts import Note
 from calltape_analyzer.programs.attempts import Attempt
 from calltape_analyzer.programs.notes import MergeCost, MergeRejects

@@ -12,31 +12,31 @@ from typing import TYPE_CHECKING, Literal
 
 from calltape_analyzer.arguments.sizings import Bound
 from calltape_analyzer.errors import ExportError, InferenceError, TapeError
-from calltape_analyzer.exporting.calls_in_a_row import why_lost, why_out_of_sight
 from calltape_analyzer.exporting.exporter import Exporter
-from calltape_analyzer.exporting.int_values import int_value_parts, varying_ints
-from calltape_analyzer.exporting.key_orders import key_orders_read
-from calltape_analyzer.exporting.layouts import layouts_read
+from calltape_analyzer.exporting.inspection.asked_facts import asked_facts
+from calltape_analyzer.exporting.inspection.key_orders import key_orders_read
+from calltape_analyzer.exporting.inspection.own_tensors import OwnTensors, own_tensors
+from calltape_analyzer.exporting.inspection.python_draws import drawn_by_python
+from calltape_analyzer.exporting.inspection.sharing import sharing_unread
+from calltape_analyzer.exporting.inspection.strides import layouts_read
+from calltape_analyzer.exporting.inspection.untraceable import why_untraceable
 from calltape_analyzer.exporting.merging import Merging
-from calltape_analyzer.exporting.own_tensors import OwnTensors, own_tensors
-from calltape_analyzer.exporting.python_draws import drawn_by_python
-from calltape_analyzer.exporting.same_model import (
+from calltape_analyzer.exporting.session.call_sequences import why_lost, why_out_of_sight
+from calltape_analyzer.exporting.session.same_model import (
     Unlike,
     other_model,
     telling_calls,
     unlike_recorded,
 )
-from calltape_analyzer.exporting.sharing import sharing_unread
-from calltape_analyzer.exporting.tensor_values import tensor_value_parts
-from calltape_analyzer.exporting.text_values import (
+from calltape_analyzer.exporting.strategies.int_values import int_value_parts, varying_ints
+from calltape_analyzer.exporting.strategies.tensor_values import tensor_value_parts
+from calltape_analyzer.exporting.strategies.text_values import (
     calls_by_value,
     part_of_value,
     serves_all_values,
 )
-from calltape_analyzer.exporting.untraceable import why_untraceable
 from calltape_analyzer.facts import Fact, Note
 from calltape_analyzer.foreign_errors import ErrorKind, failure_of
-from calltape_analyzer.model.asked_facts import asked_facts
 from calltape_analyzer.observing.columns import SizeRow
 from calltape_analyzer.observing.evidence import has_raised
 from calltape_analyzer.programs import notes, reasons

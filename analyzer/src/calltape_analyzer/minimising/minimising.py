@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from calltape_analyzer.errors import InferenceError, TapeError, UsageError
-from calltape_analyzer.exporting.free_memory import half_of_free
+from calltape_analyzer.exporting.session.free_memory import half_of_free
 from calltape_analyzer.minimising.checks import Check, Named, check_of
 from calltape_analyzer.minimising.fewer_parts import (
     drop_arguments,
