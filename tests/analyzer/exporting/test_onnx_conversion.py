@@ -179,7 +179,7 @@ class Mutating(Model):
 def test_argument_that_is_written_to_and_returned(tmp_path: Path) -> None:
     calls = [call(t(n, 3), t(n, 3)) for n in (4, 6)]
     (program,) = made(tmp_path, Mutating(), calls, [call(t(5, 3), t(5, 3))], to="onnx").values()
-    assert Unwritten("state") in program.notes
+    assert Unwritten("state", is_returned=True) in program.notes
 
 
 def test_prefill_and_decode_become_one_model(tmp_path: Path) -> None:

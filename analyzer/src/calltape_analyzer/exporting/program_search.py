@@ -68,7 +68,7 @@ _MAX_CONSTANTS = 3
 new call either."""
 _MAX_EXTENSIONS = 2
 _MAX_SEARCHED, _MAX_RUN = 4096, 32
-"""Where a program depends on values, so many calls are searched for those that it refuses, and so
+"""Where a program depends on values, so many calls are searched for those that it rejects, and so
 many are run."""
 
 

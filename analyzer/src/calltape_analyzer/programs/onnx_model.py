@@ -32,7 +32,7 @@ from calltape_analyzer.programs.onnx_trial import End, Feed, fatal_runs
 from calltape_analyzer.programs.untrusted_files import (
     WANTED,
     load_onnx_proto,
-    refuse_data_outside,
+    reject_data_outside,
 )
 from calltape_analyzer.writing.temporary import TemporaryFolder
 
@@ -119,7 +119,7 @@ class OnnxModel(ExportedModel):
                 # message with them would be in memory as well.
                 model.save(str(path), external_data=True)
             else:
-                refuse_data_outside(model, None)
+                reject_data_outside(model, None)
                 path.write_bytes(model.SerializeToString())
             self._folder = folder
         return str(self._folder.path / _FILE)

@@ -125,16 +125,16 @@ def _earlier(folder: Path) -> dict[str, Any] | None:
     if not names:
         return {}
     if MANIFEST not in names:
-        _refuse(folder, names, f"it holds files that no {MANIFEST} names")
+        _reject(folder, names, f"it holds files that no {MANIFEST} names")
     try:
         found = read_manifest(folder)
     except TapeError:
-        _refuse(folder, [MANIFEST])
+        _reject(folder, [MANIFEST])
     known = {(f["name"], f["size"], f["sha256"]) for f in found["files"]}
     own = {name for name, _, _ in known}
     others = [n for n in names if n != MANIFEST and not (n in own and _is_own(folder / n, known))]
     if others:
-        _refuse(folder, others)
+        _reject(folder, others)
     return dict(found)
 
 
@@ -145,7 +145,7 @@ def _is_own(path: Path, known: set[tuple[str, int, str]]) -> bool:
         return False  # a link, a directory
 
 
-def _refuse(
+def _reject(
     folder: Path, names: Sequence[str],
     why: str = "it is not empty, and these are not what calltape saved there",
 ) -> NoReturn:  # fmt: skip

@@ -2,7 +2,7 @@
 compares them with ``is``, or writes to one and reads the other.
 
 In come variants. A call of each is run with a part of a buffer, and with a copy of that. If the
-model returns something else, its programs refuse calls that share memory with it, and recorded
+model returns something else, its programs reject calls that share memory with it, and recorded
 calls are looked at: no tape says whose memory an argument was.
 """
 
