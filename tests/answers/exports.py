@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from calltape_analyzer import export, open_tape
+from calltape_analyzer import ExportOptions, export, open_tape
 from calltape_analyzer.errors import ExportError, NoVariant
 from calltape_analyzer.programs.attempts import Attempt, Outcome
 from calltape_analyzer.programs.program import Program
@@ -45,7 +45,10 @@ def exported(case: Case, tape: Path, target: str) -> dict[str, Any]:
         with _still_clock(), _made_by() as made, _runs(module) as runs:
             try:
                 programs = export(
-                    opened, module, to=target, attempt_seconds=_ATTEMPT_SECONDS, max_memory=_MEMORY
+                    opened,
+                    module,
+                    to=target,
+                    options=ExportOptions(attempt_seconds=_ATTEMPT_SECONDS, max_memory=_MEMORY),
                 )
             except Exception as error:  # of any type, where an exporter is wrong: that is pinned
                 attempts = error.attempts if isinstance(error, ExportError) else ()

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         Sighting,
     )
     from calltape_analyzer.exporting.export import export
+    from calltape_analyzer.exporting.options import ExportOptions
     from calltape_analyzer.facts import Fact, Note, Rejection
     from calltape_analyzer.inference.findings import (
         ArgumentFinding,
@@ -136,6 +137,7 @@ __all__ = [
     "ElementDifference",
     "Explanation",
     "ExportError",
+    "ExportOptions",
     "Fact",
     "InferenceError",
     "InputCandidate",
@@ -254,6 +256,7 @@ _NAMES = {
         "Sighting",
     ),
     "exporting.export": ("export",),
+    "exporting.options": ("ExportOptions",),
     "facts": ("Fact", "Note", "Rejection"),
     "inference.findings": (
         "ArgumentFinding",

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from calltape_analyzer import export, load_programs, open_tape
+from calltape_analyzer import ExportOptions, export, load_programs, open_tape
 from calltape_analyzer.cli import exports
 from calltape_analyzer.cli.exports import _print_attempts
 from calltape_analyzer.programs.attempts import Attempt
@@ -161,7 +161,7 @@ def test_a_language_model(folder: Path) -> None:
     assert (code, err) == (0, ""), out
     assert "9 of 9 recorded calls reproduced (prefill + decode: 9)" in out
     with open_tape(tape) as opened:
-        export(opened, toy_lm(), merge="never").save(out_dir)
+        export(opened, toy_lm(), options=ExportOptions(merge="never")).save(out_dir)
     assert run("replay", tape, out_dir, "--trust").code == 0
     assert run("replay", tape, out_dir, "--dry-run").code == 0
     # Two tokens at a time, which the programs were never shown.

@@ -16,7 +16,15 @@ from calltape_analyzer.exporting.torch_fixes.constant_tensors import known_const
 from calltape_analyzer.exporting.torch_fixes.recurrence import open_lengths
 from calltape_analyzer.programs.reasons import OfCall
 from calltape_analyzer.programs.rejections import ByTrace, OutOfRange
-from tests.analyzer.exported import Call, assert_as_module, assert_same, call, made, taped
+from tests.analyzer.exported import (
+    Call,
+    assert_as_module,
+    assert_same,
+    call,
+    export_with,
+    made,
+    taped,
+)
 from tests.analyzer.exporting.test_arguments import Model, t
 
 
@@ -241,7 +249,7 @@ def test_empty_tape_cannot_be_exported(tmp_path: Path) -> None:
 def test_options_that_do_not_exist_are_refused(options: Any, tmp_path: Path) -> None:
     module = Branching()
     with pytest.raises(UsageError):
-        export(taped(tmp_path, module, [call(t(3, 3))]), module, **options)
+        export_with(taped(tmp_path, module, [call(t(3, 3))]), module, **options)
 
 
 def test_calls_that_raised_are_left_out_and_counted(tmp_path: Path) -> None:

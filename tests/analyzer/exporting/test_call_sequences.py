@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from calltape_analyzer import ExportError, NoVariant, export
+from calltape_analyzer import ExportError, ExportOptions, NoVariant, export
 from calltape_analyzer.programs.reasons import StateNeeded
 from calltape_analyzer.programs.strategies import Strategy
 from tests.analyzer.exported import Call, assert_as_module, call, taped
@@ -226,7 +226,7 @@ def test_state_that_no_program_keeps_is_refused_by_its_name(
 ) -> None:
     tape, model = taped(tmp_path, cls(), CALLS), cls().eval()
     with pytest.raises(ExportError) as raised:
-        export(tape, model, probe="none")
+        export(tape, model, options=ExportOptions(probe="none"))
     assert f"depends on what the call before left in it ({name})" in str(raised.value)
     assert "is not reproduced (keep it in a registered buffer" in str(raised.value)
     assert torch.equal(model(*UNSEEN[0][0]), cls()(*UNSEEN[0][0]))  # it is as it was
@@ -257,7 +257,7 @@ def test_a_tensor_that_is_written_in_place_is_kept_like_a_buffer(
 
 def test_calls_of_one_size_show_it_as_well(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match="call 1 is not reproduced"):
-        export(taped(tmp_path, Replaced(), ALIKE), Replaced(), probe="none")
+        export(taped(tmp_path, Replaced(), ALIKE), Replaced(), options=ExportOptions(probe="none"))
 
 
 def test_a_state_that_the_host_puts_back_is_a_note(tmp_path: Path) -> None:
@@ -280,7 +280,7 @@ def test_a_row_in_which_the_model_raises_shows_it_as_well(tmp_path: Path) -> Non
     model = PartlyABuffer()
     tape = taped(tmp_path, model, CALLS)  # exported as the recording left it, half full
     with pytest.raises(ExportError, match=r"left in it \(at\)"):
-        export(tape, model, probe="none")
+        export(tape, model, options=ExportOptions(probe="none"))
 
 
 def test_one_call_does_not_show_that_state_is_put_back(tmp_path: Path) -> None:

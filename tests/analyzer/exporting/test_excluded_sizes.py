@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from calltape_analyzer import Programs, export, load_programs
+from calltape_analyzer import ExportOptions, Programs, export, load_programs
 from calltape_analyzer.errors import NoVariant
 from calltape_analyzer.programs.notes import Excluded, FailsAt
 from tests.analyzer.exported import Call, assert_same, call, taped
@@ -148,7 +148,9 @@ def test_size_that_only_an_unseen_size_shows_is_excluded(tmp_path: Path) -> None
 
 def test_special_size_of_the_middle_is_no_proof_where_nothing_else_is_run(tmp_path: Path) -> None:
     model = UpTo(5)
-    programs = export(taped(tmp_path, model, rows(5, 6, 9)), model, probe="none")
+    programs = export(
+        taped(tmp_path, model, rows(5, 6, 9)), model, options=ExportOptions(probe="none")
+    )
     assert not any(outcome(model, programs, one) for one in rows(2, 3, 4))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from calltape_analyzer import export, open_tape
+from calltape_analyzer import ExportOptions, export, open_tape
 from calltape_analyzer.exporting.session import runner
 from calltape_analyzer.exporting.session.observed_calls import (
     LAYOUT,
@@ -72,7 +72,11 @@ def test_a_model_that_asks_for_nothing_is_not_asked(
     eager = runner.eager
     monkeypatch.setattr(runner, "eager", lambda *a, **k: ran.append(1) or eager(*a, **k))
     model = torch.nn.Linear(3, 3)
-    export(taped(tmp_path, model, [call(torch.rand(n, 3)) for n in (2, 4)]), model, probe="none")
+    export(
+        taped(tmp_path, model, [call(torch.rand(n, 3)) for n in (2, 4)]),
+        model,
+        options=ExportOptions(probe="none"),
+    )
     assert len(ran) <= 8
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from calltape_analyzer import NoVariant, Programs, export, load_programs
+from calltape_analyzer import ExportOptions, NoVariant, Programs, export, load_programs
 from calltape_analyzer.programs.notes import Unwritten
 from calltape_analyzer.variants.variant_findings import findings_of
 from tests.analyzer.exported import assert_as_module, call, made, taped
@@ -163,7 +163,9 @@ def sizes_of(value):
 def test_options_reach_the_exporter(version: int, tmp_path: Path) -> None:
     module = torch.nn.Linear(3, 3)
     tape = taped(tmp_path, module, [call(t(n, 3)) for n in (2, 3)])
-    (program,) = export(tape, module, to="onnx", opset_version=version).values()
+    (program,) = export(
+        tape, module, to="onnx", options=ExportOptions(exporter={"opset_version": version})
+    ).values()
     (own,) = [
         o.version for o in program.exported.model_proto.opset_import if o.domain in ("", "ai.onnx")
     ]

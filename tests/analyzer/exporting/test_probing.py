@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch._subclasses import FakeTensor
 
-from calltape_analyzer import Programs, export, open_tape
+from calltape_analyzer import ExportOptions, Programs, export, open_tape
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.exporting.session import probing, time_limit
 from calltape_analyzer.programs.attempts import Attempt
@@ -19,7 +19,7 @@ from calltape_analyzer.programs.notes import Probed, WhyNotOthers, WhyOnly
 from calltape_analyzer.programs.reasons import Interrupted, TooMuchMemory, TooSlow
 from calltape_analyzer.programs.strategies import Strategy
 from calltape_recorder import record
-from tests.analyzer.exported import Call, call, taped
+from tests.analyzer.exported import Call, call, export_with, taped
 
 pytestmark = pytest.mark.usefixtures("runs_here")
 
@@ -89,7 +89,7 @@ def probed(folder: Path, module: Spy, calls: list[Call], **options: Any) -> tupl
     tape = taped(folder, module, calls)
     recorded = module.largest
     module.seen.clear()
-    programs = export(tape, module, **options)
+    programs = export_with(tape, module, **options)
     assert programs.verify().ok
     return recorded, programs
 
@@ -226,7 +226,9 @@ def test_a_model_that_changes_far_beyond_is_found_out_by_far_probes_only(tmp_pat
 
     module = Long()
     tape = taped(tmp_path, module, PLAIN)
-    near, far = (export(tape, module, probe=probe) for probe in ("near", "far"))
+    near, far = (
+        export(tape, module, options=ExportOptions(probe=probe)) for probe in ("near", "far")
+    )
     assert near["main"].only is None
     assert far["main"].only is not None
     assert isinstance(why := far["main"].why_only, WhyOnly)
@@ -247,7 +249,7 @@ def test_a_run_that_takes_too_long_is_the_last(
     module = Slow()
     tape = taped(tmp_path, module, PLAIN)
     module.seen.clear()
-    (attempt,) = export(tape, module, probe="far").attempts
+    (attempt,) = export(tape, module, options=ExportOptions(probe="far")).attempts
     assert module.largest == 5 * 14
     assert sum(elements == 5 * 14 for elements, _ in module.seen) == 1
     assert [untried.why for untried in attempt.untried] == [
@@ -259,7 +261,7 @@ def test_a_run_that_takes_too_long_is_the_last(
 @pytest.mark.parametrize("options", [{"probe": "further"}, {"max_memory": -1}])
 def test_what_cannot_be_is_refused(tmp_path: Path, options: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
-        export(taped(tmp_path, Plain(), PLAIN), Plain(), **options)
+        export_with(taped(tmp_path, Plain(), PLAIN), Plain(), **options)
 
 
 @pytest.mark.integration

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch._subclasses import FakeTensor
 
-from calltape_analyzer import Programs, export
+from calltape_analyzer import ExportOptions, Programs, export
 from calltape_analyzer.errors import ExportError
 from calltape_analyzer.exporting.session import sandbox as module_apart
 from calltape_analyzer.exporting.session.sandbox import AnswerError, Apart, DeathError, apart
@@ -194,7 +194,7 @@ def test_harm_at_sizes_that_nobody_recorded_is_a_reason(
     model = Harmful(harm, rows)
     recorded = [call(torch.rand(n, 4)) for n in (2, 3, 7) if n not in rows]
     tape = taped(tmp_path, model, recorded)
-    programs = export(tape, model, attempt_seconds=2)
+    programs = export(tape, model, options=ExportOptions(attempt_seconds=2))
     assert programs.verify().ok
     for args, _ in recorded:
         assert_same(args[0] * 2, programs(*args))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from calltape_analyzer import Programs, check, export, load_programs
+from calltape_analyzer import ExportOptions, Programs, check, export, load_programs
 from calltape_analyzer.errors import NoVariant
 from calltape_analyzer.programs.notes import TakesZero
 from calltape_analyzer.programs.onnx_trial import End
@@ -136,7 +136,7 @@ def test_dimensions_are_taken_at_0_only_as_they_were_tried(tmp_path: Path) -> No
 def test_nothing_is_tried_at_0_where_only_recorded_sizes_are_run(tmp_path: Path) -> None:
     model = Total()
     tape = taped(tmp_path, model, [call(torch.rand(n, 4)) for n in (1, 2, 3)])
-    programs = export(tape, model, probe="none")
+    programs = export(tape, model, options=ExportOptions(probe="none"))
     with pytest.raises(NoVariant, match=r"x\[0\] is 0, which was never recorded\)"):
         programs(torch.rand(0, 4))
 

@@ -13,7 +13,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from calltape_analyzer import Programs, export
+from calltape_analyzer import ExportOptions, Programs, export
 from calltape_analyzer.arguments.live_calls import LiveCall
 from calltape_analyzer.foreign_errors import (
     AssertionFailed,
@@ -118,7 +118,9 @@ def tensors(m: int, n: int) -> Call:
 def exported(cls: type[torch.nn.Module]) -> Programs:
     calls = [tensors(*sizes) for sizes in MODELS[cls][0]]
     with tempfile.TemporaryDirectory() as folder:
-        return export(taped(Path(folder), cls(), calls), cls(), merge="never")
+        return export(
+            taped(Path(folder), cls(), calls), cls(), options=ExportOptions(merge="never")
+        )
 
 
 def agrees(program: Program, live: LiveCall) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from calltape_analyzer import NoVariant, Programs, export, open_tape
+from calltape_analyzer import ExportOptions, NoVariant, Programs, export, open_tape
 from calltape_analyzer.observing.groups import SortedCall
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.observing.sorting import CallSorter
@@ -128,7 +128,9 @@ def test_a_condition_says_that_it_is_of_the_trace(tmp_path: Path) -> None:
             return x + 1 if x.shape[0] < 9 else x - 1
 
     calls = [call(torch.ones(size, 4)) for size in (2, 3)]
-    programs = export(taped(tmp_path, Short(), calls), Short().eval(), probe="none")
+    programs = export(
+        taped(tmp_path, Short(), calls), Short().eval(), options=ExportOptions(probe="none")
+    )
     said = refusal(programs, torch.ones(20, 4))
     assert "x[0] is 20; the program takes at most 8 (a condition of its trace)" in said
 

@@ -18,6 +18,7 @@ import pytest
 import torch
 
 from calltape_analyzer import (
+    ExportOptions,
     NoVariant,
     Programs,
     TapeError,
@@ -75,7 +76,7 @@ def test_saved_programs_return_what_they_returned(kind: str, tmp_path: Path) -> 
 def test_what_was_tried_is_kept(tmp_path: Path) -> None:
     module = Branching()
     tape = taped(tmp_path, module, [call(t(n, 3)) for n in (2, 3, 7, 9)])
-    programs = export(tape, module, max_memory=0)
+    programs = export(tape, module, options=ExportOptions(max_memory=0))
     assert len(programs.attempts) > 1
     assert any(attempt.untried for attempt in programs.attempts)
     assert any(attempt.remark for attempt in programs.attempts)
@@ -445,7 +446,7 @@ def kept(folder: Path) -> Path:
     calls += [call(t(b, 1, 3), Kept(t(b, n, 3)), use_cache=True) for b, n in ((1, 4), (2, 5))]
     module = Keeping().eval()
     tape = taped(folder, module, calls, classes=[Kept])
-    export(tape, module, merge="never").save(folder / "saved")
+    export(tape, module, options=ExportOptions(merge="never")).save(folder / "saved")
     return folder / "saved"
 
 

@@ -53,6 +53,7 @@ from calltape_analyzer.text import some_of
 
 if TYPE_CHECKING:
     from calltape_analyzer.comparison.reports import Report
+    from calltape_analyzer.exporting.options import ExportOptions
     from calltape_analyzer.programs.programs import Programs
     from calltape_analyzer.tape import Tape
 
@@ -105,19 +106,24 @@ def export(
     calltape export runs/llm.tape --model my.models:llama --out exported/
     calltape export runs/llm.tape --model my.models:llama --to onnx --opset 20
     """
+    from calltape_analyzer.exporting.options import ExportOptions
+
     if opset is not None and to != "onnx":
         raise typer.BadParameter("--opset needs --to onnx")
     if out is not None:
         from calltape_analyzer.programs.saving import expect_place
 
         expect_place(out, overwrite=force)
-    options: dict[str, Any] = {} if opset is None else {"opset_version": opset}
     known = classes_of(classes)
     part = Part(calls, variant, ignore, target)
     with opened(paths, part, runs=True, classes=known) as tape:
         module = model_of(model)
-        options |= {"to": to, "probe": probe, "max_seconds": max_seconds}
-        programs = _exported(tape, module, options, json)
+        options = ExportOptions(
+            probe=probe,
+            max_seconds=max_seconds,
+            exporter={} if opset is None else {"opset_version": opset},
+        )
+        programs = _exported(tape, module, to, options, json)
         report = programs.verify(progress=sys.stderr.isatty())
         if out is not None:
             programs.save(out)
@@ -136,14 +142,14 @@ def export(
         raise typer.Exit(FAILURE)
 
 
-def _exported(tape: Tape, module: Any, options: dict[str, Any], json: bool) -> Programs:
+def _exported(tape: Tape, module: Any, to: To, options: ExportOptions, json: bool) -> Programs:
     """The programs. If there are none, says what was tried, and ends the command."""
     from calltape_analyzer.exporting.export import export as export_programs
 
     progress = told_by(sys.stderr.isatty())
     try:
         with _output_kept():
-            return export_programs(tape, module, progress=progress, **options)
+            return export_programs(tape, module, to=to, options=options, progress=progress)
     except ExportError as error:
         if json:
             attempts = _attempts(error.attempts)

@@ -212,11 +212,12 @@ def _of_predicate(tape: Tape, predicate: Any) -> Outcome:
 
 def _of_export(tape: Tape, model: Any, to: Literal["torch", "onnx"]) -> Outcome:
     from calltape_analyzer.exporting.export import export
+    from calltape_analyzer.exporting.options import ExportOptions
 
     if unmade := _unmade(tape, model):
         return _of_unmade(unmade)
     try:
-        programs = export(tape, model, to=to, probe="none")
+        programs = export(tape, model, to=to, options=ExportOptions(probe="none"))
         missing, attempts = programs.missing, programs.attempts
     except ExportError as error:
         found: Any = error.attempts

@@ -155,14 +155,14 @@ def _takes_zero(note: notes.TakesZero) -> str:
 
 
 def _merge_cost(note: notes.MergeCost) -> str:
-    without = Remedy("; export(..., merge='never') makes the same programs without it", "")
+    without = Remedy("; ExportOptions(merge='never') makes the same programs without it", "")
     shown = some_of(note.names, 2)
     return f"one program for {shown} was tried in vain, for {note.seconds} s{without}"
 
 
 def _merge_rejects(note: notes.MergeRejects) -> str:
     without = Remedy(
-        "; export(..., merge='never') makes a program for each, which may accept them", ""
+        "; ExportOptions(merge='never') makes a program for each, which may accept them", ""
     )
     return (
         f"the one program for {some_of(note.names, 2)} rejects sizes that the model accepts"
