@@ -146,6 +146,7 @@ def test_nothing_is_imported_run_or_written_and_memory_stays() -> None:
     assert int(kilobytes) < 200_000
 
 
+@pytest.mark.integration  # every hostile tape once more
 def test_memory_stays_without_torch_too() -> None:
     program = "import sys, resource\n"
     program += "from calltape_analyzer import open_tape, TapeError, render\n"

@@ -64,6 +64,7 @@ def test_a_name_that_the_test_defines_itself_is_its_own() -> None:
     assert private_touches(defines, {"_once"}) == []
 
 
+@pytest.mark.integration  # parses every module
 def test_every_private_name_is_one_of_ours() -> None:
     names = private_names()
     assert names

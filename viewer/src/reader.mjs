@@ -65,7 +65,7 @@ class Reader {
     this.dimensions = new Dimensions(entries, this.nameAt, isCounted ? 0n : tape.table?.rest ?? 0n);
     for (const [{ calls, first }, error] of tape.isScanned ? this.dimensions.errors : []) {
       error.message = `call ${first}${calls > 1n ? `, and ${calls - 1n} more` : ""}: ${error.message}`;
-      tape.addDamage(error.at({ offset: this.offsetOf(first) }));
+      tape.addCorruption(error.at({ offset: this.offsetOf(first) }));
     }
     this.labels = tape.isScanned ? entries.map((_, number) => this.label(this.dimensions.sideOf(number))) : [];
     this.order = tape.columns.order();
@@ -89,7 +89,7 @@ class Reader {
       name: this.name, size: bytesText(tape.source.size), calls: tape.columns.length,
       isSealed: tape.isSealed, isScanned: tape.isScanned, unfinished: tape.unfinished,
       target: tape.manifest.target === undefined ? null : `${tape.manifest.target.type}.${tape.manifest.target.method}`,
-      damage: tape.damage.size, facts: tapeFacts(tape),
+      corruption: tape.corruption.size, facts: tapeFacts(tape),
     };
   }
 
@@ -136,7 +136,7 @@ class Reader {
     try {
       call = await this.tape.call(position);
     } catch (error) {
-      if (error instanceof TapeError) this.tape.addDamage(error);
+      if (error instanceof TapeError) this.tape.addCorruption(error);
       throw error;
     }
     this.call_ = call;
@@ -174,13 +174,13 @@ class Reader {
     return this.located(() => wholeTensor(this.call_, leaf, (done, total) => this.progress("reading the tensor", done, total)));
   }
 
-  /** What is wrong with the values of a call is damage of the tape. */
+  /** What is wrong with the values of a call is corruption of the tape. */
   async located(work) {
     try {
       return await work();
     } catch (error) {
       if (error instanceof TapeError && error.kind !== "io") {
-        this.tape.addDamage(error.at({ offset: this.call_.group }));
+        this.tape.addCorruption(error.at({ offset: this.call_.group }));
       }
       throw error;
     }
@@ -197,8 +197,8 @@ class Reader {
     return { ...this.dimensions.histogram(group, column), series, layouts, isElsewhere: this.tape.end?.elsewhere === true };
   }
 
-  async damage() {
-    return Array.from(this.tape.damage.values(), (error) => error.plain());
+  async corruption() {
+    return Array.from(this.tape.corruption.values(), (error) => error.plain());
   }
 
   /** Compares everything that is on the tape: every record, every tree, every checksum. */
@@ -216,7 +216,7 @@ class Reader {
         }
       } catch (error) {
         if (!(error instanceof TapeError)) throw error;
-        this.tape.addDamage(error.at({ offset: this.tape.columns.offsets[position] }));
+        this.tape.addCorruption(error.at({ offset: this.tape.columns.offsets[position] }));
       }
     }
     return this.overview();
@@ -235,7 +235,7 @@ function elementTexts(dtype, bytes) {
 
 const reasonOf = (error) => (error instanceof TapeError ? error.message : String(error));
 
-const ASKS = ["open", "scan", "list", "rows", "call", "elements", "statistics", "dimensionRows", "dimension", "damage", "verify"];
+const ASKS = ["open", "scan", "list", "rows", "call", "elements", "statistics", "dimensionRows", "dimension", "corruption", "verify"];
 const reader = new Reader((progress) => postMessage({ progress }));
 let last = Promise.resolve(); // one question after the other
 

@@ -11,7 +11,7 @@ const COLUMNS = [
   { name: "offset", title: "Byte", class: "number" },
 ];
 
-export class DamageView {
+export class CorruptionView {
   /** @param {(overview) => void} onOverview everything was compared. */
   constructor(link, onOverview, onError) {
     Object.assign(this, { link, onOverview, onError });
@@ -19,7 +19,7 @@ export class DamageView {
   }
 
   async load(overview) {
-    const rows = await this.link.ask("damage");
+    const rows = await this.link.ask("corruption");
     const verify = element("button", { type: "button", on: { click: () => this.verify(verify) } }, "Check every call");
     const told = this.told(overview, rows.length);
     const bar = element("div", { class: "bar" }, verify, element("p", { role: "status" }, told));
@@ -28,19 +28,19 @@ export class DamageView {
       return;
     }
     const table = new WholeTable({
-      caption: "Damage", columns: COLUMNS, rows, sort: "offset",
+      caption: "Corruption", columns: COLUMNS, rows, sort: "offset",
       textOf: (row) => `${row.kind} ${row.reason} ${row.member ?? ""}`,
       cellsOf: (row) => [row.kind, element("span", { class: "cut", title: row.reason }, row.reason), row.member ?? "", row.offset === null ? "" : grouped(row.offset)],
     });
-    bar.prepend(filterBox("Filter damage", "kind, member, text", (filter) => table.setFilter(filter)));
+    bar.prepend(filterBox("Filter corruption", "kind, member, text", (filter) => table.setFilter(filter)));
     this.element.replaceChildren(bar, table.element);
   }
 
   told(overview, count) {
     if (count > 0) return count === 1 ? "1 thing is wrong." : `${grouped(count)} things are wrong.`;
     const unfinished = overview.unfinished > 0 ? ` ${grouped(overview.unfinished)} bytes at the end are a call that was being written.` : "";
-    if (!overview.isScanned) return "No damage was seen. The records were not compared yet.";
-    return `No damage was seen in the records and arguments.${unfinished} Outputs and tensors are checked when they are read, or all at once with the button.`;
+    if (!overview.isScanned) return "No corruption was found. The records were not compared yet.";
+    return `No corruption was found in the records and arguments.${unfinished} Outputs and tensors are checked when they are read, or all at once with the button.`;
   }
 
   async verify(button) {
@@ -49,7 +49,7 @@ export class DamageView {
       const overview = await this.link.ask("verify");
       this.onOverview(overview);
       await this.load(overview);
-      if (overview.damage === 0) this.element.querySelector("[role=status]").textContent = "Everything on the tape was checked: no damage.";
+      if (overview.corruption === 0) this.element.querySelector("[role=status]").textContent = "Everything on the tape was checked: no corruption.";
     } catch (error) {
       this.onError(error);
     }
