@@ -47,9 +47,9 @@ from calltape_analyzer.cli.output import (
 from calltape_analyzer.cli.tapes import Part, opened
 from calltape_analyzer.errors import ExportError
 from calltape_analyzer.facts import plain
-from calltape_analyzer.programs.variant_verdicts import last_lines
 from calltape_analyzer.progress import told_by
 from calltape_analyzer.text import some_of
+from calltape_analyzer.wording.verdicts import last_lines
 
 if TYPE_CHECKING:
     from calltape_analyzer.comparison.reports import Report
@@ -201,7 +201,7 @@ def _document(programs: Programs, report: Report, out: Path | None) -> dict[str,
         "programs": list(programs),
         "missing": plain(programs.missing),
         "notes": plain(programs.told),
-        "verdicts": [jsonlib.loads(one.model_dump_json()) for one in programs.verdicts],
+        "verdicts": plain(programs.verdicts),
         "attempts": _attempts(programs.attempts),
         "report": jsonlib.loads(report.model_dump_json()),
         "saved": str(out) if out is not None else None,

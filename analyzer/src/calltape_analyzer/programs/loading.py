@@ -27,7 +27,6 @@ from calltape_analyzer.programs.regular_files import digest_of
 from calltape_analyzer.programs.runtimes import runtime_of
 from calltape_analyzer.programs.torch_version import demand_torch
 from calltape_analyzer.programs.untrusted_files import check_trusted, demand_trust
-from calltape_analyzer.programs.variant_verdicts import VariantVerdict
 from calltape_analyzer.pytree.classes import Classes, ClassIndex
 
 __all__ = ["declared_programs", "folder_of_programs", "load_programs"]
@@ -136,7 +135,6 @@ def _programs(
         for document in manifest["programs"]
     ]
     attempts = [Attempt.model_validate(one) for one in manifest["attempts"]]
-    verdicts = [VariantVerdict.model_validate(one) for one in manifest["verdicts"]]
     # Last, because all of the manifest is known to be good now.
     for program, document in zip(programs, manifest["programs"], strict=True):
         program.model = model_of(document["file"], program.plan.names)
@@ -150,7 +148,7 @@ def _programs(
         attempts=attempts,
         missing=manifest["missing"],
         told=manifest["told"],
-        verdicts=verdicts,
+        verdicts=manifest["verdicts"],
     )
 
 

@@ -22,6 +22,7 @@ from calltape_analyzer.programs import conditions
 from calltape_analyzer.programs.reasons import UntriedSize
 from calltape_analyzer.programs.regular_files import read_regular
 from calltape_analyzer.programs.strategies import Sampled, Strategy
+from calltape_analyzer.programs.variant_verdicts import VariantVerdict
 from calltape_schema.fields import Many, at_most, problems_of
 
 __all__ = [
@@ -234,21 +235,6 @@ class _Attempt(TypedDict):
     by_values: bool
 
 
-class _Verdict(TypedDict):
-    variant: Line
-    scope: Literal["general", "recorded sizes only", "rejected"]
-    calls: Size
-    sizes: Size
-    rejected: Size
-    lacks_values: bool
-    constant: Size
-    open: Annotated[Many[Line], Field(max_length=_MAX_LEAVES)]
-    closed: Annotated[Many[Line], Field(max_length=_MAX_LEAVES)]
-    tried: Size
-    taken: Size
-    reason: Fact | None
-
-
 class Manifest(TypedDict):
     """Everything in the file. ``files`` are the files that were written with it; a name may be
     there twice while a save replaces a file."""
@@ -261,7 +247,7 @@ class Manifest(TypedDict):
     missing: Annotated[dict[Name, Fact], at_most(_MAX_NOTES)]
     told: Annotated[Many[Note], Field(max_length=_MAX_NOTES)]
     attempts: Annotated[Many[Annotated[_Attempt, _Whole()]], Field(max_length=_MAX_ATTEMPTS)]
-    verdicts: Annotated[Many[_Verdict], Field(max_length=_MAX_ATTEMPTS)]
+    verdicts: Annotated[Many[VariantVerdict], Field(max_length=_MAX_ATTEMPTS)]
     files: Annotated[Many[FileFacts], Field(max_length=4 * _MAX_PROGRAMS)]
     programs: Annotated[Many[Annotated[_Program, _Whole()]], Field(max_length=_MAX_PROGRAMS)]
 

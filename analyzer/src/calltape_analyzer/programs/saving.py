@@ -262,7 +262,7 @@ def _staged(
                 for one in programs.attempts
             ]
         ),
-        "verdicts": plain([one.model_dump(mode="json") for one in programs.verdicts]),
+        "verdicts": plain(programs.verdicts),
         "files": files,
         "programs": documents,
     }

@@ -10,10 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from itertools import chain
-from textwrap import shorten
 from typing import Literal, NamedTuple
-
-from pydantic import BaseModel, ConfigDict
 
 from calltape_analyzer.arguments.samples import resized_row
 from calltape_analyzer.arguments.sizings import (
@@ -24,22 +21,18 @@ from calltape_analyzer.arguments.sizings import (
     sizings_unseen,
     values_at,
 )
-from calltape_analyzer.facts import Fact
+from calltape_analyzer.facts import Fact, Names
 from calltape_analyzer.observing.columns import SizeRow
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.reasons import Because, Why
-from calltape_analyzer.text import counted, named, printable, some_of
 from calltape_analyzer.variants.facts import VariantFacts
 
-__all__ = ["Lack", "Scope", "VariantVerdict", "last_lines", "takes", "verdicts_on"]
+__all__ = ["Lack", "Scope", "VariantVerdict", "takes", "verdicts_on"]
 
 Scope = Literal["general", "recorded sizes only", "rejected"]
 
 _MAX_ROWS = 4096
 _MAX_UNSEEN = 6
-_MAX_LINES = 4
-_MAX_NAMED = 4
-_MAX_REASON = 240
 _STEPS = (1, 2, 3)
 
 
@@ -57,7 +50,7 @@ class Lack(NamedTuple):
     reason: Fact
 
 
-class VariantVerdict(BaseModel):
+class VariantVerdict(Fact, code="verdict"):
     """Which calls of one variant will be served.
 
     Attributes:
@@ -78,8 +71,6 @@ class VariantVerdict(BaseModel):
         reason: why the scope is not ``"general"``; None if no size varied.
     """
 
-    model_config = ConfigDict(frozen=True)
-
     variant: str
     scope: Scope
     calls: int
@@ -87,61 +78,11 @@ class VariantVerdict(BaseModel):
     rejected: int = 0
     lacks_values: bool = False
     constant: int = 0
-    open: tuple[str, ...] = ()
-    closed: tuple[str, ...] = ()
+    open: Names = ()
+    closed: Names = ()
     tried: int = 0
     taken: int = 0
     reason: Fact | None = None
-
-    def __str__(self) -> str:
-        return f"{self.scope}: {printable(self.variant)}: {self.words}"
-
-    @property
-    def words(self) -> str:
-        """What that means for new calls."""
-        reason = "" if self.reason is None else printable(str(self.reason))
-        why = f": {shorten(reason, _MAX_REASON, placeholder=' ...')}" if reason else ""
-        beside = f" (takes {self.taken} of {self.tried} sizes beside the recorded ones)"
-        if self.scope == "rejected":
-            return f"no program{why}"
-        if self.scope == "general":
-            return f"new calls may have any {_listed(self.open)}{beside if self.tried else ''}"
-        parts = []
-        if self.constant:
-            alone = "each for that one only" if self.constant > 1 else "for that one only"
-            parts.append(
-                f"{self.constant} of {counted(self.sizes, 'recorded size')} "
-                f"{_have(self.constant)} a program {alone}"
-            )
-        if self.rejected:
-            parts.append(f"{self.rejected} of {self.sizes} {_have(self.rejected)} none")
-        if self.lacks_values:
-            parts.append("some recorded values have none")
-        if not parts and self.closed:
-            free = f", with any {_listed(self.open)}" if self.open else ""
-            parts.append(f"new calls need a recorded {_listed(self.closed)}{free}")
-        if not parts:
-            same = f"no size varied in {counted(self.calls, 'call')}, and new calls need the same"
-            parts.append(same)
-        return f"{', '.join(parts)}{why}"
-
-
-def _have(count: int) -> str:
-    return "has" if count == 1 else "have"
-
-
-def last_lines(verdicts: Sequence[VariantVerdict]) -> list[str]:
-    """The verdicts, the worst last; of many variants a line for each scope."""
-    order: tuple[Scope, ...] = ("general", "recorded sizes only", "rejected")
-    if len(verdicts) <= _MAX_LINES:
-        return [str(one) for one in sorted(verdicts, key=lambda one: order.index(one.scope))]
-    lines: list[str] = []
-    for scope in order:
-        own = [one for one in verdicts if one.scope == scope]
-        if own:
-            names = some_of([printable(one.variant) for one in own], _MAX_NAMED)
-            lines.append(f"{scope}: {counted(len(own), 'variant')} ({names}): {own[0].words}")
-    return lines
 
 
 def verdicts_on(
@@ -311,7 +252,3 @@ def _may_move(programs: Sequence[Program], variant: VariantFacts, place: int) ->
 
 def _name(variant: VariantFacts, place: int) -> str:
     return variant.group.layout.column_name(variant.symbols[place].columns[0])
-
-
-def _listed(names: Sequence[str]) -> str:
-    return printable(named(names, _MAX_NAMED))
