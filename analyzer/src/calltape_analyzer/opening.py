@@ -124,8 +124,9 @@ def opened_recordings(
     """The files of each recording of any target, in the order of time; see :func:`open_tape`.
 
     Args:
-        path, scan: as for :func:`open_tape`.
-        damage: gets what is wrong.
+        path: as for :func:`open_tape`.
+        damage: collects what is wrong.
+        scan: as for :func:`open_tape`.
     """
     files = _Files(damage)
     try:

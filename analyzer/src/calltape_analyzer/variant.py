@@ -460,7 +460,8 @@ def named_facts(tape: CallSource, observed: Observations, sorter: CallSorter) ->
 
     Args:
         tape: gives the counters, by which some dimension may be known to be constant.
-        observed: its calls, by ``sorter``.
+        observed: its calls, as ``sorter`` sorted them.
+        sorter: has the signature of the calls.
     """
     counters = counters_of_evidence(tape.counters, tape.calls, observed.left_out)
     names = sorter.signature, sorter.renamed

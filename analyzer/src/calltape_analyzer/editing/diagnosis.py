@@ -402,7 +402,7 @@ def _of_unstored(found: Contents) -> Iterator[Symptom]:
 
 
 def _by_reason(found: Mapping[str, Iterable[str]]) -> str:
-    """``layout sparse_coo: adjacency; ...``"""
+    """The places of each reason: ``layout sparse_coo: adjacency; ...``."""
     parts = [f"{printable(reason)}: {_shown(places)}" for reason, places in found.items()]
     return some_of(parts, _MAX_NAMED, "; ")
 

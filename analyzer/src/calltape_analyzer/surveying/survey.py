@@ -403,7 +403,6 @@ def _renumber(table: InputsTable, firsts: Sequence[tuple[int, int]]) -> None:
         firsts: for each of its recordings the lowest number that its calls can have there, and what
             is added to the numbers from there on, ascending.
     """
-
     lowest = [first for first, _ in firsts]
 
     def moved(number: int) -> int:
