@@ -70,7 +70,7 @@ check: lint docs test dist test-integration  ## what CI checks
 
 check-all: lint docs dist test-all  ## what CI checks, and the slow tests that rarely fail
 
-bench: $(STAMP)  ## what calltape costs: measures and writes docs/costs.md
+bench: $(STAMP)  ## what calltape costs: measures, and writes docs/costs.md and the costs in README.md
 	$(BIN)/python -m benchmarks --save
 
 fixtures: $(STAMP)  ## add what is missing to fixtures/

@@ -66,11 +66,11 @@ class Coverage(Record):
     recorder was attached are not counted (:class:`Observed`).
 
     Attributes:
-        at_least: whether there may have been more calls than ``seen``, because a file that this
-            was counted from has no end, is not there, or is no tape; or because the recording goes
-            on. None for False.
-        counted_ns: until when calls are counted if there may have been more (Unix time in
-            nanoseconds); None if nobody knows.
+        at_least: whether there may have been more calls than ``seen``, because a file that was
+            counted has no end, is missing or is not a tape, or because the recording continues.
+            None means False.
+        counted_ns: the time up to which calls are counted if there may have been more, as Unix time
+            in nanoseconds; None if unknown.
     """
 
     seen: Count = 0
@@ -81,12 +81,12 @@ class Coverage(Record):
 
     @property
     def unwanted(self) -> dict[str, int]:
-        """The part of ``dropped`` that was not to be kept."""
+        """The part of ``dropped`` that was left out on purpose."""
         return {reason: calls for reason, calls in self.dropped.items() if reason in UNWANTED}
 
     @property
     def lost(self) -> dict[str, int]:
-        """The part of ``dropped`` that should be on the tape, or may have been."""
+        """The part of ``dropped`` that should be, or may have been, on the tape."""
         return {reason: calls for reason, calls in self.dropped.items() if reason not in UNWANTED}
 
 
@@ -119,7 +119,7 @@ _FileNumbers = Annotated[
 
 class Dump(Record):
     """When the calls of a flight recorder were written (Unix time in nanoseconds), why, and how
-    many they were."""
+    many."""
 
     time_ns: Nanoseconds
     reason: Short

@@ -45,17 +45,17 @@ _MAX_DUMPS = 1000
 
 
 class EditReport(PlainData):
-    """What came of making a tape. ``str()`` of it is text for people.
+    """The result of writing a tape. ``str()`` of it is text for people.
 
     Attributes:
         path: the new file.
         tape: its id, in hexadecimal digits.
         calls: how many calls it has.
-        left_out: how many calls were left out because they were not asked for.
-        lost: what was on the tapes that were read and is not on the new one, although nobody left
-            it out, in words. Empty if nothing was lost.
+        left_out: how many calls were left out because they were not selected.
+        lost: what the tapes that were read have, and the new one lacks although nobody left it out,
+            in words. Empty if nothing was lost.
         bytes_read, bytes_written: sizes of the files.
-        notes: what else is to be known.
+        notes: other things that you should know.
     """
 
     path: Text
@@ -68,7 +68,7 @@ class EditReport(PlainData):
     notes: Texts = ()
 
     def noting(self, *notes: str) -> EditReport:
-        """The same, with more notes."""
+        """The same report, with more notes."""
         return self.model_copy(update={"notes": (*self.notes, *notes)})
 
     def __str__(self) -> str:

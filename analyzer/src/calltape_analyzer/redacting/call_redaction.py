@@ -184,10 +184,8 @@ class CallRedaction:
         self, call: Call, side: Side, place: int, leaf: Leaf, plan: TreePlan,
         kept: dict[str, tuple[str, Any]],
     ) -> dict[str, Any]:  # fmt: skip
-        """The facts of a leaf on the new tape.
-
-        Args:
-            kept: gets the bytes, if they stay, with a key of their own, by that which they had.
+        """The facts of a leaf on the new tape. ``kept`` gets its bytes, if they stay, under a new
+        key, by the key that they had.
 
         Raises:
             TapeError: ``unsupported`` if the new tape cannot say the dtype; the call is damaged.
