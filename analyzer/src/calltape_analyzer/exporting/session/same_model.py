@@ -67,7 +67,8 @@ def other_model(
 
     Args:
         found: the calls.
-        outside, asked: of the recording, and of the model's code.
+        outside: the modes that the recording had around the model.
+        asked: what the model's code asks of its caller.
     """
     calls = tuple(f"{one.call.number}" for one in found)
     return OtherModel(calls, found[0].error, tuple(outside), tuple(asked))
