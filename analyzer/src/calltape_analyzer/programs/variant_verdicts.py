@@ -66,7 +66,7 @@ class VariantVerdict(Fact, code="verdict"):
         open: the dimensions and ints that may have values that nobody recorded.
         closed: those that varied, and may not; and floats that differ between variants, each of
             which is for one value.
-        tried, taken: how many sizes beside the recorded ones were looked at, and how many of them a
+        tried, taken: how many unrecorded sizes were looked at, and how many of them a
             program takes.
         reason: why the scope is not ``"general"``; None if no size varied.
     """

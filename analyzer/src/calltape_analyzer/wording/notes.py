@@ -123,7 +123,7 @@ def _constant_texts(note: notes.ConstantTexts) -> str:
 
 
 def _probed(note: notes.Probed) -> str:
-    tried = f"tried at {counted(note.sizes, 'size')} beside the recorded ones"
+    tried = f"tried at {counted(note.sizes, 'unrecorded size')}"
     if note.sizes and note.probe == "near":
         tried += f", none more than {GROWTH} times as large"
     return f"{tried} ({probe_option(note.probe)}){_came_to(note)}"

@@ -38,7 +38,7 @@ def _new_calls(found: VariantVerdict) -> str:
     if found.scope == "rejected":
         return f"no program{why}"
     if found.scope == "general":
-        beside = f" (takes {found.taken} of {found.tried} sizes beside the recorded ones)"
+        beside = f" (accepts {found.taken} of {counted(found.tried, 'unrecorded size')})"
         return f"new calls may have any {_listed(found.open)}{beside if found.tried else ''}"
     parts = []
     if found.constant:
