@@ -76,8 +76,10 @@ MAX_STRUCTURES = 1024
 MAX_KNOWN_CALLS = 1024
 """Structures with their dtypes and shapes, of sides that are known as a whole: the steps of a
 generation have as many lengths."""
-MAX_FACTS = 4096
-"""Facts of plain tensors (dtype, shape, device) that are shared by all that are like them."""
+MAX_FACTS = 1024
+"""Facts of plain tensors (dtype, device) that are shared by all that are like them."""
+MAX_SHAPES = 4096
+"""Shapes that equal ones are one object of."""
 MAX_LEAVES_KNOWN = 2048
 """Leaves of records that are encoded already."""
 MAX_HEADERS_KNOWN = 512
@@ -93,6 +95,9 @@ MAX_EARLIER_TENSORS = 4096
 """Copies that a later call may have again: as many references are held to tensors."""
 EARLIER_SHARE = 4
 """These copies have at most this part of the memory of the queue: calls that wait need the rest."""
+MAX_ORIGINS = 16_384
+"""Copies of which it is known where in a file they are, so that references can lead to them. What
+is forgotten is written again."""
 MAX_ROWS_OF_GROWTH = 1024
 """Rows of a tensor that grew: each is compared and copied by itself."""
 FEWEST_BYTES_OF_ROW = 1024

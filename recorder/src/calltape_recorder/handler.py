@@ -30,9 +30,10 @@ from calltape_recorder.capture.structures import Structure
 from calltape_recorder.capture.walk import Capture, capture_inputs, capture_output
 from calltape_recorder.keep.policies import EVIDENCE, Admission, CallView
 from calltape_recorder.pipeline import Pipeline
+from calltape_recorder.snapshot.buffers import SideCopies
 from calltape_recorder.snapshot.call import Call, Side, capture_chunk
 from calltape_recorder.snapshot.copies import copy_leaves, joined_bytes, release
-from calltape_recorder.snapshot.earlier_copies import FEWEST_BYTES, Origin
+from calltape_recorder.snapshot.earlier_copies import FEWEST_BYTES
 from calltape_recorder.snapshot.facts import Row, row_of, with_ints
 from calltape_recorder.snapshot.known_calls import Alike, Known
 from calltape_recorder.snapshot.look import Look, look_at
@@ -338,7 +339,7 @@ class CallHandler:
 def _release_chunks(pipeline: Pipeline, call: Call) -> None:
     chunks, call.chunks = call.chunks, None
     if chunks is not None:
-        release(chunks.pieces, pipeline.buffers)
+        release(chunks.places, pipeline.buffers)
 
 
 def _stop_of_recomputation() -> Any:
@@ -431,7 +432,7 @@ def seen_inputs(
         if alike is not None and not alike.recognizes(leaves, in_a_row=in_a_row):
             alike = None
         if alike is None and known.met_again():
-            look = look_at(leaves, side.structure.wanted)
+            look = _looked(side.structure, leaves)
             alike = known.learn(leaves, look, in_a_row=in_a_row)
         if alike is not None and alike.learn_call(args, kwargs, leaves, is_training=is_training):
             known_calls.call = alike
@@ -478,7 +479,7 @@ def copied(pipeline: Pipeline, call: Call, side: Seen) -> Side:
         if same is not None and not look.nbytes and not scalars:
             return same
     else:
-        look = look_at(leaves, structure.wanted)
+        look = _looked(structure, leaves)
         if leaves and known is not None:
             known.learn(leaves, look)
     nbytes = look.nbytes
@@ -486,21 +487,27 @@ def copied(pipeline: Pipeline, call: Call, side: Seen) -> Side:
         nbytes += _SCALAR_BYTES * len(scalars)
         nbytes += sum([len(value) for value in scalars if type(value) in (str, bytes)])
     if look.nbytes >= FEWEST_BYTES and structure.wanted:
-        pieces, origins = _large(pipeline, call, leaves, look, nbytes)
-        return Side(structure, scalars, look, pieces, structure.wanted, origins)
+        copies, origins = _large(pipeline, call, leaves, look, nbytes)
+        return Side(structure, scalars, look, copies, structure.wanted, origins)
     if nbytes and not pipeline.ledger.reserve(call, nbytes):
         _make_room(pipeline, call, nbytes)
     if look.side is not None:
         few = joined_bytes(leaves, look)
-        return Side(structure, scalars, look, (), structure.wanted, joined=few)
-    pieces = copy_leaves(leaves, look, pipeline.buffers)
-    return Side(structure, scalars, look, pieces, structure.wanted)
+        return Side(structure, scalars, look, wanted=structure.wanted, joined=few)
+    copies = copy_leaves(leaves, look, pipeline.buffers)
+    return Side(structure, scalars, look, copies, structure.wanted)
+
+
+def _looked(structure: Structure, leaves: list[Any]) -> Look:
+    look = look_at(leaves, structure.wanted, structure.facts)
+    structure.facts = look.facts
+    return look
 
 
 def _large(
     pipeline: Pipeline, call: Call, leaves: list[Any], look: Look, nbytes: int
-) -> tuple[list[Any], list[Origin | None]]:
-    """Copies of leaves, and where their bytes are on the tape. What an earlier call has is not
+) -> tuple[SideCopies, bytes]:
+    """Copies of leaves, and their origins. What an earlier call has is not
     copied again. Its bytes count for this call too, which may be the last to hold them.
 
     Raises:
@@ -510,8 +517,8 @@ def _large(
     if not pipeline.ledger.reserve(call, nbytes):
         _make_room(pipeline, call, nbytes)
     found = earlier.find(leaves, look)
-    pieces = copy_leaves(leaves, look, pipeline.buffers, found)
-    return pieces, earlier.keep(leaves, look, pieces, found)
+    copies = copy_leaves(leaves, look, pipeline.buffers, found)
+    return copies, earlier.keep(leaves, look, copies, found)
 
 
 def _pay(pipeline: Pipeline, call: Call, structure: Structure) -> None:

@@ -248,10 +248,10 @@ class Pipeline:
             self.unkept.count_side(call.inputs)
         for side in (call.inputs, call.outputs):
             if side is not None and side.joined is None:
-                release(side.pieces, self.buffers)
+                release(side.places, self.buffers)
         chunks, call.chunks = call.chunks, None
         if chunks is not None:
-            release(chunks.pieces, self.buffers)
+            release(chunks.places, self.buffers)
         if call.ahead_file is not None and self.write_ahead is not None:
             self.write_ahead.done(call)
 

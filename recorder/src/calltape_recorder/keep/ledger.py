@@ -24,7 +24,7 @@ from calltape_recorder.capture.structures import Structure
 from calltape_recorder.snapshot.call import QueuedCall, Side
 from calltape_recorder.snapshot.facts import Row, with_ints
 from calltape_recorder.snapshot.known_calls import KnownCalls
-from calltape_recorder.threads import Count, RLock, value_of
+from calltape_recorder.threads import Count, RLock, new_count, value_of
 from calltape_schema.end import UNWANTED, Coverage
 from calltape_schema.inputs_table import Counts, InputsTable, Kind
 
@@ -193,8 +193,8 @@ class Ledger:
         self._paused = False
         self._is_closed = False
         # One step of a counter is one step under the interpreter lock.
-        self._numbers = Count()
-        self._skipped: dict[str, Count[int]] = {reason: Count() for reason in _UNLOCKED}
+        self._numbers = new_count()
+        self._skipped: dict[str, Count] = {reason: new_count() for reason in _UNLOCKED}
         self._told: dict[str, int] = dict.fromkeys(_UNLOCKED, 0)  # counted in earlier segments
         self.accepted = 0
         self.kept = self.written = 0
@@ -463,8 +463,7 @@ class UnkeptCounter:
 
     def count_side(self, side: Side) -> None:
         """Counts a call whose inputs were copied, and that is not written after all."""
-        facts = side.look.facts
-        row = (*[fact.dtype for fact in facts], *[fact.shape for fact in facts])
+        row = (*[fact.dtype for fact in side.look.facts], *side.look.shapes)
         self.count(side.structure, with_ints(row, side.structure.numbers(side.scalars)))
 
     def may_tell(self, structure: Structure) -> None:

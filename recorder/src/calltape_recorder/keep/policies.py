@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from calltape_recorder.bounds import MAX_DUMPS, MAX_POLICY_STRUCTURES, MAX_REASON_CHARACTERS
-from calltape_recorder.threads import Count, RLock
+from calltape_recorder.threads import Count, RLock, new_count
 from calltape_schema import TapeError
 from calltape_schema.end import Dump
 from calltape_schema.fields import now_ns
@@ -155,7 +155,7 @@ class First(Keep):
         _check_count("First", self.calls)
 
     def decider(self) -> Decider:
-        asked = Count()  # one step, so it needs no lock
+        asked = new_count()  # one step, so it needs no lock
         return lambda number, view: next(asked) < self.calls
 
     def __str__(self) -> str:
@@ -317,7 +317,7 @@ class _Pair:
 class _StructureLimit:
     def __init__(self, calls: int) -> None:
         self._calls = calls
-        self._seen: dict[int, Count[int]] = {}
+        self._seen: dict[int, Count] = {}
 
     def __call__(self, number: int, view: CallView) -> int:
         key = view.likeness
@@ -325,7 +325,7 @@ class _StructureLimit:
         if seen is None:
             if len(self._seen) >= MAX_POLICY_STRUCTURES:
                 return False
-            seen = self._seen.setdefault(key, Count())  # another thread may be first
+            seen = self._seen.setdefault(key, new_count())  # another thread may be first
         return EVIDENCE if next(seen) < self._calls else False
 
     def start_over(self) -> None:

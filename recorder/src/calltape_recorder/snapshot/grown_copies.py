@@ -14,7 +14,7 @@ from itertools import repeat
 from typing import Any, NamedTuple
 
 from calltape_recorder.bounds import FEWEST_BYTES_OF_ROW, MAX_ROWS_OF_GROWTH, MAX_TAILS
-from calltape_recorder.snapshot.buffers import SMALL_BYTES, mapped
+from calltape_recorder.snapshot.buffers import SMALL_BYTES, Span, address_of, mapped
 
 _STEP = 1024 * 1024  # bytes compared or copied at once: the interpreter lock is held meanwhile
 
@@ -25,22 +25,24 @@ class Rows:
     Attributes:
         memory: of all rows.
         address: of the first row.
+        count: how many rows there are.
         width: from one row to the next, in bytes.
+        axis: along which the tensor grows.
         free: has the length of the rows, if more can be written behind it. Whoever takes it out
             writes there: that is one step, also where a signal handler comes between two.
     """
 
-    __slots__ = ("_export", "address", "free", "memory", "width")
+    __slots__ = ("address", "axis", "count", "free", "memory", "width")
 
-    def __init__(self, count: int, width: int) -> None:
+    def __init__(self, count: int, width: int, axis: int) -> None:
         # To map a little memory, and to free it, takes longer than to clear it. To clear much of
         # it would stop all other threads: mapped memory comes page by page.
         size = count * width
-        self.memory = memoryview(bytearray(size) if size <= SMALL_BYTES else mapped(size))
-        # The memory cannot be moved while the export exists, so the address stays valid.
-        self._export = ctypes.c_char.from_buffer(self.memory)
-        self.address = ctypes.addressof(self._export)
+        self.memory: Any = bytearray(size) if size <= SMALL_BYTES else mapped(size)
+        self.address = address_of(self.memory)
+        self.count = count
         self.width = width
+        self.axis = axis
         self.free: dict[int, bool] = {}
 
 
@@ -48,20 +50,18 @@ class Grown(NamedTuple):
     """The copy of a tensor that grew.
 
     Attributes:
-        place: has its rows, which may be longer there.
-        rows: how many rows there are.
+        memory: has its rows, which may be longer there.
         row: how many bytes of each it has.
         first: how many of these an earlier copy has.
-        axis: along which it grew.
-        length: how much it grew along this axis.
+        width, rows, axis: the width, count and axis of :class:`Rows`.
     """
 
-    place: Rows
-    rows: int
+    memory: Any
     row: int
     first: int
+    width: int
+    rows: int
     axis: int
-    length: int
 
     @property
     def size(self) -> int:
@@ -83,8 +83,8 @@ class Grown(NamedTuple):
         return bytearray().join(self._between(begin))
 
     def _between(self, begin: int) -> list[Any]:
-        memory, width = self.place.memory, self.place.width
-        starts = range(0, self.rows * width, width)
+        memory = memoryview(self.memory)
+        starts = range(0, self.rows * self.width, self.width)
         return [memory[at + begin : at + self.row] for at in starts]
 
 
@@ -101,55 +101,59 @@ def axis_of_growth(before: tuple[int, ...], now: tuple[int, ...]) -> int | None:
 
 
 def grown(
-    piece: Any, before: tuple[int, ...], address: int, now: tuple[int, ...], size: int
-) -> Grown | None:
+    place: Any, span: Span, before: tuple[int, ...], address: int, now: tuple[int, ...], size: int
+) -> tuple[Rows, Span] | None:
     """A copy of the bytes at this address, if they begin with those of an earlier copy.
 
     Args:
-        piece, before: the earlier copy, and its shape.
+        place, span, before: where the earlier copy lies, and its shape.
         address: of a contiguous tensor. The caller keeps its memory.
         now, size: its shape, and its size in bytes.
     """
     axis = axis_of_growth(before, now)
     # The rows of a copy that grew are those of its axis.
-    if axis is None or (type(piece) is Grown and piece.axis != axis):
+    if axis is None or (type(place) is Rows and place.axis != axis):
         return None
     count = math.prod(now[:axis])
     row = size // count
     if count > 1 and row < FEWEST_BYTES_OF_ROW:
         return None
     first = row // now[axis] * before[axis]
-    if not _begin_equal(piece, address, count, row, first):
+    if not _begin_equal(place, span, address, count, row, first):
         return None
-    place, begin = (piece.place, first) if type(piece) is Grown else (None, 0)
-    if place is None or row > place.width or place.free.pop(first, None) is None:
+    rows, begin = (place, first) if type(place) is Rows else (None, 0)
+    if rows is None or row > rows.width or rows.free.pop(first, None) is None:
         room = min(MAX_TAILS * (row - first), row)
         if count * (row + room) <= SMALL_BYTES:  # plain memory is there before anything is written
             room = min(room, row // 8)
-        place, begin = Rows(count, row + room), 0
-    target, source, new = place.address + begin, address + begin, row - begin
-    _each_row(_move, target, place.width, source, row, count, new)
-    place.free[row] = True
-    return Grown(place, count, row, first, axis, now[axis] - before[axis])
+        rows, begin = Rows(count, row + room, axis), 0
+    target, source, new = rows.address + begin, address + begin, row - begin
+    _each_row(_move, target, rows.width, source, row, count, new)
+    rows.free[row] = True
+    return rows, (row, first, rows.width, count, axis)
 
 
-def are_equal(piece: Any, address: int) -> bool:
+def are_equal(place: Any, span: Span, address: int) -> bool:
     """Whether the memory at this address has the bytes of a copy. The lock is not given away within
     a step: beside a busy thread it would take 5 ms to come back."""
-    if type(piece) is Grown:
-        return _begin_equal(piece, address, piece.rows, piece.row, piece.row)
-    data = piece if type(piece) is bytearray else piece.data
-    return _begin_equal(piece, address, 1, len(data), len(data))
+    if type(place) is Rows:
+        return _begin_equal(place, span, address, place.count, span[0], span[0])
+    return _begin_equal(place, span, address, 1, span[1], span[1])
 
 
-def _begin_equal(piece: Any, address: int, count: int, row: int, first: int) -> bool:
+def _begin_equal(
+    place: Any, span: Span, address: int, count: int, row: int, first: int
+) -> bool:  # fmt: skip
     """Whether the rows at this address begin with the rows of a copy, which have so many bytes."""
-    if type(piece) is Grown:
-        own, width = piece.place.address, piece.place.width
-    else:
-        data = piece if type(piece) is bytearray else piece.data
-        own, width = ctypes.addressof(ctypes.c_char.from_buffer(data)), first
+    own, width = address_of_copy(place, span), place.width if type(place) is Rows else first
     return _each_row(_compare, own, width, address, row, count, first)
+
+
+def address_of_copy(place: Any, span: Span) -> int:
+    """Where the first byte of a copy is."""
+    if type(place) is bytearray:
+        return address_of(place)
+    return int(place.address if type(place) is Rows else place.address + span[0])
 
 
 def _each_row(

@@ -27,11 +27,12 @@ from calltape_recorder.snapshot.facts import (
     Row,
     keys_of,
     keys_of_all,
+    lasting,
     storage_offset,
     untyped_storage,
 )
 from calltape_recorder.snapshot.look import Look
-from calltape_recorder.threads import Count, RLock, is_interrupt, value_of
+from calltape_recorder.threads import RLock, is_interrupt, new_count, value_of
 
 _OWN_PARTS = 4  # what one takes beside its row
 _FEW = 16  # leaves of one side
@@ -85,8 +86,8 @@ class Alike:
             FEWEST_BYTES if known.structure.wanted else _MOST_BYTES_OF_RANGES
         ):
             look.arrays = tuple([array_type(size) if size else None for size in look.sizes])
-            nothing = [None] * len(look.sizes)
-            look.side = Side(known.structure, [], look, nothing, known.structure.wanted)
+            nothing = [None] * len(look.sizes), b""
+            look.side = Side(known.structure, (), look, nothing, known.structure.wanted)
         self._positional = -1
         self._names: tuple[str, ...] = ()
         self._context: Context | None = None
@@ -241,7 +242,7 @@ class Known:
     def __init__(self, structure: Structure, row: Row) -> None:
         self.structure = structure
         self.row = row
-        self.calls = Count()
+        self.calls = new_count()
         self.counted = 0
         self.alike: Alike | None = None
         self._facts: Any = None
@@ -281,7 +282,7 @@ class Known:
         """The side, if it has no leaves and no scalars."""
         found = self._side
         if found is None:
-            found = Side(self.structure, [], Look((), []), ())
+            found = Side(self.structure, (), Look((), (), ()))
             if not self._is_forgotten:
                 self._side = found.look.side = found
         return found
@@ -316,8 +317,9 @@ class KnownCalls:
         self.lock = RLock()  # reentrant: a signal handler may call the model in it
         self._forgotten: deque[Known] = deque()
         self.forgotten_parts = 0
-        self._known: Remembered[tuple[Structure, Row], Known] = Remembered(
-            MAX_KNOWN_CALLS, lambda key, _: _parts_of(*key), self._forget
+        # By the numbers of structures: such a key is nothing to Python's garbage collector.
+        self._known: Remembered[tuple[int, Row], Known] = Remembered(
+            MAX_KNOWN_CALLS, lambda _, known: _parts_of(known.structure, known.row), self._forget
         )
         self._find = self._known.get
 
@@ -332,8 +334,7 @@ class KnownCalls:
     def of(self, structure: Structure, row: Row) -> Known | None:
         """What is known of sides of this structure with these dtypes and shapes; None if more are
         waiting to be counted than memory is there for."""
-        key = structure, row
-        return self._find(key) or self._new(key)
+        return self._find((structure.number, row)) or self._new(structure, row)
 
     def counted(self) -> Iterator[tuple[Structure, Row, int]]:
         """Structure, dtypes and shapes, each with the calls that were counted since the last time.
@@ -367,12 +368,12 @@ class KnownCalls:
             if last > told:  # counted by the last one who held it
                 yield structure, row, last - told
 
-    def _new(self, key: tuple[Structure, Row]) -> Known | None:
+    def _new(self, structure: Structure, row: Row) -> Known | None:
         with self.lock:
-            known = self._find(key)
+            known = self._find((structure.number, row))
             if known is None and self.forgotten_parts < MAX_WAITING_PARTS:
-                known = Known(*key)
-                self._known.keep(key, known)
+                known = Known(structure, lasting(row))
+                self._known.keep((structure.number, known.row), known)
             return known
 
     def _forget(self, known: Known) -> None:

@@ -36,7 +36,7 @@ from calltape_recorder.threads import (
     start_thread,
     wait_for,
 )
-from calltape_recorder.write.encoding import Encoder, forget
+from calltape_recorder.write.encoding import Encoder
 from calltape_recorder.write.notices import Notices
 from calltape_recorder.write.segments import OtherFile, Refusal, Segments
 from calltape_schema import TapeError
@@ -401,7 +401,7 @@ class Writer:
     def _anew(self, calls: list[QueuedCall]) -> tuple[list[QueuedCall], list[NewCall]]:
         """Calls that were not written, encoded for the file that is current now."""
         for call in calls:
-            forget(call)
+            self._encoder.forget(call)
         pairs = [(call, parts) for call in calls if (parts := self._encode(call)) is not None]
         return [call for call, _ in pairs], [parts for _, parts in pairs]
 
@@ -409,7 +409,7 @@ class Writer:
         """Writes calls that could not be written together: a small one may still fit if a large one
         does not."""
         for call in calls:
-            forget(call)
+            self._encoder.forget(call)
         for call in calls:
             alone, encoded = self._anew([call])
             if alone:
@@ -421,7 +421,7 @@ class Writer:
             if call.joined is None:
                 for side in (call.inputs, call.outputs):
                     if side is not None:
-                        release(side.pieces, self._buffers)
+                        release(side.places, self._buffers)
         self._ledger.account(calls, dropped, written=True)
         self.refused = dropped
         if dropped is None:
@@ -430,7 +430,7 @@ class Writer:
                     self._written(call)
             return
         for call in calls:
-            forget(call)
+            self._encoder.forget(call)
             self._lost(call)
 
 
