@@ -31,13 +31,14 @@ from calltape_recorder.capture.walk import Capture, capture_inputs, capture_outp
 from calltape_recorder.keep.policies import EVIDENCE, Admission, CallView
 from calltape_recorder.pipeline import Pipeline
 from calltape_recorder.snapshot.buffers import SideCopies
-from calltape_recorder.snapshot.call import Call, Side, capture_chunk
+from calltape_recorder.snapshot.call import OMITTED, Call, Side, capture_chunk
 from calltape_recorder.snapshot.copies import copy_leaves, joined_bytes, release
 from calltape_recorder.snapshot.earlier_copies import FEWEST_BYTES
 from calltape_recorder.snapshot.facts import Row, row_of, with_ints
 from calltape_recorder.snapshot.known_calls import Alike, Known
 from calltape_recorder.snapshot.look import Look, look_at
 from calltape_recorder.threads import get_ident, is_interrupt
+from calltape_schema.drop_reasons import DropReason
 from calltape_schema.objects import name_of
 from calltape_schema.privacy import length_of_text
 
@@ -135,11 +136,11 @@ class CallHandler:
                 else:
                     side.count_unkept(pipeline)
         except Traced:
-            ledger.drop("tracing")
+            ledger.drop(DropReason.TRACING)
             return None
         except BaseException as error:
             pipeline.evidence_lost()
-            ledger.drop("interrupted" if is_interrupt(error) else "internal")
+            ledger.drop(DropReason.INTERRUPTED if is_interrupt(error) else DropReason.INTERNAL)
             raise
         if call is None or side is None:
             ledger.skip()
@@ -194,13 +195,13 @@ class CallHandler:
             if call.inputs is None:
                 side.count_unkept(pipeline)
             if isinstance(error, QueueFull):
-                pipeline.drop(call, "queue_full")
+                pipeline.drop(call, DropReason.QUEUE_FULL)
             elif is_interrupt(error):
-                pipeline.drop(call, "interrupted")
+                pipeline.drop(call, DropReason.INTERRUPTED)
                 raise
             else:
                 self.fault(error)
-                pipeline.drop(call, "internal")
+                pipeline.drop(call, DropReason.INTERNAL)
             return False
         return True
 
@@ -214,7 +215,7 @@ class CallHandler:
         if call.outputs_missing is not None:
             pass  # it returned a coroutine or generator that had not run
         elif not self._outputs:
-            call.outputs_missing = "policy"
+            call.outputs_missing = OMITTED
         else:
             try:
                 alike = pipeline.known_calls.result
@@ -239,16 +240,17 @@ class CallHandler:
                     _pay(pipeline, call, side.structure)
                     call.outputs = side
                     call.outputs_missing = call.chunks.missing()
+                    call.outputs_lost = call.chunks.lost
                     call.chunks = None
             except QueueFull:
-                call.outputs_missing = "queue_full"
+                call.outputs_missing = call.outputs_lost = DropReason.QUEUE_FULL
                 _release_chunks(pipeline, call)
             except BaseException as error:
                 if is_interrupt(error):
-                    pipeline.drop(call, "interrupted")
+                    pipeline.drop(call, DropReason.INTERRUPTED)
                     raise
                 self.fault(error)
-                call.outputs_missing = "internal"
+                call.outputs_missing = call.outputs_lost = DropReason.INTERNAL
                 _release_chunks(pipeline, call)
         call.cost_ns += _now() - ended
         pipeline.hand_over(call)
@@ -265,12 +267,12 @@ class CallHandler:
                 side = copied(pipeline, call, seen(pipeline, captured, is_chunk=True))
             chunks.add(captured.tokens, side)
         except QueueFull:
-            chunks.reason = "queue_full"
+            chunks.lose(DropReason.QUEUE_FULL)
         except BaseException as error:
             if is_interrupt(error):
                 raise
             self.fault(error)
-            chunks.reason = "internal"
+            chunks.lose(DropReason.INTERNAL)
         call.cost_ns += _now() - begun
 
     def fail(self, call: Call, error: BaseException | None) -> None:
@@ -282,7 +284,7 @@ class CallHandler:
         if pipeline is None:
             return
         if error is not None and type(error) is _stop_of_recomputation():
-            pipeline.drop(call, "tracing")
+            pipeline.drop(call, DropReason.TRACING)
             return
         if error is None:
             call.duration_ns = None
@@ -304,7 +306,7 @@ class CallHandler:
         """Counts a call as unfinished, because nobody will tell how it ends."""
         pipeline = self._home(call)
         if pipeline is not None:
-            pipeline.drop(call, "unfinished")
+            pipeline.drop(call, DropReason.UNFINISHED)
 
     def skip(self, *, said: bool) -> None:
         """Counts a call that something traces. ``said`` is True if later calls of what is being
@@ -313,7 +315,7 @@ class CallHandler:
         if not self.active or pipeline is None:
             return
         if pipeline.ledger.see() is not None:
-            pipeline.ledger.drop("tracing")
+            pipeline.ledger.drop(DropReason.TRACING)
         if said:
             pipeline.notices.warn(
                 "the recorded module is compiled with fullgraph=True, by itself or within something"

@@ -29,7 +29,6 @@ from calltape_analyzer.redacting.vocabulary import (
     is_class_name,
     is_code_name,
     is_default,
-    is_drop_reason,
     is_enum_name,
     is_field,
     is_platform,
@@ -47,6 +46,7 @@ from calltape_schema.bounds import (
     MAX_MEMBER_BYTES,
     MAX_TABLE_BYTES,
 )
+from calltape_schema.drop_reasons import DropReason
 from calltape_schema.end import Coverage, Dump, End, IndexEntry, decode_end, encode_end
 from calltape_schema.errors import TapeError
 from calltape_schema.groups import CALL_BYTES, ENTRY, HAS_BLOB, HAS_RANGES, RAISED, opened
@@ -390,7 +390,11 @@ def _of_end(section: Any, where: str) -> bytes:
 def _coverage(coverage: Coverage, kept: int) -> None:
     where = "the coverage"
     _require(coverage.kept == kept, where, "a count of other calls")
-    _require(all(map(is_drop_reason, coverage.dropped)), where, "a reason in other words")
+    _require(
+        all(isinstance(one, DropReason) for one in coverage.dropped),
+        where,
+        "a reason in other words",
+    )
 
 
 def _dump(dump: Dump) -> None:

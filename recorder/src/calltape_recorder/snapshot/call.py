@@ -20,6 +20,7 @@ from calltape_recorder.snapshot.copies import pieces_of
 from calltape_recorder.snapshot.facts import Alias
 from calltape_recorder.snapshot.look import Look
 from calltape_schema.blob import Stored
+from calltape_schema.drop_reasons import DropReason
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,6 +92,10 @@ def split(joined: bytes, sizes: Iterable[int]) -> list[bytearray | None]:
     return found
 
 
+OMITTED = "policy"
+"""What a tape says of outputs that were not to be kept."""
+
+
 class Home(Protocol):
     """The part of the recorder that records a call: its pipeline."""
 
@@ -103,14 +108,17 @@ class QueuedCall:
 
     ``home`` is the pipeline that records the call. ``held`` tells whether the call is for the
     flight recorder only, ``is_evidence`` whether it is kept because none before was like it.
-    ``cost_ns`` is what the recorder added to it. ``ahead_file`` is the file that its inputs were
-    written to before the model ran. ``chunks`` is what a generator yielded so far. ``joined`` has
-    the bytes of both sides, if these have none.
+    ``outputs_missing`` says in the words of a tape why not all outputs are there, ``outputs_lost``
+    for which reason they are not although they were wanted. ``cost_ns`` is what the recorder added
+    to it. ``ahead_file`` is the file that its inputs were written to before the model ran.
+    ``chunks`` is what a generator yielded so far. ``joined`` has the bytes of both sides, if these
+    have none.
     """
 
     __slots__ = (
         "ahead_file", "chunks", "cost_ns", "duration_ns", "error", "held", "home", "inputs",
-        "is_accounted", "is_evidence", "joined", "nbytes", "number", "outputs", "outputs_missing",
+        "is_accounted", "is_evidence", "joined", "nbytes", "number", "outputs", "outputs_lost",
+        "outputs_missing",
         "started", "thread", "time_ns",
     )  # fmt: skip
 
@@ -123,6 +131,7 @@ class QueuedCall:
         self.duration_ns: int | None = None
         self.outputs: Side | None = None
         self.outputs_missing: str | None = None
+        self.outputs_lost: DropReason | None = None
         self.error: tuple[str, str] | None = None
         self.nbytes = 0
         self.cost_ns = 0
@@ -169,15 +178,17 @@ class Chunks:
 
     Attributes:
         count: how many chunks there were.
-        reason: why later chunks are not kept; None as long as all are kept.
+        reason: why later chunks are not kept, in words; None as long as all are kept.
+        lost: the same, if they were to be kept.
         closed: whether the consumer ended the stream early.
     """
 
-    __slots__ = ("_sides", "_text", "_tokens", "_unused", "closed", "count", "reason")
+    __slots__ = ("_sides", "_text", "_tokens", "_unused", "closed", "count", "lost", "reason")
 
     def __init__(self) -> None:
         self.count = 0
         self.reason: str | None = None
+        self.lost: DropReason | None = None
         self.closed = False
         self._sides: list[Side] = []
         self._tokens: list[Any] = []
@@ -213,6 +224,10 @@ class Chunks:
         self._tokens += [_moved(token, leaves) for token in more]
         self._text += text
         self._sides.append(side)
+
+    def lose(self, reason: DropReason) -> None:
+        """Notes that a chunk could not be copied. None after it is kept."""
+        self.reason = self.lost = reason
 
     def outputs(self, structures: Structures) -> Side:
         """All added chunks, as one output that is a list."""
