@@ -108,8 +108,8 @@ INTERRUPTED: list[dict[str, Any]] = [
     "name",
     [
         "CallHandler.begin", "CallHandler._begun", "CallHandler.finish", "copied", "look_at",
-        "_plain_facts", "row_of", "Known.learn", "_run_before", "_run_after", "WriteAhead.write",
-        "WriteAhead.done", "_File.write",
+        "_plain_facts", "outline_of", "Known.learn", "_run_before", "_run_after",
+        "WriteAhead.write", "WriteAhead.done", "_File.write",
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("via", ["hook", "method"])

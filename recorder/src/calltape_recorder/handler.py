@@ -34,7 +34,7 @@ from calltape_recorder.snapshot.buffers import SideCopies
 from calltape_recorder.snapshot.call import OMITTED, Call, Side, capture_chunk
 from calltape_recorder.snapshot.copies import copy_leaves, joined_bytes, release
 from calltape_recorder.snapshot.earlier_copies import FEWEST_BYTES
-from calltape_recorder.snapshot.facts import Row, row_of, with_ints
+from calltape_recorder.snapshot.facts import Outline, outline_of, with_ints
 from calltape_recorder.snapshot.known_calls import Alike, Known
 from calltape_recorder.snapshot.look import Look, look_at
 from calltape_recorder.threads import get_ident, is_interrupt
@@ -170,9 +170,9 @@ class CallHandler:
     ) -> int:  # fmt: skip
         """Whether the policy keeps a call with these inputs."""
         try:
-            row = side.row if side.scalars else side.sizes
+            outline = side.outline if side.scalars else side.sizes
             return pipeline.decide(
-                CallView(number, args, kwargs, side.structure, row, side.scalars)
+                CallView(number, args, kwargs, side.structure, outline, side.scalars)
             )
         except BaseException:  # also of the host's predicate
             side.count_unkept(pipeline)
@@ -381,7 +381,7 @@ class Seen(NamedTuple):
         structure: of it.
         leaves: its tensors and arrays.
         scalars: what the tape gets of its scalars.
-        sizes: the row of its leaves, without scalars.
+        sizes: the outline of its leaves, without scalars.
         known: what is known of sides with the same structure, dtypes and shapes.
         alike: has recognized the leaves, or None.
     """
@@ -389,13 +389,13 @@ class Seen(NamedTuple):
     structure: Structure
     leaves: list[Any]
     scalars: list[Any]
-    sizes: Row
+    sizes: Outline
     known: Known | None
     alike: Alike | None = None
 
     @property
-    def row(self) -> Row:
-        """See :data:`Row`."""
+    def outline(self) -> Outline:
+        """See :data:`Outline`."""
         return with_ints(self.sizes, self.structure.numbers(self.scalars))
 
     def count_unkept(self, pipeline: Pipeline) -> None:
@@ -403,7 +403,7 @@ class Seen(NamedTuple):
         if self.known is not None and not self.scalars and self.structure.core is None:
             next(self.known.calls)
         else:
-            pipeline.unkept.count(self.structure, self.row)
+            pipeline.unkept.count(self.structure, self.outline)
 
 
 def seen_inputs(
@@ -445,7 +445,7 @@ def seen_inputs(
 def recognized(alike: Alike, leaves: list[Any]) -> Seen:
     """What is known of a side whose leaves look like these."""
     known = alike.known
-    return _make(Seen, (known.structure, leaves, _NO_SCALARS, known.row, known, alike))
+    return _make(Seen, (known.structure, leaves, _NO_SCALARS, known.outline, known, alike))
 
 
 def seen(pipeline: Pipeline, captured: Capture, *, is_chunk: bool = False) -> Seen:
@@ -453,7 +453,7 @@ def seen(pipeline: Pipeline, captured: Capture, *, is_chunk: bool = False) -> Se
     when they are one list."""
     tokens, leaves, scalars = captured
     structure = pipeline.structures.of(tokens)
-    sizes = row_of(leaves)
+    sizes = outline_of(leaves)
     known = pipeline.known_calls.of(structure, sizes)
     if scalars and not is_chunk:
         scalars = structure.kept(scalars)

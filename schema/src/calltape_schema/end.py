@@ -39,6 +39,7 @@ from calltape_schema.fields import (
     expect_known,
     validated,
 )
+from calltape_schema.inputs_document import unpack_inputs
 from calltape_schema.inputs_table import InputsTable
 from calltape_schema.packing import open_envelope, pack, seal_envelope, u64s, unpack
 from calltape_schema.sections import section_of
@@ -249,7 +250,7 @@ class End(Record):
         data = section_of(found, "the table of inputs").content(
             most(MAX_TABLE_BYTES), "the table of inputs"
         )
-        table = InputsTable.from_bytes(data)
+        table = unpack_inputs(data)
         totals = table.totals()
         if totals.kept != self.coverage.kept or totals.seen > self.coverage.seen:
             reason = f"the table of inputs has {totals.kept} kept calls of {totals.seen}"

@@ -50,6 +50,7 @@ from calltape_schema.drop_reasons import DropReason
 from calltape_schema.end import Coverage, Dump, End, IndexEntry, decode_end, encode_end
 from calltape_schema.errors import TapeError
 from calltape_schema.groups import CALL_BYTES, ENTRY, HAS_BLOB, HAS_RANGES, RAISED, opened
+from calltape_schema.inputs_document import pack_inputs, unpack_inputs
 from calltape_schema.inputs_table import InputsTable, signature_of
 from calltape_schema.packing import open_envelope, pack, unpack
 from calltape_schema.privacy import is_name, is_setting, is_without_text
@@ -364,8 +365,8 @@ class _File:
         where = "the table of inputs"
         data = _of_end(end.inputs, where)
         _decoded(data, where)
-        table = InputsTable.from_bytes(data)
-        _require(table.to_bytes() == data, where, "other fields")
+        table = unpack_inputs(data)
+        _require(pack_inputs(table) == data, where, "other fields")
         for key, row in table.rows.items():
             own = self._table.rows.get(key)
             _require(own is not None, where, "inputs of no call")

@@ -79,14 +79,14 @@ class Structure:
         pairs = zip(kept, fates, strict=True)
         return [None if fate == "length" else value for value, fate in pairs]
 
-    def counted(self, row: tuple[Any, ...]) -> tuple[Any, ...]:
-        """A row that ends with these numbers, with None for each that the counts must not have."""
+    def counted(self, outline: tuple[Any, ...]) -> tuple[Any, ...]:
+        """An outline with these numbers at its end, and None for those that must not be counted."""
         if self.fates is None:
-            return row
+            return outline
         fates = [fate for fate in self.fates if fate != "nothing"]
-        first = len(row) - len(fates)
-        pairs = zip(row[first:], fates, strict=True)
-        return *row[:first], *[value if fate == "value" else None for value, fate in pairs]
+        first = len(outline) - len(fates)
+        pairs = zip(outline[first:], fates, strict=True)
+        return *outline[:first], *[value if fate == "value" else None for value, fate in pairs]
 
 
 class Structures:

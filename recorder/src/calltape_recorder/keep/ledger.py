@@ -16,13 +16,13 @@ from typing import Literal, TypeAlias
 from calltape_recorder.bounds import (
     MAX_CHARGE_NS,
     MAX_TOLD_STRUCTURES,
+    MAX_WAITING_CALLS,
     MAX_WAITING_PARTS,
-    MAX_WAITING_ROWS,
     SHARE_CREDIT_NS,
 )
 from calltape_recorder.capture.structures import Structure
 from calltape_recorder.snapshot.call import QueuedCall, Side
-from calltape_recorder.snapshot.facts import Row, with_ints
+from calltape_recorder.snapshot.facts import Outline, with_ints
 from calltape_recorder.snapshot.known_calls import KnownCalls
 from calltape_recorder.threads import Count, RLock, new_count, value_of
 from calltape_schema.drop_reasons import DropReason, Reason, lost_of, unwanted_of
@@ -456,11 +456,11 @@ class UnkeptCounter:
         self._other = 0
         self._table = InputsTable()
 
-    def count(self, structure: Structure, row: Row) -> None:
+    def count(self, structure: Structure, outline: Outline) -> None:
         """Counts a call. If keys in its structure are data, it is counted without one."""
         known = None
         if structure.core is None:
-            known = self._known.of(structure, structure.counted(row))
+            known = self._known.of(structure, structure.counted(outline))
         if known is not None:
             next(known.calls)
             return
@@ -469,8 +469,8 @@ class UnkeptCounter:
 
     def count_side(self, side: Side) -> None:
         """Counts a call whose inputs were copied, and that is not written after all."""
-        row = (*[fact.dtype for fact in side.look.facts], *side.look.shapes)
-        self.count(side.structure, with_ints(row, side.structure.numbers(side.scalars)))
+        outline = (*[fact.dtype for fact in side.look.facts], *side.look.shapes)
+        self.count(side.structure, with_ints(outline, side.structure.numbers(side.scalars)))
 
     def may_tell(self, structure: Structure) -> None:
         """Allows to name a structure, because a call of it is on the tape."""
@@ -482,15 +482,15 @@ class UnkeptCounter:
         """Adds the counters to the table, if many were forgotten, or if ``always``."""
         waiting = self._known
         is_due = (
-            waiting.forgotten >= MAX_WAITING_ROWS
+            waiting.forgotten >= MAX_WAITING_CALLS
             or waiting.forgotten_parts >= MAX_WAITING_PARTS // 2
         )
         if not is_due and not always:
             return
-        for structure, row, calls in waiting.counted():
+        for structure, outline, calls in waiting.counted():
             leaves = len(structure.keys)
-            dtypes = [str(dtype).removeprefix("torch.")[:64] for dtype in row[:leaves]]
-            shapes, ints = row[leaves : 2 * leaves], row[2 * leaves :]
+            dtypes = [str(dtype).removeprefix("torch.")[:64] for dtype in outline[:leaves]]
+            shapes, ints = outline[leaves : 2 * leaves], outline[2 * leaves :]
             self._table.add_kind(Kind.of(structure.encoded, dtypes, shapes, ints, Counts(calls)))
 
     def drain(self) -> InputsTable:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # these import torch, and calltape-record reads policies with
     from calltape_recorder.capture.structures import Structure
     from calltape_recorder.keep.ledger import Ledger
     from calltape_recorder.snapshot.call import Call
-    from calltape_recorder.snapshot.facts import Row
+    from calltape_recorder.snapshot.facts import Outline
     from calltape_recorder.snapshot.known_calls import KnownCalls
 
 
@@ -42,7 +42,7 @@ class CallView:
         number: how many calls were seen before it.
         args, kwargs: its arguments. They must not be changed.
         structure: the structure of its inputs.
-        row: see :data:`Row`.
+        outline: see :data:`Outline`.
         scalars: the values of its scalars, in order.
     """
 
@@ -50,7 +50,7 @@ class CallView:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     structure: Structure
-    row: Row
+    outline: Outline
     scalars: list[Any]
 
     @property
@@ -60,14 +60,16 @@ class CallView:
         core = self.structure.core
         return hash(self.structure.encoded) if core is None else core.likeness
 
-    def evidence(self) -> tuple[Row, list[Any]]:
-        """The row and the scalars, without those in dicts at keys that are data."""
+    def evidence(self) -> tuple[Outline, list[Any]]:
+        """The outline and the scalars, without those in dicts at keys that are data."""
         core = self.structure.core
         assert core is not None  # else that is all of them
-        leaves = len(self.row) - len(self.scalars)
+        leaves = len(self.outline) - len(self.scalars)
         places = (*core.leaves, *[leaves // 2 + i for i in core.leaves])
-        numbers = [self.row[leaves + i] for i in core.scalars]
-        return (*[self.row[i] for i in places], *numbers), [self.scalars[i] for i in core.scalars]
+        numbers = [self.outline[leaves + i] for i in core.scalars]
+        return (*[self.outline[i] for i in places], *numbers), [
+            self.scalars[i] for i in core.scalars
+        ]
 
 
 EVIDENCE = 2

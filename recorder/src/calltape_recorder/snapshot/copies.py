@@ -133,7 +133,7 @@ def joined(pieces: Iterable[Any]) -> list[Any]:
     owner: Any = None
     begin = end = 0
     for piece in pieces:
-        if type(piece) is Grown and piece.row >= SMALL_BYTES:  # to join long rows takes a copy
+        if type(piece) is Grown and piece.strip >= SMALL_BYTES:  # to join long strips takes a copy
             parts += piece.parts
             owner = None
             continue

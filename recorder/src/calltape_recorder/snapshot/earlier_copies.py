@@ -30,7 +30,7 @@ from calltape_recorder.snapshot.buffers import (
 )
 from calltape_recorder.snapshot.facts import Facts, Shape, data_ptr, untyped_storage
 from calltape_recorder.snapshot.grown_copies import (
-    Rows,
+    Strips,
     address_of_copy,
     are_equal,
     can_compare,
@@ -52,7 +52,7 @@ class Earlier(NamedTuple):
     Attributes:
         size: in bytes.
         dtype, shape: of the leaf. Only a leaf of the same ones may refer to its bytes.
-        place, span: where the copy lies: bytes, a pooled buffer, or rows.
+        place, span: where the copy lies: bytes, a pooled buffer, or strips.
         origin: a number that its bytes have. The writer knows by it where they are on the tape.
         first: of a tensor that grew, the origin of its first part; else 0. It is 0 of each 33rd
             too, so that the tensor is written as a whole.
@@ -73,12 +73,12 @@ class Earlier(NamedTuple):
     @property
     def held(self) -> int:
         """How many bytes of memory it holds."""
-        return len(self.place.memory) if type(self.place) is Rows else self.size
+        return len(self.place.memory) if type(self.place) is Strips else self.size
 
     @property
     def memory(self) -> Any:
         """What holds its bytes."""
-        return self.place.memory if type(self.place) is Rows else self.place
+        return self.place.memory if type(self.place) is Strips else self.place
 
 
 class Room(Protocol):
@@ -209,7 +209,7 @@ class EarlierCopies:
         made = Earlier(size, fact.dtype, shape, *copy, origin, first, tails, start)
         with self.lock:
             if self._known.get(before) is known:
-                is_grown = type(known.place) is Rows
+                is_grown = type(known.place) is Strips
                 if is_grown and made.held == known.held and address not in self._known:
                     # It holds as much memory from now on.
                     self._known.pop(before, None)

@@ -365,14 +365,14 @@ def _leaf_document(facts: Facts, shape: Shape, key: str | None) -> dict[str, Any
 
 # What is read of all leaves of a side first, for policies and counts: as little as that takes.
 
-Row = tuple[Any, ...]
+Outline = tuple[Any, ...]
 """The dtypes of all leaves, their shapes, then one entry per scalar: an int, or None for a scalar
 of another type."""
 
 _dtype, _shape = attrgetter("dtype"), attrgetter("shape")
 
 
-def row_of(leaves: list[Any]) -> Row:
+def outline_of(leaves: list[Any]) -> Outline:
     """The dtypes and shapes of the leaves of one side of a call."""
     for leaf in leaves:  # all() of a generator takes longer
         if type(leaf) is not _Tensor:
@@ -387,14 +387,14 @@ def row_of(leaves: list[Any]) -> Row:
     return (*[dtype for dtype, _ in read], *[shape for _, shape in read])
 
 
-def lasting(row: Row) -> Row:
-    """A row of leaves, scalars or not, of tuples that last."""
-    return tuple([shape_like(part) if type(part) is torch.Size else part for part in row])
+def lasting(outline: Outline) -> Outline:
+    """An outline of leaves, scalars or not, of tuples that last."""
+    return tuple([shape_like(part) if type(part) is torch.Size else part for part in outline])
 
 
-def with_ints(row: Row, scalars: Iterable[Any]) -> Row:
-    """A row of leaves, extended by the ints among these scalars."""
-    return (*row, *[value if type(value) is int else None for value in scalars])
+def with_ints(outline: Outline, scalars: Iterable[Any]) -> Outline:
+    """An outline of leaves, extended by the ints among these scalars."""
+    return (*outline, *[value if type(value) is int else None for value in scalars])
 
 
 def _careful(leaf: Any) -> tuple[Any, Any]:

@@ -1,9 +1,9 @@
 """Recognizes a side of a call whose structure, dtypes and shapes came before.
 
-In come a structure and a row; out goes what is known of such sides: one entry of a dict. It counts
-the calls that are not on the tape, and has what a look at the tensors found, so that they need not
-be read again. To read the facts of a tensor takes about ten steps in Python. To compare all tensors
-of a call takes one step in C++, with the guards that torch has for compiled code.
+In come a structure and an outline; out goes what is known of such sides: one entry of a dict. It
+counts the calls that are not on the tape, and has what a look at the tensors found, so that they
+need not be read again. To read the facts of a tensor takes about ten steps in Python. To compare
+all tensors of a call takes one step in C++, with the guards that torch has for compiled code.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from calltape_recorder.snapshot.call import Side
 from calltape_recorder.snapshot.earlier_copies import FEWEST_BYTES
 from calltape_recorder.snapshot.facts import (
     INFERENCE,
-    Row,
+    Outline,
     keys_of,
     keys_of_all,
     lasting,
@@ -34,7 +34,7 @@ from calltape_recorder.snapshot.facts import (
 from calltape_recorder.snapshot.look import Look
 from calltape_recorder.threads import RLock, is_interrupt, new_count, value_of
 
-_OWN_PARTS = 4  # what one takes beside its row
+_OWN_PARTS = 4  # what one takes beside its outline
 _FEW = 16  # leaves of one side
 
 # Ids of which only the range is kept are copied for it, and not remembered: no tape has them.
@@ -228,20 +228,20 @@ class Known:
     """Sides of one structure with the same dtypes and shapes.
 
     Attributes:
-        structure, row: of them.
+        structure, outline: of them.
         calls: counts the calls with such inputs that are not on the tape.
         counted: how many of these calls are in a table already.
         alike: recognizes such leaves, if they came twice in a row.
     """
 
     __slots__ = (
-        "__weakref__", "_facts", "_is_forgotten", "_side", "alike", "calls", "counted", "row",
+        "__weakref__", "_facts", "_is_forgotten", "_side", "alike", "calls", "counted", "outline",
         "structure",
     )  # fmt: skip
 
-    def __init__(self, structure: Structure, row: Row) -> None:
+    def __init__(self, structure: Structure, outline: Outline) -> None:
         self.structure = structure
-        self.row = row
+        self.outline = outline
         self.calls = new_count()
         self.counted = 0
         self.alike: Alike | None = None
@@ -318,8 +318,10 @@ class KnownCalls:
         self._forgotten: deque[Known] = deque()
         self.forgotten_parts = 0
         # By the numbers of structures: such a key is nothing to Python's garbage collector.
-        self._known: Remembered[tuple[int, Row], Known] = Remembered(
-            MAX_KNOWN_CALLS, lambda _, known: _parts_of(known.structure, known.row), self._forget
+        self._known: Remembered[tuple[int, Outline], Known] = Remembered(
+            MAX_KNOWN_CALLS,
+            lambda _, known: _parts_of(known.structure, known.outline),
+            self._forget,
         )
         self._find = self._known.get
 
@@ -331,12 +333,12 @@ class KnownCalls:
         """How many are forgotten, and wait until their calls are counted."""
         return len(self._forgotten)
 
-    def of(self, structure: Structure, row: Row) -> Known | None:
+    def of(self, structure: Structure, outline: Outline) -> Known | None:
         """What is known of sides of this structure with these dtypes and shapes; None if more are
         waiting to be counted than memory is there for."""
-        return self._find((structure.number, row)) or self._new(structure, row)
+        return self._find((structure.number, outline)) or self._new(structure, outline)
 
-    def counted(self) -> Iterator[tuple[Structure, Row, int]]:
+    def counted(self) -> Iterator[tuple[Structure, Outline, int]]:
         """Structure, dtypes and shapes, each with the calls that were counted since the last time.
         One thread alone asks. A thread may count with one that is forgotten, if it had found it
         before: so it stays until nobody holds it."""
@@ -346,14 +348,14 @@ class KnownCalls:
         for known in every:
             calls = value_of(known.calls)
             if calls > known.counted:
-                yield known.structure, known.row, calls - known.counted
+                yield known.structure, known.outline, calls - known.counted
                 known.counted = calls
         for _ in range(waiting):
             one = self._forgotten[0]  # other threads append
-            structure, row, counter = one.structure, one.row, one.calls
+            structure, outline, counter = one.structure, one.outline, one.calls
             told = value_of(counter)
             if told > one.counted:
-                yield structure, row, told - one.counted
+                yield structure, outline, told - one.counted
                 one.counted = told
             held = ref(one)
             with self.lock:
@@ -363,22 +365,22 @@ class KnownCalls:
                 if kept is not None:
                     self._forgotten.append(kept)
                     continue
-                self.forgotten_parts -= _parts_of(structure, row)
+                self.forgotten_parts -= _parts_of(structure, outline)
             last = value_of(counter)
             if last > told:  # counted by the last one who held it
-                yield structure, row, last - told
+                yield structure, outline, last - told
 
-    def _new(self, structure: Structure, row: Row) -> Known | None:
+    def _new(self, structure: Structure, outline: Outline) -> Known | None:
         with self.lock:
-            known = self._find((structure.number, row))
+            known = self._find((structure.number, outline))
             if known is None and self.forgotten_parts < MAX_WAITING_PARTS:
-                known = Known(structure, lasting(row))
-                self._known.keep((structure.number, known.row), known)
+                known = Known(structure, lasting(outline))
+                self._known.keep((structure.number, known.outline), known)
             return known
 
     def _forget(self, known: Known) -> None:
         self._forgotten.append(known)
-        self.forgotten_parts += _parts_of(known.structure, known.row)
+        self.forgotten_parts += _parts_of(known.structure, known.outline)
         alike = known.alike
         known.let_go()
         if alike is not None and self.call is alike:
@@ -389,6 +391,6 @@ class KnownCalls:
             self.latest = None
 
 
-def _parts_of(structure: Structure, row: Row) -> int:
+def _parts_of(structure: Structure, outline: Outline) -> int:
     """What an entry counts for. A structure that is large for its leaves counts too."""
-    return _OWN_PARTS + len(row) + max(0, structure.parts - len(row))
+    return _OWN_PARTS + len(outline) + max(0, structure.parts - len(outline))

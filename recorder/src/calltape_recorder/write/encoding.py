@@ -271,8 +271,8 @@ class Encoder:
         stored: dict[str, Any] = {}
         tails: dict[str, Stored] = {}
         at: dict[str, Any] = {}
-        # By origin of a tail in this call: what has the first part, which bytes of a row these are,
-        # and the length of the tail.
+        # By origin of a tail in this call: what has the first part, how many bytes of a
+        # strip these are, and the length of the tail.
         here: dict[int, tuple[int, int, int]] = {}
         if file is not None and file != self._file:  # no call refers to another file
             self._file = file
@@ -295,7 +295,7 @@ class Encoder:
                 if type(piece) is not Grown or not first:
                     continue
                 begin, shape, axis = piece.first, entry.shape, piece.axis
-                length = shape[axis] - shape[axis] * begin // piece.row
+                length = shape[axis] - shape[axis] * begin // piece.strip
                 if first in here:
                     # An argument grew since an earlier call, and the model made it grow again. A
                     # reference leads to an earlier call, so the tail is that of both.
