@@ -27,7 +27,7 @@ from calltape_recorder.capture.contexts import (
 )
 from calltape_recorder.capture.names import type_name
 from calltape_recorder.capture.structures import Structure
-from calltape_recorder.capture.walk import Capture, capture_inputs, capture_output
+from calltape_recorder.capture.walk import Walked, capture_inputs, capture_output
 from calltape_recorder.keep.policies import EVIDENCE, Admission, CallView
 from calltape_recorder.pipeline import Pipeline
 from calltape_recorder.snapshot.buffers import SideCopies
@@ -112,22 +112,24 @@ class CallHandler:
             if not first <= number < end:
                 ask = admission.by_number
                 kept = ask if ask is None or ask is True else ask(number, None)
-            alike = admission.known_calls.call
+            repeat = admission.known_calls.call
             names = pipeline.module_names
             is_training = names is not None and names.is_training()
             # The dispatch keys of the thread are a part of a look, and this one was learned from a
             # call that was not traced. So without a mode, a call like it is not traced either.
-            if alike is None or (
+            if repeat is not None and (
                 dispatch_modes()
                 or function_modes()
-                or not alike.is_of_call(args, kwargs, is_training)
+                or not repeat.is_of_call(args, kwargs, is_training)
             ):
-                side = seen_inputs(pipeline, args, kwargs, is_training=is_training)
-            elif kept is not False or admission.holds:
-                side = recognized(alike, [*args, *kwargs.values()])
+                repeat = None
+            if repeat is not None and kept is False and not admission.holds:
+                next(repeat.known.calls)  # the shortest way: it is only counted
             else:
-                next(alike.known.calls)
-            if side is not None:
+                if repeat is None:
+                    side = seen_inputs(pipeline, args, kwargs, is_training=is_training)
+                else:
+                    side = recognized(repeat, [*args, *kwargs.values()])
                 if kept is None:
                     kept = self._decided(pipeline, number, args, kwargs, side)
                 if kept or admission.holds:
@@ -225,16 +227,18 @@ class CallHandler:
                     and not function_modes()
                     and alike.is_like_single(result)
                 ):
-                    same: Side | None = None if alike.look.nbytes else alike.look.side
+                    same = None if alike.look.nbytes else alike.side
                     call.outputs = same or copied(pipeline, call, recognized(alike, [result]))
                 elif call.chunks is None:
                     captured = capture_output(result)
                     with torch._C.DisableTorchFunction():
-                        side = call.outputs = copied(pipeline, call, seen(pipeline, captured))
-                    alike = side.look.alike
+                        found = seen(pipeline, captured)
+                        side = call.outputs = copied(pipeline, call, found)
                     # One with attributes of its own has another structure.
-                    if alike is not None and type(result) is _Tensor and not result.__dict__:
-                        pipeline.known_calls.result = alike
+                    if type(result) is _Tensor and not result.__dict__ and found.known is not None:
+                        alike = found.known.alike
+                        if alike is not None and alike.look is side.look:
+                            pipeline.known_calls.result = alike
                 else:
                     side = call.chunks.outputs(pipeline.structures)
                     _pay(pipeline, call, side.structure)
@@ -265,7 +269,7 @@ class CallHandler:
             captured = capture_chunk(value)
             with torch._C.DisableTorchFunction():
                 side = copied(pipeline, call, seen(pipeline, captured, is_chunk=True))
-            chunks.add(captured.tokens, side)
+            chunks.add(captured[0], side)
         except QueueFull:
             chunks.lose(DropReason.QUEUE_FULL)
         except BaseException as error:
@@ -448,7 +452,7 @@ def recognized(alike: Alike, leaves: list[Any]) -> Seen:
     return _make(Seen, (known.structure, leaves, _NO_SCALARS, known.outline, known, alike))
 
 
-def seen(pipeline: Pipeline, captured: Capture, *, is_chunk: bool = False) -> Seen:
+def seen(pipeline: Pipeline, captured: Walked, *, is_chunk: bool = False) -> Seen:
     """What is known of a side that a walk went over. What is withheld of chunks is decided later,
     when they are one list."""
     tokens, leaves, scalars = captured
@@ -477,13 +481,11 @@ def copied(pipeline: Pipeline, call: Call, side: Seen) -> Side:
             alike = None
     if alike is not None and alike.has_memory_of(leaves):
         look = alike.look
-        same: Side | None = look.side  # read once: another thread may forget it
-        if same is not None and not look.nbytes and not scalars:
-            return same
+        if alike.side is not None and not look.nbytes and not scalars:
+            return alike.side
     else:
         look = _looked(structure, leaves)
-        if leaves and known is not None:
-            known.learn(leaves, look)
+        alike = known.learn(leaves, look) if leaves and known is not None else None
     nbytes = look.nbytes
     if scalars:
         nbytes += _SCALAR_BYTES * len(scalars)
@@ -493,9 +495,9 @@ def copied(pipeline: Pipeline, call: Call, side: Seen) -> Side:
         return Side(structure, scalars, look, copies, structure.wanted, origins)
     if nbytes and not pipeline.ledger.reserve(call, nbytes):
         _make_room(pipeline, call, nbytes)
-    if look.side is not None:
-        few = joined_bytes(leaves, look)
-        return Side(structure, scalars, look, wanted=structure.wanted, joined=few)
+    if alike is not None and alike.side is not None:
+        few, shared = joined_bytes(leaves, alike.arrays), None if scalars else alike.side
+        return Side(structure, scalars, look, wanted=structure.wanted, joined=few, shared=shared)
     copies = copy_leaves(leaves, look, pipeline.buffers)
     return Side(structure, scalars, look, copies, structure.wanted)
 

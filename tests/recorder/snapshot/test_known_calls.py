@@ -139,8 +139,7 @@ def test_what_is_forgotten_meanwhile_recognizes_nothing() -> None:
     known_calls._forget(known)  # by another thread
     assert known.learn(leaves, look_at(leaves, True)) is None
     assert known.alike is None
-    side = known.side_without_leaves()
-    assert side.look.side is None
+    assert known.side_without_leaves().is_shared
 
 
 @pytest.mark.parametrize("count", [3, 17])

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from calltape_recorder.bounds import MAX_CHUNKS, MAX_TEXT_BYTES, MAX_TREE_NODES
 from calltape_recorder.capture.structures import Structure, Structures, Wanted, spelled_out
-from calltape_recorder.capture.walk import Capture, capture_output
+from calltape_recorder.capture.walk import Walked, capture_output
 from calltape_recorder.snapshot.buffers import SideCopies
 from calltape_recorder.snapshot.copies import pieces_of
 from calltape_recorder.snapshot.facts import Alias
@@ -46,10 +46,15 @@ class Side:
             :class:`~calltape_recorder.snapshot.earlier_copies.Earlier`.
         joined: the bytes of all leaves, one behind the other, if these are few; else None. There
             are no places then.
+        shared: the same without these bytes, which sides that look the same share, if there is one.
+        is_shared: whether it is such a side itself.
     """
 
     # Slots, because to make a dataclass or a named tuple costs as much as to copy a tensor.
-    __slots__ = ("joined", "look", "origins", "places", "scalars", "spans", "structure", "wanted")
+    __slots__ = (
+        "is_shared", "joined", "look", "origins", "places", "scalars", "shared", "spans",
+        "structure", "wanted",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -60,6 +65,7 @@ class Side:
         wanted: Wanted = True,
         origins: bytes = b"",
         joined: bytes | None = None,
+        shared: Side | None = None,
     ) -> None:
         # Bytes, and tuples of bytes, are nothing to Python's garbage collector, however many calls
         # wait.
@@ -70,6 +76,8 @@ class Side:
         self.wanted = wanted
         self.origins = origins
         self.joined = joined
+        self.shared = shared
+        self.is_shared = False
 
     def copies(self) -> SideCopies:
         """The copies, if few bytes are joined as well."""
@@ -167,10 +175,10 @@ _TOO_MUCH = "more than one call can hold"
 _ONE = ("outputs", ("list", 1, None))
 
 
-def capture_chunk(value: Any) -> Capture:
+def capture_chunk(value: Any) -> Walked:
     """Captures a chunk, as an output that is a list of this one chunk."""
     tokens, leaves, scalars = capture_output(value)
-    return Capture(_ONE + spelled_out(tokens[1:]), leaves, scalars)
+    return _ONE + spelled_out(tokens[1:]), leaves, scalars
 
 
 class Chunks:

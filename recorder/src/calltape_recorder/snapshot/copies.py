@@ -110,9 +110,9 @@ def pieces_of(places: Sequence[Any], spans: bytes) -> Sequence[Any]:
     return found
 
 
-def joined_bytes(leaves: Iterable[Any], look: Look) -> bytes:
-    """The bytes of these leaves, which are few and look like those of ``look.side``."""
-    pairs = zip(look.arrays, leaves, strict=True)
+def joined_bytes(leaves: Iterable[Any], arrays: Iterable[Any]) -> bytes:
+    """The bytes of these leaves, which are few, by the ctypes array of each that has some."""
+    pairs = zip(arrays, leaves, strict=True)
     return b"".join([array.from_address(data_ptr(leaf)) for array, leaf in pairs if array])
 
 

@@ -64,11 +64,14 @@ class Alike:
     Attributes:
         known: what is known of sides with these leaves.
         look: all that is known of them.
+        side: a side without scalars and copies, if little host memory is copied of such leaves;
+            else None.
+        arrays: then, the ctypes array of each leaf that is copied, or None.
     """
 
     __slots__ = (
         "_asks", "_check", "_context", "_copied", "_keys", "_names", "_positional", "_shared_check",
-        "known", "look",
+        "arrays", "known", "look", "side",
     )  # fmt: skip
 
     def __init__(
@@ -81,13 +84,15 @@ class Alike:
             self._shared_check = _guards_of_any_size(known.structure, leaves)
         self.known = known
         self.look = look
-        look.alike = self
+        self.side: Side | None = None
+        self.arrays: tuple[Any, ...] = ()
         if not look.is_on_cuda and look.nbytes < (
             FEWEST_BYTES if known.structure.wanted else _MOST_BYTES_OF_RANGES
         ):
-            look.arrays = tuple([array_type(size) if size else None for size in look.sizes])
+            self.arrays = tuple([array_type(size) if size else None for size in look.sizes])
             nothing = [None] * len(look.sizes), b""
-            look.side = Side(known.structure, (), look, nothing, known.structure.wanted)
+            self.side = Side(known.structure, (), look, nothing, known.structure.wanted)
+            self.side.is_shared = True
         self._positional = -1
         self._names: tuple[str, ...] = ()
         self._context: Context | None = None
@@ -282,21 +287,16 @@ class Known:
         """The side, if it has no leaves and no scalars."""
         found = self._side
         if found is None:
-            found = Side(self.structure, (), Look((), (), ()))
-            if not self._is_forgotten:
-                self._side = found.look.side = found
+            found = self._side = Side(self.structure, (), Look((), (), ()))
+            found.is_shared = True
         return found
 
     def let_go(self) -> None:
         """Recognizes no more. Nothing of it is a circle then, which a host may never collect."""
         self._is_forgotten = True
-        side, self._side = self._side, None
-        if side is not None:
-            side.look.side = None
         alike, self.alike = self.alike, None
         if alike is not None:
             alike.forget_guards()
-            alike.look.alike = alike.look.side = None
 
 
 class KnownCalls:

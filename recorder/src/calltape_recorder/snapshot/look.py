@@ -56,17 +56,9 @@ class Look:
         sizes: per leaf, bytes of its copy; 0 if it has no copy of its own.
         nbytes: of all copies.
         is_on_cuda: whether any leaf is copied from a CUDA device.
-        alike: recognizes leaves that look the same, if they came twice in a row.
-        side: a side without scalars and copies, if others look the same and little host memory is
-            copied of them; else None.
-        arrays: then, the ctypes array of each leaf that is copied, or None.
-        encoded: the leaf records, and what else the encoder makes of the facts.
     """
 
-    __slots__ = (
-        "alike", "arrays", "encoded", "facts", "is_on_cuda", "nbytes", "same", "shapes", "side",
-        "sizes", "storages",
-    )  # fmt: skip
+    __slots__ = ("facts", "is_on_cuda", "nbytes", "same", "shapes", "sizes", "storages")
 
     def __init__(
         self, facts: tuple[Facts, ...], shapes: tuple[Shape, ...], sizes: tuple[int, ...],
@@ -79,10 +71,6 @@ class Look:
         self.is_on_cuda = any(fact.direct == "cuda" for fact in facts)
         self.same = same
         self.storages = storages
-        self.alike: Any = None
-        self.side: Any = None
-        self.arrays: tuple[Any, ...] = ()
-        self.encoded: Any = None
 
     @property
     def is_plain(self) -> bool:

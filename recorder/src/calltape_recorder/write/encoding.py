@@ -96,6 +96,10 @@ class Encoder:
         self._leaves: Remembered[Any, EncodedLeaves] = Remembered(
             MAX_LEAVES_KNOWN, lambda key, _: len(key[1]) + key[0].parts
         )
+        # Calls that look the same have one look. To hash all facts takes longer.
+        self._looks: Remembered[Look, EncodedLeaves] = Remembered(
+            MAX_LEAVES_KNOWN, lambda look, _: len(look.facts)
+        )
         self._alike: Remembered[tuple[Side | None, Side | None], _Alike] = Remembered(
             MAX_LEAVES_KNOWN,
             lambda both, _: sum([len(one.look.facts) + one.structure.parts for one in both if one]),
@@ -200,9 +204,9 @@ class Encoder:
 
     def _leaves_of(self, side: Side, shared: SharedKeys = None) -> EncodedLeaves:
         look = side.look
-        if shared is None and look.encoded is not None:
-            encoded: EncodedLeaves = look.encoded
-            return encoded
+        known = None if shared else self._looks.get(look)
+        if known is not None:
+            return known
         key = (
             side.structure,
             look.facts,
@@ -217,7 +221,7 @@ class Encoder:
             known = self._build_leaves(side, shared)
             self._leaves.keep(key, known)
         if shared is None:
-            look.encoded = known
+            self._looks.keep(look, known)
         return known
 
     def _build_leaves(self, side: Side, shared: SharedKeys) -> EncodedLeaves:

@@ -170,15 +170,15 @@ def _shared(call: Call) -> tuple[Side, Side | None] | None:
     assert inputs is not None
     if inputs.scalars or call.error is not None or call.held:
         return None
-    shared = inputs.look.side
-    if shared is None or (inputs.look.nbytes and inputs.joined is None):
+    shared = inputs if inputs.is_shared else inputs.shared
+    if shared is None:
         return None
     if outputs is None:
         return (shared, None) if call.outputs_missing == OMITTED else None
-    other = outputs.look.side
-    if other is None or (outputs.look.nbytes and outputs.joined is None):
+    other = outputs if outputs.is_shared else outputs.shared
+    if other is None or outputs.scalars or call.outputs_missing is not None:
         return None
-    return None if outputs.scalars or call.outputs_missing is not None else (shared, other)
+    return shared, other
 
 
 def _unpacked(inputs: Side, outputs: Side | None, own: bytes) -> QueuedCall:
