@@ -29,6 +29,7 @@ from benchmarks import (
     tables,
     throughput,
     viewing,
+    waiting_objects,
 )
 from benchmarks.costs_page import Measured, load, save, write
 from benchmarks.report import table
@@ -38,6 +39,7 @@ _BENCHMARKS = {
     "call_cost": call_cost.rows,
     "bytes_per_step": bytes_per_step.rows,
     "throughput": throughput.rows,
+    "waiting_objects": waiting_objects.rows,
     "serving": serving.rows,
     "container": container.rows,
     "sealed_tapes": sealed_tapes.rows,

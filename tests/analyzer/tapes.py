@@ -19,6 +19,7 @@ from calltape_schema import __version__
 from calltape_schema.blob import Stored, build_header, stored_as
 from calltape_schema.end import Coverage, End, decode_end, encode_end
 from calltape_schema.groups import NewCall
+from calltape_schema.inputs_document import pack_inputs
 from calltape_schema.inputs_table import InputsTable, signature_of
 from calltape_schema.packing import pack, pack_int, pack_text
 from calltape_schema.reader import TapeReader
@@ -428,7 +429,7 @@ def change_table(path: Path, change: Callable[[InputsTable], Any]) -> Path:
         table.rows = {
             signature_of(row.structure, row.leaves, row.scalars): row for row in table.rows.values()
         }
-        return {"inputs": deflated(table.to_bytes())}
+        return {"inputs": deflated(pack_inputs(table))}
 
     return change_end(path, changed)
 

@@ -17,7 +17,7 @@ from calltape_recorder import FlightRecorder, Novelty, Rate, Recorder, pipeline,
 from calltape_recorder.keep.ledger import Stats
 from calltape_recorder.snapshot import buffers as pool
 from calltape_schema import inputs_table
-from calltape_schema.inputs_table import InputsTable
+from calltape_schema.inputs_document import pack_inputs, unpack_inputs
 from tests.recorder.appearance import appearance_of
 
 QUARTER = 65_536  # as many rows as Novelty remembers: each quarter ends with as many
@@ -105,7 +105,7 @@ def held(recorder: Recorder, folder: Path) -> dict[str, Any]:
     assert recorder.seal()
     remembered = caches(recorder)
     unkept = recorder._handler.pipeline.unkept  # type: ignore[union-attr]
-    document = unkept.drain().to_bytes()
+    document = pack_inputs(unkept.drain())
     gc.collect()
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     found = {
@@ -116,7 +116,7 @@ def held(recorder: Recorder, folder: Path) -> dict[str, Any]:
         "disk": sum(path.stat().st_size for path in folder.glob("*.tape")),
         "caches": remembered,
     }
-    unkept.absorb(InputsTable.from_bytes(document))
+    unkept.absorb(unpack_inputs(document))
     return found
 
 

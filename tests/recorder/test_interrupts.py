@@ -19,6 +19,7 @@ import pytest
 import torch
 
 from calltape_recorder import First, FlightRecorder, Novelty, Rate, record
+from calltape_recorder.snapshot.buffers import Buffer
 from tests.recorder.accounts import adds_up
 from tests.recorder.models import Add, Identity
 from tests.recorder.processes import in_a_fork
@@ -107,8 +108,8 @@ INTERRUPTED: list[dict[str, Any]] = [
     "name",
     [
         "CallHandler.begin", "CallHandler._begun", "CallHandler.finish", "copied", "look_at",
-        "_plain_facts", "row_of", "Known.learn", "_run_before", "_run_after", "WriteAhead.write",
-        "WriteAhead.done", "_File.write",
+        "_plain_facts", "outline_of", "Known.learn", "_run_before", "_run_after",
+        "WriteAhead.write", "WriteAhead.done", "_File.write",
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("via", ["hook", "method"])
@@ -169,9 +170,8 @@ def interrupted_within(name: str, path: Path, options: dict[str, Any]) -> int:
         pool, earlier = pipeline.buffers, pipeline.earlier_copies._known
         internal = stats.dropped.get("internal", 0)
         pool._count_lost()
-        in_use = sum(
-            {id(one.buffer): one.buffer.size for one in earlier.values() if one.buffer}.values()
-        )
+        held = {one.place for one in earlier.values() if isinstance(one.place, Buffer)}
+        in_use = sum(buffer.size for buffer in held)
         assert pool._bytes == in_use + sum(size * len(idle) for size, idle in pool._idle.items())
         run()
         recorder.flush()

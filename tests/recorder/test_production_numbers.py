@@ -17,7 +17,8 @@ from calltape_recorder.keep import ledger
 from calltape_recorder.launch.startup import calltape_startup
 from calltape_recorder.snapshot import earlier_copies
 from calltape_recorder.write import writer
-from calltape_schema.end import UNWANTED, Coverage
+from calltape_schema.drop_reasons import UNWANTED
+from calltape_schema.end import Coverage
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 KIB = 1024

@@ -19,7 +19,7 @@ import calltape_schema
 from calltape_schema.end import decode_end
 from calltape_schema.errors import TapeError
 from calltape_schema.groups import group_of
-from calltape_schema.inputs_table import InputsTable
+from calltape_schema.inputs_document import unpack_inputs
 from calltape_schema.packing import pack, seal_envelope
 from calltape_schema.records import decode_call, decode_manifest
 from calltape_schema.sections import Section
@@ -113,11 +113,11 @@ WRONG = {
         coverage={**_COVERAGE, "dropped": dict.fromkeys(map(str, range(_MANY)), "x")},
     ),
     "references": lambda: group_of(_group({"at": [0] * _MANY}), 0).record(0),
-    "parts": _bare(InputsTable.from_bytes, {"parts": [0] * _MANY}),
-    "rows": _bare(InputsTable.from_bytes, {"rows": [0] * _MANY}),
-    "kinds": _bare(InputsTable.from_bytes, {"kinds": [0] * _MANY}),
-    "axes": _bare(InputsTable.from_bytes, {"kinds": [{"axes": [0] * _MANY}]}),
-    "sizes": _bare(InputsTable.from_bytes, {"kinds": [{"axes": [[[0] * _MANY, 0, 0]]}]}),
+    "parts": _bare(unpack_inputs, {"parts": [0] * _MANY}),
+    "rows": _bare(unpack_inputs, {"rows": [0] * _MANY}),
+    "kinds": _bare(unpack_inputs, {"kinds": [0] * _MANY}),
+    "axes": _bare(unpack_inputs, {"kinds": [{"axes": [0] * _MANY}]}),
+    "sizes": _bare(unpack_inputs, {"kinds": [{"axes": [[[0] * _MANY, 0, 0]]}]}),
     "leaves": _bare(decode_leaves, [0] * _MANY),
     "shape": _bare(decode_leaves, [{"dtype": "float32", "shape": ["x"] * _MANY, "key": "x"}]),
     "fields": _bare(

@@ -15,7 +15,7 @@ from calltape_schema import (
     bounds,
     end,
     groups,
-    inputs_table,
+    inputs_document,
     records,
     tree,
 )
@@ -29,7 +29,7 @@ PROSE = re.sub(r"```.*?```", "", PAGE, flags=re.DOTALL)
 CODE_SPANS = set(re.findall(r"`\"?([^`\"\n]+)\"?`", PROSE))
 MODELS = {
     value: None
-    for module in (tree, records, groups, end, inputs_table)
+    for module in (tree, records, groups, end, inputs_document)
     for value in vars(module).values()
     if isinstance(value, type(BaseModel))
     if value not in (BaseModel, Record) and value.__module__ != "calltape_schema.traffic"

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from calltape_schema.blob import header_size
+from calltape_schema.inputs_document import pack_inputs
 from calltape_schema.neutral_nodes import neutral
 from calltape_schema.reader import TapeReader
 from calltape_schema.storage import BytesSource
@@ -88,7 +89,7 @@ def test_it_reads_what_our_writer_writes(level: int) -> None:
     assert reader.end is not None
     table = reader.end.table()
     assert table is not None
-    assert end["table"] == independent_reader.unpack(table.to_bytes())
+    assert end["table"] == independent_reader.unpack(pack_inputs(table))
 
 
 def test_it_reads_a_torn_tape() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from calltape_schema.end import Coverage, End, IndexEntry, encode_end
 from calltape_schema.groups import NewCall, planned
+from calltape_schema.inputs_document import pack_inputs
 from calltape_schema.inputs_table import InputsTable, signature_of
 from calltape_schema.packing import pack
 from calltape_schema.records import Manifest, Producer, Step, encode_manifest, manifest_document
@@ -82,7 +83,7 @@ def _surveyed(path: Path, inputs: Iterable[Inputs]) -> Path:
     table = InputsTable()
     for number, (structure, leaves, scalars) in enumerate(inputs):
         table.add(structure, leaves, pack(scalars), number)
-    return survey_of(path, table.to_bytes(), table.totals().kept)
+    return survey_of(path, pack_inputs(table), table.totals().kept)
 
 
 def sealed(
@@ -134,7 +135,7 @@ def sealed(
             tape=TAPE, closed_ns=1, coverage=Coverage(seen=count, kept=count), first_call=0,
             last_call=count - 1, first_ns=0, last_ns=0, index=deflated(index, 9),
             manifest=manifest_document(_made()),
-            inputs=deflated(table.to_bytes(), 9),
+            inputs=deflated(pack_inputs(table), 9),
         )  # fmt: skip
         data += _member(END_MEMBER, encode_end(end, len(data))) + ZEROS_AT_END
     path.write_bytes(data)

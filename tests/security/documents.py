@@ -12,6 +12,7 @@ import zlib
 from dataclasses import dataclass, field
 from typing import Any
 
+from calltape_schema.inputs_document import pack_inputs
 from calltape_schema.inputs_table import InputsTable, signature_of
 from calltape_schema.packing import pack, unpack
 from calltape_schema.sections import Section
@@ -181,7 +182,7 @@ class Forged:
             *_documents(tree), pack(tree["scalars"]), 0, ranges=ranges,
             raised="error" in self.record,
         )  # fmt: skip
-        inputs: Any = unpack(table.to_bytes())
+        inputs: Any = unpack(pack_inputs(table))
         if self.table is not None:
             inputs = self.table(inputs) or inputs
         index = struct.pack("<6Q", group, 1, 0, 0, _BEGIN, _BEGIN)

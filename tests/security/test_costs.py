@@ -18,7 +18,7 @@ from calltape_analyzer.observing.size_table import SizeTable
 from calltape_analyzer.observing.tallies import Seen
 from calltape_analyzer.reading import compressed
 from calltape_analyzer.reading.call_ref import CallRef
-from calltape_schema import inputs_table
+from calltape_schema import inputs_document, inputs_table
 from calltape_schema.bounds import MAX_ALIKE, MAX_ROW_BYTES
 from tests.analyzer.cli.commands import run
 from tests.analyzer.tapes import write_tape
@@ -52,7 +52,7 @@ def test_a_structure_that_rows_share_is_hashed_once(
 def test_ranges_of_leaves_that_are_not_there_are_not_decoded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inputs_table, "_spans", lambda _: pytest.fail("decoded"))
+    monkeypatch.setattr(inputs_document, "_spans", lambda _: pytest.fail("decoded"))
     with open_tape(costly.ranges_of_rows(tmp_path / "a.tape")) as tape:
         tape.variants()
         (error,) = tape.damage

@@ -172,6 +172,7 @@ ENDS: dict[str, tuple[Callable[[Any], dict[str, Any]], list[int], list[str]]] = 
 
 
 def _other_table() -> bytes:
+    from calltape_schema.inputs_document import pack_inputs
     from calltape_schema.inputs_table import InputsTable
 
     table = InputsTable()
@@ -179,7 +180,7 @@ def _other_table() -> bytes:
         call = new_call(number, shape=(7,))
         tree = call.record["inputs"]
         table.add(tree["structure"], tree["leaves"], call.scalars, number)
-    return table.to_bytes()
+    return pack_inputs(table)
 
 
 def test_an_end_that_contradicts_the_records(tmp_path: Path) -> None:

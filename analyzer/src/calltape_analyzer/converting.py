@@ -31,6 +31,7 @@ from calltape_analyzer.writing.output_file import create_file, new_folder
 from calltape_schema import __version__
 from calltape_schema.blob import header_size, parse_header
 from calltape_schema.bounds import MAX_DOCUMENT_BYTES, MAX_STEPS
+from calltape_schema.drop_reasons import DropReason
 from calltape_schema.errors import TapeError
 from calltape_schema.packing import (
     is_array,
@@ -54,7 +55,6 @@ __all__ = ["read_safetensors_folder", "write_safetensors_folder"]
 
 _NAME = re.compile(r"(?:.*?)(\d{1,18})\.safetensors|call_(\d{8,18})\.json", re.ASCII)
 _MANIFEST = "tape.json"
-_NOT_GIVEN = "unknown (not in the files that the tape was made of)"
 _OUTPUTS = "outputs."
 _SIDES = ("inputs", "outputs")
 _DOCUMENTS = ("structure", "leaves")
@@ -117,7 +117,9 @@ def read_safetensors_folder(
         for number, stem in sorted(calls.items()):
             with told_of(f"{stem}.*", "the call"):
                 _add(writer, number, stem, manifest.tape)
-        writer.seal(coverage_of_numbers(max(calls) + 1, writer.calls, _NOT_GIVEN, at_least=True))
+        writer.seal(
+            coverage_of_numbers(max(calls) + 1, writer.calls, DropReason.NOT_GIVEN, at_least=True)
+        )
         return writer.calls
 
 

@@ -76,8 +76,10 @@ MAX_STRUCTURES = 1024
 MAX_KNOWN_CALLS = 1024
 """Structures with their dtypes and shapes, of sides that are known as a whole: the steps of a
 generation have as many lengths."""
-MAX_FACTS = 4096
-"""Facts of plain tensors (dtype, shape, device) that are shared by all that are like them."""
+MAX_FACTS = 1024
+"""Facts of plain tensors (dtype, device) that are shared by all that are like them."""
+MAX_SHAPES = 4096
+"""Shapes that equal ones are one object of."""
 MAX_LEAVES_KNOWN = 2048
 """Leaves of records that are encoded already."""
 MAX_HEADERS_KNOWN = 512
@@ -93,10 +95,13 @@ MAX_EARLIER_TENSORS = 4096
 """Copies that a later call may have again: as many references are held to tensors."""
 EARLIER_SHARE = 4
 """These copies have at most this part of the memory of the queue: calls that wait need the rest."""
-MAX_ROWS_OF_GROWTH = 1024
-"""Rows of a tensor that grew: each is compared and copied by itself."""
-FEWEST_BYTES_OF_ROW = 1024
-"""Of several of these rows: shorter ones take longer to compare than all of them to copy."""
+MAX_ORIGINS = 16_384
+"""Copies of which it is known where in a file they are, so that references can lead to them. What
+is forgotten is written again."""
+MAX_STRIPS = 1024
+"""Strips of a tensor that grew: each is compared and copied by itself."""
+FEWEST_BYTES_OF_STRIP = 1024
+"""Of several of these strips: shorter ones take longer to compare than all of them to copy."""
 MAX_GROWING_TENSORS = 4096
 """Tensors of one side of which only tails are written: a reader follows each through its parts."""
 MAX_TAILS = 32
@@ -107,9 +112,9 @@ parts, and one of them may be damaged."""
 
 MAX_POLICY_STRUCTURES = 4096
 """Structures that a policy counts the calls of."""
-MAX_NOVELTY_ROWS = 65_536
-"""Calls whose sizes are known exactly; each is a row of numbers, and they answer first."""
-MAX_NOVELTY_GROUPS = 1024
+MAX_NOVELTY_CALLS = 65_536
+"""Calls whose sizes are known exactly: they answer first."""
+MAX_NOVELTY_STRUCTURES = 1024
 """Structures that evidence is gathered for."""
 MAX_NOVELTY_NUMBERS = 256 * 1024
 """Numbers of the evidence of all structures together: some ten megabytes."""
@@ -129,7 +134,7 @@ more than that."""
 MAX_CHARGE_NS = 100_000_000
 """What one call takes from the share at most, besides a nanosecond for each byte that it copies: if
 it took longer, the process was stopped meanwhile, and calls would not be recorded for hours."""
-MAX_WAITING_ROWS = 512
+MAX_WAITING_CALLS = 512
 """Distinct structures and sizes that count calls, until they are added to the table."""
 MAX_WAITING_PARTS = 200_000
 """Dtypes and shapes of those that are forgotten and not in the table yet. From half of it on they

@@ -27,16 +27,18 @@ from calltape_recorder.capture.contexts import (
 )
 from calltape_recorder.capture.names import type_name
 from calltape_recorder.capture.structures import Structure
-from calltape_recorder.capture.walk import Capture, capture_inputs, capture_output
+from calltape_recorder.capture.walk import Walked, capture_inputs, capture_output
 from calltape_recorder.keep.policies import EVIDENCE, Admission, CallView
 from calltape_recorder.pipeline import Pipeline
-from calltape_recorder.snapshot.call import Call, Side, capture_chunk
+from calltape_recorder.snapshot.buffers import SideCopies
+from calltape_recorder.snapshot.call import OMITTED, Call, Side, capture_chunk
 from calltape_recorder.snapshot.copies import copy_leaves, joined_bytes, release
-from calltape_recorder.snapshot.earlier_copies import FEWEST_BYTES, Origin
-from calltape_recorder.snapshot.facts import Row, row_of, with_ints
+from calltape_recorder.snapshot.earlier_copies import FEWEST_BYTES
+from calltape_recorder.snapshot.facts import Outline, outline_of, with_ints
 from calltape_recorder.snapshot.known_calls import Alike, Known
 from calltape_recorder.snapshot.look import Look, look_at
 from calltape_recorder.threads import get_ident, is_interrupt
+from calltape_schema.drop_reasons import DropReason
 from calltape_schema.objects import name_of
 from calltape_schema.privacy import length_of_text
 
@@ -110,22 +112,24 @@ class CallHandler:
             if not first <= number < end:
                 ask = admission.by_number
                 kept = ask if ask is None or ask is True else ask(number, None)
-            alike = admission.known_calls.call
+            repeat = admission.known_calls.call
             names = pipeline.module_names
             is_training = names is not None and names.is_training()
             # The dispatch keys of the thread are a part of a look, and this one was learned from a
             # call that was not traced. So without a mode, a call like it is not traced either.
-            if alike is None or (
+            if repeat is not None and (
                 dispatch_modes()
                 or function_modes()
-                or not alike.is_of_call(args, kwargs, is_training)
+                or not repeat.is_of_call(args, kwargs, is_training)
             ):
-                side = seen_inputs(pipeline, args, kwargs, is_training=is_training)
-            elif kept is not False or admission.holds:
-                side = recognized(alike, [*args, *kwargs.values()])
+                repeat = None
+            if repeat is not None and kept is False and not admission.holds:
+                next(repeat.known.calls)  # the shortest way: it is only counted
             else:
-                next(alike.known.calls)
-            if side is not None:
+                if repeat is None:
+                    side = seen_inputs(pipeline, args, kwargs, is_training=is_training)
+                else:
+                    side = recognized(repeat, [*args, *kwargs.values()])
                 if kept is None:
                     kept = self._decided(pipeline, number, args, kwargs, side)
                 if kept or admission.holds:
@@ -134,11 +138,11 @@ class CallHandler:
                 else:
                     side.count_unkept(pipeline)
         except Traced:
-            ledger.drop("tracing")
+            ledger.drop(DropReason.TRACING)
             return None
         except BaseException as error:
             pipeline.evidence_lost()
-            ledger.drop("interrupted" if is_interrupt(error) else "internal")
+            ledger.drop(DropReason.INTERRUPTED if is_interrupt(error) else DropReason.INTERNAL)
             raise
         if call is None or side is None:
             ledger.skip()
@@ -168,9 +172,9 @@ class CallHandler:
     ) -> int:  # fmt: skip
         """Whether the policy keeps a call with these inputs."""
         try:
-            row = side.row if side.scalars else side.sizes
+            outline = side.outline if side.scalars else side.sizes
             return pipeline.decide(
-                CallView(number, args, kwargs, side.structure, row, side.scalars)
+                CallView(number, args, kwargs, side.structure, outline, side.scalars)
             )
         except BaseException:  # also of the host's predicate
             side.count_unkept(pipeline)
@@ -193,13 +197,13 @@ class CallHandler:
             if call.inputs is None:
                 side.count_unkept(pipeline)
             if isinstance(error, QueueFull):
-                pipeline.drop(call, "queue_full")
+                pipeline.drop(call, DropReason.QUEUE_FULL)
             elif is_interrupt(error):
-                pipeline.drop(call, "interrupted")
+                pipeline.drop(call, DropReason.INTERRUPTED)
                 raise
             else:
                 self.fault(error)
-                pipeline.drop(call, "internal")
+                pipeline.drop(call, DropReason.INTERNAL)
             return False
         return True
 
@@ -213,7 +217,7 @@ class CallHandler:
         if call.outputs_missing is not None:
             pass  # it returned a coroutine or generator that had not run
         elif not self._outputs:
-            call.outputs_missing = "policy"
+            call.outputs_missing = OMITTED
         else:
             try:
                 alike = pipeline.known_calls.result
@@ -223,31 +227,34 @@ class CallHandler:
                     and not function_modes()
                     and alike.is_like_single(result)
                 ):
-                    same: Side | None = None if alike.look.nbytes else alike.look.side
+                    same = None if alike.look.nbytes else alike.side
                     call.outputs = same or copied(pipeline, call, recognized(alike, [result]))
                 elif call.chunks is None:
                     captured = capture_output(result)
                     with torch._C.DisableTorchFunction():
-                        side = call.outputs = copied(pipeline, call, seen(pipeline, captured))
-                    alike = side.look.alike
+                        found = seen(pipeline, captured)
+                        side = call.outputs = copied(pipeline, call, found)
                     # One with attributes of its own has another structure.
-                    if alike is not None and type(result) is _Tensor and not result.__dict__:
-                        pipeline.known_calls.result = alike
+                    if type(result) is _Tensor and not result.__dict__ and found.known is not None:
+                        alike = found.known.alike
+                        if alike is not None and alike.look is side.look:
+                            pipeline.known_calls.result = alike
                 else:
                     side = call.chunks.outputs(pipeline.structures)
                     _pay(pipeline, call, side.structure)
                     call.outputs = side
                     call.outputs_missing = call.chunks.missing()
+                    call.outputs_lost = call.chunks.lost
                     call.chunks = None
             except QueueFull:
-                call.outputs_missing = "queue_full"
+                call.outputs_missing = call.outputs_lost = DropReason.QUEUE_FULL
                 _release_chunks(pipeline, call)
             except BaseException as error:
                 if is_interrupt(error):
-                    pipeline.drop(call, "interrupted")
+                    pipeline.drop(call, DropReason.INTERRUPTED)
                     raise
                 self.fault(error)
-                call.outputs_missing = "internal"
+                call.outputs_missing = call.outputs_lost = DropReason.INTERNAL
                 _release_chunks(pipeline, call)
         call.cost_ns += _now() - ended
         pipeline.hand_over(call)
@@ -262,14 +269,14 @@ class CallHandler:
             captured = capture_chunk(value)
             with torch._C.DisableTorchFunction():
                 side = copied(pipeline, call, seen(pipeline, captured, is_chunk=True))
-            chunks.add(captured.tokens, side)
+            chunks.add(captured[0], side)
         except QueueFull:
-            chunks.reason = "queue_full"
+            chunks.lose(DropReason.QUEUE_FULL)
         except BaseException as error:
             if is_interrupt(error):
                 raise
             self.fault(error)
-            chunks.reason = "internal"
+            chunks.lose(DropReason.INTERNAL)
         call.cost_ns += _now() - begun
 
     def fail(self, call: Call, error: BaseException | None) -> None:
@@ -281,7 +288,7 @@ class CallHandler:
         if pipeline is None:
             return
         if error is not None and type(error) is _stop_of_recomputation():
-            pipeline.drop(call, "tracing")
+            pipeline.drop(call, DropReason.TRACING)
             return
         if error is None:
             call.duration_ns = None
@@ -303,7 +310,7 @@ class CallHandler:
         """Counts a call as unfinished, because nobody will tell how it ends."""
         pipeline = self._home(call)
         if pipeline is not None:
-            pipeline.drop(call, "unfinished")
+            pipeline.drop(call, DropReason.UNFINISHED)
 
     def skip(self, *, said: bool) -> None:
         """Counts a call that something traces. ``said`` is True if later calls of what is being
@@ -312,7 +319,7 @@ class CallHandler:
         if not self.active or pipeline is None:
             return
         if pipeline.ledger.see() is not None:
-            pipeline.ledger.drop("tracing")
+            pipeline.ledger.drop(DropReason.TRACING)
         if said:
             pipeline.notices.warn(
                 "the recorded module is compiled with fullgraph=True, by itself or within something"
@@ -338,7 +345,7 @@ class CallHandler:
 def _release_chunks(pipeline: Pipeline, call: Call) -> None:
     chunks, call.chunks = call.chunks, None
     if chunks is not None:
-        release(chunks.pieces, pipeline.buffers)
+        release(chunks.places, pipeline.buffers)
 
 
 def _stop_of_recomputation() -> Any:
@@ -378,7 +385,7 @@ class Seen(NamedTuple):
         structure: of it.
         leaves: its tensors and arrays.
         scalars: what the tape gets of its scalars.
-        sizes: the row of its leaves, without scalars.
+        sizes: the outline of its leaves, without scalars.
         known: what is known of sides with the same structure, dtypes and shapes.
         alike: has recognized the leaves, or None.
     """
@@ -386,13 +393,13 @@ class Seen(NamedTuple):
     structure: Structure
     leaves: list[Any]
     scalars: list[Any]
-    sizes: Row
+    sizes: Outline
     known: Known | None
     alike: Alike | None = None
 
     @property
-    def row(self) -> Row:
-        """See :data:`Row`."""
+    def outline(self) -> Outline:
+        """See :data:`Outline`."""
         return with_ints(self.sizes, self.structure.numbers(self.scalars))
 
     def count_unkept(self, pipeline: Pipeline) -> None:
@@ -400,7 +407,7 @@ class Seen(NamedTuple):
         if self.known is not None and not self.scalars and self.structure.core is None:
             next(self.known.calls)
         else:
-            pipeline.unkept.count(self.structure, self.row)
+            pipeline.unkept.count(self.structure, self.outline)
 
 
 def seen_inputs(
@@ -431,7 +438,7 @@ def seen_inputs(
         if alike is not None and not alike.recognizes(leaves, in_a_row=in_a_row):
             alike = None
         if alike is None and known.met_again():
-            look = look_at(leaves, side.structure.wanted)
+            look = _looked(side.structure, leaves)
             alike = known.learn(leaves, look, in_a_row=in_a_row)
         if alike is not None and alike.learn_call(args, kwargs, leaves, is_training=is_training):
             known_calls.call = alike
@@ -442,15 +449,15 @@ def seen_inputs(
 def recognized(alike: Alike, leaves: list[Any]) -> Seen:
     """What is known of a side whose leaves look like these."""
     known = alike.known
-    return _make(Seen, (known.structure, leaves, _NO_SCALARS, known.row, known, alike))
+    return _make(Seen, (known.structure, leaves, _NO_SCALARS, known.outline, known, alike))
 
 
-def seen(pipeline: Pipeline, captured: Capture, *, is_chunk: bool = False) -> Seen:
+def seen(pipeline: Pipeline, captured: Walked, *, is_chunk: bool = False) -> Seen:
     """What is known of a side that a walk went over. What is withheld of chunks is decided later,
     when they are one list."""
     tokens, leaves, scalars = captured
     structure = pipeline.structures.of(tokens)
-    sizes = row_of(leaves)
+    sizes = outline_of(leaves)
     known = pipeline.known_calls.of(structure, sizes)
     if scalars and not is_chunk:
         scalars = structure.kept(scalars)
@@ -474,33 +481,37 @@ def copied(pipeline: Pipeline, call: Call, side: Seen) -> Side:
             alike = None
     if alike is not None and alike.has_memory_of(leaves):
         look = alike.look
-        same: Side | None = look.side  # read once: another thread may forget it
-        if same is not None and not look.nbytes and not scalars:
-            return same
+        if alike.side is not None and not look.nbytes and not scalars:
+            return alike.side
     else:
-        look = look_at(leaves, structure.wanted)
-        if leaves and known is not None:
-            known.learn(leaves, look)
+        look = _looked(structure, leaves)
+        alike = known.learn(leaves, look) if leaves and known is not None else None
     nbytes = look.nbytes
     if scalars:
         nbytes += _SCALAR_BYTES * len(scalars)
         nbytes += sum([len(value) for value in scalars if type(value) in (str, bytes)])
     if look.nbytes >= FEWEST_BYTES and structure.wanted:
-        pieces, origins = _large(pipeline, call, leaves, look, nbytes)
-        return Side(structure, scalars, look, pieces, structure.wanted, origins)
+        copies, origins = _large(pipeline, call, leaves, look, nbytes)
+        return Side(structure, scalars, look, copies, structure.wanted, origins)
     if nbytes and not pipeline.ledger.reserve(call, nbytes):
         _make_room(pipeline, call, nbytes)
-    if look.side is not None:
-        few = joined_bytes(leaves, look)
-        return Side(structure, scalars, look, (), structure.wanted, joined=few)
-    pieces = copy_leaves(leaves, look, pipeline.buffers)
-    return Side(structure, scalars, look, pieces, structure.wanted)
+    if alike is not None and alike.side is not None:
+        few, shared = joined_bytes(leaves, alike.arrays), None if scalars else alike.side
+        return Side(structure, scalars, look, wanted=structure.wanted, joined=few, shared=shared)
+    copies = copy_leaves(leaves, look, pipeline.buffers)
+    return Side(structure, scalars, look, copies, structure.wanted)
+
+
+def _looked(structure: Structure, leaves: list[Any]) -> Look:
+    look = look_at(leaves, structure.wanted, structure.facts)
+    structure.facts = look.facts
+    return look
 
 
 def _large(
     pipeline: Pipeline, call: Call, leaves: list[Any], look: Look, nbytes: int
-) -> tuple[list[Any], list[Origin | None]]:
-    """Copies of leaves, and where their bytes are on the tape. What an earlier call has is not
+) -> tuple[SideCopies, bytes]:
+    """Copies of leaves, and their origins. What an earlier call has is not
     copied again. Its bytes count for this call too, which may be the last to hold them.
 
     Raises:
@@ -510,8 +521,8 @@ def _large(
     if not pipeline.ledger.reserve(call, nbytes):
         _make_room(pipeline, call, nbytes)
     found = earlier.find(leaves, look)
-    pieces = copy_leaves(leaves, look, pipeline.buffers, found)
-    return pieces, earlier.keep(leaves, look, pieces, found)
+    copies = copy_leaves(leaves, look, pipeline.buffers, found)
+    return copies, earlier.keep(leaves, look, copies, found)
 
 
 def _pay(pipeline: Pipeline, call: Call, structure: Structure) -> None:

@@ -39,6 +39,7 @@ from calltape_recorder.write.notices import BEGINNING, AccountNews, Notices
 from calltape_recorder.write.segments import Segments
 from calltape_recorder.write.write_ahead import WriteAhead
 from calltape_recorder.write.writer import Writer
+from calltape_schema.drop_reasons import DropReason
 from calltape_schema.end import Coverage, Dump
 from calltape_schema.fields import now_ns
 from calltape_schema.inputs_table import InputsTable
@@ -237,28 +238,28 @@ class Pipeline:
         else:
             self.writer.queue.put(call)
 
-    def drop(self, call: Call, reason: str) -> None:
+    def drop(self, call: Call, reason: DropReason) -> None:
         """Counts a call as dropped, and gives its memory back."""
         if call.is_accounted:
             return
         self.ledger.account((call,), reason)
-        if not call.held and reason not in ("tracing", "unfinished"):
+        if not call.held and reason not in (DropReason.TRACING, DropReason.UNFINISHED):
             self.evidence_lost()
         if call.inputs is not None:
             self.unkept.count_side(call.inputs)
         for side in (call.inputs, call.outputs):
             if side is not None and side.joined is None:
-                release(side.pieces, self.buffers)
+                release(side.places, self.buffers)
         chunks, call.chunks = call.chunks, None
         if chunks is not None:
-            release(chunks.pieces, self.buffers)
+            release(chunks.places, self.buffers)
         if call.ahead_file is not None and self.write_ahead is not None:
             self.write_ahead.done(call)
 
     def lost(self, call: Call) -> None:
         """Counts a call that was deleted before it was handed over."""
         if not self._is_abandoned:
-            self.drop(call, "interrupted")
+            self.drop(call, DropReason.INTERRUPTED)
 
     def close(self) -> None:
         """Writes what is queued, and seals the last file. If an interrupt ends it, it can be called
@@ -268,7 +269,7 @@ class Pipeline:
             if self.held_calls is not None:
                 self.held_calls.clear()
             is_done = self.writer.stop()
-            self.ledger.close("unfinished")
+            self.ledger.close(DropReason.UNFINISHED)
             if not is_done:  # the writer hangs within a write, so it says no news
                 self.notices.warn(f"the disk does not answer: the tape {path} is not sealed")
                 return
@@ -316,7 +317,7 @@ class Pipeline:
             self.write_ahead.abandon()
 
     def _unheld(self, call: Call) -> None:
-        self.drop(call, "flight_recorder")
+        self.drop(call, DropReason.FLIGHT_RECORDER)
 
     def _drain(self) -> tuple[Coverage, InputsTable, tuple[Dump, ...]]:
         """What became of the calls since this was asked last, the counted inputs of those that are
@@ -335,12 +336,12 @@ class Pipeline:
             table = InputsTable()
         return coverage, table, dumps
 
-    def _gone(self, table: InputsTable, reason: str, evidence: int) -> None:
+    def _gone(self, table: InputsTable, reason: DropReason, evidence: int) -> None:
         """Notes that a file is gone: its calls are counted in another one, and calls like those
         that were evidence in it may be kept again."""
         self.unkept.absorb(table)
         if evidence:
-            self._evidence_deleted() if reason == "deleted" else self.evidence_lost()
+            self._evidence_deleted() if reason is DropReason.DELETED else self.evidence_lost()
 
     def _fresh_manifest(self) -> Manifest:
         assert self._manifest is not None
@@ -349,7 +350,7 @@ class Pipeline:
     def _each_second(self) -> None:
         self.unkept.fold()
         if self._deadline is not None and time.monotonic() >= self._deadline:
-            self.ledger.stop("max_seconds")
+            self.ledger.stop(DropReason.MAX_SECONDS)
         self.segments.check()
         self._each_second_more()
         self._news.look(self.stats("recording"), self.writer.refused, self.ledger.stopped)

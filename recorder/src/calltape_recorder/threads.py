@@ -12,12 +12,12 @@ import _thread
 import contextlib
 import dis
 import inspect
-import itertools
 import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from operator import length_hint
 from types import FrameType, TracebackType
 from typing import Any, Protocol
 
@@ -217,10 +217,15 @@ def _is_sent_for(frame: FrameType) -> bool:
 
 # Counters that every call raises, in any thread, without a lock.
 
-Count = itertools.count
-"""A counter. ``next`` of it is one step under the interpreter lock, so it needs no other lock."""
+Count = Iterator[int]
+"""A counter. ``next`` of it is one step under the interpreter lock, so it needs no other lock.
+Python's garbage collector does not go through it, as through ``itertools.count``."""
 
 
-def value_of(counter: itertools.count[int]) -> int:
-    """How far a counter has counted. It is read from its text, because ``next`` would count."""
-    return int(repr(counter)[len("count(") : -1])
+def new_count(start: int = 0) -> Count:
+    return iter(range(start, sys.maxsize))
+
+
+def value_of(counter: Count) -> int:
+    """How far a counter has counted. ``next`` would count."""
+    return sys.maxsize - length_hint(counter)

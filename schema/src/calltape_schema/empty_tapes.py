@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
-from calltape_schema.end import UNWANTED
+from calltape_schema.drop_reasons import UNWANTED, DropReason, Reason, reason_text
 from calltape_schema.remedies import Remedy
 
 _NOT_SEEN = {
@@ -29,30 +30,32 @@ _NOT_SEEN = {
     )
     .then(" and attach last, but before it is compiled or copied"),
 }
-_ADVICE: dict[str, str | Remedy] = {
-    "queue_full": (
+_ADVICE: dict[Reason, str | Remedy] = {
+    DropReason.QUEUE_FULL: (
         Remedy(
             "Omit the large ones, as with"
             ' values={"*": "all", "cache.*": "none"}, or raise that limit',
             "Record without the values of the large ones, or raise that limit",
         ).after("the tensors of a call do not fit into max_queue_bytes. ")
     ),
-    "tracing": (
+    DropReason.TRACING: (
         "the calls were traced, not run: they were compiled with fullgraph or exported, or a"
         " transform of torch.func (vmap, grad) called the module. Compile first, then attach the"
         " recorder to what was compiled; under a transform, record what calls it"
     ),
-    "unfinished": "the calls were running at the end. Close the recorder when they have returned",
-    "internal": "see the warnings of calltape in the log",
-    "disk_full": "the disk is full, or has only min_free_bytes left",
-    "max_disk_bytes": "max_disk_bytes is too small for one call",
-    "io": "the disk failed",
-    "file_removed": "somebody removed the files while they were written",
+    DropReason.UNFINISHED: (
+        "the calls were running at the end. Close the recorder when they have returned"
+    ),
+    DropReason.INTERNAL: "see the warnings of calltape in the log",
+    DropReason.DISK_FULL: "the disk is full, or has only min_free_bytes left",
+    DropReason.MAX_DISK_BYTES: "max_disk_bytes is too small for one call",
+    DropReason.IO: "the disk failed",
+    DropReason.FILE_REMOVED: "somebody removed the files while they were written",
 }
-_WANTED = UNWANTED - {"tracing", "not extracted"}
+_WANTED = UNWANTED - {DropReason.TRACING, DropReason.NOT_EXTRACTED}
 
 
-def why_empty(name: str, via: str, seen: int, kept: int, dropped: Mapping[str, int]) -> str | None:
+def why_empty(name: str, via: str, seen: int, kept: int, dropped: Mapping[Any, int]) -> str | None:
     """Why no call of ``name`` is on the tape; None if some are, or if none was to be.
 
     Args:
@@ -69,5 +72,7 @@ def why_empty(name: str, via: str, seen: int, kept: int, dropped: Mapping[str, i
     reasons = [reason for reason in dropped if reason not in _WANTED and dropped[reason]]
     if not reasons or any(reason in _WANTED and dropped[reason] for reason in dropped):
         return None
-    told = "; ".join(f"{reason} ({_ADVICE.get(reason, 'see the log')})" for reason in reasons)
+    told = "; ".join(
+        f"{reason_text(reason)} ({_ADVICE.get(reason, 'see the log')})" for reason in reasons
+    )
     return f"every call of {name} was dropped: {told}"

@@ -25,6 +25,7 @@ from calltape_schema.bounds import (
     MAX_WIDTH,
     most,
 )
+from calltape_schema.drop_reasons import Reason, known_reasons, lost_of, unwanted_of
 from calltape_schema.errors import TapeError
 from calltape_schema.fields import (
     Count,
@@ -38,6 +39,7 @@ from calltape_schema.fields import (
     expect_known,
     validated,
 )
+from calltape_schema.inputs_document import unpack_inputs
 from calltape_schema.inputs_table import InputsTable
 from calltape_schema.packing import open_envelope, pack, seal_envelope, u64s, unpack
 from calltape_schema.sections import section_of
@@ -53,12 +55,9 @@ _ENVELOPE, _ENVELOPE_OF_THREE = b"\x92", b"\x93"
 _BIN = b"\xc4" + bytes([_LOCATOR.size])
 
 
-UNWANTED = frozenset({
-    "policy", "paused", "max_calls", "max_seconds", "max_share", "flight_recorder", "tracing",
-    "deleted", "expired", "not extracted",
-})  # fmt: skip
-"""The reasons of dropped calls that were not to be on the tape. A call with any other reason should
-be there, and is lost."""
+Dropped: TypeAlias = Annotated[
+    dict[Short, Count], at_most(1000), AfterValidator(known_reasons)
+]  # fmt: skip
 
 
 class Coverage(Record):
@@ -75,19 +74,19 @@ class Coverage(Record):
 
     seen: Count = 0
     kept: Count = 0
-    dropped: Annotated[dict[Short, Count], at_most(1000)] = Field(default_factory=dict)
+    dropped: Dropped = Field(default_factory=dict)
     at_least: bool | None = None
     counted_ns: Nanoseconds | None = None
 
     @property
-    def unwanted(self) -> dict[str, int]:
+    def unwanted(self) -> dict[Reason, int]:
         """The part of ``dropped`` that was left out on purpose."""
-        return {reason: calls for reason, calls in self.dropped.items() if reason in UNWANTED}
+        return unwanted_of(self.dropped)
 
     @property
-    def lost(self) -> dict[str, int]:
+    def lost(self) -> dict[Reason, int]:
         """The part of ``dropped`` that should be, or may have been, on the tape."""
-        return {reason: calls for reason, calls in self.dropped.items() if reason not in UNWANTED}
+        return lost_of(self.dropped)
 
 
 FileNumbers: TypeAlias = tuple[tuple[int, int], ...]
@@ -254,7 +253,7 @@ class End(Record):
         data = section_of(found, "the table of inputs").content(
             most(MAX_TABLE_BYTES), "the table of inputs"
         )
-        table = InputsTable.from_bytes(data)
+        table = unpack_inputs(data)
         totals = table.totals()
         if totals.kept != self.coverage.kept or totals.seen > self.coverage.seen:
             reason = f"the table of inputs has {totals.kept} kept calls of {totals.seen}"

@@ -26,6 +26,7 @@ from calltape_schema.end import (
 from calltape_schema.errors import TapeError
 from calltape_schema.fields import now_ns
 from calltape_schema.groups import Append, NewCall, member, planned
+from calltape_schema.inputs_document import pack_inputs
 from calltape_schema.inputs_table import InputsTable
 from calltape_schema.records import Manifest, encode_manifest, manifest_document
 from calltape_schema.sections import Section
@@ -211,7 +212,7 @@ class TapeWriter:
             facts |= {"elsewhere": True, **elsewhere}
         while True:
             if self.table is not None:
-                facts["inputs"] = Section.of(self.table.to_bytes(), level)
+                facts["inputs"] = Section.of(pack_inputs(self.table), level)
             parts = self._end_parts(End(**facts))
             size = sum(map(len, parts))
             if self.table is None or fits(size) or not self.table.coarsen():

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from calltape_analyzer.reading.damage import Damage
-from calltape_analyzer.reading.recordings import UNSEALED, coverage_without_end
+from calltape_analyzer.reading.recordings import coverage_without_end
 from calltape_analyzer.reading.segment import Segment
+from calltape_schema.drop_reasons import DropReason
 from calltape_schema.tar import BLOCK, member_header
 from tests.analyzer.tapes import Recorded, write_tape
 
@@ -88,7 +89,7 @@ def test_zeros_at_the_end_are_no_damage(whole: tuple[bytes, int], tmp_path: Path
 
 def test_numbers_tell_how_many_calls_were_seen_at_least() -> None:
     found = coverage_without_end([3, 5, 4, 9], first_call=3)
-    assert (found.seen, found.kept, found.dropped) == (7, 4, {UNSEALED: 3})
+    assert (found.seen, found.kept, found.dropped) == (7, 4, {DropReason.NOT_SEALED: 3})
     assert coverage_without_end([], first_call=7).seen == 0
     # A call that began before this segment may end in it.
     assert coverage_without_end([2], first_call=7).seen == 1

@@ -60,8 +60,7 @@ def _noting(calls: list[Call], write: Any) -> Any:
     def noting(self: WriteAhead, call: Call) -> None:
         write(self, call)
         assert call.inputs is not None
-        held = call.inputs.joined is not None, call.inputs._pieces
-        assert held[0] != bool(held[1])  # the bytes, or copies of each leaf
+        assert (call.inputs.joined is not None) != bool(call.inputs.places)  # one copy of each
         calls.append(call)
 
     return noting

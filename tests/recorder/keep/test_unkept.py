@@ -23,6 +23,7 @@ from calltape_recorder.keep.ledger import UnkeptCounter
 from calltape_recorder.snapshot import known_calls
 from calltape_recorder.snapshot.known_calls import KnownCalls
 from calltape_recorder.threads import value_of
+from calltape_schema.inputs_document import pack_inputs, unpack_inputs
 from calltape_schema.inputs_table import Axis, InputsTable, Kind
 from calltape_schema.tree import decode_leaves, decode_structure, encode_leaves, encode_structure
 from tests.pytree_nodes import deregister
@@ -143,7 +144,7 @@ def test_calls_while_it_is_paused_widen_no_range(tmp_path: Path) -> None:
 
 
 def test_many_sizes_are_summed_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger, "MAX_WAITING_ROWS", 16)
+    monkeypatch.setattr(ledger, "MAX_WAITING_CALLS", 16)
     model = Echo()
     with record(model, tmp_path / "t.tape", keep=First(0)):
         for n in range(500):
@@ -189,8 +190,8 @@ def test_a_table_stays_small() -> None:
     assert found.kinds
     assert sum(len(kind.axes) for kind in found.kinds.values()) <= 4096
     assert all(len(axis.sizes) <= 32 for kind in found.kinds.values() for axis in kind.axes if axis)
-    assert len(found.to_bytes()) < 2_000_000
-    read = InputsTable.from_bytes(found.to_bytes())
+    assert len(pack_inputs(found)) < 2_000_000
+    read = unpack_inputs(pack_inputs(found))
     assert read.totals().seen == 30 * 40
 
 
@@ -211,7 +212,7 @@ def test_counters_given_back_are_added() -> None:
 
 
 def test_from_many_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger, "MAX_WAITING_ROWS", 4)
+    monkeypatch.setattr(ledger, "MAX_WAITING_CALLS", 4)
     counter, one = new_counter(), structure(1)
     done = threading.Event()
 

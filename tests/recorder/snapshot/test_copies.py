@@ -19,22 +19,26 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from calltape_recorder.snapshot import buffers as pool
 from calltape_recorder.snapshot import copies as copying
-from calltape_recorder.snapshot.buffers import Buffers, data_of
-from calltape_recorder.snapshot.copies import copy_leaves, joined, release
+from calltape_recorder.snapshot.buffers import Buffers, SideCopies, data_of
+from calltape_recorder.snapshot.copies import copy_leaves, joined, pieces_of, release
 from calltape_recorder.snapshot.device_copies import HostMemory
 from calltape_recorder.snapshot.look import look_at
 
 MIB = 1 << 20
 
 
-def copies(leaves: list[torch.Tensor], buffers: HostMemory, wanted: Any = True) -> list[Any]:
+def copies(leaves: list[torch.Tensor], buffers: HostMemory, wanted: Any = True) -> SideCopies:
     return copy_leaves(leaves, look_at(leaves, wanted), buffers)
+
+
+def bytes_of(side: SideCopies) -> bytes:
+    return b"".join(joined(pieces_of(*side)))
 
 
 def test_large_leaves_of_one_side_lie_side_by_side() -> None:
     buffers = HostMemory(64 * MIB)
     leaves = [torch.randn(50_000), torch.randn(3), torch.randn(70_001), torch.randn(600_000)]
-    pieces = copies(leaves, buffers)
+    pieces = pieces_of(*copies(leaves, buffers))
     for leaf, piece in zip(leaves, pieces, strict=True):
         assert bytes(data_of(piece)) == leaf.numpy().tobytes()
     parts = joined([pieces[0], pieces[2], pieces[3]])
@@ -48,12 +52,12 @@ def test_a_buffer_comes_back_once_and_is_used_again() -> None:
     buffers = HostMemory(64 * MIB)
     leaves = [torch.randn(50_000) for _ in range(5)]
     first = copies(leaves, buffers)
-    owner = first[0].owner
-    assert [piece.owner for piece in first[1:]] == [None] * 4
+    owner = first[0][0]
+    assert all(place is owner for place in first[0])
     second = copies(leaves, buffers)
-    assert second[0].owner is not owner
-    release(first, buffers)
-    assert copies(leaves, buffers)[0].owner is owner
+    assert second[0][0] is not owner
+    release(first[0], buffers)
+    assert copies(leaves, buffers)[0][0] is owner
 
 
 def test_a_copy_that_fails_gives_its_buffer_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +89,7 @@ class Own(torch.Tensor):
     ids=["small", "large", "turned", "subclass", "expanded", "array", "turned array"],
 )
 def test_a_leaf_that_changes_after_the_call_does_not_change_its_copy(leaf: Any) -> None:
-    (piece,) = copies([leaf], HostMemory(64 * MIB))
+    (piece,) = pieces_of(*copies([leaf], HostMemory(64 * MIB)))
     before = bytes(data_of(piece))
     assert any(before)
     if isinstance(leaf, np.ndarray):
@@ -100,7 +104,7 @@ def test_a_leaf_that_changes_after_the_call_does_not_change_its_copy(leaf: Any) 
 MOST = pool._MOST_ELEMENTS * 16
 
 
-def pieces_of(tensors: list[torch.Tensor]) -> int:
+def count_of_pieces(tensors: list[torch.Tensor]) -> int:
     sources = [(tensor.data_ptr(), tensor.nbytes) for tensor in tensors]
     buffer = Buffers(256 * MIB).acquire(sum(size for _, size in sources))
     return len(pool._pieces(sources, buffer)[0])
@@ -112,17 +116,17 @@ def test_large_sides_are_copied_whatever_their_size_and_address(size: int, offse
     base = torch.randint(0, 256, (size + offset,), dtype=torch.uint8)
     leaves = [base[offset:], torch.randn(MIB), torch.ones(70_001, dtype=torch.bool)]
     expected = b"".join(leaf.numpy().tobytes() for leaf in leaves)
-    assert b"".join(joined(copies(leaves, Buffers(256 * MIB)))) == expected
+    assert bytes_of(copies(leaves, Buffers(256 * MIB))) == expected
 
 
 def test_bits_that_are_no_numbers_stay_as_they_are() -> None:
     bits = torch.randint(-(2**31), 2**31, (2 * MIB,), dtype=torch.int32)
     leaf = bits.view(torch.float32)  # with many kinds of NaN
-    assert b"".join(joined(copies([leaf], Buffers(256 * MIB)))) == bits.numpy().tobytes()
+    assert bytes_of(copies([leaf], Buffers(256 * MIB))) == bits.numpy().tobytes()
 
 
 def test_no_piece_is_large_enough_for_several_threads() -> None:
-    assert pieces_of([torch.randn(MIB)]) == -(-4 * MIB // MOST)
+    assert count_of_pieces([torch.randn(MIB)]) == -(-4 * MIB // MOST)
     copied, originals = pool._pieces(
         [(_large.data_ptr(), _large.nbytes)], Buffers(256 * MIB).acquire(_large.nbytes)
     )
@@ -176,11 +180,11 @@ def test_the_host_does_not_notice_a_large_copy(host: str, made: str, requires_gr
     before = torch.get_num_threads(), torch.is_grad_enabled(), torch.get_rng_state().tolist()
     buffers = Buffers(256 * MIB)
     with HOSTS[host](), torch._C.DisableTorchFunction():  # as the recorder's own
-        pieces = [copies(leaves, buffers) for _ in range(2)]
-    pieces.append(copies(leaves, buffers))  # the pool serves every mode
-    for one in pieces:
-        assert b"".join(joined(one)) == expected
-        release(one, buffers)
+        sides = [copies(leaves, buffers) for _ in range(2)]
+    sides.append(copies(leaves, buffers))  # the pool serves every mode
+    for side in sides:
+        assert bytes_of(side) == expected
+        release(side[0], buffers)
     assert versions == [None if leaf.is_inference() else leaf._version for leaf in leaves]
     assert (torch.get_num_threads(), torch.is_grad_enabled()) == before[:2]
     assert torch.get_rng_state().tolist() == before[2]
@@ -190,7 +194,7 @@ def test_the_host_does_not_notice_a_large_copy(host: str, made: str, requires_gr
 def test_other_threads_run_during_a_large_copy() -> None:
     """One that copies holding the interpreter lock would stop them for all of it."""
     leaves, buffers = [torch.randn(32 * MIB)], Buffers(256 * MIB)
-    release(copies(leaves, buffers), buffers)
+    release(copies(leaves, buffers)[0], buffers)
     before, during = threading.Event(), threading.Event()
     real = pool._copy_pieces
 
@@ -216,7 +220,7 @@ def test_other_threads_run_during_a_large_copy() -> None:
                 during.clear()
                 watcher = threading.Thread(target=watch)
                 watcher.start()
-                release(copies(leaves, buffers), buffers)
+                release(copies(leaves, buffers)[0], buffers)
                 watcher.join()
         finally:
             sys.setswitchinterval(interval)
@@ -236,7 +240,7 @@ def test_a_tensor_that_is_given_other_memory_meanwhile(monkeypatch: pytest.Monke
     leaves = [torch.randn(MIB) for _ in range(8)]
     expected = b"".join(leaf.numpy().tobytes() for leaf in leaves)
     monkeypatch.setattr(copying, "copy_all", copy_all)
-    assert b"".join(joined(copies(leaves, Buffers(256 * MIB)))) == expected
+    assert bytes_of(copies(leaves, Buffers(256 * MIB))) == expected
 
 
 def test_a_tensor_that_was_given_other_memory_before() -> None:

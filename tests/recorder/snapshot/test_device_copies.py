@@ -105,9 +105,10 @@ def enqueued(monkeypatch: pytest.MonkeyPatch, *, driver: bool) -> list[str]:
     pieces = copy_out(tensors, sources, prepare, HostMemory(1 << 20).pinned)
     assert [list(struct.unpack("3f", piece.data)) for piece in pieces] == [[1.0] * 3, [2.0] * 3]
     del tensors[:]
+    places = [piece.owner for piece in pieces]
     before = len(log)
-    wait_for_copies(pieces)
-    wait_for_copies(pieces)
+    wait_for_copies(places)
+    wait_for_copies(places)
     assert log[before:] == ["waited"]
     return log[:before]
 

@@ -306,9 +306,9 @@ def test_all_memory_comes_back() -> None:
         for _ in range(2):
             look = look_at(leaves, True)
             found = earlier.find(leaves, look)
-            pieces = copy_leaves(leaves, look, buffers, found)
-            earlier.keep(leaves, look, pieces, found)
-            release(pieces, buffers)
+            copies = copy_leaves(leaves, look, buffers, found)
+            earlier.keep(leaves, look, copies, found)
+            release(copies[0], buffers)
         assert ledger.held <= 16 << 20
         assert buffers._bytes <= 64 << 20
     earlier.clear()

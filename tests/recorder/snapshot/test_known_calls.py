@@ -15,7 +15,7 @@ import torch
 from calltape_recorder import Novelty, record
 from calltape_recorder.capture.structures import Structure
 from calltape_recorder.snapshot import known_calls as module
-from calltape_recorder.snapshot.facts import Alias, row_of
+from calltape_recorder.snapshot.facts import Alias, outline_of
 from calltape_recorder.snapshot.known_calls import Alike, Known, KnownCalls
 from calltape_recorder.snapshot.look import Look, look_at
 from tests.recorder.models import Echo
@@ -28,7 +28,7 @@ def structure_of(count: int, wanted: Any = True) -> Structure:
 
 def learned(leaves: list[torch.Tensor], structure: Structure) -> Alike | None:
     """What recognizes leaves that came twice in a row."""
-    known = Known(structure, row_of(leaves))
+    known = Known(structure, outline_of(leaves))
     known.learn(leaves, look_at(leaves, structure.wanted))
     return known.learn(leaves, look_at(leaves, structure.wanted))
 
@@ -133,14 +133,13 @@ def test_a_result_with_attributes_of_its_own_is_not_taken_for_one_without(
 def test_what_is_forgotten_meanwhile_recognizes_nothing() -> None:
     known_calls, structure = KnownCalls(), structure_of(1)
     leaves = [torch.ones(3)]
-    known = known_calls.of(structure, row_of(leaves))
+    known = known_calls.of(structure, outline_of(leaves))
     assert known is not None
     known.learn(leaves, look_at(leaves, True))
     known_calls._forget(known)  # by another thread
     assert known.learn(leaves, look_at(leaves, True)) is None
     assert known.alike is None
-    side = known.side_without_leaves()
-    assert side.look.side is None
+    assert known.side_without_leaves().is_shared
 
 
 @pytest.mark.parametrize("count", [3, 17])
@@ -307,17 +306,17 @@ def test_calls_are_counted_once_also_of_what_is_forgotten(monkeypatch: pytest.Mo
     known_calls, structure = KnownCalls(), structure_of(1)
     counted = 0
     for size in (4, 5, 4):
-        known = known_calls.of(structure, row_of([torch.ones(size)]))
+        known = known_calls.of(structure, outline_of([torch.ones(size)]))
         assert known is not None
         for _ in range(3):
             next(known.calls)
         del known
         counted += sum(calls for _, _, calls in known_calls.counted())
     assert counted == 9
-    assert known_calls.of(structure, row_of([torch.ones(6)])) is not None
+    assert known_calls.of(structure, outline_of([torch.ones(6)])) is not None
     late = known_calls._forgotten[-1]
     next(late.calls)  # by a thread that had found it before
-    assert list(known_calls.counted()) == [(structure, late.row, 1)]
+    assert list(known_calls.counted()) == [(structure, late.outline, 1)]
     assert (len(known_calls), known_calls.forgotten) == (2, 1)  # somebody holds it
     next(late.calls)
     del late
@@ -331,9 +330,9 @@ def test_how_many_are_remembered_is_bounded() -> None:
     structures = [structure_of(1) for _ in range(3000)]
     for one in structures:
         leaves = [torch.empty(3)]
-        known = known_calls.of(one, row_of(leaves))
+        known = known_calls.of(one, outline_of(leaves))
         assert known is not None
-        assert known is known_calls.of(one, row_of(leaves))
+        assert known is known_calls.of(one, outline_of(leaves))
         assert known.learn(leaves, look_at(leaves, True)) is None
         assert known.learn(leaves, look_at(leaves, True)) is not None
     assert known_calls.forgotten == 3000 - 1024
@@ -345,7 +344,7 @@ def test_how_many_are_remembered_is_bounded() -> None:
 def test_where_nobody_counts_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_WAITING_PARTS", 600)
     known_calls, structure = KnownCalls(), structure_of(1)
-    rows = [row_of([torch.empty(size)]) for size in range(2000)]
+    rows = [outline_of([torch.empty(size)]) for size in range(2000)]
     found = [known_calls.of(structure, row) for row in rows]
     assert found.count(None) == 2000 - 1024 - 100  # six parts each
     found.clear()
@@ -378,7 +377,7 @@ def test_what_is_forgotten_has_no_guards(monkeypatch: pytest.MonkeyPatch) -> Non
     guards: list[Any] = []
     for size in range(1, 9):
         leaves = [torch.ones(size)]
-        known = known_calls.of(structure, row_of(leaves))
+        known = known_calls.of(structure, outline_of(leaves))
         assert known is not None
         known.learn(leaves, look_at(leaves, True))
         made = known.learn(leaves, look_at(leaves, True))

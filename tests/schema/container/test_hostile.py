@@ -20,6 +20,7 @@ from calltape_schema.bounds import (
 from calltape_schema.end import Coverage, IndexEntry, decode_end, encode_end
 from calltape_schema.errors import TapeError
 from calltape_schema.groups import NewCall, group_of, member, planned
+from calltape_schema.inputs_document import pack_inputs
 from calltape_schema.inputs_table import _begun, signature_of
 from calltape_schema.packing import pack, unpack
 from calltape_schema.recent import Interner
@@ -487,7 +488,7 @@ def test_a_row_that_names_other_calls(change: Callable[[Any], None], told: str) 
     [row] = table.rows.values()
     change(row)
     at = data.index(b"end.msgpack")
-    made = end.model_copy(update={"inputs": deflated(table.to_bytes())})
+    made = end.model_copy(update={"inputs": deflated(pack_inputs(table))})
     content = encode_end(made, at)
     lying = data[:at] + b"".join(member("end.msgpack", [content], len(content))) + ZEROS_AT_END
     scan = opened(lying).scan()

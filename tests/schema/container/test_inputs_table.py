@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calltape_schema.errors import TapeError
+from calltape_schema.inputs_document import pack_inputs, unpack_inputs
 from calltape_schema.inputs_table import Counts, InputsTable, Kind, signature_of
 from calltape_schema.packing import pack, unpack
 from calltape_schema.tree import encode_leaves
@@ -53,17 +54,17 @@ BOUNDS = st.sampled_from(
 def test_tables_add_up_in_any_order_and_grouping(
     one: list[Call], two: list[Call], three: list[Call], bounds: dict[str, int]
 ) -> None:
-    whole = table_of([*one, *two, *three], **bounds).to_bytes()
+    whole = pack_inputs(table_of([*one, *two, *three], **bounds))
     for order in ([one, two, three], [three, one, two], [two, three, one]):
         left = table_of(order[0], **bounds)
         left.merge(table_of(order[1], **bounds))
         left.merge(table_of(order[2], **bounds))
-        assert left.to_bytes() == whole
+        assert pack_inputs(left) == whole
         middle = table_of(order[1], **bounds)
         middle.merge(table_of(order[2], **bounds))
         right = table_of(order[0], **bounds)
         right.merge(middle)
-        assert right.to_bytes() == whole
+        assert pack_inputs(right) == whole
 
 
 @given(calls, BOUNDS)
@@ -112,18 +113,18 @@ def test_honest_without_room(calls: list[Call]) -> None:
 
 @given(calls, BOUNDS)
 def test_a_document_is_read_as_it_was_written(calls: list[Call], bounds: dict[str, int]) -> None:
-    data = table_of(calls, **bounds).to_bytes()
-    assert InputsTable.from_bytes(data).to_bytes() == data
+    data = pack_inputs(table_of(calls, **bounds))
+    assert pack_inputs(unpack_inputs(data)) == data
 
 
 def test_tables_that_were_read_add_up() -> None:
     first = [(1, size, 0, size, True, False, 1) for size in range(40)]
     second = [(1, size, 0, 100 + size, True, False, 1) for size in range(20, 60)]
-    whole = table_of([*first, *second], max_rows=10).to_bytes()
+    whole = pack_inputs(table_of([*first, *second], max_rows=10))
     summed = InputsTable(max_rows=10)
     for calls in (second, first):
-        summed.merge(InputsTable.from_bytes(table_of(calls, max_rows=10).to_bytes()))
-    assert summed.to_bytes() == whole
+        summed.merge(unpack_inputs(pack_inputs(table_of(calls, max_rows=10))))
+    assert pack_inputs(summed) == whole
 
 
 def test_one_large_row_does_not_take_the_room_of_all() -> None:
@@ -145,13 +146,13 @@ def test_calls_of_which_only_the_kind_is_known() -> None:
     (found,) = table.kinds.values()
     assert (found.seen, found.kept, found.raised, found.axes[2]) == (4, 0, 1, None)
     assert table.totals().seen == 5
-    data = table.to_bytes()
-    assert InputsTable.from_bytes(data).to_bytes() == data
+    data = pack_inputs(table)
+    assert pack_inputs(unpack_inputs(data)) == data
 
 
 def _changed(**fields: Any) -> bytes:
     kept = [(1, size % 9, 0, size, True, False, 1) for size in range(60)]
-    return pack({**unpack(table_of(kept).to_bytes()), **fields})
+    return pack({**unpack(pack_inputs(table_of(kept))), **fields})
 
 
 @pytest.mark.parametrize(
@@ -195,11 +196,11 @@ def _changed(**fields: Any) -> bytes:
 def test_a_forged_table(fields: dict[str, Any], kind: str | None) -> None:
     data = _changed(**fields)
     if kind is None:
-        table = InputsTable.from_bytes(data)
+        table = unpack_inputs(data)
         assert table.totals().seen >= 60
         return
     with pytest.raises(TapeError) as raised:
-        InputsTable.from_bytes(data)
+        unpack_inputs(data)
     assert raised.value.kind == kind
 
 
@@ -208,20 +209,18 @@ def test_kinds_that_differ_only_in_their_scalars_are_two() -> None:
     form = {"structure": b"s", "dtypes": [], "ranks": [], "calls": [2, 0, 0]}
     kinds: list[Any] = [{**form, "axes": [None] * many} for many in (0, 1, 3)]
     kinds.sort(key=lambda kind: signature_of(b"s", pack([[], [], len(kind["axes"])]), b""))
-    table = InputsTable.from_bytes(pack({"kinds": kinds}))
+    table = unpack_inputs(pack({"kinds": kinds}))
     assert sorted(len(kind.axes) for kind in table.kinds.values()) == [0, 1, 3]
 
 
 def test_more_calls_than_a_count_holds() -> None:
     most = pack({"other": [2**63 - 1, 0, 0]})
-    table = InputsTable.from_bytes(most)
+    table = unpack_inputs(most)
     with pytest.raises(TapeError) as raised:
-        table.merge(InputsTable.from_bytes(most))
+        table.merge(unpack_inputs(most))
     assert raised.value.kind == "limit"
     with pytest.raises(TapeError) as raised:
-        InputsTable.from_bytes(
-            _changed(numbers=struct.pack("<6Q", 2**62, 0, 0, 0, 0, 2**64 - 1) * 9)
-        )
+        unpack_inputs(_changed(numbers=struct.pack("<6Q", 2**62, 0, 0, 0, 0, 2**64 - 1) * 9))
     assert raised.value.kind == "invalid"
 
 
@@ -247,6 +246,6 @@ def test_kinds_without_leaves_are_bounded_too() -> None:
     for number in range(6000):
         table.add_kind(Kind.of(b"%d" % number, [], [], [], Counts(1)))
     assert 1000 < len(table.kinds) <= 4096
-    read = InputsTable.from_bytes(table.to_bytes())
+    read = unpack_inputs(pack_inputs(table))
     assert read.totals().seen == 6000
     assert read.kinds.keys() == table.kinds.keys()

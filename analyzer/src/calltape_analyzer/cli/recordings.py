@@ -35,6 +35,7 @@ from calltape_analyzer.reading.files import files_of, short_paths
 from calltape_analyzer.reading.segment import UNDER_WAY_WORDS
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import GOES_ON, alike, counted, listed, some_of, time_text
+from calltape_schema.drop_reasons import UNKNOWN, reason_text
 from calltape_schema.end import Coverage
 from calltape_schema.records import Manifest, Policy, redacted_of_steps
 
@@ -210,8 +211,8 @@ def coverage_text(coverage: Coverage, *, since: str | None = None) -> str:
     parts = [f"{coverage.kept} of {seen} calls seen{from_then} were kept{until}"]
     for how, calls in (("not wanted", coverage.unwanted), ("lost", coverage.lost)):
         for reason, count in sorted(calls.items(), key=lambda pair: -pair[1]):
-            is_unknown = reason.startswith("unknown")
-            parts.append(f"{count} {reason}" if is_unknown else f"{count} {how}: {reason}")
+            text = reason_text(reason)
+            parts.append(f"{count} {text}" if reason in UNKNOWN else f"{count} {how}: {text}")
     return "; ".join(parts)
 
 

@@ -35,7 +35,7 @@ from calltape_analyzer.text import (
     variant_names,
 )
 from calltape_analyzer.variants.facts import VariantFacts
-from calltape_analyzer.writing.coverage import DAMAGED, LATER
+from calltape_schema.drop_reasons import UNKNOWN, DropReason, reason_text
 from calltape_schema.errors import TapeError
 from calltape_schema.records import CallRecord, Tree
 from calltape_schema.remedies import Remedy
@@ -277,9 +277,9 @@ def _of_files(tape: Tape) -> Iterator[Symptom]:
 
 def _of_lost_calls(tape: Tape) -> Iterator[Symptom]:
     lost = tape.coverage.lost
-    unknown = {k: lost.pop(k) for k in list(lost) if k.startswith("unknown")}
-    damaged = {k: lost.pop(k) for k in list(lost) if k == DAMAGED}
-    later = {k: lost.pop(k) for k in list(lost) if k == LATER}
+    unknown = {k: lost.pop(k) for k in list(lost) if k in UNKNOWN}
+    damaged = {k: lost.pop(k) for k in list(lost) if k == DropReason.DAMAGED}
+    later = {k: lost.pop(k) for k in list(lost) if k == DropReason.LATER}
     should = "of the traffic were lost"
     again = "copy the original tape again from its source"
     for reasons, what, advice in (
@@ -290,7 +290,7 @@ def _of_lost_calls(tape: Tape) -> Iterator[Symptom]:
          "also open the files that have them, if you have these files"),
     ):  # fmt: skip
         if reasons:
-            shown = some_of([f"{calls} {printable(k)}" for k, calls in reasons.items()], 8)
+            shown = some_of([f"{n} {reason_text(k)}" for k, n in reasons.items()], 8)
             yield _warning(
                 "lost", f"{counted(sum(reasons.values()), 'call')} {what}: {shown}", advice
             )

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 
 from calltape_analyzer.observing.traffic_counters import CountedTables, TrafficCounters
 from calltape_analyzer.reading.damage import Damage
-from calltape_analyzer.reading.recordings import LEFT_OUT, goes_on, places_of, recordings_of
+from calltape_analyzer.reading.recordings import goes_on, places_of, recordings_of
 from calltape_analyzer.reading.segment import Segment
+from calltape_schema.drop_reasons import DropReason
 from calltape_schema.errors import TapeError
 from calltape_schema.inputs_table import InputsTable
 from calltape_schema.tar import END_MEMBER
@@ -56,4 +57,4 @@ def _count(segment: Segment, counted: CountedTables, damage: Damage) -> None:
 def _is_part(segment: Segment) -> bool:
     """Whether a tool left calls out: then the table counts the others, and not what was seen."""
     end = segment.end
-    return end is not None and LEFT_OUT in end.coverage.dropped
+    return end is not None and DropReason.NOT_EXTRACTED in end.coverage.dropped

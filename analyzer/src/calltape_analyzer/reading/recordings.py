@@ -13,12 +13,11 @@ from itertools import islice
 from typing import Protocol, TypeVar
 
 from calltape_schema.bounds import MAX_COUNT
+from calltape_schema.drop_reasons import DropReason, Reason
 from calltape_schema.end import Coverage, FileNumbers, InterimCounts, joined_runs
 from calltape_schema.records import Manifest
 
 __all__ = [
-    "LEFT_OUT",
-    "UNSEALED",
     "CountedFile",
     "coverage_of",
     "coverage_without_end",
@@ -30,15 +29,8 @@ __all__ = [
     "sound_coverage",
 ]
 
-UNSEALED = "unknown (the tape is not sealed)"
-"""The reason of missing calls if no end says what became of them."""
-
-LEFT_OUT = "not extracted"
-"""The reason of calls that are left out of a new tape because they were not wanted."""
-
-_ELSEWHERE = "unknown (not in these files)"
 _MAX_MISSING = 1000
-_REASONS_OF_DELETED = "deleted", "expired"
+_REASONS_OF_DELETED = DropReason.DELETED, DropReason.EXPIRED
 
 F = TypeVar("F", bound="CountedFile")
 
@@ -78,7 +70,7 @@ def coverage_of(segments: Sequence[CountedFile]) -> Coverage:
 
 
 def _summed(parts: Iterable[Coverage]) -> Coverage:
-    dropped: Counter[str] = Counter()
+    dropped: Counter[Reason] = Counter()
     seen = kept = 0
     until: list[int | None] = []
     for found in parts:
@@ -119,11 +111,11 @@ def _coverage(parts: Sequence[CountedFile]) -> Coverage:
     if missing_numbers(parts):
         if not at_least and seen < end:  # the files that are not here saw calls too
             at_least, until = True, None
-    elif dropped[UNSEALED] or any(part.next_call > seen for part in parts):
+    elif dropped[DropReason.NOT_SEALED] or any(part.next_call > seen for part in parts):
         # A number that is missing in one file may be in another file.
-        known = seen - dropped.pop(UNSEALED, 0)
+        known = seen - dropped.pop(DropReason.NOT_SEALED, 0)
         seen = max(known, end, *(part.next_call for part in parts))
-        dropped[_ELSEWHERE if goes_on(parts) else UNSEALED] += seen - known
+        dropped[DropReason.ELSEWHERE if goes_on(parts) else DropReason.NOT_SEALED] += seen - known
     return _coverage_from(seen, kept, +dropped, at_least, until)
 
 
@@ -141,7 +133,7 @@ def _last_told(places: Sequence[Sequence[CountedFile]]) -> int | None:
     return first.manifest.created_ns if first.part == 0 else None
 
 
-def _take_back(dropped: Counter[str], calls: int) -> None:
+def _take_back(dropped: Counter[Reason], calls: int) -> None:
     """Takes calls that are still there out of those that were counted as deleted."""
     for reason in _REASONS_OF_DELETED:
         taken = min(calls, dropped[reason])
@@ -172,12 +164,12 @@ def _coverage_of_place(alike: Sequence[CountedFile]) -> Coverage:
     seen = max(fullest.seen, kept)
     if kept + sum(fullest.dropped.values()) == seen:
         return _coverage_from(seen, kept, fullest.dropped, at_least, fullest.counted_ns)
-    rest = {_ELSEWHERE: seen - kept} if seen > kept else {}
+    rest: dict[Reason, int] = {DropReason.ELSEWHERE: seen - kept} if seen > kept else {}
     return _coverage_from(seen, kept, rest, at_least, fullest.counted_ns)
 
 
 def _coverage_from(
-    seen: int, kept: int, dropped: Mapping[str, int], at_least: bool, until: int | None
+    seen: int, kept: int, dropped: Mapping[Reason, int], at_least: bool, until: int | None
 ) -> Coverage:
     return Coverage.model_construct(
         seen=seen, kept=kept, dropped=dict(dropped), at_least=at_least or None,
@@ -268,7 +260,7 @@ def coverage_without_end(
         last_ns: when the last one of these calls began.
     """
     found = len(numbers)
-    known: Counter[str] = Counter()
+    known: Counter[Reason] = Counter()
     seen, until = max(found, max(numbers, default=-1) + 1 - first_call), last_ns
     if counts is not None and found + sum(counts.coverage.dropped.values()) <= MAX_COUNT:
         known.update(counts.coverage.dropped)
@@ -276,7 +268,7 @@ def coverage_without_end(
         until = max(last_ns or 0, counts.coverage.counted_ns or 0) or None
     told = found + known.total()
     seen = min(max(seen, told), MAX_COUNT)
-    known[UNSEALED] += seen - told
+    known[DropReason.NOT_SEALED] += seen - told
     return Coverage(seen=seen, kept=found, dropped=+known, at_least=True, counted_ns=until)
 
 
@@ -290,5 +282,5 @@ def sound_coverage(coverage: Coverage) -> Coverage:
     dropped = dict(coverage.dropped) if told <= seen else {}
     told = coverage.kept + sum(dropped.values())
     if seen > told:
-        dropped["unknown (the end contradicts itself)"] = seen - told
+        dropped[DropReason.CONTRADICTED] = seen - told
     return coverage.model_copy(update={"seen": seen, "dropped": dropped})

@@ -29,7 +29,6 @@ from calltape_analyzer.redacting.vocabulary import (
     is_class_name,
     is_code_name,
     is_default,
-    is_drop_reason,
     is_enum_name,
     is_field,
     is_platform,
@@ -47,9 +46,11 @@ from calltape_schema.bounds import (
     MAX_MEMBER_BYTES,
     MAX_TABLE_BYTES,
 )
+from calltape_schema.drop_reasons import DropReason
 from calltape_schema.end import Coverage, Dump, End, IndexEntry, decode_end, encode_end
 from calltape_schema.errors import TapeError
 from calltape_schema.groups import CALL_BYTES, ENTRY, HAS_BLOB, HAS_RANGES, RAISED, opened
+from calltape_schema.inputs_document import pack_inputs, unpack_inputs
 from calltape_schema.inputs_table import InputsTable, signature_of
 from calltape_schema.packing import open_envelope, pack, unpack
 from calltape_schema.privacy import is_name, is_setting, is_without_text
@@ -364,8 +365,8 @@ class _File:
         where = "the table of inputs"
         data = _of_end(end.inputs, where)
         _decoded(data, where)
-        table = InputsTable.from_bytes(data)
-        _require(table.to_bytes() == data, where, "other fields")
+        table = unpack_inputs(data)
+        _require(pack_inputs(table) == data, where, "other fields")
         for key, row in table.rows.items():
             own = self._table.rows.get(key)
             _require(own is not None, where, "inputs of no call")
@@ -390,7 +391,11 @@ def _of_end(section: Any, where: str) -> bytes:
 def _coverage(coverage: Coverage, kept: int) -> None:
     where = "the coverage"
     _require(coverage.kept == kept, where, "a count of other calls")
-    _require(all(map(is_drop_reason, coverage.dropped)), where, "a reason in other words")
+    _require(
+        all(isinstance(one, DropReason) for one in coverage.dropped),
+        where,
+        "a reason in other words",
+    )
 
 
 def _dump(dump: Dump) -> None:

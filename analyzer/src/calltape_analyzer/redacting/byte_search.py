@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
+from calltape_schema.inputs_document import pack_inputs
 from calltape_schema.reader import TapeReader
 from calltape_schema.storage import BytesSource
 
@@ -77,7 +78,7 @@ def _inflated_parts(data: TapeBytes) -> Iterator[bytes]:
     if reader.end is not None:
         table = reader.end.table()
         if table is not None:
-            yield table.to_bytes()
+            yield pack_inputs(table)
 
 
 def _searches(values: Iterable[bytes]) -> list[_Search]:

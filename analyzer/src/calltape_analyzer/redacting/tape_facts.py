@@ -12,17 +12,16 @@ from typing import Any, TypeVar
 from calltape_analyzer.editing.rewriting import Revision
 from calltape_analyzer.redacting.call_redaction import CallRedaction
 from calltape_analyzer.redacting.vocabulary import (
-    OTHER_REASONS,
     VERBS,
     are_patterns,
     is_code_name,
     is_default,
-    is_drop_reason,
     plain_id,
     plain_platform,
     plain_version,
     told_reason,
 )
+from calltape_schema.drop_reasons import DropReason
 from calltape_schema.end import Coverage, Dump
 from calltape_schema.fields import Record
 from calltape_schema.inputs_table import InputsTable
@@ -89,9 +88,9 @@ class TapeFacts(Revision):
         return self._calls.unkept(table)
 
     def coverage(self, coverage: Coverage) -> Coverage:
-        dropped = Counter[str]()
+        dropped = Counter[DropReason]()
         for reason, calls in coverage.dropped.items():
-            dropped[reason if is_drop_reason(reason) else OTHER_REASONS] += calls
+            dropped[reason if isinstance(reason, DropReason) else DropReason.OTHER] += calls
         return coverage.model_copy(update={"dropped": dict(dropped)})
 
     def dump(self, dump: Dump) -> Dump:

@@ -13,13 +13,11 @@ import json
 import re
 from typing import Any
 
-from calltape_analyzer.writing.coverage import DAMAGED, LATER
-from calltape_schema.end import UNWANTED
 from calltape_schema.privacy import is_name, is_without_text, length_of_text
 
 __all__ = [
-    "OTHER_REASONS", "VERBS", "are_patterns", "is_class_name", "is_code_name", "is_default",
-    "is_drop_reason", "is_enum_name", "is_field", "is_platform", "is_torch_name", "is_version",
+    "VERBS", "are_patterns", "is_class_name", "is_code_name", "is_default",
+    "is_enum_name", "is_field", "is_platform", "is_torch_name", "is_version",
     "plain_id", "plain_platform", "plain_version", "told_reason",
 ]  # fmt: skip
 
@@ -51,14 +49,6 @@ VERBS = frozenset(
     {"filter", "merge", "recover", "redact", "minimise", "replay", "survey", "update"}
 )
 """What a step of the history may say that was done."""
-
-OTHER_REASONS = "other reasons"
-_DROP_REASONS = UNWANTED | {
-    DAMAGED, LATER, OTHER_REASONS, "queue_full", "max_disk_bytes", "disk_full", "file_removed",
-    "io", "internal", "interrupted", "unfinished", "unknown (the tape is not sealed)",
-    "unknown (the tape was not sealed)", "unknown (not in these files)",
-    "unknown (the end contradicts itself)",
-}  # fmt: skip
 
 _REASONS = """
 policy|internal|queue_full|under way|unknown class|a module|a tracer|contains itself
@@ -115,11 +105,6 @@ def told_reason(text: str) -> str:
             named = found.groupdict().get("class")
             return text if named is None or is_class_name(named) else length_of_text(text)
     return length_of_text(text)
-
-
-def is_drop_reason(text: str) -> bool:
-    """Whether a recorder or a command gives this reason for calls that are not on a tape."""
-    return text in _DROP_REASONS
 
 
 def is_code_name(text: str) -> bool:

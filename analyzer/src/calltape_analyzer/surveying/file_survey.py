@@ -16,7 +16,7 @@ from calltape_analyzer.reading.call_ref import SeenInputs, checked_inputs, row_o
 from calltape_analyzer.reading.damage import Damage
 from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.reading.urls import without_secrets
-from calltape_analyzer.writing.coverage import DAMAGED
+from calltape_schema.drop_reasons import DropReason
 from calltape_schema.end import Coverage, FileNumbers
 from calltape_schema.errors import TapeError
 from calltape_schema.inputs_table import InputsTable, signature_of
@@ -162,7 +162,7 @@ def _with_kept(coverage: Coverage, kept: int) -> Coverage:
         return coverage
     dropped = dict(coverage.dropped)
     if kept < coverage.kept:
-        dropped[DAMAGED] = dropped.get(DAMAGED, 0) + coverage.kept - kept
+        dropped[DropReason.DAMAGED] = dropped.get(DropReason.DAMAGED, 0) + coverage.kept - kept
     seen = kept + sum(dropped.values())
     return coverage.model_copy(update={"seen": seen, "kept": kept, "dropped": dropped})
 

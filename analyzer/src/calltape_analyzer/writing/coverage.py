@@ -11,25 +11,19 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
-from calltape_analyzer.reading.recordings import LEFT_OUT, UNSEALED, CountedFile, coverage_of
+from calltape_analyzer.reading.recordings import CountedFile, coverage_of
 from calltape_analyzer.reading.segment import Segment
 from calltape_schema.bounds import MAX_COUNT
+from calltape_schema.drop_reasons import DropReason, Reason
 from calltape_schema.end import Coverage
 from calltape_schema.errors import TapeError
 from calltape_schema.inputs_table import InputsTable
 
 __all__ = [
-    "DAMAGED", "LATER", "calls_in", "closing_time", "counts_stay", "coverage_for",
-    "coverage_of_numbers", "unkept_of",
+    "calls_in", "closing_time", "counts_stay", "coverage_for", "coverage_of_numbers",
+    "unkept_of",
 ]  # fmt: skip
 
-DAMAGED = "damaged"
-"""The reason of calls that were on the tape, and could not be read."""
-
-LATER = "needs a later version"
-"""The reason of calls that were on the tape, and that only a later version can read."""
-
-_UNSEALED = "unknown (the tape was not sealed)"
 _MAX_REASONS = 1000
 
 
@@ -49,16 +43,16 @@ def coverage_for(
     """
     before = coverage_of(segments)
     dropped = Counter(before.dropped)
-    dropped[_UNSEALED] += dropped.pop(UNSEALED, 0)
-    dropped[LEFT_OUT] += unwanted
+    dropped[DropReason.WAS_NOT_SEALED] += dropped.pop(DropReason.NOT_SEALED, 0)
+    dropped[DropReason.NOT_EXTRACTED] += unwanted
     lost = max(before.kept - kept - unwanted, 0)
-    dropped[LATER] += min(later, lost)
-    dropped[DAMAGED] += max(lost - later, 0)
+    dropped[DropReason.LATER] += min(later, lost)
+    dropped[DropReason.DAMAGED] += max(lost - later, 0)
     return _coverage(kept, +dropped, before.at_least, before.counted_ns)
 
 
 def coverage_of_numbers(
-    end: int, kept: int, missing: str, *, at_least: bool | None = None
+    end: int, kept: int, missing: DropReason, *, at_least: bool | None = None
 ) -> Coverage:
     """The coverage of a tape of which the numbers of its calls tell how many calls were seen.
 
@@ -75,7 +69,7 @@ def coverage_of_numbers(
 
 
 def _coverage(
-    kept: int, dropped: Mapping[str, int], at_least: bool | None, counted_ns: int | None = None
+    kept: int, dropped: Mapping[Reason, int], at_least: bool | None, counted_ns: int | None = None
 ) -> Coverage:
     """What an end can say."""
     folded = _folded(dropped)
@@ -90,13 +84,13 @@ def calls_in(segments: Iterable[Segment]) -> int:
     return sum(len(one.numbers) - one.left_out - one.damaged for one in segments)
 
 
-def _folded(dropped: Mapping[str, int]) -> dict[str, int]:
+def _folded(dropped: Mapping[Reason, int]) -> dict[Reason, int]:
     """Reasons that an end can hold: the last ones together, if there are too many."""
     if len(dropped) <= _MAX_REASONS:
         return dict(dropped)
     most = sorted(dropped.items(), key=lambda item: -item[1])
     found = dict(islice(most, _MAX_REASONS - 1))
-    found["other reasons"] = sum(calls for _, calls in most[_MAX_REASONS - 1 :])
+    found[DropReason.OTHER] = sum(calls for _, calls in most[_MAX_REASONS - 1 :])
     return found
 
 

@@ -17,10 +17,10 @@ from typing_extensions import Self
 
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.reading.call import Call
-from calltape_analyzer.reading.recordings import LEFT_OUT
 from calltape_analyzer.writing.coverage import coverage_of_numbers
 from calltape_analyzer.writing.output_file import OutputFile
 from calltape_schema.blob import Stored, build_header, by_width, stored_as
+from calltape_schema.drop_reasons import DropReason
 from calltape_schema.end import Coverage, Dump
 from calltape_schema.groups import NewCall
 from calltape_schema.inputs_table import InputsTable, signature_of
@@ -221,7 +221,7 @@ class NewTape:
             TapeError: ``io``, ``limit``.
         """
         if coverage is None:
-            coverage = coverage_of_numbers(self.last + 1, self.calls, LEFT_OUT)
+            coverage = coverage_of_numbers(self.last + 1, self.calls, DropReason.NOT_EXTRACTED)
         if coverage.kept != self.calls:
             raise UsageError(f"coverage of {coverage.kept} calls for a tape of {self.calls}")
         self._commit()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from calltape_recorder.bounds import MAX_NAME_CHARACTERS, MAX_STRUCTURES, Remembered
 from calltape_recorder.capture.contexts import context_document
 from calltape_recorder.capture.names import MODULE, Core, DataKeys, End, PlacedDict, type_name
 from calltape_recorder.capture.withholding import Degree, Withholding, data_lists
-from calltape_recorder.threads import RLock
+from calltape_recorder.threads import RLock, new_count
 from calltape_schema.cache_classes import is_cache
 from calltape_schema.objects import NESTED_TENSOR, class_attribute, namespace_of
 from calltape_schema.packing import pack_int, pack_text
@@ -43,6 +43,8 @@ class Structure:
             are none.
         check: compares leaves with the latest ones by all but their sizes; None if nobody has made
             it.
+        number: of its own.
+        facts: of the leaves that were looked at last.
         is_paid: whether a call that waits in the queue, or waited, has reserved memory for it.
     """
 
@@ -54,6 +56,8 @@ class Structure:
     core: Core | None = None
     check: Callable[..., bool] | None = None
     is_paid: bool = False
+    number: int = field(default_factory=new_count().__next__)
+    facts: tuple[Any, ...] = ()
 
     @property
     def parts(self) -> int:
@@ -67,7 +71,7 @@ class Structure:
         pairs = zip(scalars, self.fates, strict=True)
         return [len(v) if fate == "length" else v for v, fate in pairs if fate != "nothing"]
 
-    def numbers(self, kept: list[Any]) -> list[Any]:
+    def numbers(self, kept: Sequence[Any]) -> Sequence[Any]:
         """What :meth:`kept` gave, with None for each length: the call did not pass that number."""
         if self.fates is None:
             return kept
@@ -75,14 +79,14 @@ class Structure:
         pairs = zip(kept, fates, strict=True)
         return [None if fate == "length" else value for value, fate in pairs]
 
-    def counted(self, row: tuple[Any, ...]) -> tuple[Any, ...]:
-        """A row that ends with these numbers, with None for each that the counts must not have."""
+    def counted(self, outline: tuple[Any, ...]) -> tuple[Any, ...]:
+        """An outline with these numbers at its end, and None for those that must not be counted."""
         if self.fates is None:
-            return row
+            return outline
         fates = [fate for fate in self.fates if fate != "nothing"]
-        first = len(row) - len(fates)
-        pairs = zip(row[first:], fates, strict=True)
-        return *row[:first], *[value if fate == "value" else None for value, fate in pairs]
+        first = len(outline) - len(fates)
+        pairs = zip(outline[first:], fates, strict=True)
+        return *outline[:first], *[value if fate == "value" else None for value, fate in pairs]
 
 
 class Structures:

@@ -21,7 +21,7 @@ from collections import OrderedDict, UserDict, UserList
 from collections.abc import Callable, Container, Iterable
 from itertools import chain, compress, cycle, repeat
 from operator import attrgetter, is_
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.utils._pytree import SUPPORTED_NODES
@@ -116,12 +116,8 @@ def _jagged_parts(value: Any, *, of_input: bool) -> dict[str, Any] | None:
         return None
 
 
-class Capture(NamedTuple):
-    """One side of a call: its tokens, its tensors and arrays in order, and its scalars."""
-
-    tokens: tuple[Any, ...]
-    leaves: list[Any]
-    scalars: list[Any]
+Walked = tuple[tuple[Any, ...], list[Any], list[Any]]
+"""The tokens of one side of a call, its tensors and arrays in order, and its scalars."""
 
 
 def capture_inputs(
@@ -130,7 +126,7 @@ def capture_inputs(
     module_names: ModuleNames | None = None,
     *,
     is_training: bool = False,
-) -> Capture:
+) -> Walked:
     """Captures the inputs: a tuple of the positional arguments, and a dict of the named ones. The
     first token is the context of the call.
 
@@ -160,7 +156,7 @@ def capture_inputs(
     else:
         if len({id(value) for value in leaves}) == len(leaves):
             tokens = _flat_tokens(context, len(args), names)
-            return _new(Capture, (tokens, leaves, _NO_SCALARS))
+            return tokens, leaves, _NO_SCALARS
     walk = Walk(MAX_TREE_NODES, module_names=module_names)
     found = walk.tokens
     # The visitors of containers are not needed for these two: no cycle leads to them, because they
@@ -171,25 +167,24 @@ def capture_inputs(
     found.append(("dict", names, None))
     for value in kwargs.values():
         (_visitors.get(id(type(value))) or _visitor_of(value))(walk, value)
-    return _new(Capture, (tuple(found), walk.leaves, walk.scalars))
+    return tuple(found), walk.leaves, walk.scalars
 
 
-def capture_output(value: Any) -> Capture:
+def capture_output(value: Any) -> Walked:
     """Captures the outputs: what the model returned. Objects of any class are described by their
     attributes, so that their values can be compared (docs/decisions/guards-and-verdicts.md)."""
     if type(value) is _Tensor and not value.__dict__:
-        return _new(Capture, (_ONE_TENSOR, [value], _NO_SCALARS))
+        return _ONE_TENSOR, [value], _NO_SCALARS
     walk = Walk(MAX_TREE_NODES, nested=0)
     walk.tokens.append("outputs")
     (_visitors.get(id(type(value))) or _visitor_of(value))(walk, value)
-    return _new(Capture, (tuple(walk.tokens), walk.leaves, walk.scalars))
+    return tuple(walk.tokens), walk.leaves, walk.scalars
 
 
 _Tensor, _Device = torch.Tensor, torch.device
 _attributes = attrgetter("__dict__")
 _SINGLE = frozenset(map(id, (bool, type(None), type(Ellipsis), torch.dtype, torch.layout)))
 """Classes of constants of which there is one object per value."""
-_new = tuple.__new__  # makes a named tuple at a lower cost than a call of its class
 _NO_SCALARS: list[Any] = []
 _ONE_TENSOR = ("outputs", "tensor")
 

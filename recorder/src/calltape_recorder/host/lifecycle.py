@@ -13,7 +13,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Protocol
 
-from calltape_recorder.threads import Count, value_of
+from calltape_recorder.threads import new_count, value_of
 
 
 class Closable(Protocol):
@@ -30,7 +30,7 @@ class Closable(Protocol):
 _open: set[Any] = set()
 # All recorders, also the ones that have nothing to seal yet: a fork must not write to their files.
 _made: weakref.WeakSet[Any] = weakref.WeakSet()
-_forks = Count()
+_forks = new_count()
 
 
 def know(recorder: Closable) -> None:

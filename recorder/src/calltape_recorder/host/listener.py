@@ -32,7 +32,7 @@ import torch
 from torch.compiler import is_compiling
 
 from calltape_recorder.snapshot.call import Call
-from calltape_recorder.threads import Count, is_interrupt
+from calltape_recorder.threads import Count, is_interrupt, new_count
 
 _C: Any = torch._C
 
@@ -154,7 +154,7 @@ class Attachment(abc.ABC):
     """
 
     def __init__(self) -> None:
-        self.copies: Count[int] = Count()
+        self.copies: Count = new_count()
 
     @abc.abstractmethod
     def trouble(self) -> str | None:

@@ -143,7 +143,7 @@ class _Wrapper:
 
     def __init__(
         self, function: Any, listener: Listener, name: str | None,
-        restored: str | tuple[Any, ...], copies: Count[int],
+        restored: str | tuple[Any, ...], copies: Count,
     ) -> None:  # fmt: skip
         functools.update_wrapper(self, function)
         with contextlib.suppress(TypeError, ValueError):

@@ -11,21 +11,22 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from calltape_recorder.bounds import (
     MAX_CHARGE_NS,
     MAX_TOLD_STRUCTURES,
+    MAX_WAITING_CALLS,
     MAX_WAITING_PARTS,
-    MAX_WAITING_ROWS,
     SHARE_CREDIT_NS,
 )
 from calltape_recorder.capture.structures import Structure
 from calltape_recorder.snapshot.call import QueuedCall, Side
-from calltape_recorder.snapshot.facts import Row, with_ints
+from calltape_recorder.snapshot.facts import Outline, with_ints
 from calltape_recorder.snapshot.known_calls import KnownCalls
-from calltape_recorder.threads import Count, RLock, value_of
-from calltape_schema.end import UNWANTED, Coverage
+from calltape_recorder.threads import Count, RLock, new_count, value_of
+from calltape_schema.drop_reasons import DropReason, Reason, lost_of, unwanted_of
+from calltape_schema.end import Coverage
 from calltape_schema.inputs_table import Counts, InputsTable, Kind
 
 # Keeps what recording costs under a share of the time of the calls, by recording fewer of them.
@@ -123,8 +124,8 @@ class Stats:
 
     seen: int
     kept: int
-    dropped: dict[str, int] = field(default_factory=dict)
-    outputs_lost: dict[str, int] = field(default_factory=dict)
+    dropped: dict[DropReason, int] = field(default_factory=dict)
+    outputs_lost: dict[DropReason, int] = field(default_factory=dict)
     queued: int = 0
     queued_bytes: int = 0
     written_bytes: int = 0
@@ -133,7 +134,7 @@ class Stats:
     state: State = "open"
     control: str | None = None
     target: str | None = None
-    losing: str | None = None
+    losing: DropReason | None = None
     path: str | None = None
     last_write_ns: int | None = None
     last_error: str | None = None
@@ -145,24 +146,31 @@ class Stats:
     disk_bytes: int = 0
 
     @property
-    def unwanted(self) -> dict[str, int]:
+    def unwanted(self) -> dict[DropReason, int]:
         """The dropped calls that were left out on purpose, because of ``policy`` or of other
         options (``paused``, ``max_calls``, ``max_seconds``, ``max_share``, ``flight_recorder``,
         ``tracing``, ``deleted``, ``expired``)."""
-        return {reason: calls for reason, calls in self.dropped.items() if reason in UNWANTED}
+        return unwanted_of(self.dropped)
 
     @property
-    def lost(self) -> dict[str, int]:
+    def lost(self) -> dict[DropReason, int]:
         """The dropped calls that should have been kept. Find out why."""
-        return {reason: calls for reason, calls in self.dropped.items() if reason not in UNWANTED}
+        return lost_of(self.dropped)
 
 
-_UNLOCKED = ("policy", "paused", "max_calls", "max_seconds", "max_share")
+_UNLOCKED = (
+    DropReason.POLICY,
+    DropReason.PAUSED,
+    DropReason.MAX_CALLS,
+    DropReason.MAX_SECONDS,
+    DropReason.MAX_SHARE,
+)
 """If a recorder counts such a reason at all, it does so for most calls, so the counter takes no
 lock."""
 
 
-_OUTPUTS_LOST = ("queue_full", "internal")
+_Account: TypeAlias = "Counter[Reason | None]"
+"""Calls by why they were dropped; those that were kept by None."""
 
 
 class Ledger:
@@ -188,24 +196,26 @@ class Ledger:
         self._share = None if max_share is None else Share(max_share)
         self.in_calls_ns = self.in_thread_ns = self.writing_ns = 0
         self._charged_ns = 0  # what the share pays of ``in_calls_ns``
-        self._stopped: str | None = None
+        self._stopped: DropReason | None = None
         self._paused = False
         self._is_closed = False
         # One step of a counter is one step under the interpreter lock.
-        self._numbers = Count()
-        self._skipped: dict[str, Count[int]] = {reason: Count() for reason in _UNLOCKED}
-        self._told: dict[str, int] = dict.fromkeys(_UNLOCKED, 0)  # counted in earlier segments
+        self._numbers = new_count()
+        self._skipped: dict[DropReason, Count] = {reason: new_count() for reason in _UNLOCKED}
+        self._told: dict[DropReason, int] = dict.fromkeys(
+            _UNLOCKED, 0
+        )  # counted in earlier segments
         self.accepted = 0
         self.kept = self.written = 0
         self.bytes = 0
         self.held = 0  # bytes of copies that later calls may share
-        self._dropped: dict[str, int] = {}
-        self._outputs_lost: dict[str, int] = {}
-        self._account: Counter[str] = Counter()  # of the current segment; "" counts kept calls
+        self._dropped: dict[DropReason, int] = {}
+        self._outputs_lost: dict[DropReason, int] = {}
+        self._account: _Account = Counter()  # of the current segment
         # Every call runs these two. If nothing has to be checked, they are the counters themselves.
         self.see: Callable[[], int | None]
         self.skip: Callable[[], object] = (
-            self._skipped["policy"].__next__ if max_calls is None else self._take_back
+            self._skipped[DropReason.POLICY].__next__ if max_calls is None else self._take_back
         )
         self._limit()
 
@@ -215,11 +225,11 @@ class Ledger:
         return value_of(self._numbers)
 
     @property
-    def stopped(self) -> str | None:
+    def stopped(self) -> DropReason | None:
         """The bound that was reached, so that no further call is recorded; None if none was."""
         with self.lock:
             is_last = self._max_calls is not None and self.accepted >= self._max_calls
-            return self._stopped or ("max_calls" if is_last else None)
+            return self._stopped or (DropReason.MAX_CALLS if is_last else None)
 
     @property
     def paused(self) -> bool:
@@ -232,7 +242,7 @@ class Ledger:
             self._paused = paused
             self._limit()
 
-    def stop(self, reason: str) -> None:
+    def stop(self, reason: DropReason) -> None:
         """From now on only counts calls, as dropped for this reason."""
         with self.lock:
             self._stopped = reason
@@ -247,13 +257,13 @@ class Ledger:
 
     def _admit(self) -> int | None:
         number = next(self._numbers)
-        reason = "paused" if self._paused else self._stopped
+        reason = DropReason.PAUSED if self._paused else self._stopped
         if reason is None:
             with self.lock:
                 if self.accepted == self._max_calls:
-                    reason = "max_calls"
+                    reason = DropReason.MAX_CALLS
                 elif self._share and not self._share.affords(self._charged_ns + self.writing_ns):
-                    reason = "max_share"
+                    reason = DropReason.MAX_SHARE
                 else:
                     self.accepted += 1
                     return number
@@ -264,7 +274,7 @@ class Ledger:
     def _take_back(self) -> None:
         if self._is_closed:
             return
-        next(self._skipped["policy"])
+        next(self._skipped[DropReason.POLICY])
         with self.lock:
             self.accepted -= 1
 
@@ -307,7 +317,7 @@ class Ledger:
             self._charged_ns += min(call.cost_ns, MAX_CHARGE_NS + call.nbytes)
             self.in_calls_ns, call.cost_ns = self.in_calls_ns + call.cost_ns, 0
 
-    def drop(self, reason: str) -> None:
+    def drop(self, reason: DropReason) -> None:
         """Counts a call that was seen and will not be on the tape."""
         with self.lock:
             if not self._is_closed:
@@ -315,7 +325,7 @@ class Ledger:
                 self._count(reason)
 
     def account(
-        self, calls: Iterable[QueuedCall], reason: str | None, *, written: bool = False
+        self, calls: Iterable[QueuedCall], reason: DropReason | None, *, written: bool = False
     ) -> None:
         """Counts calls as whole in the file (None) or as dropped, each once, and frees what they
         reserved. ``written`` tells that they came as far as the writer."""
@@ -332,15 +342,11 @@ class Ledger:
                     continue
                 self.kept += 1
                 self.written += 1
-                self._account[""] += 1
-                if call.outputs_missing is None:
-                    continue
-                # Of a stream the reason stands at the end: 3 of 9 chunks kept: queue_full.
-                for lost in _OUTPUTS_LOST:
-                    if lost in call.outputs_missing:
-                        self._outputs_lost[lost] = self._outputs_lost.get(lost, 0) + 1
+                self._account[None] += 1
+                if (lost := call.outputs_lost) is not None:
+                    self._outputs_lost[lost] = self._outputs_lost.get(lost, 0) + 1
 
-    def lose(self, coverage: Coverage, reason: str) -> None:
+    def lose(self, coverage: Coverage, reason: DropReason) -> None:
         """Counts the kept calls of a file that is gone as dropped, in the current segment. The
         current segment also takes over what that file said of other calls."""
         with self.lock:
@@ -349,7 +355,7 @@ class Ledger:
                 self.kept -= coverage.kept
                 self._dropped[reason] = self._dropped.get(reason, 0) + coverage.kept
 
-    def coverage(self, gone: Coverage | None = None, reason: str = "") -> Coverage:
+    def coverage(self, gone: Coverage | None = None, reason: DropReason | None = None) -> Coverage:
         """What became of the calls since :meth:`drain_coverage`.
 
         Args:
@@ -368,14 +374,14 @@ class Ledger:
             self._account = Counter()
         return _coverage_of(account)
 
-    def _counted(self) -> tuple[Counter[str], dict[str, int]]:
+    def _counted(self) -> tuple[_Account, dict[DropReason, int]]:
         """The account of the current segment, and the counters that are in it."""
         skipped = {reason: value_of(counter) for reason, counter in self._skipped.items()}
         account = self._account.copy()
         account.update({reason: calls - self._told[reason] for reason, calls in skipped.items()})
         return account, skipped
 
-    def close(self, reason: str) -> None:
+    def close(self, reason: DropReason) -> None:
         """Counts calls that are neither kept nor dropped as dropped; no call is counted later."""
         with self.lock:
             self._is_closed = True
@@ -399,28 +405,28 @@ class Ledger:
                 written=self.written, disk_bytes=disk_bytes,
             )  # fmt: skip
 
-    def _all_dropped(self) -> dict[str, int]:
+    def _all_dropped(self) -> dict[DropReason, int]:
         found = dict(self._dropped)
         for reason, counter in self._skipped.items():
             if skipped := value_of(counter):
                 found[reason] = found.get(reason, 0) + skipped
         return found
 
-    def _count(self, reason: str, calls: int = 1) -> None:
+    def _count(self, reason: DropReason, calls: int = 1) -> None:
         self._dropped[reason] = self._dropped.get(reason, 0) + calls
         self._account[reason] += calls
 
 
-def _take_over(account: Counter[str], coverage: Coverage, reason: str) -> None:
+def _take_over(account: _Account, coverage: Coverage, reason: DropReason | None) -> None:
     """Adds the calls of a file that is gone: its kept ones were dropped for this reason."""
     account.update(coverage.dropped)
     if coverage.kept:
         account[reason] += coverage.kept
 
 
-def _coverage_of(account: Counter[str]) -> Coverage:
-    kept = account.pop("", 0)
-    dropped = {reason: calls for reason, calls in account.items() if calls}
+def _coverage_of(account: _Account) -> Coverage:
+    kept = account.pop(None, 0)
+    dropped = {reason: calls for reason, calls in account.items() if reason and calls}
     return Coverage(seen=kept + sum(dropped.values()), kept=kept, dropped=dropped)
 
 
@@ -449,11 +455,11 @@ class UnkeptCounter:
         self._other = 0
         self._table = InputsTable()
 
-    def count(self, structure: Structure, row: Row) -> None:
+    def count(self, structure: Structure, outline: Outline) -> None:
         """Counts a call. If keys in its structure are data, it is counted without one."""
         known = None
         if structure.core is None:
-            known = self._known.of(structure, structure.counted(row))
+            known = self._known.of(structure, structure.counted(outline))
         if known is not None:
             next(known.calls)
             return
@@ -462,9 +468,8 @@ class UnkeptCounter:
 
     def count_side(self, side: Side) -> None:
         """Counts a call whose inputs were copied, and that is not written after all."""
-        facts = side.look.facts
-        row = (*[fact.dtype for fact in facts], *[fact.shape for fact in facts])
-        self.count(side.structure, with_ints(row, side.structure.numbers(side.scalars)))
+        outline = (*[fact.dtype for fact in side.look.facts], *side.look.shapes)
+        self.count(side.structure, with_ints(outline, side.structure.numbers(side.scalars)))
 
     def may_tell(self, structure: Structure) -> None:
         """Allows to name a structure, because a call of it is on the tape."""
@@ -476,15 +481,15 @@ class UnkeptCounter:
         """Adds the counters to the table, if many were forgotten, or if ``always``."""
         waiting = self._known
         is_due = (
-            waiting.forgotten >= MAX_WAITING_ROWS
+            waiting.forgotten >= MAX_WAITING_CALLS
             or waiting.forgotten_parts >= MAX_WAITING_PARTS // 2
         )
         if not is_due and not always:
             return
-        for structure, row, calls in waiting.counted():
+        for structure, outline, calls in waiting.counted():
             leaves = len(structure.keys)
-            dtypes = [str(dtype).removeprefix("torch.")[:64] for dtype in row[:leaves]]
-            shapes, ints = row[leaves : 2 * leaves], row[2 * leaves :]
+            dtypes = [str(dtype).removeprefix("torch.")[:64] for dtype in outline[:leaves]]
+            shapes, ints = outline[leaves : 2 * leaves], outline[2 * leaves :]
             self._table.add_kind(Kind.of(structure.encoded, dtypes, shapes, ints, Counts(calls)))
 
     def drain(self) -> InputsTable:

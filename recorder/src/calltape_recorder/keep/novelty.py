@@ -2,7 +2,7 @@
 
 What an analysis learns from sizes are relations that always hold: a size is constant, two are
 equal, one is the sum or a multiple of others. All of these are affine: a relation that holds for
-some rows of numbers holds for every row in their affine span. So a call whose sizes lie in the span
+some points holds for every point in their affine span. So a call whose sizes lie in the span
 of the kept calls cannot refute any relation that these satisfy, and a call outside of the span
 refutes a relation. Therefore an analysis of the kept calls finds the same relations as an analysis
 of all calls. At most one call more is kept than there are independent sizes.
@@ -23,11 +23,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from calltape_recorder.bounds import (
+    MAX_NOVELTY_CALLS,
     MAX_NOVELTY_CONSTANTS,
-    MAX_NOVELTY_GROUPS,
     MAX_NOVELTY_NUMBERS,
-    MAX_NOVELTY_ROWS,
     MAX_NOVELTY_SPAN,
+    MAX_NOVELTY_STRUCTURES,
 )
 from calltape_recorder.keep.policies import EVIDENCE, CallView, Decider, Keep
 from calltape_recorder.threads import RLock
@@ -84,31 +84,31 @@ class _Decider:
         self._growth = growth
         self._lock = RLock()
         # Only hashes are kept: the sizes of a large cache take kilobytes, and a text has no bound.
-        self._rows: set[int] = set()
+        self._exact: set[int] = set()
         self._groups: dict[int, _Group] = {}
         self._numbers = 0  # of all groups
 
     def __call__(self, number: int, view: CallView) -> int:
         if view.structure.core is None:  # asked here, since nearly all calls come by
-            likeness, row, scalars = hash(view.structure.encoded), view.row, view.scalars
+            likeness, outline, scalars = hash(view.structure.encoded), view.outline, view.scalars
         else:
             likeness = view.likeness
-            row, scalars = view.evidence()
+            outline, scalars = view.evidence()
         marks = [_mark(value) for value in scalars] if scalars else scalars
-        key = hash((likeness, row, tuple(marks)))
-        if key in self._rows:  # as it is for nearly all calls
+        key = hash((likeness, outline, tuple(marks)))
+        if key in self._exact:  # as it is for nearly all calls
             return False
         values = zip(scalars, marks, strict=True)
         constants = hash(tuple([mark for value, mark in values if type(value) is not int]))
         with self._lock:
-            if len(self._rows) >= MAX_NOVELTY_ROWS:
-                self._rows.clear()
-            self._rows.add(key)
-            kinds, numbers = _split(row)
+            if len(self._exact) >= MAX_NOVELTY_CALLS:
+                self._exact.clear()
+            self._exact.add(key)
+            kinds, numbers = _split(outline)
             kind = hash((likeness, kinds))
             group = self._groups.get(kind)
             if group is None:
-                if len(self._groups) >= MAX_NOVELTY_GROUPS:
+                if len(self._groups) >= MAX_NOVELTY_STRUCTURES:
                     return False
                 group = self._groups[kind] = _Group(self._growth)
             before = group.numbers
@@ -122,7 +122,7 @@ class _Decider:
         with self._lock:
             self._groups.clear()
             self._numbers = 0
-            self._rows.clear()
+            self._exact.clear()
 
 
 def _mark(value: Any) -> Any:
@@ -138,11 +138,11 @@ def _mark(value: Any) -> Any:
     return value
 
 
-def _split(row: Sequence[Any]) -> tuple[tuple[Any, ...], list[int]]:
-    """Splits a row into dtypes and ranks, and the numbers."""
+def _split(outline: Sequence[Any]) -> tuple[tuple[Any, ...], list[int]]:
+    """Splits an outline into dtypes and ranks, and the numbers."""
     kinds: list[Any] = []
     numbers: list[int] = []
-    for part in row:
+    for part in outline:
         if isinstance(part, tuple):
             kinds.append(len(part))
             numbers += part

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from calltape_recorder.bounds import MAX_DUMPS, MAX_POLICY_STRUCTURES, MAX_REASON_CHARACTERS
-from calltape_recorder.threads import Count, RLock
+from calltape_recorder.threads import Count, RLock, new_count
 from calltape_schema import TapeError
 from calltape_schema.end import Dump
 from calltape_schema.fields import now_ns
@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # these import torch, and calltape-record reads policies with
     from calltape_recorder.capture.structures import Structure
     from calltape_recorder.keep.ledger import Ledger
     from calltape_recorder.snapshot.call import Call
-    from calltape_recorder.snapshot.facts import Row
+    from calltape_recorder.snapshot.facts import Outline
     from calltape_recorder.snapshot.known_calls import KnownCalls
 
 
@@ -42,7 +42,7 @@ class CallView:
         number: how many calls were seen before it.
         args, kwargs: its arguments. They must not be changed.
         structure: the structure of its inputs.
-        row: see :data:`Row`.
+        outline: see :data:`Outline`.
         scalars: the values of its scalars, in order.
     """
 
@@ -50,7 +50,7 @@ class CallView:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     structure: Structure
-    row: Row
+    outline: Outline
     scalars: list[Any]
 
     @property
@@ -60,14 +60,16 @@ class CallView:
         core = self.structure.core
         return hash(self.structure.encoded) if core is None else core.likeness
 
-    def evidence(self) -> tuple[Row, list[Any]]:
-        """The row and the scalars, without those in dicts at keys that are data."""
+    def evidence(self) -> tuple[Outline, list[Any]]:
+        """The outline and the scalars, without those in dicts at keys that are data."""
         core = self.structure.core
         assert core is not None  # else that is all of them
-        leaves = len(self.row) - len(self.scalars)
+        leaves = len(self.outline) - len(self.scalars)
         places = (*core.leaves, *[leaves // 2 + i for i in core.leaves])
-        numbers = [self.row[leaves + i] for i in core.scalars]
-        return (*[self.row[i] for i in places], *numbers), [self.scalars[i] for i in core.scalars]
+        numbers = [self.outline[leaves + i] for i in core.scalars]
+        return (*[self.outline[i] for i in places], *numbers), [
+            self.scalars[i] for i in core.scalars
+        ]
 
 
 EVIDENCE = 2
@@ -155,7 +157,7 @@ class First(Keep):
         _check_count("First", self.calls)
 
     def decider(self) -> Decider:
-        asked = Count()  # one step, so it needs no lock
+        asked = new_count()  # one step, so it needs no lock
         return lambda number, view: next(asked) < self.calls
 
     def __str__(self) -> str:
@@ -317,7 +319,7 @@ class _Pair:
 class _StructureLimit:
     def __init__(self, calls: int) -> None:
         self._calls = calls
-        self._seen: dict[int, Count[int]] = {}
+        self._seen: dict[int, Count] = {}
 
     def __call__(self, number: int, view: CallView) -> int:
         key = view.likeness
@@ -325,7 +327,7 @@ class _StructureLimit:
         if seen is None:
             if len(self._seen) >= MAX_POLICY_STRUCTURES:
                 return False
-            seen = self._seen.setdefault(key, Count())  # another thread may be first
+            seen = self._seen.setdefault(key, new_count())  # another thread may be first
         return EVIDENCE if next(seen) < self._calls else False
 
     def start_over(self) -> None:

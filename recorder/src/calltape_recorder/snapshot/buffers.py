@@ -15,6 +15,7 @@ import contextlib
 import ctypes
 import mmap
 import sys
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -46,7 +47,7 @@ class Buffer:
         users: how many will give it back.
     """
 
-    __slots__ = ("_export", "address", "lost", "memory", "pieces", "size", "users", "view")
+    __slots__ = ("address", "lost", "memory", "pieces", "size", "users")
 
     def __init__(self, size: int) -> None:
         self.pieces: object = None
@@ -54,10 +55,7 @@ class Buffer:
         self.lost: deque[int] | None = None  # the list of the pool that counts this buffer
         self.size = size
         self.memory = mapped(size)
-        # The mapping cannot be closed while the export exists, so the address stays valid.
-        self._export = ctypes.c_char.from_buffer(self.memory)
-        self.address = ctypes.addressof(self._export)
-        self.view = memoryview(self.memory)
+        self.address = address_of(self.memory)
         if size >= _LARGE:
             # Touches every page without the interpreter lock, because a copy may hold the lock.
             ctypes.memset(self.address, 0, size)
@@ -68,12 +66,22 @@ class Buffer:
         if lost is not None:
             lost.append(self.size)
 
+    @property
+    def view(self) -> memoryview:
+        """All its bytes."""
+        return memoryview(self.memory)
+
     def empty(self) -> None:
         """Gives the memory back to the system in steps. To unmap all of it at once would hold the
         interpreter lock for a long time."""
         if hasattr(mmap, "MADV_DONTNEED"):
             for start in range(0, self.size, _STEP):
                 _advise(self.memory, mmap.MADV_DONTNEED, start, min(_STEP, self.size - start))
+
+
+def address_of(memory: Any) -> int:
+    """Where these writable bytes lie. Whoever owns them neither moves nor closes them."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(memory))
 
 
 def mapped(size: int) -> mmap.mmap:
@@ -139,12 +147,12 @@ class Buffers:
         with self.lock:
             buffer.users += 1
 
-    def give_back(self, buffer: Buffer) -> None:
+    def give_back(self, buffer: Buffer, users: int = 1) -> None:
         """Makes a buffer available again when its last user gives it back, or frees it if there are
         too many."""
         gone: list[Buffer] = []
         with self.lock:
-            buffer.users -= 1
+            buffer.users -= users
             if buffer.users > 0:
                 return
             self._count_lost()
@@ -200,17 +208,34 @@ def _let_go(gone: list[Buffer]) -> None:
 
 class Piece(NamedTuple):
     """The bytes of one leaf, and the owner of their memory: our own tensor, a pooled buffer, or
-    pinned memory.
-
-    If several leaves share a buffer, only the first piece has it as its owner, so that it is given
-    back once. Pinned memory is the owner of all its pieces. ``whole`` is all of the memory, and the
-    leaf's bytes begin at ``begin`` in it.
-    """
+    pinned memory, where they begin at ``begin``."""
 
     data: memoryview
     owner: Any
-    whole: memoryview | None = None
     begin: int = 0
+
+
+Span = tuple[int, int, int, int, int]
+"""What of its memory is the copy of a leaf: where it begins, its size, and three zeros. Of a tensor
+that grew, what :class:`~calltape_recorder.snapshot.grown_copies.Grown` has besides its memory."""
+
+SideCopies = tuple[Sequence[Any], bytes]
+"""The copies of one side: per leaf what holds its bytes, or None; and the numbers of all spans, as
+:func:`packed_numbers` gives them. There are none if each holds one copy.
+
+A call that waits for the writer consists of these, and not of objects for each leaf: Python's
+garbage collector would go through all objects of the host each time these became many more.
+"""
+
+
+def packed_numbers(numbers: list[int]) -> bytes:
+    """These numbers of 64 bits. To the garbage collector, an array of them would be an object."""
+    return array("q", numbers).tobytes()
+
+
+def unpacked_numbers(packed: bytes) -> Sequence[int]:
+    """The numbers again."""
+    return memoryview(packed).cast("q")
 
 
 def data_of(piece: Any) -> Any:
@@ -245,7 +270,8 @@ def array_type(size: int) -> Any:
 
 def memory_at(address: int, size: int) -> memoryview:
     """The bytes at this address. The caller must keep them alive."""
-    return memoryview(array_type(size).from_address(address)).cast("B")
+    # A type for each size would be a dozen objects in each step of a generation.
+    return memoryview(array_type(1 << size.bit_length()).from_address(address)).cast("B")[:size]
 
 
 def source_of(leaf: torch.Tensor, memory: torch.UntypedStorage, size: int) -> tuple[int, int]:
@@ -273,9 +299,9 @@ def copy_all(sources: Sequence[tuple[int, int]], target: Buffer) -> None:
     The caller keeps the memory alive meanwhile, because other threads may run.
     """
     if sum([size for _, size in sources]) <= _MOST_LOCKED:
-        begin = 0
+        begin, view = 0, target.view
         for address, size in sources:
-            target.view[begin : begin + size] = memory_at(address, size)
+            view[begin : begin + size] = memory_at(address, size)
             begin += size
         return
     with unseen():

@@ -14,11 +14,13 @@ from typing import Any, Protocol
 
 from calltape_recorder.bounds import MAX_CHUNKS, MAX_TEXT_BYTES, MAX_TREE_NODES
 from calltape_recorder.capture.structures import Structure, Structures, Wanted, spelled_out
-from calltape_recorder.capture.walk import Capture, capture_output
-from calltape_recorder.snapshot.earlier_copies import Origin
+from calltape_recorder.capture.walk import Walked, capture_output
+from calltape_recorder.snapshot.buffers import SideCopies
+from calltape_recorder.snapshot.copies import pieces_of
 from calltape_recorder.snapshot.facts import Alias
 from calltape_recorder.snapshot.look import Look
 from calltape_schema.blob import Stored
+from calltape_schema.drop_reasons import DropReason
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,43 +41,53 @@ class Side:
     """Copied inputs or outputs of a call.
 
     Attributes:
-        origins: of each leaf where its bytes are on the tape.
-        joined: the bytes of all leaves, one behind the other, if these are few; else None.
+        places, spans: the copies; see :data:`~calltape_recorder.snapshot.buffers.SideCopies`.
+        origins: of each leaf the origin of its bytes and of their first part, see
+            :class:`~calltape_recorder.snapshot.earlier_copies.Earlier`.
+        joined: the bytes of all leaves, one behind the other, if these are few; else None. There
+            are no places then.
+        shared: the same without these bytes, which sides that look the same share, if there is one.
+        is_shared: whether it is such a side itself.
     """
 
     # Slots, because to make a dataclass or a named tuple costs as much as to copy a tensor.
-    __slots__ = ("_pieces", "joined", "look", "origins", "scalars", "structure", "wanted")
+    __slots__ = (
+        "is_shared", "joined", "look", "origins", "places", "scalars", "shared", "spans",
+        "structure", "wanted",
+    )  # fmt: skip
 
     def __init__(
         self,
         structure: Structure,
-        scalars: list[Any],
+        scalars: Sequence[Any],
         look: Look,
-        pieces: Sequence[Any],
+        copies: SideCopies = ((), b""),
         wanted: Wanted = True,
-        origins: Sequence[Origin | None] | None = None,
+        origins: bytes = b"",
         joined: bytes | None = None,
+        shared: Side | None = None,
     ) -> None:
+        # Bytes, and tuples of bytes, are nothing to Python's garbage collector, however many calls
+        # wait.
         self.structure = structure
-        self.scalars = scalars
+        self.scalars = tuple(scalars)
         self.look = look
-        # A tuple of bytes is nothing to Python's garbage collector, however many calls wait.
-        self._pieces = tuple(pieces)
+        self.places, self.spans = tuple(copies[0]), copies[1]
         self.wanted = wanted
         self.origins = origins
         self.joined = joined
+        self.shared = shared
+        self.is_shared = False
 
-    @property
-    def pieces(self) -> tuple[Any, ...]:
-        """The copy of each leaf; None if it has none."""
-        if self.joined is not None and not self._pieces:
-            self._pieces = tuple(split(self.joined, self.look.sizes))
-        return self._pieces
-
-    def let_go_of_pieces(self) -> None:
-        """Frees the copies that were made of ``joined``, if there are any."""
+    def copies(self) -> SideCopies:
+        """The copies, if few bytes are joined as well."""
         if self.joined is not None:
-            self._pieces = ()
+            return split(self.joined, self.look.sizes), b""
+        return self.places, self.spans
+
+    def pieces(self) -> Sequence[Any]:
+        """The copy of each leaf, made anew; None if it has none."""
+        return pieces_of(*self.copies())
 
 
 def split(joined: bytes, sizes: Iterable[int]) -> list[bytearray | None]:
@@ -86,6 +98,10 @@ def split(joined: bytes, sizes: Iterable[int]) -> list[bytearray | None]:
         found.append(bytearray(joined[begin : begin + size]) if size else None)
         begin += size
     return found
+
+
+OMITTED = "policy"
+"""What a tape says of outputs that were not to be kept."""
 
 
 class Home(Protocol):
@@ -100,14 +116,17 @@ class QueuedCall:
 
     ``home`` is the pipeline that records the call. ``held`` tells whether the call is for the
     flight recorder only, ``is_evidence`` whether it is kept because none before was like it.
-    ``cost_ns`` is what the recorder added to it. ``ahead_file`` is the file that its inputs were
-    written to before the model ran. ``chunks`` is what a generator yielded so far. ``joined`` has
-    the bytes of both sides, if these have none.
+    ``outputs_missing`` says in the words of a tape why not all outputs are there, ``outputs_lost``
+    for which reason they are not although they were wanted. ``cost_ns`` is what the recorder added
+    to it. ``ahead_file`` is the file that its inputs were written to before the model ran.
+    ``chunks`` is what a generator yielded so far. ``joined`` has the bytes of both sides, if these
+    have none.
     """
 
     __slots__ = (
         "ahead_file", "chunks", "cost_ns", "duration_ns", "error", "held", "home", "inputs",
-        "is_accounted", "is_evidence", "joined", "nbytes", "number", "outputs", "outputs_missing",
+        "is_accounted", "is_evidence", "joined", "nbytes", "number", "outputs", "outputs_lost",
+        "outputs_missing",
         "started", "thread", "time_ns",
     )  # fmt: skip
 
@@ -120,6 +139,7 @@ class QueuedCall:
         self.duration_ns: int | None = None
         self.outputs: Side | None = None
         self.outputs_missing: str | None = None
+        self.outputs_lost: DropReason | None = None
         self.error: tuple[str, str] | None = None
         self.nbytes = 0
         self.cost_ns = 0
@@ -155,10 +175,10 @@ _TOO_MUCH = "more than one call can hold"
 _ONE = ("outputs", ("list", 1, None))
 
 
-def capture_chunk(value: Any) -> Capture:
+def capture_chunk(value: Any) -> Walked:
     """Captures a chunk, as an output that is a list of this one chunk."""
     tokens, leaves, scalars = capture_output(value)
-    return Capture(_ONE + spelled_out(tokens[1:]), leaves, scalars)
+    return _ONE + spelled_out(tokens[1:]), leaves, scalars
 
 
 class Chunks:
@@ -166,15 +186,17 @@ class Chunks:
 
     Attributes:
         count: how many chunks there were.
-        reason: why later chunks are not kept; None as long as all are kept.
+        reason: why later chunks are not kept, in words; None as long as all are kept.
+        lost: the same, if they were to be kept.
         closed: whether the consumer ended the stream early.
     """
 
-    __slots__ = ("_sides", "_text", "_tokens", "_unused", "closed", "count", "reason")
+    __slots__ = ("_sides", "_text", "_tokens", "_unused", "closed", "count", "lost", "reason")
 
     def __init__(self) -> None:
         self.count = 0
         self.reason: str | None = None
+        self.lost: DropReason | None = None
         self.closed = False
         self._sides: list[Side] = []
         self._tokens: list[Any] = []
@@ -182,10 +204,10 @@ class Chunks:
         self._unused: Sequence[Any] = ()
 
     @property
-    def pieces(self) -> list[Any]:
-        """The copies of all tensors so far. The copies of a chunk that did not fit stand last, so
-        their memory is given back with the others."""
-        return [*[piece for side in self._sides for piece in side.pieces], *self._unused]
+    def places(self) -> list[Any]:
+        """Where the copies of all tensors lie so far. Those of a chunk that did not fit stand last,
+        so their memory is given back with the others."""
+        return [*[place for side in self._sides for place in side.copies()[0]], *self._unused]
 
     def next(self) -> bool:
         """Counts a chunk, and returns whether it must be added."""
@@ -204,12 +226,16 @@ class Chunks:
             len(self._tokens) + len(more) > MAX_TREE_NODES or self._text + text > MAX_TEXT_BYTES
         ):
             self.reason = _TOO_MUCH
-            self._unused = side.pieces
+            self._unused = side.places
             return
         leaves = sum([len(earlier.look.facts) for earlier in self._sides])
         self._tokens += [_moved(token, leaves) for token in more]
         self._text += text
         self._sides.append(side)
+
+    def lose(self, reason: DropReason) -> None:
+        """Notes that a chunk could not be copied. None after it is kept."""
+        self.reason = self.lost = reason
 
     def outputs(self, structures: Structures) -> Side:
         """All added chunks, as one output that is a list."""
@@ -221,17 +247,14 @@ class Chunks:
             structure.kept([value for side in sides for value in side.scalars]),
             Look(
                 tuple([fact for side in sides for fact in side.look.facts]),
-                [size for side in sides for size in side.look.sizes],
+                tuple([shape for side in sides for shape in side.look.shapes]),
+                tuple([size for side in sides for size in side.look.sizes]),
                 _aliases(sides),
                 _storages(sides),
             ),
-            self.pieces,
+            (self.places, _numbers(5, [(side.spans, side) for side in sides])),
             _wanted(sides, structure.wanted),
-            origins=[
-                origin
-                for side in sides
-                for origin in side.origins or (None,) * len(side.look.facts)
-            ],
+            _numbers(2, [(side.origins, side) for side in sides]),
         )
 
     def missing(self) -> str | None:
@@ -246,6 +269,11 @@ class Chunks:
     def raised(self) -> str:
         """Says in words how far a generator came that raised. Its chunks are not kept."""
         return f"raised after {self.count} chunks"
+
+
+def _numbers(count: int, sides: list[tuple[bytes, Side]]) -> bytes:
+    """So many numbers for each leaf of all sides; 0 for those of a side that has none."""
+    return b"".join([own or bytes(8 * count * len(side.look.facts)) for own, side in sides])
 
 
 def _moved(token: Any, leaves: int) -> Any:

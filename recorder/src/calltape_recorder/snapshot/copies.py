@@ -7,6 +7,7 @@ Everything else goes through ordinary operators, below autograd and all modes.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -17,11 +18,13 @@ from calltape_recorder.snapshot.buffers import (
     Buffer,
     Buffers,
     Piece,
-    array_type,
+    SideCopies,
     copy_all,
     data_of,
     memory_at,
+    packed_numbers,
     source_of,
+    unpacked_numbers,
     unseen,
 )
 from calltape_recorder.snapshot.device_copies import HostMemory, Landing, copy_out
@@ -45,96 +48,113 @@ from calltape_recorder.snapshot.grown_copies import Grown
 from calltape_recorder.snapshot.look import Look
 
 _Tensor = torch.Tensor
-_make = tuple.__new__  # makes a named tuple faster than its class does
 
 
 def copy_leaves(
     leaves: list[Any], look: Look, buffers: HostMemory,
     found: Sequence[Earlier | None] | None = None,
-) -> list[Any]:  # fmt: skip
-    """Copies every leaf that has a size. The others get None. ``found`` has the copies that were
-    made of them before.
+) -> SideCopies:  # fmt: skip
+    """Copies every leaf that has a size. ``found`` has the copies that were made of them before.
 
     The caller may change its tensors at once. Copies from a CUDA device may not be done yet:
     :func:`wait_for_copies` waits for them.
     """
-    if not any(look.sizes):
-        return [None] * len(leaves)
-    pieces: list[Any] = []
+    places: list[Any] = [None] * len(leaves)
+    if not look.nbytes:
+        return places, b""
+    spans = [] if found is None else [0] * 5 * len(leaves)
     large: list[int] = []
     distant: list[int] = []
-    for leaf, fact, size in zip(leaves, look.facts, look.sizes, strict=False):
-        earlier = None if found is None else found[len(pieces)]
+    for at, (leaf, fact, size) in enumerate(zip(leaves, look.facts, look.sizes, strict=True)):
+        if not size:
+            continue
+        earlier = None if found is None else found[at]
         if earlier is not None:
-            pieces.append(earlier.shared())
-        elif not size:
-            pieces.append(None)
+            places[at], spans[5 * at : 5 * at + 5] = earlier.memory, earlier.span
         elif fact.direct == "cpu":
             if size <= SMALL_BYTES:
-                pieces.append(bytearray(array_type(size).from_address(data_ptr(leaf))))
+                places[at] = bytearray(memory_at(data_ptr(leaf), size))
             else:
-                large.append(len(pieces))
-                pieces.append(None)
+                large.append(at)
         elif issubclass(type(leaf), _Tensor):
             if fact.device.type == "cuda":
-                distant.append(len(pieces))
-                pieces.append(None)
+                distant.append(at)
             else:
-                pieces.append(_computed(leaf, fact, size))
+                places[at] = _computed(leaf, fact, size)
         else:
-            array = leaf.copy(order="C")
-            pieces.append(Piece(memory_at(array.ctypes.data, size), array))
-    if large:
-        _pooled(leaves, look.sizes, large, pieces, buffers)
-    if distant:
-        _from_device(leaves, look, distant, pieces, buffers)
-    return pieces
+            mine = leaf.copy(order="C")
+            places[at] = Piece(memory_at(mine.ctypes.data, size), mine)
+    if large or distant:
+        spans = spans or [0] * 5 * len(leaves)
+        if large:
+            _pooled(leaves, look.sizes, large, places, spans, buffers)
+        if distant:
+            _from_device(leaves, look, distant, places, spans, buffers)
+    return places, packed_numbers(spans)
 
 
-def joined_bytes(leaves: Iterable[Any], look: Look) -> bytes:
-    """The bytes of these leaves, which are few and look like those of ``look.side``."""
-    pairs = zip(look.arrays, leaves, strict=True)
+def pieces_of(places: Sequence[Any], spans: bytes) -> Sequence[Any]:
+    """Per leaf its copy, as the writer reads it."""
+    if not spans:
+        return places
+    found: list[Any] = []
+    numbers = unpacked_numbers(spans)
+    for at, place in enumerate(places[: len(numbers) // 5]):  # there may be more to release
+        one, two, width, count, axis = numbers[5 * at : 5 * at + 5]
+        if width:
+            found.append(Grown(place, one, two, width, count, axis))
+        elif isinstance(place, Buffer | Landing):
+            found.append(Piece(place.view[one : one + two], place, one))
+        else:
+            found.append(place)
+    return found
+
+
+def joined_bytes(leaves: Iterable[Any], arrays: Iterable[Any]) -> bytes:
+    """The bytes of these leaves, which are few, by the ctypes array of each that has some."""
+    pairs = zip(arrays, leaves, strict=True)
     return b"".join([array.from_address(data_ptr(leaf)) for array, leaf in pairs if array])
 
 
-def wait_for_copies(pieces: Iterable[Any]) -> None:
-    """Waits until the copies of these pieces are done.
+def wait_for_copies(places: Iterable[Any]) -> None:
+    """Waits until the copies at these places are done.
 
     Raises:
         RuntimeError: the device failed.
     """
-    for piece in pieces:
-        if type(piece) is Piece and type(piece.owner) is Landing:
-            piece.owner.copies.wait()
+    for place in places:
+        if type(place) is Landing:
+            place.copies.wait()
 
 
 def joined(pieces: Iterable[Any]) -> list[Any]:
     """The bytes of these leaves in order. Bytes that lie side by side become one part."""
     parts: list[Any] = []
-    whole: memoryview | None = None
+    owner: Any = None
     begin = end = 0
     for piece in pieces:
-        if type(piece) is Grown and piece.row >= SMALL_BYTES:  # to join long rows takes a copy
+        if type(piece) is Grown and piece.strip >= SMALL_BYTES:  # to join long strips takes a copy
             parts += piece.parts
-            whole = None
+            owner = None
             continue
-        if type(piece) is not Piece or piece.whole is None:
+        if type(piece) is not Piece or not isinstance(piece.owner, Buffer | Landing):
             parts.append(data_of(piece))
-            whole = None
+            owner = None
             continue
-        if piece.whole is whole and piece.begin == end:
+        if piece.owner is owner and piece.begin == end:
             end += len(piece.data)
-            parts[-1] = piece.whole[begin:end]
+            parts[-1] = owner.view[begin:end]
         else:
-            whole, begin = piece.whole, piece.begin
+            owner, begin = piece.owner, piece.begin
             end = begin + len(piece.data)
             parts.append(piece.data)
     return parts
 
 
 def _pooled(
-    leaves: list[Any], sizes: list[int], large: list[int], pieces: list[Any], buffers: Buffers
-) -> None:
+    leaves: list[Any], sizes: Sequence[int], large: list[int], places: list[Any], spans: list[int],
+    buffers: Buffers,
+) -> None:  # fmt: skip
     """Copies the large leaves into one buffer, in order. They lie side by side there, so that they
     get one checksum and one write."""
     buffer = buffers.acquire(sum([sizes[index] for index in large]))
@@ -147,21 +167,21 @@ def _pooled(
             for index, memory in zip(large, held, strict=True)
         ]
         copy_all(sources, buffer)
-        owner: Buffer | None = buffer
-        begin, view = 0, buffer.view
-        for index, (_, size) in zip(large, sources, strict=True):
-            pieces[index] = _make(Piece, (view[begin : begin + size], owner, view, begin))
-            owner = None
-            begin += size
     except BaseException:
         buffer.pieces = None
         buffers.give_back(buffer)
         raise
+    buffer.users = len(large)
+    begin = 0
+    for at in large:
+        places[at], spans[5 * at : 5 * at + 2] = buffer, (begin, sizes[at])
+        begin += sizes[at]
 
 
 def _from_device(
-    leaves: list[Any], look: Look, distant: list[int], pieces: list[Any], memory: HostMemory
-) -> None:
+    leaves: list[Any], look: Look, distant: list[int], places: list[Any], spans: list[int],
+    memory: HostMemory,
+) -> None:  # fmt: skip
     facts = [look.facts[index] for index in distant]
     tensors = [leaves[index] for index in distant]
     # We hold the storages until the copies are enqueued, as above.
@@ -184,10 +204,10 @@ def _from_device(
             )
     except Exception:  # there is no pinned memory: each leaf is waited for
         for index, fact in zip(distant, facts, strict=True):
-            pieces[index] = _computed(leaves[index], fact, look.sizes[index])
+            places[index] = _computed(leaves[index], fact, look.sizes[index])
         return
-    for index, piece in zip(distant, found, strict=True):
-        pieces[index] = piece
+    for at, (data, owner, begin) in zip(distant, found, strict=True):
+        places[at], spans[5 * at : 5 * at + 2] = owner, (begin, len(data))
 
 
 def _computed(tensor: torch.Tensor, fact: Facts, size: int) -> Piece:
@@ -235,13 +255,12 @@ _UNCOPYABLE = frozenset(
 _EXPERIMENTAL = frozenset(dtype for dtype in DTYPES if dtype.is_complex and dtype.itemsize == 4)
 
 
-def release(pieces: Iterable[Any], buffers: Buffers) -> None:
-    """Gives the pooled buffers of these pieces back; their data may not be read afterwards."""
-    for piece in pieces:
-        if type(piece) is not Piece:
-            continue
-        if type(piece.owner) is Buffer:
-            piece.owner.pieces = None
-            buffers.give_back(piece.owner)
-        elif type(piece.owner) is Landing:
-            piece.owner.release()
+def release(places: Iterable[Any], buffers: Buffers) -> None:
+    """Gives the memory of copies back that is pooled; their data may not be read afterwards."""
+    users = Counter([place for place in places if isinstance(place, Buffer | Landing)])
+    for owner, count in users.items():
+        if isinstance(owner, Landing):
+            owner.release()
+        else:
+            owner.pieces = None
+            buffers.give_back(owner, count)

@@ -185,17 +185,17 @@ class Landing:
     :meth:`release` was called, or nobody refers to it any more.
 
     Attributes:
-        view: its bytes.
+        size: in bytes.
         copies: the copies to it.
     """
 
-    __slots__ = ("_memory", "_pool", "copies", "view")
+    __slots__ = ("_memory", "_pool", "copies", "size")
 
     _memory: Any  # a Buffer, a tensor, or None once it was given back
 
-    def __init__(self, memory: Any, view: memoryview, copies: Copies, pool: Buffers) -> None:
+    def __init__(self, memory: Any, size: int, copies: Copies, pool: Buffers) -> None:
         self._memory, self._pool = memory, pool
-        self.view, self.copies = view, copies
+        self.size, self.copies = size, copies
 
     @classmethod
     def of_size(cls, size: int, copies: Copies, pool: Buffers) -> Landing:
@@ -207,9 +207,14 @@ class Landing:
         _sweep()
         if size > SMALL_BYTES:
             buffer = pool.acquire(size)
-            return cls(buffer, buffer.view[:size], copies, pool)
+            return cls(buffer, size, copies, pool)
         memory = torch.empty(size, dtype=torch.uint8, pin_memory=True)
-        return cls(memory, memory_at(memory.data_ptr(), size), copies, pool)
+        return cls(memory, size, copies, pool)
+
+    @property
+    def view(self) -> memoryview:
+        """Its bytes."""
+        return memory_at(self.address, self.size)
 
     @property
     def address(self) -> int:
@@ -314,7 +319,7 @@ def _as_they_lie(
             code = copy(address + begin, source, size, queue)
             if code:
                 raise RuntimeError(f"CUDA error {code} while a tensor was copied to the host")
-            pieces[place] = Piece(whole[begin : begin + size], landing, whole, begin)
+            pieces[place] = Piece(whole[begin : begin + size], landing, begin)
             begin += size
     return pieces
 
@@ -331,8 +336,8 @@ def _computed(
                 value = prepare(place)
                 mine = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
                 mine.copy_(value, non_blocking=True)
-                data = memory_at(mine.data_ptr(), mine.nbytes)
-                pieces[place] = Piece(data, Landing(mine, data, copies, pool))
+                landing = Landing(mine, mine.nbytes, copies, pool)
+                pieces[place] = Piece(landing.view, landing)
     return pieces
 
 

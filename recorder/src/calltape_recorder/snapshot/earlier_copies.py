@@ -19,11 +19,25 @@ from calltape_recorder.bounds import (
     MAX_GROWING_TENSORS,
     MAX_TAILS,
 )
-from calltape_recorder.snapshot.buffers import Buffer, Buffers, Piece, data_of, source_of
-from calltape_recorder.snapshot.facts import Facts, data_ptr, untyped_storage
-from calltape_recorder.snapshot.grown_copies import Grown, are_equal, can_compare, grown
+from calltape_recorder.snapshot.buffers import (
+    Buffer,
+    Buffers,
+    SideCopies,
+    Span,
+    packed_numbers,
+    source_of,
+    unpacked_numbers,
+)
+from calltape_recorder.snapshot.facts import Facts, Shape, data_ptr, untyped_storage
+from calltape_recorder.snapshot.grown_copies import (
+    Strips,
+    address_of_copy,
+    are_equal,
+    can_compare,
+    grown,
+)
 from calltape_recorder.snapshot.look import Look
-from calltape_recorder.threads import RLock
+from calltape_recorder.threads import RLock, new_count
 
 FEWEST_BYTES = 8 * 1024
 """A smaller leaf is copied and written: measured, to find it takes longer
@@ -32,61 +46,39 @@ FEWEST_BYTES = 8 * 1024
 _START = 64  # bytes
 
 
-class Origin:
-    """Where the bytes of a copy are on a tape.
-
-    Attributes:
-        file: which file has them; None if none has.
-        call, key: the call that has them, and their name there.
-        first: where the first part of a tensor that grew is, or None. It is None of each 33rd too,
-            so that few are remembered, and the tensor is written as a whole.
-        taken: how many of them there are before this one.
-    """
-
-    __slots__ = ("call", "file", "first", "key", "taken")
-
-    def __init__(self, first: Origin | None = None) -> None:
-        self.file: int | None = None
-        self.call = 0
-        self.key = ""
-        taken = 0 if first is None else first.taken + 1
-        is_tail = taken <= MAX_TAILS
-        self.first: Origin | None = first if is_tail else None
-        self.taken: int = taken if is_tail else 0
-
-    def is_before(self, call: int, file: int | None) -> bool:
-        """Whether an earlier call of this file has them."""
-        return file is not None and self.file == file and self.call < call
-
-
 class Earlier(NamedTuple):
     """A copy of a leaf.
 
     Attributes:
         size: in bytes.
         dtype, shape: of the leaf. Only a leaf of the same ones may refer to its bytes.
-        piece: the copy.
-        buffer: the pooled buffer that the copy lies in, or None.
-        origin: where the bytes are on the tape.
+        place, span: where the copy lies: bytes, a pooled buffer, or strips.
+        origin: a number that its bytes have. The writer knows by it where they are on the tape.
+        first: of a tensor that grew, the origin of its first part; else 0. It is 0 of each 33rd
+            too, so that the tensor is written as a whole.
+        tails: how many of these firsts there are, one behind the other.
         start: with what it begins: see :func:`_start_of`.
     """
 
     size: int
     dtype: Any
     shape: tuple[int, ...]
-    piece: Any
-    buffer: Buffer | None
-    origin: Origin
+    place: Any
+    span: Span
+    origin: int
+    first: int
+    tails: int
     start: tuple[Any, ...]
 
     @property
     def held(self) -> int:
         """How many bytes of memory it holds."""
-        return len(self.piece.place.memory) if type(self.piece) is Grown else self.size
+        return len(self.place.memory) if type(self.place) is Strips else self.size
 
-    def shared(self) -> Any:
-        """The copy as a piece of another side, which gives the buffer back for itself."""
-        return self.piece if self.buffer is None else self.piece._replace(owner=self.buffer)
+    @property
+    def memory(self) -> Any:
+        """What holds its bytes."""
+        return self.place.memory if type(self.place) is Strips else self.place
 
 
 class Room(Protocol):
@@ -118,6 +110,7 @@ class EarlierCopies:
         self._room = room
         self._known: dict[int, Earlier] = {}  # the oldest first
         self._starts: dict[tuple[Any, ...], int] = {}  # the last address of each
+        self._origins = new_count(1)
         self._most_bytes = room.max_bytes // EARLIER_SHARE if can_compare() else 0
 
     def find(self, leaves: Sequence[Any], look: Look) -> list[Earlier | None] | None:
@@ -127,52 +120,54 @@ class EarlierCopies:
             return None
         found: list[Earlier | None] = [None] * len(leaves)
         are_there, are_few = False, len(leaves) <= MAX_GROWING_TENSORS
-        for at, (leaf, fact, size) in enumerate(zip(leaves, look.facts, look.sizes, strict=True)):
+        for at, (leaf, fact, shape, size) in enumerate(
+            zip(leaves, look.facts, look.shapes, look.sizes, strict=True)
+        ):
             if size < FEWEST_BYTES or fact.direct != "cpu":
                 continue
             # We hold the storage while its bytes are compared: another thread may give the tensor
             # other memory.
             memory = untyped_storage(leaf)
             address, _ = source_of(leaf, memory, size)
-            known = self._equal(address, fact, size)
+            known = self._equal(address, fact, shape, size)
             if known is None and are_few:
-                known = self._grown(address, fact, size)
+                known = self._grown(address, fact, shape, size)
             if known is not None:
                 found[at], are_there = known, True
         return found if are_there else None
 
     def keep(
-        self, leaves: Sequence[Any], look: Look, pieces: list[Any],
+        self, leaves: Sequence[Any], look: Look, copies: SideCopies,
         found: Sequence[Earlier | None] | None,
-    ) -> list[Origin | None]:  # fmt: skip
+    ) -> bytes:  # fmt: skip
         """Remembers the copies of one side.
 
         Args:
             leaves, look: of the side.
-            pieces: their copies.
+            copies: of the leaves.
             found: what :meth:`find` gave.
 
         Returns:
-            Per leaf where its bytes are, or will be; None for what is not remembered.
+            Per leaf the origin of its bytes and that of its first part, see :class:`Earlier`, as
+            :func:`packed_numbers` gives them. Both are 0 for what is not remembered.
         """
-        origins: list[Origin | None] = [None] * len(leaves)
-        buffer: Buffer | None = None
-        for at, (leaf, fact, size) in enumerate(zip(leaves, look.facts, look.sizes, strict=True)):
+        places, spans = copies[0], unpacked_numbers(copies[1])
+        origins = [0] * 2 * len(leaves)
+        for at, (leaf, fact, shape, size) in enumerate(
+            zip(leaves, look.facts, look.shapes, look.sizes, strict=True)
+        ):
             earlier = None if found is None else found[at]
-            if earlier is not None:
-                origins[at] = earlier.origin
-                continue
-            piece = pieces[at]
-            if type(piece) is Piece and type(piece.owner) is Buffer:
-                buffer = piece.owner  # it is the owner of those that follow, too
-            if size < FEWEST_BYTES or fact.direct != "cpu":
-                continue
-            owner = buffer if type(piece) is Piece else None
-            origin = origins[at] = Origin()
-            start = _start_of(fact, data_of(piece)[:_START])
-            made = Earlier(size, fact.dtype, fact.shape, piece, owner, origin, start)
-            self._add(data_ptr(leaf), made)
-        return origins
+            if earlier is None:
+                if size < FEWEST_BYTES or fact.direct != "cpu":
+                    continue
+                place, begin = places[at], spans[5 * at] if spans else 0
+                span, origin = (begin, size, 0, 0, 0), next(self._origins)
+                first = ctypes.string_at(address_of_copy(place, span), _START)
+                start = _start_of(fact, shape, first)
+                earlier = Earlier(size, fact.dtype, shape, place, span, origin, 0, 0, start)
+                self._add(data_ptr(leaf), earlier)
+            origins[2 * at], origins[2 * at + 1] = earlier.origin, earlier.first
+        return packed_numbers(origins)
 
     def clear(self) -> None:
         """Forgets all copies."""
@@ -181,23 +176,22 @@ class EarlierCopies:
                 self._drop_one()
             self._room.let_go(self._room.held)  # an interrupt may have come between two steps
 
-    def _equal(self, address: int, fact: Facts, size: int) -> Earlier | None:
+    def _equal(self, address: int, fact: Facts, shape: Shape, size: int) -> Earlier | None:
         """The copy that was made at this address, if the bytes there are the same."""
         known = self._taken(address) if address in self._known else None
         if known is None:
             return None
-        if known[:3] == (size, fact.dtype, fact.shape) and are_equal(known.piece, address):
+        if known[:3] == (size, fact.dtype, shape) and are_equal(known.place, known.span, address):
             return known
-        if known.buffer is not None:
-            self._buffers.give_back(known.buffer)
+        self._give_back(known)
         return None
 
-    def _grown(self, address: int, fact: Facts, size: int) -> Earlier | None:
+    def _grown(self, address: int, fact: Facts, shape: Shape, size: int) -> Earlier | None:
         """A copy of a tensor that grew, if the copy of its first part is known. It takes the place
         of that one."""
         if size > self._most_bytes:
             return None
-        start = _start_of(fact, ctypes.string_at(address, _START))
+        start = _start_of(fact, shape, ctypes.string_at(address, _START))
         before = self._starts.get(start)
         known = None if before is None else self._taken(before)
         if before is None or known is None:
@@ -205,17 +199,17 @@ class EarlierCopies:
         try:
             if known.start != start:  # another thread put another tensor there meanwhile
                 return None
-            copy = grown(known.piece, known.shape, address, fact.shape, size)
+            copy = grown(known.place, known.span, known.shape, address, shape, size)
         finally:
-            if known.buffer is not None:
-                self._buffers.give_back(known.buffer)
+            self._give_back(known)
         if copy is None:
             return None
-        origin = Origin(known.origin)
-        made = Earlier(size, fact.dtype, fact.shape, copy, None, origin, start)
+        first, tails = (known.origin, known.tails + 1) if known.tails < MAX_TAILS else (0, 0)
+        origin = next(self._origins)
+        made = Earlier(size, fact.dtype, shape, *copy, origin, first, tails, start)
         with self.lock:
             if self._known.get(before) is known:
-                is_grown = type(known.piece) is Grown
+                is_grown = type(known.place) is Strips
                 if is_grown and made.held == known.held and address not in self._known:
                     # It holds as much memory from now on.
                     self._known.pop(before, None)
@@ -229,9 +223,13 @@ class EarlierCopies:
     def _taken(self, address: int) -> Earlier | None:
         with self.lock:
             known = self._known.get(address)
-            if known is not None and known.buffer is not None:
-                self._buffers.share(known.buffer)
+            if known is not None and type(known.place) is Buffer:
+                self._buffers.share(known.place)
             return known
+
+    def _give_back(self, known: Earlier) -> None:
+        if type(known.place) is Buffer:
+            self._buffers.give_back(known.place)
 
     def _add(self, address: int, made: Earlier) -> None:
         with self.lock:
@@ -251,8 +249,8 @@ class EarlierCopies:
                 return
             self._known[address] = made
             self._starts[made.start] = address
-            if made.buffer is not None:
-                self._buffers.share(made.buffer)
+            if type(made.place) is Buffer:
+                self._buffers.share(made.place)
 
     def _drop_one(self) -> None:
         self._drop(next(iter(self._known), 0))
@@ -264,11 +262,10 @@ class EarlierCopies:
         if self._starts.get(known.start) == address:
             self._starts.pop(known.start, None)
         self._room.let_go(known.held)
-        if known.buffer is not None:
-            self._buffers.give_back(known.buffer)
+        self._give_back(known)
 
 
-def _start_of(fact: Facts, first: Any) -> tuple[Any, ...]:
+def _start_of(fact: Facts, shape: Shape, first: bytes) -> tuple[Any, ...]:
     """What a tensor that grew has in common with its first part, besides all bytes of that: dtype,
     rank, and the first bytes. It says where to look."""
-    return fact.dtype, len(fact.shape), bytes(first)
+    return fact.dtype, len(shape), first

@@ -1,7 +1,8 @@
 """What is recorded of a tensor besides its bytes, and whether its bytes can be kept.
 
 Facts are hashable, and equal for tensors that look the same. So what follows from them (the leaf
-record, the blob header) is made once.
+record, the blob header) is made once. Shapes are no part of them: a cache grows in each call, and
+all else of its tensors stays.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from calltape_recorder.bounds import MAX_SHAPES
 from calltape_recorder.capture.names import type_name
 from calltape_recorder.threads import is_interrupt
 from calltape_schema.bounds import MAX_RANK
@@ -96,7 +98,6 @@ class Facts(NamedTuple):
     it is empty for all other leaves."""
 
     dtype: Any
-    shape: tuple[int, ...]
     device: Any
     flags: int
     strides: tuple[int, ...] | None
@@ -106,6 +107,25 @@ class Facts(NamedTuple):
     layout: str | None = None
     subclass: type | None = None
     quantizer: tuple[str, float, int] | None = None
+
+
+Shape = tuple[int, ...]
+
+
+class _Shapes(dict[Shape, Shape]):
+    """Plain tuples by equal shapes. To Python's garbage collector they are nothing, unlike a
+    ``torch.Size``, and equal shapes are one object. So a call that waits adds none."""
+
+    def __missing__(self, shape: Shape) -> Shape:
+        if len(self) >= MAX_SHAPES:
+            self.clear()
+        found = tuple(shape)
+        self[found] = found
+        return found
+
+
+shape_like: Callable[[Shape], Shape] = _Shapes().__getitem__
+"""The shape as a tuple that lasts."""
 
 
 class Alias(NamedTuple):
@@ -165,8 +185,8 @@ _strided = torch.strided
 _no_dispatch = torch._C._disabled_torch_dispatch_impl
 
 
-def facts_of(leaf: Any) -> Facts:
-    """The facts of one tensor or array. It never raises for a tensor of any kind."""
+def facts_of(leaf: Any) -> tuple[Facts, Shape]:
+    """Facts and shape of one tensor or array. It never raises for a tensor of any kind."""
     cls = type(leaf)
     if cls is _Tensor or cls is _Parameter:
         try:
@@ -180,7 +200,7 @@ def facts_of(leaf: Any) -> Facts:
     return _array_facts(leaf)
 
 
-def _plain_facts(t: Any, subclass: type | None) -> Facts:
+def _plain_facts(t: Any, subclass: type | None) -> tuple[Facts, Shape]:
     dtype = dtype_of(t)
     if layout_of(t) is not _strided or dtype not in _ordinary_dtypes:
         return _unusual_facts(t, subclass)
@@ -190,18 +210,18 @@ def _plain_facts(t: Any, subclass: type | None) -> Facts:
         flags |= CONJ
     if is_neg(t):
         flags |= NEG
-    shape = shape_of(t)
+    shape = tuple(shape_of(t))
     if device.type == "meta":
-        return Facts(dtype, shape, device, flags, None, "", "a meta tensor has no values")
+        return Facts(dtype, device, flags, None, "", "a meta tensor has no values"), shape
     if is_contiguous(t):
         direct = device.type if flags < CONJ and device.type in _DIRECT else ""
-        return Facts(dtype, shape, device, flags, None, direct, None, (), None, subclass)
+        return Facts(dtype, device, flags, None, direct, None, (), None, subclass), shape
     strides = stride(t)
     expanded = tuple(axis for axis, stride in enumerate(strides) if stride == 0 and shape[axis] > 1)
-    return Facts(dtype, shape, device, flags, strides, "", None, expanded, None, subclass)
+    return Facts(dtype, device, flags, strides, "", None, expanded, None, subclass), shape
 
 
-def _unusual_facts(t: Any, subclass: type | None) -> Facts:
+def _unusual_facts(t: Any, subclass: type | None) -> tuple[Facts, Shape]:
     if layout_of(t) is not _strided:
         layout = str(layout_of(t)).removeprefix("torch.")
         return _unreadable(t, f"layout {layout}", subclass)
@@ -211,25 +231,27 @@ def _unusual_facts(t: Any, subclass: type | None) -> Facts:
     return _unreadable(t, f"dtype {name}", subclass)
 
 
-def _quantized_facts(t: Any, subclass: type | None) -> Facts:
+def _quantized_facts(t: Any, subclass: type | None) -> tuple[Facts, Shape]:
     scheme = str(qscheme(t)).removeprefix("torch.")
     if not scheme.startswith("per_tensor"):
         return _unreadable(t, f"quantized {scheme}", subclass)
     quantizer = (scheme, float(q_scale(t)), int(q_zero_point(t)))
     strides = None if is_contiguous(t) else stride(t)
-    return Facts(
-        dtype_of(t), shape_of(t), device_of(t), 0, strides, "", None, (), None, subclass, quantizer
-    )
+    facts = Facts(
+        dtype_of(t), device_of(t), 0, strides, "", None, (), None, subclass, quantizer
+    )  # fmt: skip
+    return facts, tuple(shape_of(t))
 
 
-def _subclass_facts(t: Any, cls: type) -> Facts:
+def _subclass_facts(t: Any, cls: type) -> tuple[Facts, Shape]:
     """Reads a subclass as a plain tensor if it has bytes of its own, else only its shape."""
     with torch._C.DisableTorchFunctionSubclass():
         if class_attribute(cls, "__torch_dispatch__", _no_dispatch) is not _no_dispatch:
             return _unreadable(t, "a tensor subclass without bytes of its own", cls)
         try:
             # It is not direct, because the subclass would intercept the reads of the copy too.
-            return _plain_facts(t, cls)._replace(direct="")
+            facts, shape = _plain_facts(t, cls)
+            return facts._replace(direct=""), shape
         except Exception as error:
             if is_interrupt(error):
                 raise
@@ -240,9 +262,9 @@ def _why(t: Any, error: Exception) -> str:
     return "layout nested" if is_nested(t) else f"not readable: {name_of(type(error))}"
 
 
-def _unreadable(t: Any, reason: str, subclass: type | None) -> Facts:
+def _unreadable(t: Any, reason: str, subclass: type | None) -> tuple[Facts, Shape]:
     """The facts that can be read of a tensor whose bytes cannot be read."""
-    shape: tuple[int, ...] = ()
+    shape: Shape = ()
     try:
         sizes = tuple(shape_of(t))
         if all(type(size) is int for size in sizes) and len(sizes) <= MAX_RANK:
@@ -255,23 +277,24 @@ def _unreadable(t: Any, reason: str, subclass: type | None) -> Facts:
     if layout is None and is_nested(t):
         layout = "nested"
     flags = 1 if requires_grad(t) else 0
-    return Facts(dtype_of(t), shape, device_of(t), flags, None, "", reason, (), layout, subclass)
+    facts = Facts(dtype_of(t), device_of(t), flags, None, "", reason, (), layout, subclass)
+    return facts, shape
 
 
-def _array_facts(array: Any) -> Facts:
+def _array_facts(array: Any) -> tuple[Facts, Shape]:
     name = array.dtype.name
     kept = name in _KEPT and array.dtype.isnative and not array.dtype.hasobject
     missing = None if kept else f"dtype {name}"[:200]
-    return Facts(name[:64], tuple(array.shape), "cpu", 0, None, "", missing)
+    return Facts(name[:64], "cpu", 0, None, "", missing), tuple(array.shape)
 
 
-def stored_bytes(facts: Facts) -> int:
+def stored_bytes(facts: Facts, shape: Shape) -> int:
     """How many bytes this leaf takes in a blob."""
     if facts.missing is not None:
         return 0
     known = DTYPES.get(facts.dtype)
     size = known.itemsize if known is not None else _numpy_itemsize(facts.dtype)
-    for axis, length in enumerate(facts.shape):
+    for axis, length in enumerate(shape):
         if axis not in facts.expanded:
             size *= length
     return size
@@ -289,9 +312,11 @@ def is_plain(facts: Facts) -> bool:
     return facts.direct != "" and facts.missing is None and facts.subclass is None
 
 
-def leaf_document(facts: Facts, key: str | None, alias: Alias | None) -> dict[str, Any]:
+def leaf_document(
+    facts: Facts, shape: Shape, key: str | None, alias: Alias | None
+) -> dict[str, Any]:
     """The leaf as the format writes it, in the form of :class:`calltape_schema.tree.Leaf`."""
-    document = _leaf_document(facts, key)
+    document = _leaf_document(facts, shape, key)
     if alias is not None:
         document["storage"] = alias.storage
         if alias.offset:
@@ -299,10 +324,10 @@ def leaf_document(facts: Facts, key: str | None, alias: Alias | None) -> dict[st
     return document
 
 
-def _leaf_document(facts: Facts, key: str | None) -> dict[str, Any]:
+def _leaf_document(facts: Facts, shape: Shape, key: str | None) -> dict[str, Any]:
     known = DTYPES.get(facts.dtype)
     name = known.name if known is not None else str(facts.dtype).removeprefix("torch.")
-    document: dict[str, Any] = {"dtype": name, "shape": list(facts.shape)}
+    document: dict[str, Any] = {"dtype": name, "shape": list(shape)}
     if is_plain(facts):
         if key is not None:
             document["key"] = key
@@ -340,14 +365,14 @@ def _leaf_document(facts: Facts, key: str | None) -> dict[str, Any]:
 
 # What is read of all leaves of a side first, for policies and counts: as little as that takes.
 
-Row = tuple[Any, ...]
+Outline = tuple[Any, ...]
 """The dtypes of all leaves, their shapes, then one entry per scalar: an int, or None for a scalar
 of another type."""
 
 _dtype, _shape = attrgetter("dtype"), attrgetter("shape")
 
 
-def row_of(leaves: list[Any]) -> Row:
+def outline_of(leaves: list[Any]) -> Outline:
     """The dtypes and shapes of the leaves of one side of a call."""
     for leaf in leaves:  # all() of a generator takes longer
         if type(leaf) is not _Tensor:
@@ -362,9 +387,14 @@ def row_of(leaves: list[Any]) -> Row:
     return (*[dtype for dtype, _ in read], *[shape for _, shape in read])
 
 
-def with_ints(row: Row, scalars: list[Any]) -> Row:
-    """A row of leaves, extended by the ints among these scalars."""
-    return (*row, *[value if type(value) is int else None for value in scalars])
+def lasting(outline: Outline) -> Outline:
+    """An outline of leaves, scalars or not, of tuples that last."""
+    return tuple([shape_like(part) if type(part) is torch.Size else part for part in outline])
+
+
+def with_ints(outline: Outline, scalars: Iterable[Any]) -> Outline:
+    """An outline of leaves, extended by the ints among these scalars."""
+    return (*outline, *[value if type(value) is int else None for value in scalars])
 
 
 def _careful(leaf: Any) -> tuple[Any, Any]:

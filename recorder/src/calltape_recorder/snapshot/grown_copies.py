@@ -1,6 +1,6 @@
 """Copies of tensors that grow along an axis, as the cache of a decoder does.
 
-The cache of one step is the first part of the cache of the next one, in each row (each element of
+The cache of one step is the first part of the cache of the next one, in each strip (each element of
 the axes before the one that grows). In come the copy of the first part and the address of a tensor;
 out goes a copy of the tensor that shares memory with the other one, so that only what is new was
 copied.
@@ -13,34 +13,36 @@ import math
 from itertools import repeat
 from typing import Any, NamedTuple
 
-from calltape_recorder.bounds import FEWEST_BYTES_OF_ROW, MAX_ROWS_OF_GROWTH, MAX_TAILS
-from calltape_recorder.snapshot.buffers import SMALL_BYTES, mapped
+from calltape_recorder.bounds import FEWEST_BYTES_OF_STRIP, MAX_STRIPS, MAX_TAILS
+from calltape_recorder.snapshot.buffers import SMALL_BYTES, Span, address_of, mapped
 
 _STEP = 1024 * 1024  # bytes compared or copied at once: the interpreter lock is held meanwhile
 
 
-class Rows:
-    """Memory for rows that become longer. What was written is never changed.
+class Strips:
+    """Memory for strips that become longer. What was written is never changed.
 
     Attributes:
-        memory: of all rows.
-        address: of the first row.
-        width: from one row to the next, in bytes.
-        free: has the length of the rows, if more can be written behind it. Whoever takes it out
+        memory: of all strips.
+        address: of the first strip.
+        count: how many strips there are.
+        width: from one strip to the next, in bytes.
+        axis: along which the tensor grows.
+        free: has the length of the strips, if more can be written behind it. Whoever takes it out
             writes there: that is one step, also where a signal handler comes between two.
     """
 
-    __slots__ = ("_export", "address", "free", "memory", "width")
+    __slots__ = ("address", "axis", "count", "free", "memory", "width")
 
-    def __init__(self, count: int, width: int) -> None:
+    def __init__(self, count: int, width: int, axis: int) -> None:
         # To map a little memory, and to free it, takes longer than to clear it. To clear much of
         # it would stop all other threads: mapped memory comes page by page.
         size = count * width
-        self.memory = memoryview(bytearray(size) if size <= SMALL_BYTES else mapped(size))
-        # The memory cannot be moved while the export exists, so the address stays valid.
-        self._export = ctypes.c_char.from_buffer(self.memory)
-        self.address = ctypes.addressof(self._export)
+        self.memory: Any = bytearray(size) if size <= SMALL_BYTES else mapped(size)
+        self.address = address_of(self.memory)
+        self.count = count
         self.width = width
+        self.axis = axis
         self.free: dict[int, bool] = {}
 
 
@@ -48,25 +50,23 @@ class Grown(NamedTuple):
     """The copy of a tensor that grew.
 
     Attributes:
-        place: has its rows, which may be longer there.
-        rows: how many rows there are.
-        row: how many bytes of each it has.
+        memory: has its strips, which may be longer there.
+        strip: how many bytes of each it has.
         first: how many of these an earlier copy has.
-        axis: along which it grew.
-        length: how much it grew along this axis.
+        width, strips, axis: the width, count and axis of :class:`Strips`.
     """
 
-    place: Rows
-    rows: int
-    row: int
+    memory: Any
+    strip: int
     first: int
+    width: int
+    strips: int
     axis: int
-    length: int
 
     @property
     def size(self) -> int:
         """How many bytes it has."""
-        return self.rows * self.row
+        return self.strips * self.strip
 
     @property
     def data(self) -> bytearray:
@@ -75,17 +75,17 @@ class Grown(NamedTuple):
 
     @property
     def parts(self) -> list[Any]:
-        """All its bytes, row for row."""
+        """All its bytes, strip for strip."""
         return self._between(0)
 
     def tail(self, begin: int) -> bytearray:
-        """The bytes of each row from this one on, joined."""
+        """The bytes of each strip from this one on, joined."""
         return bytearray().join(self._between(begin))
 
     def _between(self, begin: int) -> list[Any]:
-        memory, width = self.place.memory, self.place.width
-        starts = range(0, self.rows * width, width)
-        return [memory[at + begin : at + self.row] for at in starts]
+        memory = memoryview(self.memory)
+        starts = range(0, self.strips * self.width, self.width)
+        return [memory[at + begin : at + self.strip] for at in starts]
 
 
 def axis_of_growth(before: tuple[int, ...], now: tuple[int, ...]) -> int | None:
@@ -96,67 +96,71 @@ def axis_of_growth(before: tuple[int, ...], now: tuple[int, ...]) -> int | None:
     if len(axes) != 1:
         return None
     (axis,) = axes
-    has_few_rows = math.prod(now[:axis]) <= MAX_ROWS_OF_GROWTH
-    return axis if has_few_rows and 0 < before[axis] < now[axis] else None
+    has_few_strips = math.prod(now[:axis]) <= MAX_STRIPS
+    return axis if has_few_strips and 0 < before[axis] < now[axis] else None
 
 
 def grown(
-    piece: Any, before: tuple[int, ...], address: int, now: tuple[int, ...], size: int
-) -> Grown | None:
+    place: Any, span: Span, before: tuple[int, ...], address: int, now: tuple[int, ...], size: int
+) -> tuple[Strips, Span] | None:
     """A copy of the bytes at this address, if they begin with those of an earlier copy.
 
     Args:
-        piece, before: the earlier copy, and its shape.
+        place, span, before: where the earlier copy lies, and its shape.
         address: of a contiguous tensor. The caller keeps its memory.
         now, size: its shape, and its size in bytes.
     """
     axis = axis_of_growth(before, now)
-    # The rows of a copy that grew are those of its axis.
-    if axis is None or (type(piece) is Grown and piece.axis != axis):
+    # The strips of a copy that grew are those of its axis.
+    if axis is None or (type(place) is Strips and place.axis != axis):
         return None
     count = math.prod(now[:axis])
-    row = size // count
-    if count > 1 and row < FEWEST_BYTES_OF_ROW:
+    strip = size // count
+    if count > 1 and strip < FEWEST_BYTES_OF_STRIP:
         return None
-    first = row // now[axis] * before[axis]
-    if not _begin_equal(piece, address, count, row, first):
+    first = strip // now[axis] * before[axis]
+    if not _begin_equal(place, span, address, count, strip, first):
         return None
-    place, begin = (piece.place, first) if type(piece) is Grown else (None, 0)
-    if place is None or row > place.width or place.free.pop(first, None) is None:
-        room = min(MAX_TAILS * (row - first), row)
-        if count * (row + room) <= SMALL_BYTES:  # plain memory is there before anything is written
-            room = min(room, row // 8)
-        place, begin = Rows(count, row + room), 0
-    target, source, new = place.address + begin, address + begin, row - begin
-    _each_row(_move, target, place.width, source, row, count, new)
-    place.free[row] = True
-    return Grown(place, count, row, first, axis, now[axis] - before[axis])
+    strips, begin = (place, first) if type(place) is Strips else (None, 0)
+    if strips is None or strip > strips.width or strips.free.pop(first, None) is None:
+        room = min(MAX_TAILS * (strip - first), strip)
+        if count * (strip + room) <= SMALL_BYTES:  # plain memory is there at once
+            room = min(room, strip // 8)
+        strips, begin = Strips(count, strip + room, axis), 0
+    target, source, new = strips.address + begin, address + begin, strip - begin
+    _each_strip(_move, target, strips.width, source, strip, count, new)
+    strips.free[strip] = True
+    return strips, (strip, first, strips.width, count, axis)
 
 
-def are_equal(piece: Any, address: int) -> bool:
+def are_equal(place: Any, span: Span, address: int) -> bool:
     """Whether the memory at this address has the bytes of a copy. The lock is not given away within
     a step: beside a busy thread it would take 5 ms to come back."""
-    if type(piece) is Grown:
-        return _begin_equal(piece, address, piece.rows, piece.row, piece.row)
-    data = piece if type(piece) is bytearray else piece.data
-    return _begin_equal(piece, address, 1, len(data), len(data))
+    if type(place) is Strips:
+        return _begin_equal(place, span, address, place.count, span[0], span[0])
+    return _begin_equal(place, span, address, 1, span[1], span[1])
 
 
-def _begin_equal(piece: Any, address: int, count: int, row: int, first: int) -> bool:
-    """Whether the rows at this address begin with the rows of a copy, which have so many bytes."""
-    if type(piece) is Grown:
-        own, width = piece.place.address, piece.place.width
-    else:
-        data = piece if type(piece) is bytearray else piece.data
-        own, width = ctypes.addressof(ctypes.c_char.from_buffer(data)), first
-    return _each_row(_compare, own, width, address, row, count, first)
+def _begin_equal(
+    place: Any, span: Span, address: int, count: int, strip: int, first: int
+) -> bool:  # fmt: skip
+    """Whether the strips at this address begin with those of a copy, which have so many bytes."""
+    own, width = address_of_copy(place, span), place.width if type(place) is Strips else first
+    return _each_strip(_compare, own, width, address, strip, count, first)
 
 
-def _each_row(
+def address_of_copy(place: Any, span: Span) -> int:
+    """Where the first byte of a copy is."""
+    if type(place) is bytearray:
+        return address_of(place)
+    return int(place.address if type(place) is Strips else place.address + span[0])
+
+
+def _each_strip(
     function: Any, one: int, one_step: int, other: int, other_step: int, count: int, size: int
 ) -> bool:
-    """Calls a function with the addresses of two rows and the size of both, for each of these rows.
-    False, at once, if it gives anything but zero or None. Steps and size are above 0."""
+    """Calls a function with the addresses of two strips and the size of both, for each
+    strip. False, at once, if it gives anything but zero or None. Steps and size are above 0."""
     if count * size <= _STEP:
         ones = range(one, one + count * one_step, one_step)
         others = range(other, other + count * other_step, other_step)

@@ -1,9 +1,9 @@
 """Recognizes a side of a call whose structure, dtypes and shapes came before.
 
-In come a structure and a row; out goes what is known of such sides: one entry of a dict. It counts
-the calls that are not on the tape, and has what a look at the tensors found, so that they need not
-be read again. To read the facts of a tensor takes about ten steps in Python. To compare all tensors
-of a call takes one step in C++, with the guards that torch has for compiled code.
+In come a structure and an outline; out goes what is known of such sides: one entry of a dict. It
+counts the calls that are not on the tape, and has what a look at the tensors found, so that they
+need not be read again. To read the facts of a tensor takes about ten steps in Python. To compare
+all tensors of a call takes one step in C++, with the guards that torch has for compiled code.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ from calltape_recorder.snapshot.call import Side
 from calltape_recorder.snapshot.earlier_copies import FEWEST_BYTES
 from calltape_recorder.snapshot.facts import (
     INFERENCE,
-    Row,
+    Outline,
     keys_of,
     keys_of_all,
+    lasting,
     storage_offset,
     untyped_storage,
 )
 from calltape_recorder.snapshot.look import Look
-from calltape_recorder.threads import Count, RLock, is_interrupt, value_of
+from calltape_recorder.threads import RLock, is_interrupt, new_count, value_of
 
-_OWN_PARTS = 4  # what one takes beside its row
+_OWN_PARTS = 4  # what one takes beside its outline
 _FEW = 16  # leaves of one side
 
 # Ids of which only the range is kept are copied for it, and not remembered: no tape has them.
@@ -63,11 +64,14 @@ class Alike:
     Attributes:
         known: what is known of sides with these leaves.
         look: all that is known of them.
+        side: a side without scalars and copies, if little host memory is copied of such leaves;
+            else None.
+        arrays: then, the ctypes array of each leaf that is copied, or None.
     """
 
     __slots__ = (
         "_asks", "_check", "_context", "_copied", "_keys", "_names", "_positional", "_shared_check",
-        "known", "look",
+        "arrays", "known", "look", "side",
     )  # fmt: skip
 
     def __init__(
@@ -80,13 +84,15 @@ class Alike:
             self._shared_check = _guards_of_any_size(known.structure, leaves)
         self.known = known
         self.look = look
-        look.alike = self
+        self.side: Side | None = None
+        self.arrays: tuple[Any, ...] = ()
         if not look.is_on_cuda and look.nbytes < (
             FEWEST_BYTES if known.structure.wanted else _MOST_BYTES_OF_RANGES
         ):
-            look.arrays = tuple([array_type(size) if size else None for size in look.sizes])
-            nothing = [None] * len(look.sizes)
-            look.side = Side(known.structure, [], look, nothing, known.structure.wanted)
+            self.arrays = tuple([array_type(size) if size else None for size in look.sizes])
+            nothing = [None] * len(look.sizes), b""
+            self.side = Side(known.structure, (), look, nothing, known.structure.wanted)
+            self.side.is_shared = True
         self._positional = -1
         self._names: tuple[str, ...] = ()
         self._context: Context | None = None
@@ -227,21 +233,21 @@ class Known:
     """Sides of one structure with the same dtypes and shapes.
 
     Attributes:
-        structure, row: of them.
+        structure, outline: of them.
         calls: counts the calls with such inputs that are not on the tape.
         counted: how many of these calls are in a table already.
         alike: recognizes such leaves, if they came twice in a row.
     """
 
     __slots__ = (
-        "__weakref__", "_facts", "_is_forgotten", "_side", "alike", "calls", "counted", "row",
+        "__weakref__", "_facts", "_is_forgotten", "_side", "alike", "calls", "counted", "outline",
         "structure",
     )  # fmt: skip
 
-    def __init__(self, structure: Structure, row: Row) -> None:
+    def __init__(self, structure: Structure, outline: Outline) -> None:
         self.structure = structure
-        self.row = row
-        self.calls = Count()
+        self.outline = outline
+        self.calls = new_count()
         self.counted = 0
         self.alike: Alike | None = None
         self._facts: Any = None
@@ -281,21 +287,16 @@ class Known:
         """The side, if it has no leaves and no scalars."""
         found = self._side
         if found is None:
-            found = Side(self.structure, [], Look((), []), ())
-            if not self._is_forgotten:
-                self._side = found.look.side = found
+            found = self._side = Side(self.structure, (), Look((), (), ()))
+            found.is_shared = True
         return found
 
     def let_go(self) -> None:
         """Recognizes no more. Nothing of it is a circle then, which a host may never collect."""
         self._is_forgotten = True
-        side, self._side = self._side, None
-        if side is not None:
-            side.look.side = None
         alike, self.alike = self.alike, None
         if alike is not None:
             alike.forget_guards()
-            alike.look.alike = alike.look.side = None
 
 
 class KnownCalls:
@@ -316,8 +317,11 @@ class KnownCalls:
         self.lock = RLock()  # reentrant: a signal handler may call the model in it
         self._forgotten: deque[Known] = deque()
         self.forgotten_parts = 0
-        self._known: Remembered[tuple[Structure, Row], Known] = Remembered(
-            MAX_KNOWN_CALLS, lambda key, _: _parts_of(*key), self._forget
+        # By the numbers of structures: such a key is nothing to Python's garbage collector.
+        self._known: Remembered[tuple[int, Outline], Known] = Remembered(
+            MAX_KNOWN_CALLS,
+            lambda _, known: _parts_of(known.structure, known.outline),
+            self._forget,
         )
         self._find = self._known.get
 
@@ -329,13 +333,12 @@ class KnownCalls:
         """How many are forgotten, and wait until their calls are counted."""
         return len(self._forgotten)
 
-    def of(self, structure: Structure, row: Row) -> Known | None:
+    def of(self, structure: Structure, outline: Outline) -> Known | None:
         """What is known of sides of this structure with these dtypes and shapes; None if more are
         waiting to be counted than memory is there for."""
-        key = structure, row
-        return self._find(key) or self._new(key)
+        return self._find((structure.number, outline)) or self._new(structure, outline)
 
-    def counted(self) -> Iterator[tuple[Structure, Row, int]]:
+    def counted(self) -> Iterator[tuple[Structure, Outline, int]]:
         """Structure, dtypes and shapes, each with the calls that were counted since the last time.
         One thread alone asks. A thread may count with one that is forgotten, if it had found it
         before: so it stays until nobody holds it."""
@@ -345,14 +348,14 @@ class KnownCalls:
         for known in every:
             calls = value_of(known.calls)
             if calls > known.counted:
-                yield known.structure, known.row, calls - known.counted
+                yield known.structure, known.outline, calls - known.counted
                 known.counted = calls
         for _ in range(waiting):
             one = self._forgotten[0]  # other threads append
-            structure, row, counter = one.structure, one.row, one.calls
+            structure, outline, counter = one.structure, one.outline, one.calls
             told = value_of(counter)
             if told > one.counted:
-                yield structure, row, told - one.counted
+                yield structure, outline, told - one.counted
                 one.counted = told
             held = ref(one)
             with self.lock:
@@ -362,22 +365,22 @@ class KnownCalls:
                 if kept is not None:
                     self._forgotten.append(kept)
                     continue
-                self.forgotten_parts -= _parts_of(structure, row)
+                self.forgotten_parts -= _parts_of(structure, outline)
             last = value_of(counter)
             if last > told:  # counted by the last one who held it
-                yield structure, row, last - told
+                yield structure, outline, last - told
 
-    def _new(self, key: tuple[Structure, Row]) -> Known | None:
+    def _new(self, structure: Structure, outline: Outline) -> Known | None:
         with self.lock:
-            known = self._find(key)
+            known = self._find((structure.number, outline))
             if known is None and self.forgotten_parts < MAX_WAITING_PARTS:
-                known = Known(*key)
-                self._known.keep(key, known)
+                known = Known(structure, lasting(outline))
+                self._known.keep((structure.number, known.outline), known)
             return known
 
     def _forget(self, known: Known) -> None:
         self._forgotten.append(known)
-        self.forgotten_parts += _parts_of(known.structure, known.row)
+        self.forgotten_parts += _parts_of(known.structure, known.outline)
         alike = known.alike
         known.let_go()
         if alike is not None and self.call is alike:
@@ -388,6 +391,6 @@ class KnownCalls:
             self.latest = None
 
 
-def _parts_of(structure: Structure, row: Row) -> int:
+def _parts_of(structure: Structure, outline: Outline) -> int:
     """What an entry counts for. A structure that is large for its leaves counts too."""
-    return _OWN_PARTS + len(row) + max(0, structure.parts - len(row))
+    return _OWN_PARTS + len(outline) + max(0, structure.parts - len(outline))

@@ -22,6 +22,7 @@ from calltape_recorder.snapshot.facts import (
     SIMPLE,
     Alias,
     Facts,
+    Shape,
     data_ptr,
     facts_of,
     is_contiguous,
@@ -30,6 +31,7 @@ from calltape_recorder.snapshot.facts import (
     is_plain,
     keys_of,
     numel,
+    shape_like,
     storage_offset,
     stored_bytes,
     stride,
@@ -45,7 +47,8 @@ class Look:
     the same share one, and what follows from it.
 
     Attributes:
-        facts: per leaf.
+        facts: per leaf. Those of a structure are mostly one object, whatever grows.
+        shapes: per leaf.
         same: per leaf, the earlier leaf that has the same memory and facts, or itself; None if no
             two leaves share memory.
         storages: per leaf, where it lies in memory that another leaf has too, or None; None if no
@@ -53,32 +56,21 @@ class Look:
         sizes: per leaf, bytes of its copy; 0 if it has no copy of its own.
         nbytes: of all copies.
         is_on_cuda: whether any leaf is copied from a CUDA device.
-        alike: recognizes leaves that look the same, if they came twice in a row.
-        side: a side without scalars and copies, if others look the same and little host memory is
-            copied of them; else None.
-        arrays: then, the ctypes array of each leaf that is copied, or None.
-        encoded: the leaf records, and what else the encoder makes of the facts.
     """
 
-    __slots__ = (
-        "alike", "arrays", "encoded", "facts", "is_on_cuda", "nbytes", "same", "side", "sizes",
-        "storages",
-    )  # fmt: skip
+    __slots__ = ("facts", "is_on_cuda", "nbytes", "same", "shapes", "sizes", "storages")
 
     def __init__(
-        self, facts: tuple[Facts, ...], sizes: list[int], same: tuple[int, ...] | None = None,
-        storages: tuple[Alias | None, ...] | None = None,
+        self, facts: tuple[Facts, ...], shapes: tuple[Shape, ...], sizes: tuple[int, ...],
+        same: tuple[int, ...] | None = None, storages: tuple[Alias | None, ...] | None = None,
     ) -> None:  # fmt: skip
         self.facts = facts
+        self.shapes = shapes
         self.sizes = sizes
         self.nbytes = sum(sizes)
         self.is_on_cuda = any(fact.direct == "cuda" for fact in facts)
         self.same = same
         self.storages = storages
-        self.alike: Any = None
-        self.side: Any = None
-        self.arrays: tuple[Any, ...] = ()
-        self.encoded: Any = None
 
     @property
     def is_plain(self) -> bool:
@@ -92,13 +84,15 @@ _Tensor = torch.Tensor
 _cpu = torch.device("cpu")
 
 
-def look_at(leaves: list[Any], wanted: Wanted) -> Look:
-    """Facts, sizes and aliases of these leaves.
+def look_at(leaves: list[Any], wanted: Wanted, before: tuple[Facts, ...] = ()) -> Look:
+    """Facts, shapes, sizes and aliases of these leaves.
 
     A leaf that is not wanted has a size only if its range is kept. It then has integers, not few of
-    them, and at most :data:`MAX_RANGE_BYTES`.
+    them, and at most :data:`MAX_RANGE_BYTES`. Facts that equal those from ``before`` are the same
+    object.
     """
     facts: list[Facts] = []
+    shapes: list[Shape] = []
     sizes: list[int] = []
     storages: list[int] = []
     any_cuda = False
@@ -110,15 +104,15 @@ def look_at(leaves: list[Any], wanted: Wanted) -> Look:
             # The plain case takes as few reads as possible. A leaf without contiguous memory of its
             # own raises at a read.
             if type(leaf) is _Tensor and is_contiguous(leaf):
-                traits = leaf.dtype, leaf.shape, keys_of(leaf), leaf.requires_grad
+                traits = leaf.dtype, keys_of(leaf), leaf.requires_grad
                 fact = _plain.get(traits) or _plain_facts(leaf, traits)
             if fact is None:
-                fact, storage, size = _careful(leaf, kept)
+                fact, shape, storage, size = _careful(leaf, kept)
             else:
                 memory = untyped_storage(leaf)
                 storage = memory._cdata
                 any_cuda = any_cuda or fact.direct == "cuda"
-                size = leaf.nbytes
+                shape, size = shape_like(leaf.shape), leaf.nbytes
                 if not (kept or _has_range(fact, size)):
                     size = 0
                 elif size and memory.nbytes() < storage_offset(leaf) * leaf.itemsize + size:
@@ -128,17 +122,20 @@ def look_at(leaves: list[Any], wanted: Wanted) -> Look:
         except Exception as error:
             if is_interrupt(error):
                 raise
-            fact, storage, size = _careful(leaf, kept)
+            fact, shape, storage, size = _careful(leaf, kept)
         facts.append(fact)
+        shapes.append(shape)
         sizes.append(size)
         storages.append(storage)
     if any_cuda and torch.cuda.is_current_stream_capturing():
         for index, fact in enumerate(facts):
             if fact.direct == "cuda" and fact.missing is None:
                 facts[index], sizes[index] = fact._replace(missing=_CAPTURED), 0
-    if len(set(storages)) == len(storages):
-        return Look(tuple(facts), sizes)
-    return _aliased(leaves, facts, sizes, storages, wanted)
+    same = aliases = None
+    if len(set(storages)) < len(storages):
+        same, aliases = _aliased(leaves, facts, shapes, sizes, storages, wanted)
+    found = tuple(facts)
+    return Look(before if found == before else found, tuple(shapes), tuple(sizes), same, aliases)
 
 
 _plain: dict[tuple[Any, ...], Facts] = {}
@@ -149,7 +146,7 @@ for each leaf, the collector took half of the time of a recorded decode step."""
 
 def _plain_facts(leaf: Any, traits: tuple[Any, ...]) -> Facts | None:
     """The facts of a contiguous tensor of the plain class; None if it is no plain tensor."""
-    dtype, shape, keys, requires_grad = traits
+    dtype, keys, requires_grad = traits
     device = _cpu
     if leaf.is_cuda:  # of several devices, each has its own facts
         device = leaf.device
@@ -166,7 +163,7 @@ def _plain_facts(leaf: Any, traits: tuple[Any, ...]) -> Facts | None:
         return None
     if len(_plain) >= MAX_FACTS:
         _plain.clear()
-    made = _plain[traits] = Facts(dtype, shape, device, flags, None, device.type)
+    made = _plain[traits] = Facts(dtype, device, flags, None, device.type)
     return made
 
 
@@ -177,29 +174,29 @@ def _has_range(fact: Facts, size: int) -> bool:
     return FEWEST_RANGED * known.itemsize <= size <= MAX_RANGE_BYTES
 
 
-def _careful(leaf: Any, kept: bool) -> tuple[Facts, int, int]:
-    """Facts, storage and size of a leaf that may be anything."""
-    fact, storage, size = _read_carefully(leaf)
-    return fact, storage, size if kept or _has_range(fact, size) else 0
+def _careful(leaf: Any, kept: bool) -> tuple[Facts, Shape, int, int]:
+    """Facts, shape, storage and size of a leaf that may be anything."""
+    fact, shape = facts_of(leaf)
+    fact, storage, size = _read_carefully(leaf, fact, shape)
+    return fact, shape, storage, size if kept or _has_range(fact, size) else 0
 
 
-def _read_carefully(leaf: Any) -> tuple[Facts, int, int]:
-    fact = facts_of(leaf)
+def _read_carefully(leaf: Any, fact: Facts, shape: Shape) -> tuple[Facts, int, int]:
     if fact.missing is not None:
         return fact, id(leaf), 0
     if not issubclass(type(leaf), _Tensor):
-        return fact, id(leaf), stored_bytes(fact)
+        return fact, id(leaf), stored_bytes(fact, shape)
     try:
         with torch._C.DisableTorchFunctionSubclass():
             memory = untyped_storage(leaf)
             if fact.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
                 return fact._replace(missing=_CAPTURED), memory._cdata, 0
             steps = stride(leaf)
-            last = sum((size - 1) * step for size, step in zip(fact.shape, steps, strict=False))
+            last = sum((size - 1) * step for size, step in zip(shape, steps, strict=False))
             used = (storage_offset(leaf) + last + 1) * fact.dtype.itemsize
             if numel(leaf) and memory.nbytes() < used:
                 return fact._replace(missing="its storage was freed"), memory._cdata, 0
-            return fact, memory._cdata, stored_bytes(fact)
+            return fact, memory._cdata, stored_bytes(fact, shape)
     except Exception as error:  # a tensor that left torch.func.vmap has no storage
         if is_interrupt(error):
             raise
@@ -208,8 +205,10 @@ def _read_carefully(leaf: Any) -> tuple[Facts, int, int]:
 
 
 def _aliased(
-    leaves: list[Any], facts: list[Facts], sizes: list[int], storages: list[int], wanted: Wanted
-) -> Look:
+    leaves: list[Any], facts: list[Facts], shapes: list[Shape], sizes: list[int],
+    storages: list[int], wanted: Wanted,
+) -> tuple[tuple[int, ...], tuple[Alias | None, ...]]:  # fmt: skip
+    """``same`` and ``storages`` of a look. A leaf that is the same as another gets size 0."""
     uses = Counter(storages)
     groups: dict[int, int] = {}
     begins: dict[int, int] = {}
@@ -230,7 +229,10 @@ def _aliased(
             offset = 0 if place is None else place - begins[storage]
             alias = Alias(groups.setdefault(storage, len(groups)), offset)
         if place is not None:
-            view = fact._replace(flags=fact.flags & (CONJ | NEG), subclass=None, direct="")
+            view = (
+                fact._replace(flags=fact.flags & (CONJ | NEG), subclass=None, direct=""),
+                shapes[index],
+            )
             # A wanted leaf must not refer to an unwanted one, whose bytes are not kept.
             kept = wanted if isinstance(wanted, bool) else wanted[index]
             earlier = first.setdefault((storage, place, view, kept), index)
@@ -238,4 +240,4 @@ def _aliased(
         aliases.append(alias)
         if earlier != index:
             sizes[index] = 0
-    return Look(tuple(facts), sizes, tuple(same), tuple(aliases))
+    return tuple(same), tuple(aliases)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -10,13 +11,13 @@ import torch
 from calltape_recorder.bounds import (
     MAX_HEADERS_KNOWN,
     MAX_LEAVES_KNOWN,
+    MAX_ORIGINS,
     MAX_RANGE_BYTES,
     Remembered,
 )
-from calltape_recorder.snapshot.buffers import data_of
+from calltape_recorder.snapshot.buffers import data_of, unpacked_numbers
 from calltape_recorder.snapshot.call import EncodedLeaves, QueuedCall, Side, split
 from calltape_recorder.snapshot.copies import joined, wait_for_copies
-from calltape_recorder.snapshot.earlier_copies import Origin
 from calltape_recorder.snapshot.facts import DTYPES, is_plain, leaf_document
 from calltape_recorder.snapshot.grown_copies import Grown
 from calltape_recorder.snapshot.look import Look
@@ -64,6 +65,9 @@ def range_of(data: Any, dtype: torch.dtype) -> tuple[int, int] | None:
     return min(lows), max(highs)
 
 
+# The leaves of a cache have one entry: what is remembered of a call is not an object for each.
+_contiguous = functools.lru_cache(maxsize=MAX_LEAVES_KNOWN)(contiguous)
+
 _NO_SCALARS = pack([])
 _SMALL_BYTES = 16 * 1024  # of a call: to join them takes less than a checksum and a write for each
 
@@ -87,8 +91,14 @@ class Encoder:
 
     def __init__(self) -> None:
         self._pack = packing()
+        self._file: int | None = None
+        self._places: dict[int, tuple[int, str]] = {}  # by origin: its call in the file, and key
         self._leaves: Remembered[Any, EncodedLeaves] = Remembered(
             MAX_LEAVES_KNOWN, lambda key, _: len(key[1]) + key[0].parts
+        )
+        # Calls that look the same have one look. To hash all facts takes longer.
+        self._looks: Remembered[Look, EncodedLeaves] = Remembered(
+            MAX_LEAVES_KNOWN, lambda look, _: len(look.facts)
         )
         self._alike: Remembered[tuple[Side | None, Side | None], _Alike] = Remembered(
             MAX_LEAVES_KNOWN,
@@ -119,20 +129,21 @@ class Encoder:
             record["outputs_missing"] = call.outputs_missing
         sides = [inputs] if outputs is None else [inputs, outputs]
         for side in sides:
-            wait_for_copies(side.pieces)
+            wait_for_copies(side.places)
         known = [self._leaves_of(inputs)]
         if outputs is not None:
             shared = None
-            if inputs.origins is not None and outputs.origins is not None:
-                shared = _shared_keys(inputs, inputs.origins, outputs.origins)
+            if inputs.origins and outputs.origins:
+                shared = _shared_keys(inputs, outputs)
             known.append(self._leaves_of(outputs, shared))
-        for name, side, leaves in zip(_SIDES, sides, known, strict=False):
-            record[name] = _tree(leaves, side.look, side.scalars, side.pieces)
+        pieces = [side.pieces() for side in sides]
+        for name, side, leaves, copies in zip(_SIDES, sides, known, pieces, strict=False):
+            record[name] = _tree(leaves, side.look, side.scalars, copies)
         scalars, key = _NO_SCALARS, known[0].inputs
         if inputs.scalars:
             scalars = self._pack(record["inputs"]["scalars"])
             key = signature_of(inputs.structure.encoded, known[0].encoded, scalars)
-        stored, tails, at = _placed(call.number, sides, known, file)
+        stored, tails, at = self._placed(call.number, sides, known, pieces, file)
         if at:
             record["at"] = list(at.values())
         if not stored:
@@ -193,16 +204,24 @@ class Encoder:
 
     def _leaves_of(self, side: Side, shared: SharedKeys = None) -> EncodedLeaves:
         look = side.look
-        if shared is None and look.encoded is not None:
-            encoded: EncodedLeaves = look.encoded
-            return encoded
-        key = (side.structure, look.facts, look.same, look.storages, side.wanted, shared)
+        known = None if shared else self._looks.get(look)
+        if known is not None:
+            return known
+        key = (
+            side.structure,
+            look.facts,
+            look.shapes,
+            look.same,
+            look.storages,
+            side.wanted,
+            shared,
+        )
         known = self._leaves.get(key)
         if known is None:
             known = self._build_leaves(side, shared)
             self._leaves.keep(key, known)
         if shared is None:
-            look.encoded = known
+            self._looks.keep(look, known)
         return known
 
     def _build_leaves(self, side: Side, shared: SharedKeys) -> EncodedLeaves:
@@ -217,7 +236,7 @@ class Encoder:
             key = side.structure.keys[original] if kept else None
             if key is not None and shared is not None:
                 key = shared[original] or key
-            document = leaf_document(facts, key, alias)
+            document = leaf_document(facts, look.shapes[index], key, alias)
             documents.append(document)
             if original != index:
                 continue
@@ -233,8 +252,8 @@ class Encoder:
             # Nothing is validated. This saves time for a growing cache, which has new sizes in
             # every call.
             encoded = pack(documents)
-            pairs = zip(documents, look.facts, strict=True)
-            entries = [contiguous(one["dtype"], tuple(facts.shape)) for one, facts in pairs]
+            pairs = zip(documents, look.shapes, strict=True)
+            entries = [_contiguous(one["dtype"], shape) for one, shape in pairs]
         else:
             encoded, decoded = checked_leaves(documents)
             entries = [stored_as(leaf) for leaf in decoded]
@@ -247,11 +266,80 @@ class Encoder:
         tree = {"structure": side.structure.encoded, "leaves": encoded}
         return EncodedLeaves(encoded, header, tuple(keys.values()), tuple(ranged), inputs, tree)
 
+    def _placed(
+        self, call: int, sides: list[Side], known: list[EncodedLeaves],
+        pieces: list[Sequence[Any]], file: int | None,
+    ) -> tuple[dict[str, Any], dict[str, Stored], dict[str, Any]]:  # fmt: skip
+        """Per key the bytes that go into the blob; the entries of those that are the tails of
+        tensors; and the references to tensors of earlier calls."""
+        stored: dict[str, Any] = {}
+        tails: dict[str, Stored] = {}
+        at: dict[str, Any] = {}
+        # By origin of a tail in this call: what has the first part, how many bytes of a
+        # strip these are, and the length of the tail.
+        here: dict[int, tuple[int, int, int]] = {}
+        if file is not None and file != self._file:  # no call refers to another file
+            self._file = file
+            self._places.clear()
+        for side, leaves, copies in zip(sides, known, pieces, strict=True):
+            origins = unpacked_numbers(side.origins)
+            for leaf, (key, entry) in zip(leaves.stored, leaves.header.items(), strict=True):
+                if key in stored or key in at:
+                    continue
+                origin, first = 0, 0
+                if origins and file is not None:
+                    origin, first = origins[2 * leaf : 2 * leaf + 2]
+                if (place := self._before(origin, call)) is not None:
+                    at[key] = key, *place
+                    continue
+                stored[key] = piece = copies[leaf]
+                if not origin:
+                    continue
+                self._put(origin, call, key)
+                if type(piece) is not Grown or not first:
+                    continue
+                begin, shape, axis = piece.first, entry.shape, piece.axis
+                length = shape[axis] - shape[axis] * begin // piece.strip
+                if first in here:
+                    # An argument grew since an earlier call, and the model made it grow again. A
+                    # reference leads to an earlier call, so the tail is that of both.
+                    first, begin, more = here[first]
+                    length += more
+                if (place := self._before(first, call)) is not None:
+                    at[key] = key, *place, axis
+                    stored[key] = piece.tail(begin)
+                    nbytes = entry.nbytes // shape[axis] * length
+                    cut = (*shape[:axis], length, *shape[axis + 1 :])
+                    tails[key] = Stored(entry.dtype, cut, nbytes)
+                    here[origin] = first, begin, length
+        return stored, tails, at
+
+    def _before(self, origin: int, call: int) -> tuple[int, str] | None:
+        """The earlier call of this file that has the bytes of this origin, and their key there."""
+        place = self._places.get(origin)
+        if place is None or place[0] >= call:
+            return None
+        self._places[origin] = self._places.pop(origin)  # it is forgotten last
+        return place
+
+    def _put(self, origin: int, call: int, key: str) -> None:
+        if len(self._places) >= MAX_ORIGINS:
+            del self._places[next(iter(self._places))]
+        self._places[origin] = call, key
+
+    def forget(self, call: QueuedCall) -> None:
+        """Notes that the bytes of a call are on no tape: it could not be written."""
+        for side in (call.inputs, call.outputs):
+            for origin in () if side is None else unpacked_numbers(side.origins)[::2]:
+                if self._places.get(origin, (None,))[0] == call.number:
+                    del self._places[origin]
+
     def _header(
         self, known: list[EncodedLeaves], stored: dict[str, Any], tails: dict[str, Stored]
     ) -> _Header:
         """The header of a blob, and the names of its tensors in the order of their bytes."""
-        key = tuple(leaves.encoded for leaves in known), tuple(stored), tuple(tails.items())
+        cut = tuple([tail.shape for tail in tails.values()])
+        key = tuple([leaves.encoded for leaves in known]), tuple(stored), tuple(tails), cut
         found = self._headers.get(key)
         if found is None:
             entries = {name: entry for leaves in known for name, entry in leaves.header.items()}
@@ -262,71 +350,17 @@ class Encoder:
         return found
 
 
-def _shared_keys(
-    inputs: Side, before: Sequence[Origin | None], after: Sequence[Origin | None]
-) -> SharedKeys:
-    """Keys of outputs that are inputs which the model did not change, such as a cache. ``before``
-    and ``after`` are the origins of both."""
+def _shared_keys(inputs: Side, outputs: Side) -> SharedKeys:
+    """Keys of outputs that are inputs which the model did not change, such as a cache."""
+    before, after = unpacked_numbers(inputs.origins), unpacked_numbers(outputs.origins)
     wanted, keys = inputs.wanted, inputs.structure.keys
     known = {
-        id(origin): keys[at]
-        for at, origin in enumerate(before)
-        if origin is not None and (wanted if isinstance(wanted, bool) else wanted[at])
+        origin: keys[at]
+        for at, origin in enumerate(before[::2])
+        if origin and (wanted if isinstance(wanted, bool) else wanted[at])
     }
-    found = tuple([known.get(id(origin)) for origin in after])
+    found = tuple(map(known.get, after[::2]))
     return found if any(found) else None
-
-
-def _placed(
-    call: int, sides: list[Side], known: list[EncodedLeaves], file: int | None
-) -> tuple[dict[str, Any], dict[str, Stored], dict[str, Any]]:
-    """Per key the bytes that go into the blob; the entries of those that are the tails of tensors;
-    and the references to tensors of earlier calls."""
-    stored: dict[str, Any] = {}
-    tails: dict[str, Stored] = {}
-    at: dict[str, Any] = {}
-    # By origin of a tail in this call: what has the first part, which bytes of a row these are, and
-    # the length of the tail.
-    here: dict[int, tuple[Origin, int, int]] = {}
-    for side, leaves in zip(sides, known, strict=True):
-        for leaf, (key, entry) in zip(leaves.stored, leaves.header.items(), strict=True):
-            origin = None if side.origins is None or file is None else side.origins[leaf]
-            if key in stored or key in at:
-                continue
-            if origin is not None and origin.is_before(call, file):
-                at[key] = key, origin.call, origin.key
-                continue
-            piece = side.pieces[leaf]
-            stored[key] = piece
-            if origin is None or file is None:
-                continue
-            first = origin.first
-            origin.file, origin.call, origin.key = file, call, key
-            if type(piece) is not Grown or first is None:
-                continue
-            begin, length = piece.first, piece.length
-            if id(first) in here:
-                # An argument grew since an earlier call, and the model made it grow again. A
-                # reference leads to an earlier call, so the tail is that of both.
-                first, begin, more = here[id(first)]
-                length += more
-            if first.is_before(call, file):
-                at[key] = key, first.call, first.key, piece.axis
-                stored[key] = piece.tail(begin)
-                shape, axis = entry.shape, piece.axis
-                nbytes = entry.nbytes // shape[axis] * length
-                cut = (*shape[:axis], length, *shape[axis + 1 :])
-                tails[key] = Stored(entry.dtype, cut, nbytes)
-                here[id(origin)] = first, begin, length
-    return stored, tails, at
-
-
-def forget(call: QueuedCall) -> None:
-    """Notes that the bytes of a call are on no tape: it could not be written."""
-    for side in (call.inputs, call.outputs):
-        for origin in () if side is None else side.origins or ():
-            if origin is not None and origin.call == call.number:
-                origin.file = None
 
 
 _SIDES = "inputs", "outputs"

@@ -32,6 +32,7 @@ from calltape_recorder.bounds import (
 )
 from calltape_recorder.keep.ledger import Stats
 from calltape_recorder.threads import is_apart, is_interrupt, traceback_of
+from calltape_schema.drop_reasons import DropReason
 from calltape_schema.objects import name_of
 
 BEGINNING = "records"
@@ -171,7 +172,10 @@ def _in_one_line(error: BaseException, *, with_text: bool) -> str:
 # The accounts come in, once a second. News for the log go out, and for which reason calls are lost.
 
 # Calls that were lost because they could not be written. Others were on the disk, or never ended.
-_REFUSED = ("disk_full", "max_disk_bytes", "io", "queue_full", "internal")
+_REFUSED = (
+    DropReason.DISK_FULL, DropReason.MAX_DISK_BYTES, DropReason.IO, DropReason.QUEUE_FULL,
+    DropReason.INTERNAL,
+)  # fmt: skip
 
 
 class AccountNews:
@@ -186,7 +190,7 @@ class AccountNews:
     """
 
     def __init__(self, notices: Notices) -> None:
-        self.losing: str | None = None
+        self.losing: DropReason | None = None
         self._notices = notices
         self._is_paused = self._is_stopped = False
         self._lost = 0  # calls that were not written
@@ -194,7 +198,7 @@ class AccountNews:
         self._losing_since = 0.0
         self._last_write_ns: int | None = None
 
-    def look(self, stats: Stats, refused: str | None, stopped: str | None) -> None:
+    def look(self, stats: Stats, refused: DropReason | None, stopped: DropReason | None) -> None:
         """Is called about once a second by the writer's thread.
 
         Args:
@@ -205,7 +209,7 @@ class AccountNews:
         lost = sum(stats.dropped.get(reason, 0) for reason in _REFUSED)
         wrote = stats.last_write_ns != self._last_write_ns
         if refused is None and lost > self._lost and not wrote:
-            refused = "queue_full"  # the writer did not even see them
+            refused = DropReason.QUEUE_FULL  # the writer did not even see them
         if refused is not None:
             if self.losing is None:
                 self._losing_since, self._lost_before = time.monotonic(), self._lost

@@ -24,6 +24,7 @@ from calltape_recorder.threads import RLock
 from calltape_recorder.write.disk_file import Accounts, TapeFile, make_folders, next_file
 from calltape_recorder.write.notices import Notices
 from calltape_schema import TapeError
+from calltape_schema.drop_reasons import DropReason
 from calltape_schema.end import Coverage, Dump, FileNumbers, joined_runs
 from calltape_schema.fields import now_ns
 from calltape_schema.groups import Append, NewCall, planned
@@ -38,7 +39,15 @@ _INDEX_BYTES = 48  # in the end, per group, before it is deflated
 
 
 class Refusal(Exception):  # noqa: N818 - a decision, not an error
-    """No more bytes may be written. Calls are dropped for the reason in ``args[0]``."""
+    """No more bytes may be written.
+
+    Attributes:
+        reason: for which calls are dropped.
+    """
+
+    def __init__(self, reason: DropReason) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 class DiskBudget:
@@ -220,7 +229,7 @@ class Segments:
         if on_disk is not None:
             alone = 2 * self._new_bytes + self._end_bytes + _LAST_END_BYTES
             if alone + append.size + _INDEX_BYTES * len(append.groups) > on_disk:
-                raise Refusal("max_disk_bytes")  # also if all other files were deleted
+                raise Refusal(DropReason.MAX_DISK_BYTES)  # also if all other files were deleted
         tape, most = self._tape, self.bytes_of_file
         if tape is not None and tape.calls:
             is_large = most is not None and tape.size + append.size > most
@@ -370,7 +379,7 @@ class Segments:
             self._told = accounts.coverage, accounts.next_call
             self._counted = time.monotonic()
 
-    def _announce(self, closed: Closed, reason: str) -> None:
+    def _announce(self, closed: Closed, reason: DropReason) -> None:
         """Writes, before a file is deleted, that its calls are counted in the current one: a
         process that is killed before or after it is gone counts them once."""
         counted_ns, seen = now_ns(), self._ledger.seen
@@ -429,7 +438,7 @@ class Segments:
             if self.budget.claim(self._needed() + more):
                 break
             if not self._delete_one():
-                raise Refusal("max_disk_bytes")
+                raise Refusal(DropReason.MAX_DISK_BYTES)
         if options.min_free_bytes is not None and self._tape is None:
             # Somebody may have removed the folder, and then nobody knows what is free there.
             make_folders(os.path.dirname(self.first_path), options.file_mode)
@@ -439,7 +448,7 @@ class Segments:
             if free >= 0:
                 break
             if -free > self._tape_bytes or not self._delete_one():
-                raise Refusal("disk_full")
+                raise Refusal(DropReason.DISK_FULL)
 
     def _delete_one(self) -> bool:
         if not self._options.deletes:
@@ -458,8 +467,8 @@ class Segments:
         table = tape.table
         tape.close()
         coverage = self._ledger.drain_coverage()
-        self._ledger.lose(coverage, "file_removed")
-        self._gone(table, "file_removed", tape.evidence)
+        self._ledger.lose(coverage, DropReason.FILE_REMOVED)
+        self._gone(table, DropReason.FILE_REMOVED, tape.evidence)
         if not tape.calls:
             return
         error = FileNotFoundError(f"somebody removed or truncated {tape.path}")
@@ -483,7 +492,7 @@ class Closed(NamedTuple):
     ended: float
 
 
-Gone: TypeAlias = Callable[[InputsTable, str, int], None]
+Gone: TypeAlias = Callable[[InputsTable, DropReason, int], None]
 """Is told that a file is gone: with the table of its calls, why, and how many of its calls were
 evidence."""
 
@@ -507,7 +516,7 @@ class ClosedSegments:
     def __init__(
         self, ledger: Ledger, gone: Gone, notices: Notices,
         finish: Callable[[TapeFile, Accounts], None],
-        announce: Callable[[Closed, str], None],
+        announce: Callable[[Closed, DropReason], None],
     ) -> None:  # fmt: skip
         self._ledger = ledger
         self._gone = gone
@@ -554,7 +563,7 @@ class ClosedSegments:
                     return error
                 self._notices.complain("a file of the recording cannot be sealed", error)
                 if is_lost:
-                    self._lose(closed, "file_removed", tape.table)
+                    self._lose(closed, DropReason.FILE_REMOVED, tape.table)
                     continue
             else:
                 says = f"sealed {tape.path}: the next calls go to another file"
@@ -583,18 +592,22 @@ class ClosedSegments:
         for closed in old:
             is_there = closed.tape.is_there()
             # Their sizes are as old as the calls: only the number of the calls is counted on.
-            if self._delete(closed, "expired" if is_there else None, _only_counted(closed.counted)):
+            if self._delete(
+                closed, DropReason.EXPIRED if is_there else None, _only_counted(closed.counted)
+            ):
                 files += is_there
                 calls += closed.accounts.coverage.kept * is_there
         if files:
             says = f"deleted files that ended {seconds:g} s ago (files: {files}, calls: {calls})"
-            self._notices.tell("expired", says)
+            self._notices.tell(DropReason.EXPIRED, says)
 
     def delete_one(self) -> bool:
         """Deletes a file, because its room is needed; False if it is still there."""
         # The oldest of the files with the least evidence: what is only a sample goes first.
         first = min(self._all, key=lambda closed: closed.tape.evidence)
-        reason = "deleted" if first.tape.is_there() else None  # somebody may just have moved it
+        reason = (
+            DropReason.DELETED if first.tape.is_there() else None
+        )  # somebody may just have moved it
         if first in self.unsealed:
             return self._delete(first, reason, first.tape.table)
         # The table is read from the file: in memory, tables would grow with every segment.
@@ -605,7 +618,7 @@ class ClosedSegments:
             table = None
         return self._delete(first, reason, table or _only_counted(first.counted))
 
-    def _delete(self, closed: Closed, reason: str | None, table: InputsTable) -> bool:
+    def _delete(self, closed: Closed, reason: DropReason | None, table: InputsTable) -> bool:
         if reason is not None:
             self._announce(closed, reason)
         if not closed.tape.remove():
@@ -615,7 +628,7 @@ class ClosedSegments:
         self._lose(closed, reason, table)
         return True
 
-    def _lose(self, closed: Closed, reason: str | None, table: InputsTable) -> None:
+    def _lose(self, closed: Closed, reason: DropReason | None, table: InputsTable) -> None:
         """Forgets a file, and counts its calls as dropped if there is a reason."""
         self._remove(closed)
         if closed in self.unsealed:

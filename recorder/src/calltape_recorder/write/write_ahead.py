@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from calltape_recorder.bounds import MAX_AHEAD_FILES
 from calltape_recorder.snapshot.call import Call
-from calltape_recorder.threads import Count, is_interrupt
+from calltape_recorder.threads import is_interrupt, new_count
 from calltape_recorder.write.disk_file import next_file
 from calltape_recorder.write.encoding import Encoder
 from calltape_recorder.write.segments import DiskBudget
@@ -52,7 +52,7 @@ class WriteAhead:
         # Their changes are one step each, so no thread waits for another one.
         self._idle: list[_File] = []
         self._files: list[_File] = []
-        self.numbers = Count()  # of the files
+        self.numbers = new_count()  # of the files
         self._is_closed = False
 
     def write(self, call: Call) -> None:
@@ -157,8 +157,6 @@ class _File:
         append = planned(self._tape_id, [encoded], level=0)
         self._borrow(append.size)
         self.tape.commit(append)
-        if call.inputs is not None:
-            call.inputs.let_go_of_pieces()  # the call may wait for long
 
     def clear(self) -> None:
         self.tape.rewind()

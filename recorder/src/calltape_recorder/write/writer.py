@@ -25,7 +25,7 @@ from calltape_recorder.bounds import (
 )
 from calltape_recorder.keep.ledger import Ledger
 from calltape_recorder.snapshot.buffers import Buffers
-from calltape_recorder.snapshot.call import Call, QueuedCall, Side
+from calltape_recorder.snapshot.call import OMITTED, Call, QueuedCall, Side
 from calltape_recorder.snapshot.copies import release
 from calltape_recorder.threads import (
     Event,
@@ -36,10 +36,11 @@ from calltape_recorder.threads import (
     start_thread,
     wait_for,
 )
-from calltape_recorder.write.encoding import Encoder, forget
+from calltape_recorder.write.encoding import Encoder
 from calltape_recorder.write.notices import Notices
 from calltape_recorder.write.segments import OtherFile, Refusal, Segments
 from calltape_schema import TapeError
+from calltape_schema.drop_reasons import DropReason
 from calltape_schema.groups import NewCall
 
 # Many small calls are written at once. Every write gives the interpreter lock away, and a busy host
@@ -169,15 +170,15 @@ def _shared(call: Call) -> tuple[Side, Side | None] | None:
     assert inputs is not None
     if inputs.scalars or call.error is not None or call.held:
         return None
-    shared = inputs.look.side
-    if shared is None or (inputs.look.nbytes and inputs.joined is None):
+    shared = inputs if inputs.is_shared else inputs.shared
+    if shared is None:
         return None
     if outputs is None:
-        return (shared, None) if call.outputs_missing == "policy" else None
-    other = outputs.look.side
-    if other is None or (outputs.look.nbytes and outputs.joined is None):
+        return (shared, None) if call.outputs_missing == OMITTED else None
+    other = outputs if outputs.is_shared else outputs.shared
+    if other is None or outputs.scalars or call.outputs_missing is not None:
         return None
-    return None if outputs.scalars or call.outputs_missing is not None else (shared, other)
+    return shared, other
 
 
 def _unpacked(inputs: Side, outputs: Side | None, own: bytes) -> QueuedCall:
@@ -187,7 +188,7 @@ def _unpacked(inputs: Side, outputs: Side | None, own: bytes) -> QueuedCall:
     call.is_evidence = is_evidence
     call.inputs, call.outputs, call.joined = inputs, outputs, own[_OWN.size :]
     if outputs is None:
-        call.outputs_missing = "policy"
+        call.outputs_missing = OMITTED
     return call
 
 
@@ -226,7 +227,7 @@ class Writer:
         self._stopping = False
         self._turns = 0  # rounds that the thread made
         self.last_write_ns: int | None = None
-        self.refused: str | None = None
+        self.refused: DropReason | None = None
         self._process = 0
         self._over = Event()
         self._over.set()
@@ -372,7 +373,7 @@ class Writer:
             return self._encoder.encode(call, self._segments.file)
         except Exception as error:
             self._notices.complain("a call could not be encoded", error)
-            self._account([call], "internal")
+            self._account([call], DropReason.INTERNAL)
             return None
 
     def _write(self, calls: list[QueuedCall], encoded: list[NewCall]) -> None:
@@ -401,7 +402,7 @@ class Writer:
     def _anew(self, calls: list[QueuedCall]) -> tuple[list[QueuedCall], list[NewCall]]:
         """Calls that were not written, encoded for the file that is current now."""
         for call in calls:
-            forget(call)
+            self._encoder.forget(call)
         pairs = [(call, parts) for call in calls if (parts := self._encode(call)) is not None]
         return [call for call, _ in pairs], [parts for _, parts in pairs]
 
@@ -409,19 +410,19 @@ class Writer:
         """Writes calls that could not be written together: a small one may still fit if a large one
         does not."""
         for call in calls:
-            forget(call)
+            self._encoder.forget(call)
         for call in calls:
             alone, encoded = self._anew([call])
             if alone:
                 self._write(alone, encoded)
 
-    def _account(self, calls: list[QueuedCall], dropped: str | None) -> None:
+    def _account(self, calls: list[QueuedCall], dropped: DropReason | None) -> None:
         """Counts calls as kept, or as dropped for a reason, and frees their memory."""
         for call in calls:
             if call.joined is None:
                 for side in (call.inputs, call.outputs):
                     if side is not None:
-                        release(side.pieces, self._buffers)
+                        release(side.places, self._buffers)
         self._ledger.account(calls, dropped, written=True)
         self.refused = dropped
         if dropped is None:
@@ -430,17 +431,17 @@ class Writer:
                     self._written(call)
             return
         for call in calls:
-            forget(call)
+            self._encoder.forget(call)
             self._lost(call)
 
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: Exception) -> DropReason:
     """For which reason calls are dropped that were not written."""
     if isinstance(error, Refusal):
-        return str(error)
+        return error.reason
     if not isinstance(error, OSError):
-        return "internal"
-    return "disk_full" if error.errno in _NO_ROOM else "io"
+        return DropReason.INTERNAL
+    return DropReason.DISK_FULL if error.errno in _NO_ROOM else DropReason.IO

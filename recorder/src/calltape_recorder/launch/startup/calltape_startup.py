@@ -32,6 +32,7 @@ _MAX_TEXT = 65536  # characters of it
 _MAX_NAMES = 5  # models that are named
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
+_ENTRY = "calltape_recorder.launch.attaching"  # it stands on all others, and they on this file
 _SAID = "CALLTAPE_SAID"
 _WAIT = 600.0  # seconds that an attribute may take to appear
 _POLL = 0.2  # seconds
@@ -464,10 +465,10 @@ def _member(owner: Any, name: str) -> Any:
 
 def _recorder() -> Callable[..., None]:
     try:
-        from calltape_recorder.launch.attaching import attach
+        __import__(_ENTRY)
     except ImportError as error:
         raise ImportError(f"{error}; install the recorder for {sys.executable}") from None
-    return attach
+    return sys.modules[_ENTRY].attach  # type: ignore[no-any-return]
 
 
 def _has_torch() -> bool | None:
