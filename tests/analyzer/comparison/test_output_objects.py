@@ -111,7 +111,7 @@ def test_a_part_that_cannot_be_described_is_named_everywhere(tmp_path: Path) -> 
     report = programs.verify()
     assert_says_no(report, f"not verified: {words}")
     assert any(words in note for note in report.notes)
-    assert all(words in " ".join(program.notes) for program in programs.values())
+    assert all(words in " ".join(map(str, program.notes)) for program in programs.values())
     checked = check(tape, programs)
     assert checked.ok
     assert words in " ".join(checked.notes)
