@@ -50,7 +50,8 @@ OF_PYTHON = {
 }
 """Files whose texts the command does not print as messages."""
 OF_ARGUMENTS = {
-    "tape.py": 4, "opening.py": 1, "exporting/export.py": 2, "exporting/options.py": 3, "minimising/checks.py": 1,
+    "tape.py": 4, "opening.py": 1, "exporting/export.py": 2, "exporting/options.py": 3,
+    "minimising/checks.py": 1,
     "replaying/replaying.py": 1, "programs/untrusted_files.py": 2, "errors.py": 1,
     "explanation/subjects.py": 1,
 }  # fmt: skip
