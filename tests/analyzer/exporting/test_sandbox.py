@@ -18,7 +18,7 @@ from torch._subclasses import FakeTensor
 from calltape_analyzer import ExportOptions, Programs, export
 from calltape_analyzer.errors import ExportError
 from calltape_analyzer.exporting.session import sandbox as module_apart
-from calltape_analyzer.exporting.session.sandbox import AnswerError, Apart, DeathError, apart
+from calltape_analyzer.exporting.session.sandbox import AnswerError, DeathError, Sandbox
 from calltape_recorder import record
 from tests.analyzer.exported import assert_same, call, taped
 
@@ -48,7 +48,7 @@ def answered(question: Any, say: Any) -> Any:
 
 
 def test_fork_answers_many_questions_and_is_replaced_when_it_dies() -> None:
-    with apart(answered, "cpu") as runs:
+    with Sandbox(answered, "cpu") as runs:
         first = runs.ask(1, 60)
         assert first[0] == 1
         assert first[1] != os.getpid()
@@ -61,7 +61,7 @@ def test_fork_answers_many_questions_and_is_replaced_when_it_dies() -> None:
 
 
 def test_run_that_takes_too_long_is_ended() -> None:
-    with apart(answered, "cpu") as runs:
+    with Sandbox(answered, "cpu") as runs:
         pid = runs.ask(1, 60)[1]
         with pytest.raises(TimeoutError, match="not done after 0 s, and ended"):
             runs.ask("sleep", 0.2)
@@ -74,7 +74,7 @@ def test_run_that_takes_too_long_is_ended() -> None:
     [("raise", "ValueError: a reason"), ("memory", "memory"), ("unpicklable", "pickle")],
 )
 def test_error_is_told_and_the_fork_lives(question: str, words: str) -> None:
-    with apart(answered, "cpu") as runs:
+    with Sandbox(answered, "cpu") as runs:
         pid = runs.ask(1, 60)[1]
         with pytest.raises(AnswerError, match=words):
             runs.ask(question, 60)
@@ -84,7 +84,7 @@ def test_error_is_told_and_the_fork_lives(question: str, words: str) -> None:
 def test_nothing_is_left_at_the_end() -> None:
     gc.collect()  # what earlier tests left open does not end meanwhile
     before = set(os.listdir("/proc/self/fd"))
-    with apart(answered, "cpu") as runs:
+    with Sandbox(answered, "cpu") as runs:
         pid = runs.ask(1, 60)[1]
     assert not Path(f"/proc/{pid}").exists()
     assert set(os.listdir("/proc/self/fd")) <= before
@@ -96,7 +96,7 @@ def test_generators_of_the_host_stay_as_they_were() -> None:
 
     torch.manual_seed(1)
     random.seed(1)
-    with apart(draw, "cpu") as runs:
+    with Sandbox(draw, "cpu") as runs:
         numbers, number = runs.ask(None, 60)
     assert torch.rand(3).tolist() == numbers
     assert random.random() == number
@@ -106,7 +106,7 @@ def test_recorder_of_the_host_does_not_see_what_runs_apart(tmp_path: Path) -> No
     model = torch.nn.Linear(3, 3)
     with record(model, tmp_path / "calls.tape") as recorder, torch.no_grad():
         model(torch.rand(2, 3))
-        with apart(lambda rows, say: model(torch.rand(rows, 3)).shape, "cpu") as runs:
+        with Sandbox(lambda rows, say: model(torch.rand(rows, 3)).shape, "cpu") as runs:
             assert runs.ask(4, 60) == (4, 3)
         model(torch.rand(5, 3))
     assert recorder.stats().kept == 2
@@ -125,7 +125,7 @@ def test_kernels_run_in_a_fork_beside_a_pool_of_threads() -> None:
     try:
         multiply(None, None)
         for _ in range(5):
-            with apart(multiply, "cpu") as runs:
+            with Sandbox(multiply, "cpu") as runs:
                 assert [runs.ask(None, 60), runs.ask(None, 60)] == [360_000, 360_000]
             multiply(None, None)
         assert torch.get_num_threads() == 2
@@ -150,7 +150,7 @@ def test_fork_that_cannot_do_what_was_done_here_is_of_no_use(
     thread = threading.Thread(target=stop.wait)
     thread.start()
     try:
-        with apart(locked, "cpu", first="recorded") as runs:
+        with Sandbox(locked, "cpu", first="recorded") as runs:
             assert runs.ask(1, 60) == here
             assert runs.is_here
         assert not module_apart.may_fork("cpu")
@@ -161,7 +161,7 @@ def test_fork_that_cannot_do_what_was_done_here_is_of_no_use(
 
 def test_no_fork_is_made_for_another_device() -> None:
     assert not module_apart.may_fork("cuda:0")
-    runs = Apart(lambda question, say: os.getpid(), forks=False)
+    runs = Sandbox(lambda question, say: os.getpid(), "meta")
     assert runs.ask(None, 60) == os.getpid()
 
 

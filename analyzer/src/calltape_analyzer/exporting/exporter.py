@@ -454,7 +454,7 @@ class Exporter:
         def tried(check: Callable[[], bool]) -> bool:
             with suppress(DeathError, TimeoutError):  # nobody recorded that nothing is found
                 limit = verifier.budget.within(verifier.probing.seconds)
-                return bool(verifier.apart(check, limit))
+                return bool(verifier.in_sandbox(check, limit))
             return False
 
         return settle_assertions(

@@ -79,6 +79,6 @@ def _matter(verifier: Verifier, plan: Plan, sample: Sample, moved: Sequence[str]
         return not all(compared(now, other, verifier.tolerances).agrees for other in others)
 
     try:  # apart, because with numbers that are never drawn it may not come to its end
-        return bool(verifier.apart(differs, verifier.budget.within(verifier.probing.seconds)))
+        return bool(verifier.in_sandbox(differs, verifier.budget.within(verifier.probing.seconds)))
     except Exception:  # models raise errors of any type
         return True

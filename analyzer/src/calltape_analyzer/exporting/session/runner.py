@@ -30,7 +30,7 @@ from calltape_analyzer.exporting.session.observed_calls import (
     Questions,
     hides_questions,
 )
-from calltape_analyzer.exporting.session.sandbox import DeathError, apart
+from calltape_analyzer.exporting.session.sandbox import DeathError, Sandbox
 from calltape_analyzer.exporting.torch_fixes.nonzero_loops import Line, LoopEvidence
 from calltape_analyzer.exporting.torch_fixes.patching import PATCHING
 from calltape_analyzer.facts import Fact
@@ -331,7 +331,7 @@ class Runner:
         for name, value in changed.items():
             self.state.setdefault(name, value)
 
-    def apart(self, function: Callable[[], Any], seconds: float) -> Any:
+    def in_sandbox(self, function: Callable[[], Any], seconds: float) -> Any:
         """What a function returns that runs the model with arguments that nobody recorded.
 
         Args:
@@ -339,13 +339,13 @@ class Runner:
             seconds: how long it may take.
 
         Raises:
-            DeathError, TimeoutError: as ``Apart.ask``.
+            DeathError, TimeoutError: as ``Sandbox.ask``.
         """
 
         def answer(_: Any, __: Any) -> Any:
             return function(), self.state
 
-        with apart(answer, self.device) as runs:
+        with Sandbox(answer, self.device) as runs:
             found, state = runs.ask(None, seconds)
         self.add_state(state)
         return found
@@ -365,7 +365,7 @@ class Runner:
             unknown: the variant, and what is not known of it then: it is noted with the reason.
         """
         try:
-            return self.apart(question, seconds)
+            return self.in_sandbox(question, seconds)
         except (DeathError, TimeoutError) as error:
             self.unknown += [NotAsked(*unknown, str(error))] if unknown else []
             return None
@@ -384,7 +384,7 @@ class Runner:
                 found.look(partial(self._with_buffers, plan, sample), self._are_same)
         for sizing in sizings_of_one(variant, _MAX_SMALL) if found.is_open else ():
             with suppress(DeathError, TimeoutError):  # nobody recorded these sizes
-                found.add(self.apart(partial(self._loops_at, variant, sizing), _SECONDS))
+                found.add(self.in_sandbox(partial(self._loops_at, variant, sizing), _SECONDS))
         return found.allowed
 
     def _loops_at(self, variant: VariantFacts, sizing: Sizing) -> LoopEvidence:
@@ -417,7 +417,9 @@ class Runner:
         if expected is None or not is_described(expected) or not has_values(expected):
             return None
         try:
-            differs, effects = self.apart(lambda: self._differs(variant, call, expected), _SECONDS)
+            differs, effects = self.in_sandbox(
+                lambda: self._differs(variant, call, expected), _SECONDS
+            )
         except DeathError as death:
             return reasons.Ended(End.DIED, how=death.how, empty_cache=True)
         except TimeoutError:  # a trace may do without what fails here

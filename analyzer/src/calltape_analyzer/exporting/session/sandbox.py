@@ -10,7 +10,6 @@ Where a fork is not safe (a model on CUDA, another system than Linux), the funct
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import faulthandler
 import gc
@@ -23,14 +22,14 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NoReturn
 
 from calltape_analyzer.exporting.session.free_memory import half_of_free
 from calltape_analyzer.exporting.session.time_limit import time_limit
 
-__all__ = ["AnswerError", "Apart", "DeathError", "apart", "may_fork"]
+__all__ = ["AnswerError", "DeathError", "Sandbox", "may_fork"]
 
 Say = Callable[[str], None]
 """Is told what a run does next."""
@@ -83,50 +82,35 @@ def may_fork(device: str) -> bool:
     return not torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
 
 
-@contextlib.contextmanager
-def apart(
-    function: Callable[[Any, Say], Any],
-    device: str,
-    first: Any = None,
-    begin: Callable[[], None] | None = None,
-) -> Iterator[Apart]:
-    """Lets a function answer questions in a fork, which is ended at the end of the block.
+class Sandbox:
+    """Answers questions in a fork of this process, which ends with the block: a context manager.
 
     Args:
         function: answers a question with plain data.
-        device: of the model that it runs.
+        device: of the model that it runs. Where it cannot be forked, the function runs here.
         first: a question that was answered here before. If other threads run here, one of them may
             hold a lock when the fork begins. A fork that does not answer it is of no use.
         begin: is called once in each fork, before the first question.
-    """
-    made = Apart(function, may_fork(device), first, begin)
-    try:
-        yield made
-    finally:
-        made.close()
-
-
-class Apart:
-    """Answers questions in a fork of this process.
-
-    Args:
-        function: as above.
-        forks: whether there is a fork. Otherwise the function is run here.
-        first, begin: as above.
     """
 
     def __init__(
         self,
         function: Callable[[Any, Say], Any],
-        forks: bool,
+        device: str,
         first: Any = None,
         begin: Callable[[], None] | None = None,
     ) -> None:
         self._function = function
-        self._forks = forks
+        self._forks = may_fork(device)
         self._first = first
         self._begin = begin
         self._fork: _Fork | None = None
+
+    def __enter__(self) -> Sandbox:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     @property
     def is_here(self) -> bool:
@@ -242,7 +226,7 @@ class _Fork:
         """The answer to a question.
 
         Raises:
-            DeathError, TimeoutError: as :meth:`Apart.ask`.
+            DeathError, TimeoutError: as :meth:`Sandbox.ask`.
             AnswerError: as there.
         """
         try:

@@ -19,7 +19,7 @@ from calltape_analyzer.exporting.session.inconclusive_runs import doubt_of
 from calltape_analyzer.exporting.session.probing import Probing
 from calltape_analyzer.exporting.session.run_costs import Cost
 from calltape_analyzer.exporting.session.runner import Runner
-from calltape_analyzer.exporting.session.sandbox import Apart, DeathError, apart
+from calltape_analyzer.exporting.session.sandbox import DeathError, Sandbox
 from calltape_analyzer.facts import Fact
 from calltape_analyzer.foreign_errors import failure_of, is_of_inputs
 from calltape_analyzer.programs.exported_model import ConditionError
@@ -94,9 +94,9 @@ def unseen_runs(runner: Runner, probing: Probing, program: Program) -> Iterator[
     runner.prepare(program.variant)
     runs = UnseenRuns(runner, probing, program)
     recorded = Sizing(0, tuple(symbol.values[0] for symbol in program.variant.symbols), False)
-    with apart(
+    with Sandbox(
         runs.answer, runner.device, first=(recorded, False), begin=program.model.renew
-    ) as runs.apart:
+    ) as runs.sandbox:
         yield runs
 
 
@@ -107,10 +107,10 @@ class UnseenRuns:
         runner, probing, program: as above.
 
     Attributes:
-        apart: where they run.
+        sandbox: where they run.
     """
 
-    apart: Apart
+    sandbox: Sandbox
 
     def __init__(self, runner: Runner, probing: Probing, program: Program) -> None:
         self._runner = runner
@@ -127,10 +127,10 @@ class UnseenRuns:
         """
         variant, runtime = self._program.variant, self._program.model.runtime
         try:
-            if with_program and self.apart.is_here:
+            if with_program and self.sandbox.is_here:
                 ran: Ran = self._here(sizing, seconds)
             else:
-                ran = self.apart.ask((sizing, with_program), seconds)
+                ran = self.sandbox.ask((sizing, with_program), seconds)
         except TimeoutError as error:
             ran = Ran(unrun=Interrupted(str(error)), is_late=True)
         except DeathError as death:
@@ -148,13 +148,13 @@ class UnseenRuns:
         """A run in this process, which the program must not end."""
         sample = self._runner.sample(self._program.variant, sizing)
         (death,) = self._program.model.deaths([self._program.inputs(sample)], seconds)
-        ran: Ran = self.apart.ask((sizing, death is None), seconds)
+        ran: Ran = self.sandbox.ask((sizing, death is None), seconds)
         if death is not None and not ran.raised:
             return replace(ran, died=Ended(death, self._program.model.runtime))
         return ran
 
     def answer(self, question: tuple[Sizing, bool], say: Any) -> Ran:
-        """Answers where it is apart."""
+        """Answers within the sandbox."""
         ran = self._answered(*question, say)
         ran.state, ran.changed = self._runner.state, frozenset(self._program.changed_state)
         return ran

@@ -227,7 +227,7 @@ class Verifier(Runner):
         """Why the model does not come to its end at sizes that no call had; None if it does."""
         limit = self.budget.within(self.probing.seconds)
         try:
-            why: Fact | None = self.apart(lambda: self._failure(variant, sizing), limit)
+            why: Fact | None = self.in_sandbox(lambda: self._failure(variant, sizing), limit)
             return why
         except TimeoutError as error:
             self.probing.note_slow(variant)
@@ -243,7 +243,7 @@ class Verifier(Runner):
             return None
         recorded = Sizing(0, values_at(variant, 0), False)
         try:
-            self.apart(lambda: self._failure(variant, recorded), self.probing.seconds)
+            self.in_sandbox(lambda: self._failure(variant, recorded), self.probing.seconds)
         except (TimeoutError, DeathError) as error:
             return reasons.SyntheticHarms(call.number, str(error))
         return None
