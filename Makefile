@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 STAMP := .venv/.complete
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test answers test-integration test-all test-often test-cuda test-versions check check-all lint bench fixtures conformance dist docs reference screenshots viewer fuzz fuzz-scripts faults clean
+.PHONY: help setup demo test answers test-integration test-all test-often test-cuda test-versions check check-all lint bench fixtures conformance dist docs reference screenshots viewer fuzz fuzz-scripts faults house clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
@@ -70,7 +70,7 @@ check: lint docs test dist test-integration  ## what CI checks
 
 check-all: lint docs dist test-all  ## what CI checks, and the slow tests that rarely fail
 
-bench: $(STAMP)  ## what calltape costs: measures and writes docs/costs.md
+bench: $(STAMP)  ## what calltape costs: measures, and writes docs/costs.md and the costs in README.md
 	$(BIN)/python -m benchmarks --save
 
 fixtures: $(STAMP)  ## add what is missing to fixtures/
@@ -109,6 +109,9 @@ fuzz-scripts: $(STAMP)  ## run what bundle and minimise write for forged tapes, 
 
 faults: $(STAMP)  ## plant deliberate faults, and see whether the tests find them: hours; ARGS="--hinted" takes half of one
 	$(BIN)/python -m tests.faults $(ARGS)
+
+house: $(STAMP)  ## what the code is made of: lines, files, functions with one use, private names in tests
+	$(BIN)/python -m tests.house
 
 clean:  ## remove .venv and caches
 	rm -rf build .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache runs

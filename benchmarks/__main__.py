@@ -1,6 +1,6 @@
 """``python -m benchmarks [--quick | --save] [name ...]``: prints what the benchmarks measure.
 
-With ``--save`` it stores that as well, and writes docs/costs.md.
+With ``--save`` it stores that as well, and writes docs/costs.md and the costs in README.md.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from benchmarks import (
     viewing,
     waiting_objects,
 )
-from benchmarks.costs_page import PAGE, Measured, load, page, save
+from benchmarks.costs_page import Measured, load, save, write
 from benchmarks.report import table
 
 _BENCHMARKS = {
@@ -80,7 +80,7 @@ def main() -> None:
     print(f"\nMedians of interleaved rounds; {machine}.")
     if options.save:
         save(measured)
-        PAGE.write_text(page(load()), encoding="utf-8")
+        write(load())
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ WITH_CALLS = sorted(path for path in (FIXTURES / "v1").glob("*.tape") if path.st
 HOSTILE = sorted(
     path for path in (FIXTURES / "hostile").glob("*.tape") if not path.stem.startswith("field_")
 )
-"""The hostile tapes, but for those of single fields, which only readers are held to."""
+"""The hostile tapes, but for those with a single wrong field, which only readers are held to."""
 
 
 def expected_of(path: Path) -> dict[str, Any]:

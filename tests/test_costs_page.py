@@ -1,7 +1,9 @@
-"""docs/costs.md is made of the results that are stored, and these are what the benchmarks give."""
+"""docs/costs.md and the costs in README.md are made of the results that are stored, and these are
+what the benchmarks give."""
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,7 +11,7 @@ from typing import Any
 
 import pytest
 from benchmarks import bytes_per_step, call_cost, cpu_total, real_sizes, serving
-from benchmarks.costs_page import PAGE, Measured, load, page, save
+from benchmarks.costs_page import PAGE, README, Measured, load, page, readme, save
 from benchmarks.report import Question, Row
 from benchmarks.rounds import Samples
 
@@ -20,6 +22,33 @@ STORED = load()
 
 def test_the_page_is_made_of_the_stored_results() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(STORED)
+
+
+def test_the_readme_has_the_stored_results() -> None:
+    text = README.read_text(encoding="utf-8")
+    assert text == readme(text, STORED)
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "of", "figure"),
+    [
+        ("serving", r"median latency", r"[\d.]+ × \((?=\d)"),
+        ("container", r"bytes per call", r"[\d.]+ bytes for"),
+        ("cpu_total|call_cost", r"nothing new.*processor time|not kept", r"\+[\d.]+ µs of"),
+    ],
+)
+def test_the_worst_case_is_in_the_summary(benchmark: str, of: str, figure: str) -> None:
+    """Not only what looks good: no stored figure of the same kind is larger."""
+    rows = [r for n, f in STORED.items() if re.fullmatch(benchmark, n) for r in f.rows]
+    rows = [row for row in rows if re.search(of, row.what)]
+    cells = [row.ratio if benchmark == "serving" else row.calltape for row in rows]
+    found = re.findall(figure, page(STORED))
+    assert len(found) == 1
+    assert number(found[0]) == max(map(number, cells))
+
+
+def number(text: str) -> float:
+    return float(re.findall(r"[\d.]+", text)[0])
 
 
 def test_each_table_has_few_rows() -> None:
@@ -38,7 +67,8 @@ def test_other_results_stay_where_one_benchmark_is_run_again(tmp_path: Path) -> 
 
 
 def test_a_row_is_a_line_of_the_page() -> None:
-    made = page({"x": Measured("m", (Row("a", "1 ms", question=Question.SERVER), Row("b", "2")))})
+    rows = Row("a", "1 ms", question=Question.SERVER), Row("b", "2")
+    made = page({**STORED, "x": Measured("m", rows)})
     assert "| a | 1 ms | – | – |" in made.splitlines()
     assert "| b |" not in made
 

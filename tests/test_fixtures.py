@@ -25,6 +25,7 @@ V1 = FIXTURES / "v1"
 TAPES = sorted(V1.glob("*.tape"))
 
 
+@pytest.mark.integration  # more than a thousand tapes
 def test_generating_writes_the_same_bytes(tmp_path: Path) -> None:
     generate.write_all(tmp_path)
     for folder in ("v1", "future", "hostile", "analysis"):

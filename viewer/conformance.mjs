@@ -219,7 +219,7 @@ async function tableForm(end) {
   try {
     table = await tableOf(end);
   } catch (error) {
-    kindOf(error); // it is among the damage
+    kindOf(error); // it is among the corruption
   }
   if (!table) return undefined;
   const made = {
@@ -269,7 +269,7 @@ async function documentOf(source) {
   }
   const { deleted } = tape.end ?? tape.interim ?? {};
   if (deleted !== undefined) made.deleted = deleted.map((run) => run.map(String));
-  const kinds = new Set(Array.from(tape.damage.values(), (error) => error.kind));
+  const kinds = new Set(Array.from(tape.corruption.values(), (error) => error.kind));
   made.calls = [];
   for (const position of tape.columns.order()) {
     let call;

@@ -64,6 +64,6 @@ def _in_this_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
     process with torch in it takes longer than what most tests run in it. Tests of forks are marked
     ``forks``, and integration tests fork as users do."""
     marks = map(request.node.get_closest_marker, ("forks", "integration", "chaos", "slow"))
-    sandbox = sys.modules.get("calltape_analyzer.exporting.apart")
+    sandbox = sys.modules.get("calltape_analyzer.exporting.session.sandbox")
     if sandbox is not None and not any(marks):
         monkeypatch.setattr(sandbox, "may_fork", lambda device: False)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from calltape_analyzer import Programs, Tape, export, open_tape
+from calltape_analyzer import ExportOptions, Programs, Tape, export, open_tape
 from calltape_recorder import record
 
 __all__ = ["Call", "assert_as_module", "assert_same", "call", "made", "taped"]
@@ -43,6 +43,11 @@ def taped(
     return open_tape(folder / name, classes=classes)
 
 
+def export_with(tape: Tape, module: Any, *, to: str = "torch", **options: Any) -> Programs:
+    """The programs of an export with some options."""
+    return export(tape, module, to=to, options=ExportOptions(**options))  # type: ignore[arg-type]
+
+
 def made(
     folder: Path,
     module: torch.nn.Module,
@@ -54,7 +59,7 @@ def made(
 ) -> Programs:
     """Programs for calls, which reproduce all of them and give what the module gives at others."""
     tape = taped(folder, module, calls, classes=classes)
-    programs = export(tape, module, **options)
+    programs = export_with(tape, module, **options)
     report = programs.verify()
     assert report.ok, report.table()
     assert {row.against for row in report} == {"tape"}

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from calltape_analyzer import export, open_tape
+from calltape_analyzer import ExportOptions, export, open_tape
 from calltape_analyzer.errors import ExportError, NoVariant
 from calltape_analyzer.programs.attempts import Attempt, Outcome
 from calltape_analyzer.programs.program import Program
@@ -45,7 +45,10 @@ def exported(case: Case, tape: Path, target: str) -> dict[str, Any]:
         with _still_clock(), _made_by() as made, _runs(module) as runs:
             try:
                 programs = export(
-                    opened, module, to=target, attempt_seconds=_ATTEMPT_SECONDS, max_memory=_MEMORY
+                    opened,
+                    module,
+                    to=target,
+                    options=ExportOptions(attempt_seconds=_ATTEMPT_SECONDS, max_memory=_MEMORY),
                 )
             except Exception as error:  # of any type, where an exporter is wrong: that is pinned
                 attempts = error.attempts if isinstance(error, ExportError) else ()
@@ -61,8 +64,8 @@ def exported(case: Case, tape: Path, target: str) -> dict[str, Any]:
                 name: _program(program, made[id(program)][1]) for name, program in programs.items()
             },
             "attempts": [_attempt(one) for one in programs.attempts],
-            "missing": programs.missing,
-            "notes": list(programs.notes),
+            "missing": {name: str(why) for name, why in programs.missing.items()},
+            "notes": [*map(str, programs.notes)],
             "model ran": ran,
             "verified": f"{sum(verified)} of {len(verified)} calls",
             "calls": _served(programs, case, small, opened, target),
@@ -131,7 +134,7 @@ def _program(program: Program, made_by: Attempt) -> dict[str, Any]:
         "ranges": sorted(ranges),
         "guards": sorted(text.strip() for text in conditions.guards),
         "assertions": _assertions(program),
-        "notes": program.notes,
+        "notes": [*map(str, program.notes)],
     }
     if program.only is not None:
         found["serves only"] = f"{len(program.only)} recorded sizes"
@@ -155,9 +158,9 @@ def _attempt(attempt: Attempt) -> str:
     counts = ("unrun", "declined", "wrong", "failed")
     parts += [f"{number} {name}" for name in counts if (number := getattr(attempt, name))]
     if attempt.untried:
-        parts.append(f"untried: {'; '.join(attempt.untried)}")
+        parts.append(f"untried: {'; '.join(map(str, attempt.untried))}")
     if attempt.summary:
-        parts.append(attempt.summary)
+        parts.append(str(attempt.summary))
     return f"{attempt.variant}: {attempt.what}: {'; '.join(parts)}"
 
 

@@ -162,7 +162,7 @@ def test_an_hour_of_calls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     work = [sys.executable, "-m", "tests.recorder.long_run", str(tmp_path)]
     done = subprocess.run(work, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert all(" records " in line for line in done.stderr.splitlines())
+    assert all(": recording " in line for line in done.stderr.splitlines())
     said = json.loads(done.stdout)
     quarters, dropped = said["quarters"], said["dropped"]
     assert said["seen"] == said["kept"] + sum(dropped.values())

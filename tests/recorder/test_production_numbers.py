@@ -41,9 +41,9 @@ PAGE = page("production.md")
         ("`segment_seconds` or a million calls", bounds.MAX_CALLS_IN_FILE, 10**6),
         ("`segment_seconds` is an eighth of `max_age_seconds`", bounds.OLDEST_SHARE, 8),
         ("which the recorder reads about once a second", writer.LOOK_SECONDS, 1),
-        ("news of the same kind at most once a minute", bounds.AGAIN_SECONDS, 60),
+        ("events of the same kind at most once a minute", bounds.AGAIN_SECONDS, 60),
         ("at least once a minute, even if it keeps no calls", bounds.COUNT_SECONDS, 60),
-        ("take at most 2 KiB of the file", bounds.COUNTS_BYTES, 2 * KIB),
+        ("take up at most 2 KiB of the file", bounds.COUNTS_BYTES, 2 * KIB),
     ],
 )
 def test_a_number(says: str, found: Any, told: Any) -> None:
@@ -66,7 +66,7 @@ def test_a_number_of_the_other_page(says: str, found: Any, told: Any) -> None:
 
 
 def test_what_a_call_costs_that_is_not_kept() -> None:
-    assert "costs about three empty forward hooks" in PAGE
+    assert "costs as much as about three empty forward hooks" in PAGE
     (row,) = re.findall(
         r"not kept \| [^|]*\| an empty forward hook: [^|]*\| ([\d.]+) ×", page("costs.md")
     )

@@ -38,7 +38,7 @@ PARTS = {
     "exports": (
         "tests/analyzer/exporting/test_attempts.py",
         "tests/analyzer/exporting/test_empty_results.py",
-        "tests/analyzer/exporting/test_onnx.py",
+        "tests/analyzer/exporting/test_onnx_conversion.py",
         "tests/analyzer/programs/test_saving.py",
         "tests/analyzer/programs/test_trust.py",
         "tests/analyzer/replaying/test_runtimes.py",
@@ -210,8 +210,8 @@ def page(rows: Sequence[str]) -> str:
 ## Tested environments
 
 Each row is a separate environment on {platform.system()}, {platform.machine()}, CPU. "lowest" has
-the lowest allowed version of each direct dependency, with the extras {", ".join(EXTRAS)}. A part of
-the fast tests ran there; "pages" are README, Start and others, followed block by block.
+the lowest allowed version of each direct dependency, with the extras {", ".join(EXTRAS)}. A subset
+of the fast tests ran in each; "pages" means README, Start and others, followed block by block.
 
 | Python | torch | dependencies | what | result |
 | --- | --- | --- | --- | --- |

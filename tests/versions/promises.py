@@ -55,7 +55,7 @@ class Promises:
 | exports: `export()`, `load_programs()`, `verify()`, `replay` of a `.pt2` or of saved programs \
 | {oldest} to {newest} | {self.torch_of_exports} or newer |
 
-With an older torch, an export raises an error that says so: before {self.torch_of_exports}, a
+With an older torch, an export raises an error that says so. Before {self.torch_of_exports}, a
 verified program can silently return wrong results.
 
 {fill(f"Lowest versions of other packages: {others}.", 100, break_on_hyphens=False)}

@@ -16,7 +16,7 @@ for (const given of embeddedTapes(root)) {
   await tape.scan(() => undefined);
   const call = await tape.call(0).catch(() => null);
   found.push({
-    name: given.name, size: given.size, bytes: given.file.size, calls: tape.columns.length, damage: tape.damage.size,
+    name: given.name, size: given.size, bytes: given.file.size, calls: tape.columns.length, corruption: tape.corruption.size,
     facts: Object.fromEntries(tapeFacts(tape)),
     missing: call?.inputs.leaves.map((leaf) => [leafText(leaf), leaf.missing ?? null]),
   });

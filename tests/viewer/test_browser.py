@@ -99,9 +99,9 @@ def test_a_golden_tape_from_a_disk(tab: ViewerTab, golden: Path, width: int, dar
     tab.shows(".histogram tbody th", ["3", "5", "7"])
     tab.expect_clean()
 
-    tab.click("#tab-damage")
+    tab.click("#tab-corruption")
     tab.click("button", "Check every call")
-    tab.until(lambda: any("no damage" in text for text in tab.text("[role=status]")))
+    tab.until(lambda: any("no corruption" in text for text in tab.text("[role=status]")))
     tab.expect_clean()
     tab.click("#tab-tape")
     assert "tests.viewer.recorded:Model.forward, seen by hook" in tab.text("#panel-tape dd")
@@ -226,9 +226,9 @@ def test_a_large_tape_is_opened_from_its_end(tab: ViewerTab, tmp_path: Path) -> 
     assert "Opened from its end" in tab.text(".notice")[0]
     tab.click("#tab-dimensions")
     tab.until(lambda: tab.text("#panel-dimensions tbody tr:not(.spacer)"))
-    assert "Damage" in tab.text("[role=tab]")
+    assert "Corruption" in tab.text("[role=tab]")
     tab.click(".notice button", "Read every record")
-    tab.until(lambda: "Damage (1) ⚠" in tab.text("[role=tab]"))
+    tab.until(lambda: "Corruption (1) ⚠" in tab.text("[role=tab]"))
     tab.click("#tab-calls")
     tab.until(lambda: tab.text("[role=status]")[0] == "29 calls")
     tab.expect_clean()
@@ -248,7 +248,7 @@ def test_no_request_leaves_the_page(golden: Path, structures: Path, tmp_path: Pa
             tab.click("button.open", "1")
             tab.click(".tree summary", "mask")
             tab.until(lambda: tab.text(".values tbody td"))
-            for panel in ("dimensions", "damage", "tape"):
+            for panel in ("dimensions", "corruption", "tape"):
                 tab.click(f"#tab-{panel}")
         # A request that the page is not allowed does leave a trace: the log would show another one.
         tab.driver.execute_script("fetch('https://example.org/').catch(() => 0)")
@@ -324,7 +324,7 @@ def test_names_stay_text(tab: ViewerTab, tmp_path: Path) -> None:
     for hidden in HIDDEN:
         assert hidden not in shown
     assert {"U+202E", r"\x1b", r"\x07", "U+200B"} <= set(tab.text(".control"))
-    for panel in ("dimensions", "damage", "tape"):
+    for panel in ("dimensions", "corruption", "tape"):
         tab.click(f"#tab-{panel}")
     tab.click("#tab-dimensions")
     tab.click("#panel-dimensions button.open")
@@ -351,7 +351,7 @@ def test_hostile_files(tab: ViewerTab) -> None:
         assert tab.complaints() == [], path.name
 
 
-def test_damage_is_told(tab: ViewerTab, golden: Path, tmp_path: Path) -> None:
+def test_corruption_is_told(tab: ViewerTab, golden: Path, tmp_path: Path) -> None:
     whole = golden.read_bytes()
     record, tensor = bytearray(whole), bytearray(whole)
     record[whole.index(b"records/00000001") + 600] ^= 1
@@ -362,17 +362,17 @@ def test_damage_is_told(tab: ViewerTab, golden: Path, tmp_path: Path) -> None:
     tab.size(1280)
     tab.go(FILE_PAGE)
     tab.drop(tmp_path / "record.tape")
-    tab.until(lambda: "Damage (1) ⚠" in tab.text("[role=tab]"))
-    tab.click("#tab-damage")
-    tab.until(lambda: "checksum" in "".join(tab.text("#panel-damage tbody")))
+    tab.until(lambda: "Corruption (1) ⚠" in tab.text("[role=tab]"))
+    tab.click("#tab-corruption")
+    tab.until(lambda: "checksum" in "".join(tab.text("#panel-corruption tbody")))
     tab.expect_clean()
     tab.drop(tmp_path / "tensor.tape")
-    assert "Damage" in tab.text("[role=tab]")
-    tab.click("#tab-damage")
+    assert "Corruption" in tab.text("[role=tab]")
+    tab.click("#tab-corruption")
     tab.click("button", "Check every call")
-    tab.until(lambda: "Damage (1) ⚠" in tab.text("[role=tab]"))
+    tab.until(lambda: "Corruption (1) ⚠" in tab.text("[role=tab]"))
     tab.drop(tmp_path / "cut.tape")
-    tab.click("#tab-damage")
+    tab.click("#tab-corruption")
     tab.until(lambda: any("being written" in text for text in tab.text("[role=status]")))
 
 

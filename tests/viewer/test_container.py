@@ -12,7 +12,7 @@ import pytest
 from calltape_schema.end import Coverage, decode_end, encode_end
 from calltape_schema.groups import member, planned
 from calltape_schema.tar import BLOCK, ZEROS_AT_END, parse_header
-from tests.schema.container.tapes import TAPE, new_call, tape
+from tests.schema.container.tapes import TAPE, new_call, read_all, tape
 from tests.sections import deflated
 from tests.viewer.node import VIEWER, node
 
@@ -118,6 +118,21 @@ def test_references_to_what_is_not_there(tmp_path: Path) -> None:
             "bytes" not in leaf for call in bad.values() for leaf in call["inputs"]["leaves"]
         )
         assert one["damage"] in (["damaged"], ["invalid"]), name
+
+
+def test_parts_of_all_tensors_of_a_call_are_counted(tmp_path: Path) -> None:
+    """8,192 keys that 64 earlier calls have are as many as there may be; one more is too many."""
+    calls = [new_call(0, [1, 2])]
+    calls += [new_call(number, [1, 2], at=[("x0", number - 1, "x0")]) for number in range(1, 64)]
+    most = [(f"x{key}", 63, "x0") for key in range(2**13)]
+    calls += [
+        new_call(64, [1, 2], at=most),
+        new_call(65, [1, 2], at=[*most, (f"x{len(most)}", 0, "x0")]),
+    ]
+    data = tape(*([call] for call in calls))
+    (found,) = read(tmp_path, [data])
+    assert told(found) == (list(range(65)), ["limit"])
+    assert read_all(data) == (list(range(65)), ["limit"])
 
 
 def ended(change: Callable[[Any], dict[str, Any]]) -> bytes:

@@ -166,8 +166,8 @@ def test_the_page_opens_them_and_tells_what_is_corrupted_or_omitted(tmp_path: Pa
     for one in (corrupted, redacted, sound):
         size = (tmp_path / one["name"]).stat().st_size
         assert one["size"] == one["bytes"] == size
-    assert (sound["calls"], sound["damage"]) == (3, 0)
+    assert (sound["calls"], sound["corruption"]) == (3, 0)
     assert sound["missing"][0][1] is None
-    assert corrupted["damage"] > 0
+    assert corrupted["corruption"] > 0
     assert redacted["facts"]["history 1"].startswith("redact by calltape")
     assert redacted["missing"][0][1] is not None

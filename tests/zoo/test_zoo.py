@@ -49,6 +49,10 @@ _SAMPLES = {"torch": (*_FEW, *_MORE), "onnx": _FEW}
 """Of every family. All of the core takes half an hour: python -m tests.zoo.run all DIR --core"""
 
 
+def test_every_case_has_a_name_of_its_own() -> None:
+    assert sum(map(len, FAMILIES.values())) == len(CASES)
+
+
 def test_the_samples_are_of_the_core_and_of_every_family() -> None:
     for target, names in _SAMPLES.items():
         assert set(names) <= set(CORE)

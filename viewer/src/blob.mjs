@@ -23,6 +23,9 @@ export function expectKnownBlob({ algorithm, codec }) {
   if (codec !== STORED && codec !== ZLIB) throw unsupported(`a blob is compressed with codec ${codec}`);
 }
 
+/** How many bytes the tensors of a call have in its blob, whatever compressed it. */
+export const blobBytes = ({ blob }) => Number(blob?.length ?? blob?.size ?? 0);
+
 export class Blob {
   /**
    * @param source the file.

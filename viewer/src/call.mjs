@@ -1,8 +1,8 @@
 // One call: its trees, and the values of its tensors.
 
 import { elementBytes, isQuantized, storedAs } from "./dtypes.mjs";
-import { invalid, overLimit, unsupported } from "./errors.mjs";
-import { MAX_TAKEN } from "./limits.mjs";
+import { TapeError, invalid, overLimit, unsupported } from "./errors.mjs";
+import { MAX_TAKEN, MAX_TAKEN_PARTS } from "./limits.mjs";
 import { partsOf, partsOfInputs } from "./records.mjs";
 
 export class Call {
@@ -24,22 +24,56 @@ export class Call {
 
   /** The calls whose blobs have parts of a key, with the key there, the oldest first; and the axis along which they follow. */
   async holdersOf(key) {
-    const parts = [];
-    let [call, axis] = [this, undefined];
-    for (let taken = 0; taken <= MAX_TAKEN; taken++) {
-      const found = call.elsewhere.get(key);
-      if (found === undefined) return { parts: [{ call, key }, ...parts], axis };
-      if (found.call >= call.record.call) {
-        throw invalid(`call ${call.record.call} refers to call ${found.call}, which is not an earlier call`);
+    if (!this.elsewhere.has(key)) return { parts: [{ call: this, key }], axis: undefined };
+    this.chains ??= this.followed();
+    const found = (await this.chains).get(key);
+    if (found instanceof TapeError) throw found;
+    return found;
+  }
+
+  /**
+   * The same of all keys that earlier calls have, or why there is none. From call to call downwards: each is asked for
+   * once, and all steps are counted.
+   */
+  async followed() {
+    const found = new Map();
+    const waiting = new Map([[this.record.call, [...this.elsewhere.keys()].map((key) => ({ own: key, key, parts: [], axis: undefined, taken: 0 }))]]);
+    let steps = 0;
+    while (waiting.size > 0) {
+      const number = [...waiting.keys()].reduce((one, other) => (other > one ? other : one));
+      const walks = waiting.get(number);
+      waiting.delete(number);
+      let call;
+      try {
+        call = number === this.record.call ? this : await this.tape.callOfNumber(number);
+      } catch (error) {
+        if (!(error instanceof TapeError) || error.kind === "io") throw error;
+        for (const { own } of walks) found.set(own, error);
+        continue;
       }
-      if (found.axis !== undefined) {
-        if (parts.length > 0 && axis !== found.axis) throw invalid(`${key}: it grew along two axes`);
-        parts.unshift({ call, key });
-        axis = found.axis;
+      steps += walks.filter(({ key }) => call.elsewhere.has(key)).length;
+      if (steps > MAX_TAKEN_PARTS) {
+        const error = overLimit(`call ${this.record.call} has more than ${MAX_TAKEN_PARTS} parts of tensors`);
+        return new Map([...this.elsewhere.keys()].map((key) => [key, error]));
       }
-      [call, key] = [await this.tape.callOfNumber(found.call), found.there];
+      for (const walk of walks) {
+        const step = call.elsewhere.get(walk.key);
+        const wrong = step === undefined ? null : troubleOf(call, step, walk);
+        if (wrong !== null) {
+          found.set(walk.own, wrong);
+          continue;
+        }
+        if (step === undefined || step.axis !== undefined) walk.parts.unshift({ call, key: walk.key });
+        if (step === undefined) {
+          found.set(walk.own, { parts: walk.parts, axis: walk.axis });
+          continue;
+        }
+        Object.assign(walk, { key: step.there, axis: step.axis ?? walk.axis, taken: walk.taken + 1 });
+        if (!waiting.has(step.call)) waiting.set(step.call, []);
+        waiting.get(step.call).push(walk);
+      }
     }
-    throw overLimit(`${key}: taken from more than ${MAX_TAKEN} calls`);
+    return found;
   }
 
   /**
@@ -104,6 +138,14 @@ export class Call {
     }
     return made;
   }
+}
+
+/** Why a walk cannot go on from a call by this step; null if it can. */
+function troubleOf({ record }, { call, axis }, walk) {
+  if (walk.taken >= MAX_TAKEN) return overLimit(`${walk.own}: taken from more than ${MAX_TAKEN} calls`);
+  if (call >= record.call) return invalid(`call ${record.call} refers to call ${call}, which is not an earlier call`);
+  if (axis !== undefined && walk.axis !== undefined && axis !== walk.axis) return invalid(`${walk.own}: it grew along two axes`);
+  return null;
 }
 
 /** The sizes of a shape, which is text. */

@@ -15,7 +15,7 @@ const COLUMNS = [
 ];
 
 function outcomeOf(row) {
-  if (row.isBroken) return element("span", { class: "bad" }, "⚠ damaged");
+  if (row.isBroken) return element("span", { class: "bad" }, "⚠ corrupted");
   return row.raised ? element("span", { class: "bad" }, "✖ raised") : "✓ returned";
 }
 

@@ -19,13 +19,14 @@ const section = (value) => {
   return value;
 };
 
-const coverage = record({
+const coverageFields = {
   seen: withDefault(count, 0),
   kept: withDefault(count, 0),
   dropped: withDefault(pairs(count, MAX_REASONS), []),
   at_least: optional(bool),
   counted_ns: optional(count),
-});
+};
+const coverage = record(coverageFields);
 
 /** Numbers of files as runs that ascend, with gaps between them. */
 function fileNumbers(value) {
@@ -41,7 +42,7 @@ const counts = record({
   tape: tapeId,
   number: count,
   next_call: count,
-  coverage,
+  coverage: record({ ...coverageFields, counted_ns: count }),
   deleted: optional(fileNumbers),
 });
 
@@ -95,6 +96,10 @@ export function endFrom(content) {
   const hasCalls = kept > 0 && !found.elsewhere;
   if ((found.first_call !== undefined) !== hasCalls || (found.last_call !== undefined) !== hasCalls) {
     throw invalid("the first and the last call are not those of a tape with calls");
+  }
+  const isTimed = (found.first_ns !== undefined) === hasCalls && (found.last_ns !== undefined) === hasCalls;
+  if (!found.elsewhere && !isTimed) { // a survey may not know them
+    throw invalid("the first and the last time are not those of a tape with calls");
   }
   return found;
 }

@@ -35,6 +35,8 @@ const table = record({
 });
 
 const COLUMNS = 6;
+const RANGE_COST = 32;
+const MOST_OF_HEADER = 5; // bytes before the elements of a msgpack array; a range takes 32 at most
 const LARGEST_PART = 4; // of the room, that one row or kind may take
 
 const wrong = (what) => invalid(`the table of inputs: ${what}`);
@@ -84,7 +86,9 @@ function rowsOf({ rows, numbers, parts }) {
   return rows.map(([structure, leaves, scalars, ranges], at) => {
     if (structure >= parts.length || leaves >= parts.length) throw wrong("a row without its parts");
     const row = { structure: parts[structure], leaves: parts[leaves], scalars };
-    const cost = costOf(row);
+    const ints = intsIn(row.leaves);
+    if (ranges.length > MOST_OF_HEADER + RANGE_COST * ints) throw wrong("a row with ranges of leaves that have no integers");
+    const cost = 64 + Math.floor(row.structure.length / 4) + row.leaves.length + scalars.length + RANGE_COST * ints;
     costs += cost;
     if (costs > MAX_ROW_COSTS || cost > MAX_ROW_COSTS / LARGEST_PART) throw overLimit(`the rows of the table of inputs cost more than ${MAX_ROW_COSTS}`);
     const [seen, kept, raised, first, last, example] = Array.from({ length: COLUMNS }, (_, column) => view.getBigUint64(8 * (COLUMNS * at + column), true));
@@ -96,13 +100,13 @@ function rowsOf({ rows, numbers, parts }) {
   });
 }
 
-/** What a row takes of the room for rows. */
-function costOf({ structure, leaves, scalars }) {
-  let ints = 0; // how often "int" stands in the leaves
+/** How often "int" stands in leaves: as many may have ranges. */
+function intsIn(leaves) {
+  let ints = 0;
   for (let at = leaves.indexOf(0x69); at >= 0; at = leaves.indexOf(0x69, at + 1)) {
     if (leaves[at + 1] === 0x6e && leaves[at + 2] === 0x74) ints += 1;
   }
-  return 64 + Math.floor(structure.length / 4) + leaves.length + scalars.length + 32 * ints;
+  return ints;
 }
 
 function rangesOf(data) {

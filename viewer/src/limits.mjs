@@ -15,6 +15,8 @@ export const MAX_INDEX_BYTES = 48 * 1024 * 1024;
 export const MAX_TABLE_BYTES = 64 * 1024 * 1024;
 export const MAX_REFERENCES = 50_000;
 export const MAX_TAKEN = 64;
+/** Parts of all tensors of a call together that earlier calls have. */
+export const MAX_TAKEN_PARTS = 2 ** 19;
 export const MAX_NODES = 50_000;
 export const MAX_DEPTH = 64;
 export const MAX_NESTING = 2 * MAX_DEPTH + 2;

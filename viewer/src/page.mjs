@@ -1,7 +1,7 @@
 // The page: a place to drop a tape, and what is on it.
 
 import { CallsView } from "./calls_view.mjs";
-import { DamageView } from "./damage_view.mjs";
+import { CorruptionView } from "./corruption_view.mjs";
 import { DimensionsView } from "./dimensions_view.mjs";
 import { embeddedTapes } from "./embedded.mjs";
 import { Link } from "./link.mjs";
@@ -76,7 +76,7 @@ class Page {
 
   refuse(name, error) {
     this.welcome(this.tapes ?? []);
-    const words = { not_a_tape: "is no tape", version: "is of a newer format", damaged: "is damaged", invalid: "breaks the format", limit: "exceeds a limit" };
+    const words = { not_a_tape: "is no tape", version: "is of a newer format", damaged: "is corrupted", invalid: "breaks the format", limit: "exceeds a limit" };
     this.fail(error, `${name} ${words[error.kind] ?? "cannot be read"}: `);
   }
 
@@ -92,13 +92,13 @@ class Page {
     this.calls = new CallsView(link, onOverview, onError);
     this.dimensions = new DimensionsView(link, onError);
     this.variants = variants === undefined ? null : new VariantsView(variants);
-    this.damage = new DamageView(link, onOverview, onError);
+    this.corruption = new CorruptionView(link, onOverview, onError);
     this.facts = element("div", { class: "list padded", tabindex: 0, role: "region", "aria-label": "Facts of the tape" });
     this.tabs = new Tabs([
       { name: "calls", title: "Calls", panel: this.calls.element },
       ...(this.variants === null ? [] : [{ name: "variants", title: "Variants", panel: this.variants.element, onShow: () => this.loadOnce("variants", this.variants) }]),
       { name: "dimensions", title: "Dimensions", panel: this.dimensions.element, onShow: () => this.loadOnce("dimensions", this.dimensions) },
-      { name: "damage", title: "Damage", panel: this.damage.element, onShow: () => this.damage.load(this.overview).catch(onError) },
+      { name: "corruption", title: "Corruption", panel: this.corruption.element, onShow: () => this.corruption.load(this.overview).catch(onError) },
       { name: "tape", title: "Tape", panel: this.facts },
     ]);
     this.notice = element("div", { class: "notice", hidden: true });
@@ -126,7 +126,7 @@ class Page {
     this.about.replaceChildren(
       element("strong", {}, overview.name), element("span", { class: "quiet" }, ` ${overview.size}, ${grouped(overview.calls)} ${overview.calls === 1 ? "call" : "calls"}, ${state}`),
       overview.target === null ? "" : element("span", { class: "target" }, ...breakable(overview.target)));
-    this.tabs.title("damage", overview.damage > 0 ? `Damage (${grouped(overview.damage)}) ⚠` : "Damage");
+    this.tabs.title("corruption", overview.corruption > 0 ? `Corruption (${grouped(overview.corruption)}) ⚠` : "Corruption");
     this.facts.replaceChildren(factList(overview.facts));
     this.notice.hidden = overview.isScanned;
     if (!overview.isScanned) {

@@ -1,5 +1,6 @@
 // The thread that reads. The page asks, and gets plain data; all bytes of the tape stay here.
 
+import { blobBytes } from "./blob.mjs";
 import { NOT_NUMBERED } from "./columns.mjs";
 import { callFacts, inputsTree, labelOf, outputsTree, positionalNames } from "./descriptions.mjs";
 import { Dimensions } from "./dimensions.mjs";
@@ -64,7 +65,7 @@ class Reader {
     this.dimensions = new Dimensions(entries, this.nameAt, isCounted ? 0n : tape.table?.rest ?? 0n);
     for (const [{ calls, first }, error] of tape.isScanned ? this.dimensions.errors : []) {
       error.message = `call ${first}${calls > 1n ? `, and ${calls - 1n} more` : ""}: ${error.message}`;
-      tape.addDamage(error.at({ offset: this.offsetOf(first) }));
+      tape.addCorruption(error.at({ offset: this.offsetOf(first) }));
     }
     this.labels = tape.isScanned ? entries.map((_, number) => this.label(this.dimensions.sideOf(number))) : [];
     this.order = tape.columns.order();
@@ -88,7 +89,7 @@ class Reader {
       name: this.name, size: bytesText(tape.source.size), calls: tape.columns.length,
       isSealed: tape.isSealed, isScanned: tape.isScanned, unfinished: tape.unfinished,
       target: tape.manifest.target === undefined ? null : `${tape.manifest.target.type}.${tape.manifest.target.method}`,
-      damage: tape.damage.size, facts: tapeFacts(tape),
+      corruption: tape.corruption.size, facts: tapeFacts(tape),
     };
   }
 
@@ -122,7 +123,7 @@ class Reader {
       const { record, inputs: side } = await this.tape.call(position);
       return {
         ...made, time: timeText(record.time_ns), duration: durationText(record.duration_ns ?? NaN),
-        bytes: bytesText(record.blob?.size ?? 0), inputs: this.label(side), raised: record.error !== undefined,
+        bytes: bytesText(blobBytes(record)), inputs: this.label(side), raised: record.error !== undefined,
       };
     } catch (error) {
       return { ...made, time: "", duration: "", bytes: "", inputs: reasonOf(error), isBroken: true };
@@ -135,7 +136,7 @@ class Reader {
     try {
       call = await this.tape.call(position);
     } catch (error) {
-      if (error instanceof TapeError) this.tape.addDamage(error);
+      if (error instanceof TapeError) this.tape.addCorruption(error);
       throw error;
     }
     this.call_ = call;
@@ -144,7 +145,7 @@ class Reader {
     return {
       position, number: String(record.call), facts: callFacts(record, times),
       error: record.error === undefined ? null : { type: record.error.type, message: plainText(record.error.message).slice(0, 20_000) },
-      blob: record.blob === undefined ? null : bytesText(record.blob.size),
+      blob: record.blob === undefined ? null : bytesText(blobBytes(record)),
       inputs: inputsTree(call.inputs, this.nameAt, call.elsewhere),
       outputs: call.outputs === null ? null : outputsTree(call.outputs, call.elsewhere),
     };
@@ -173,13 +174,13 @@ class Reader {
     return this.located(() => wholeTensor(this.call_, leaf, (done, total) => this.progress("reading the tensor", done, total)));
   }
 
-  /** What is wrong with the values of a call is damage of the tape. */
+  /** What is wrong with the values of a call is corruption of the tape. */
   async located(work) {
     try {
       return await work();
     } catch (error) {
       if (error instanceof TapeError && error.kind !== "io") {
-        this.tape.addDamage(error.at({ offset: this.call_.group }));
+        this.tape.addCorruption(error.at({ offset: this.call_.group }));
       }
       throw error;
     }
@@ -196,8 +197,8 @@ class Reader {
     return { ...this.dimensions.histogram(group, column), series, layouts, isElsewhere: this.tape.end?.elsewhere === true };
   }
 
-  async damage() {
-    return Array.from(this.tape.damage.values(), (error) => error.plain());
+  async corruption() {
+    return Array.from(this.tape.corruption.values(), (error) => error.plain());
   }
 
   /** Compares everything that is on the tape: every record, every tree, every checksum. */
@@ -215,7 +216,7 @@ class Reader {
         }
       } catch (error) {
         if (!(error instanceof TapeError)) throw error;
-        this.tape.addDamage(error.at({ offset: this.tape.columns.offsets[position] }));
+        this.tape.addCorruption(error.at({ offset: this.tape.columns.offsets[position] }));
       }
     }
     return this.overview();
@@ -234,7 +235,7 @@ function elementTexts(dtype, bytes) {
 
 const reasonOf = (error) => (error instanceof TapeError ? error.message : String(error));
 
-const ASKS = ["open", "scan", "list", "rows", "call", "elements", "statistics", "dimensionRows", "dimension", "damage", "verify"];
+const ASKS = ["open", "scan", "list", "rows", "call", "elements", "statistics", "dimensionRows", "dimension", "corruption", "verify"];
 const reader = new Reader((progress) => postMessage({ progress }));
 let last = Promise.resolve(); // one question after the other
 

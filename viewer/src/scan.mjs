@@ -1,6 +1,7 @@
 // The scan: a walk over a whole tape that reads every record, and no tensor. A call exists only by
 // the commit rule (FORMAT.md, section 5); on a sealed tape the index must have its group (section 8).
 
+import { blobBytes } from "./blob.mjs";
 import { Columns } from "./columns.mjs";
 import { DistinctInputs, addTo, noCalls } from "./distinct_inputs.mjs";
 import { accounted, countsFrom, indexOf, endFrom } from "./endings.mjs";
@@ -31,9 +32,9 @@ export class Scan {
    * @param source the file.
    * @param {Uint8Array} tape the id in the manifest.
    * @param end of a sealed tape, which is compared with what is found; else null.
-   * @param {(error: TapeError) => void} onDamage
+   * @param {(error: TapeError) => void} onCorruption
    */
-  constructor(source, tape, end, onDamage) {
+  constructor(source, tape, end, onCorruption) {
     this.window = new Window(source);
     this.tape = tape;
     this.end = end;
@@ -41,9 +42,9 @@ export class Scan {
     this.passed = 0; // those that the walk has come past
     this.index = null; // the groups that are not found yet, by offset; null if nothing tells
     this.damaged = new Set(); // offsets
-    this.onDamage = (error) => {
+    this.onCorruption = (error) => {
       this.damaged.add(error.offset);
-      onDamage(error);
+      onCorruption(error);
     };
     this.columns = new Columns();
     this.distinct = new DistinctInputs(source.size);
@@ -53,7 +54,7 @@ export class Scan {
     this.interim = null; // what the recorder had counted last, of a tape without an end
     this.unfinished = 0; // bytes at the end of calls that were being written
     this.blobs = null; // the offset of blobs whose group comes next
-    this.held = null; // the last damage of the walk, until it is known whether a member follows
+    this.held = null; // the last corruption of the walk, until it is known whether a member follows
   }
 
   /** Walks from the offset of a header to the end. */
@@ -65,7 +66,7 @@ export class Scan {
     if (this.end === null) this.endUnsealed();
     else await this.located({ name: END, offset: null }, () => this.endSealed());
     for (const [number, { error }] of this.broken) {
-      this.onDamage(new TapeError(error.kind, `call ${number} is skipped: ${error.message}`, error));
+      this.onCorruption(new TapeError(error.kind, `call ${number} is skipped: ${error.message}`, error));
     }
   }
 
@@ -75,7 +76,7 @@ export class Scan {
   }
 
   release() {
-    if (this.held !== null) this.onDamage(this.held);
+    if (this.held !== null) this.onCorruption(this.held);
     this.held = null;
   }
 
@@ -108,7 +109,7 @@ export class Scan {
       await work();
     } catch (error) {
       if (!(error instanceof TapeError)) throw error;
-      this.onDamage(error.at({ member: member.name, offset: member.offset }));
+      this.onCorruption(error.at({ member: member.name, offset: member.offset }));
     }
   }
 
@@ -145,7 +146,7 @@ export class Scan {
     this.index.delete(offset);
     const [[low, high], [first, last]] = [numbers, times].map(spanOf);
     if (told.calls !== numbers.length || told.low !== low || told.high !== high || told.first !== first || told.last !== last) {
-      this.onDamage(damaged(`by the index of the tape, ${callsAre(told)} here`).at({ offset }));
+      this.onCorruption(damaged(`by the index of the tape, ${callsAre(told)} here`).at({ offset }));
     }
   }
 
@@ -157,8 +158,7 @@ export class Scan {
       const record = group.record(at, (signature, inputs) => this.distinct.hasSignature(signature, inputs));
       const inputs = this.distinct.numberOf(group.signature(at), record.inputs, record.call, group.raised(at));
       const duration = record.duration_ns === undefined ? NaN : Number(record.duration_ns);
-      const blob = record.blob === undefined ? 0 : Number(record.blob.size);
-      this.columns.add(record.call, member.offset, Number(record.time_ns), duration, blob, inputs, record.error !== undefined);
+      this.columns.add(record.call, member.offset, Number(record.time_ns), duration, blobBytes(record), inputs, record.error !== undefined);
     } catch (error) {
       if (!(error instanceof TapeError)) throw error;
       this.broken.set(group.number(at), { signature: group.signature(at), raised: group.raised(at), error: error.at({ member: member.name, offset: member.offset }) });
@@ -182,17 +182,17 @@ export class Scan {
     const known = new Set(this.damaged);
     for (const [offset, group] of this.index ?? []) {
       if (known.has(offset)) continue;
-      this.onDamage(damaged(`${callsAre(group)} lost, by the index of the tape`).at({ offset }));
+      this.onCorruption(damaged(`${callsAre(group)} lost, by the index of the tape`).at({ offset }));
     }
     const isWhole = this.damaged.size === 0; // else what was lost would explain any difference
     const { seen } = this.end.coverage;
     const told = accounted(this.end.coverage);
     if (BigInt(seen) !== told) {
-      this.onDamage(damaged(`the end says that ${seen} calls were seen, but accounts for ${told}`).at({ member: END }));
+      this.onCorruption(damaged(`the end says that ${seen} calls were seen, but accounts for ${told}`).at({ member: END }));
     }
     if (this.end.elsewhere) return;
     if (isWhole) this.compareCounts();
-    const wrong = await this.tableDamage(isWhole);
+    const wrong = await this.tableCorruption(isWhole);
     if (wrong !== null) throw damaged(`forged or stale table of inputs: ${wrong}`);
   }
 
@@ -210,10 +210,10 @@ export class Scan {
       if (member === null || !isGroup(member.name) || member.end > after) continue;
       try {
         await this.addGroup(member);
-        this.onDamage(damaged(`${callsAre(told)} here, by the index of the tape, within another member`).at({ member: member.name, offset }));
+        this.onCorruption(damaged(`${callsAre(told)} here, by the index of the tape, within another member`).at({ member: member.name, offset }));
       } catch (error) {
         if (!(error instanceof TapeError) || error.kind === "io") throw error;
-        this.onDamage(error.at({ member: member.name, offset }));
+        this.onCorruption(error.at({ member: member.name, offset }));
       }
     }
     if (this.offsets[this.passed] === until) this.passed++; // the walk is there
@@ -228,12 +228,12 @@ export class Scan {
     }
     const { first_call: first, last_call: last, raised } = this.end;
     if (low !== first || high !== last || BigInt(this.raised) !== BigInt(raised)) {
-      this.onDamage(damaged("the end says other first or last calls, or how many raised, than there are").at({ member: END }));
+      this.onCorruption(damaged("the end says other first or last calls, or how many raised, than there are").at({ member: END }));
     }
   }
 
   /** What is wrong with the table of counted inputs, which is compared with the calls if these are whole; null if nothing is. */
-  async tableDamage(isWhole) {
+  async tableCorruption(isWhole) {
     try {
       const table = await tableOf(this.end);
       const counts = isWhole ? this.counts() : null;

@@ -19,7 +19,7 @@ import { Remembered } from "./remembered.mjs";
 import { Scan, checkMemberSize } from "./scan.mjs";
 import { Window, exactly } from "./windows.mjs";
 
-const MOST_DAMAGE = 10_000;
+const MOST_CORRUPTION = 10_000;
 const MOST_GROUPS = 4; // in memory
 const MOST_INFLATED = 256 * 1024 * 1024; // bytes of compressed blobs
 const MOST_HOLDERS = 40; // calls that have tensors for others, and blobs: a recorder takes a tensor from 34 at most
@@ -75,7 +75,7 @@ export class Tape {
     this.source = source;
     this.manifest = manifest;
     this.firstMember = firstMember;
-    this.damage = new Map(); // by text and place
+    this.corruption = new Map(); // by text and place
     this.end = end; // null if the tape is not sealed
     this.wrongManifest = null; // what is wrong with the first member, or with the copy of it in the end
     this.table = null; // of counted inputs, by the end
@@ -96,9 +96,9 @@ export class Tape {
     return this.end !== null;
   }
 
-  addDamage(error) {
+  addCorruption(error) {
     const key = `${error.offset} ${error.member} ${error.message}`;
-    if (this.damage.size < MOST_DAMAGE && !this.damage.has(key)) this.damage.set(key, error);
+    if (this.corruption.size < MOST_CORRUPTION && !this.corruption.has(key)) this.corruption.set(key, error);
   }
 
   /** Reads what the end of a sealed tape says. Returns whether it told where the calls are. */
@@ -138,7 +138,7 @@ export class Tape {
       this.table = { ...table, rows: rows.map((row) => ({ ...row, tree: treeOf(row) })) };
     } catch (error) {
       if (!(error instanceof TapeError)) throw error;
-      this.addDamage(error.at({ member: END }));
+      this.addCorruption(error.at({ member: END }));
     }
   }
 
@@ -148,9 +148,9 @@ export class Tape {
    * @param onProgress called with the offset that was reached; a promise that it returns is waited for.
    */
   async scan(onProgress = () => undefined) {
-    const scan = new Scan(this.source, this.manifest.tape, this.end, (error) => this.addDamage(error));
+    const scan = new Scan(this.source, this.manifest.tape, this.end, (error) => this.addCorruption(error));
     await scan.run(this.firstMember, onProgress);
-    if (this.wrongManifest !== null) this.addDamage(this.wrongManifest);
+    if (this.wrongManifest !== null) this.addCorruption(this.wrongManifest);
     this.columns = scan.columns;
     this.distinct = scan.distinct;
     this.broken = scan.broken;

@@ -1,4 +1,4 @@
-// The walk over a tape from header to header, also over damage (FORMAT.md, section 2).
+// The walk over a tape from header to header, also over corruption (FORMAT.md, section 2).
 
 import { damaged } from "./errors.mjs";
 import { BLOCK, parseHeader } from "./framing.mjs";
@@ -13,10 +13,10 @@ const SEARCHED = 256 * 1024;
  * @param {Window} window of the file.
  * @param {number} start the offset of the first header.
  * @param {(member: Member) => Promise|undefined} onMember
- * @param {(error: TapeError) => void} onDamage
+ * @param {(error: TapeError) => void} onCorruption
  * @param {(offset: number) => Promise|undefined} onProgress called at each header.
  */
-export async function walk(window, start, onMember, onDamage, onProgress = () => undefined) {
+export async function walk(window, start, onMember, onCorruption, onProgress = () => undefined) {
   let offset = start;
   while (offset < window.size) {
     const waiting = onProgress(offset);
@@ -36,7 +36,7 @@ export async function walk(window, start, onMember, onDamage, onProgress = () =>
     if (member === null && next === null && !(await holdsData(window, offset))) return;
     const end = next ?? window.size;
     const what = member === null ? "no member begins here" : "a member is cut short";
-    onDamage(damaged(`${what}, ${end - offset} bytes skipped`).at({ member: member?.name, offset }));
+    onCorruption(damaged(`${what}, ${end - offset} bytes skipped`).at({ member: member?.name, offset }));
     if (next === null) return;
     offset = next;
   }

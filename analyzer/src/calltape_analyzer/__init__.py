@@ -40,6 +40,8 @@ if TYPE_CHECKING:
         Sighting,
     )
     from calltape_analyzer.exporting.export import export
+    from calltape_analyzer.exporting.options import ExportOptions
+    from calltape_analyzer.facts import Fact, Note, Rejection
     from calltape_analyzer.inference.findings import (
         ArgumentFinding,
         AxisFinding,
@@ -72,6 +74,8 @@ if TYPE_CHECKING:
     from calltape_analyzer.programs.loading import load_programs
     from calltape_analyzer.programs.program import Program
     from calltape_analyzer.programs.programs import Programs
+    from calltape_analyzer.programs.reasons import UntriedSize
+    from calltape_analyzer.programs.strategies import Sampled, Strategy
     from calltape_analyzer.programs.variant_verdicts import VariantVerdict
     from calltape_analyzer.pytree.classes import ClassIndex
     from calltape_analyzer.pytree.inputs import Inputs
@@ -133,6 +137,8 @@ __all__ = [
     "ElementDifference",
     "Explanation",
     "ExportError",
+    "ExportOptions",
+    "Fact",
     "InferenceError",
     "InputCandidate",
     "InputObserver",
@@ -147,6 +153,7 @@ __all__ = [
     "MinimiseReport",
     "Nesting",
     "NoVariant",
+    "Note",
     "Observations",
     "ObserverInfo",
     "OneProgram",
@@ -160,8 +167,10 @@ __all__ = [
     "Recording",
     "Recordings",
     "RedactionError",
+    "Rejection",
     "Report",
     "ReportRow",
+    "Sampled",
     "Seen",
     "SeenInputs",
     "ShapeFindings",
@@ -171,6 +180,7 @@ __all__ = [
     "SizeSeen",
     "Sizing",
     "Span",
+    "Strategy",
     "Survey",
     "SymbolFinding",
     "Symptom",
@@ -183,6 +193,7 @@ __all__ = [
     "Tolerances",
     "TrafficCounters",
     "UnsupportedError",
+    "UntriedSize",
     "UsageError",
     "Values",
     "Variant",
@@ -245,6 +256,8 @@ _NAMES = {
         "Sighting",
     ),
     "exporting.export": ("export",),
+    "exporting.options": ("ExportOptions",),
+    "facts": ("Fact", "Note", "Rejection"),
     "inference.findings": (
         "ArgumentFinding",
         "AxisFinding",
@@ -274,6 +287,8 @@ _NAMES = {
     "programs.programs": ("Programs",),
     "pytree.classes": ("ClassIndex",),
     "pytree.inputs": ("Inputs",),
+    "programs.reasons": ("UntriedSize",),
+    "programs.strategies": ("Sampled", "Strategy"),
     "programs.variant_verdicts": ("VariantVerdict",),
     "pytree.placeholder": ("Placeholder",),
     "pytree.registration": ("register_flattening_functions",),

@@ -15,9 +15,13 @@ TapeError                something is wrong with a tape; ``kind`` says what (fro
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from calltape_schema.errors import Kind, Problem, TapeError
 from calltape_schema.remedies import Remedy
+
+if TYPE_CHECKING:
+    from calltape_analyzer.facts import Fact, Rejection
 
 __all__ = [
     "ExportError",
@@ -126,7 +130,7 @@ class NoVariant(TapeError, LookupError):  # noqa: N818 - what users catch reads 
     def __init__(
         self,
         reason: str,
-        reasons: Mapping[str, str] | None = None,
+        reasons: Mapping[str, Rejection] | None = None,
         *,
         advice: str = "record calls like this one as well, and export again",
     ) -> None:
@@ -144,11 +148,19 @@ class NoVariant(TapeError, LookupError):  # noqa: N818 - what users catch reads 
 
 
 class ExportError(TapeError, RuntimeError):
-    """No variant could be exported. ``attempts`` has what was tried. It is a :class:`RuntimeError`
-    too."""
+    """No variant could be exported. ``attempts`` has what was tried, and ``missing`` why variants
+    have no program, by name. It is a :class:`RuntimeError` too."""
 
-    def __init__(self, reason: str, attempts: Sequence[object] = (), *, advice: str = "") -> None:
+    def __init__(
+        self,
+        reason: str,
+        attempts: Sequence[object] = (),
+        *,
+        missing: Mapping[str, Fact] | None = None,
+        advice: str = "",
+    ) -> None:
         self.attempts = tuple(attempts)
+        self.missing = dict(missing or {})
         more = "tell what was tried; calltape variants and explain tell more"
         tried = Remedy(f"its .attempts {more}", f"the attempts {more}")
         super().__init__("inference", reason, advice=advice or (tried if attempts else None))

@@ -117,8 +117,9 @@ def list_recordings(path: Paths, damage: Damage, *, scan: bool = False) -> list[
     """:func:`recordings`, with the damage as errors.
 
     Args:
-        path, scan: as for :func:`recordings`.
-        damage: gets what is wrong.
+        path: as for :func:`recordings`.
+        damage: collects what is wrong.
+        scan: as for :func:`recordings`.
     """
     with opened_recordings(path, damage, scan=scan) as found:
         rows = [_recording(parts) for parts in found]

@@ -53,42 +53,42 @@ def open_tape(
     scan: bool = False,
     limits: Limits | None = None,
 ) -> Tape:
-    """Opens a tape for reading: finished, still being written, cut off or damaged.
+    """Opens a tape for reading, whether it is finished, still being written, cut off or corrupted.
 
     Args:
-        path: a file, a directory (all ``*.tape``, ``*.tape.gz`` and ``*.tape.zst`` in it and below
-            it that are not hidden), a pattern such as ``"runs/*.tape"``, or several of these;
-            together they are one sequence of calls, a recording that began earlier before a later
-            one. Of ranks of one job that made the same calls, one counts
+        path: a file; a directory (with all ``*.tape``, ``*.tape.gz`` and ``*.tape.zst`` in it and
+            below it that are not hidden); a pattern such as ``"runs/*.tape"``; or several of these.
+            Together they are one sequence of calls, in which recordings are sorted by when they
+            began. If several ranks of a job made the same calls, only one of them counts
             (:attr:`Tape.other_ranks`). A compressed tape is decompressed once, to a temporary file
-            without a name. URLs of each of these too (``s3://``, ``gs://``, ``memory://``,
-            ...), with the extra ``remote``: only the parts that are needed are read.
-        target: what was recorded, if there are tapes of several models: the name of class and
-            method, or a part of it that no other target has. The others are left out.
-            :func:`recordings` says what there is.
-        classes: classes that arguments and outputs may be rebuilt from, besides plain containers,
-            and transformers' caches and outputs (where this process has imported it). A mapping
-            gives the names that they have on the tape (``{"__main__:Batch": Batch}``). Classes of
-            Python's own library, and those with ``__del__``, are never rebuilt.
-        stand_ins: rebuilds objects of other classes from classes that have the same fields and no
-            code. Otherwise a :class:`~calltape_analyzer.Placeholder` stands for each.
-        verify: compares all tensors with their checksums now, and leaves out the calls that are
-            damaged; otherwise a call is checked when its values are first read.
-        scan: reads every record now, and compares it with what the file says of it; a difference is
-            damage, and the call is left out. Otherwise a sealed file is scanned when somebody asks
-            for a single call, and questions about all calls are answered from its end, or from one
-            record of each of the distinct inputs (:attr:`Tape.source`, :attr:`Tape.records_read`).
-        limits: what reading it may cost, if that is not to follow from its size: opening it, and
-            each question about it.
+            without a name. With the extra ``remote``, URLs of all of these (``s3://``, ``gs://``,
+            ``memory://``, ...) work as well; only the necessary parts are read.
+        target: which model to open, if there are tapes of several: the name of class and method, or
+            a part of it that no other target has. The others are left out. :func:`recordings` lists
+            what there is.
+        classes: classes that arguments and outputs may be rebuilt from, in addition to plain
+            containers, and transformers' caches and outputs (if this process has imported it). A
+            mapping gives the names that they have on the tape (``{"__main__:Batch": Batch}``).
+            Classes of Python's standard library, and those with ``__del__``, are never rebuilt.
+        stand_ins: rebuild objects of other classes from generated classes that have the same fields
+            and no code. Otherwise, each becomes a :class:`~calltape_analyzer.Placeholder`.
+        verify: compare all tensors with their checksums now, and leave out corrupted calls.
+            Otherwise, a call is checked when its values are first read.
+        scan: read every record now, and compare it with the summary in the file. A difference is
+            corruption, and the call is left out. Otherwise, a sealed file is scanned when a single
+            call is requested, and questions about all calls are answered from its end, or from one
+            record of each distinct input (:attr:`Tape.source`, :attr:`Tape.records_read`).
+        limits: how much time and memory opening it, and each question about it, may take. By
+            default, this depends on the size.
 
     Raises:
-        TapeError: ``not_found``, ``not_a_tape``, ``version``, ``io``, ``damaged`` or ``invalid``
-            if nothing can be read; ``usage`` for tapes of different models, or a target that is not
-            there. Of several files one that cannot be read is damage, like a damaged call. So is a
+        TapeError: ``not_found``, ``not_a_tape``, ``version``, ``io``, ``damaged`` or ``invalid`` if
+            nothing can be read; ``usage`` for tapes of different models, or a target that does not
+            exist; ``limit`` for a compressed tape that is larger than it should be; ``usage`` for
+            Zstandard without the extra ``zstd``, or a URL without the extra ``remote``. If only one
+            of several files cannot be read, that is corruption, like a corrupted call. So is a
             directory that cannot be read, a copy of another file, and a call that another file has
-            too: it counts once. ``limit`` for a compressed tape that is larger than it should be,
-            ``usage`` for Zstandard without the extra ``zstd``, or a URL without the extra
-            ``remote``.
+            too, which counts once.
     """
     if target is not None and not isinstance(target, str):
         advice = "pass the name of a class and method, or part of it"
@@ -124,8 +124,9 @@ def opened_recordings(
     """The files of each recording of any target, in the order of time; see :func:`open_tape`.
 
     Args:
-        path, scan: as for :func:`open_tape`.
-        damage: gets what is wrong.
+        path: as for :func:`open_tape`.
+        damage: collects what is wrong.
+        scan: as for :func:`open_tape`.
     """
     files = _Files(damage)
     try:

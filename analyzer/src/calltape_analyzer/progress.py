@@ -102,7 +102,8 @@ def later_bar(what: str, total: int) -> Iterator[Callable[[int, int], None]]:
     a step is done or not.
 
     Args:
-        what, total: as for :func:`steps`.
+        what: as for :func:`steps`.
+        total: as for :func:`steps`.
 
     Yields:
         What takes how many steps are done, and of how many.

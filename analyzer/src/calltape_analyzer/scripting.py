@@ -181,7 +181,7 @@ def script(
         build=_TO_FILL_IN if model is None else _import(model, beside),
         part=part_expression(tape) if address is None else "tape.only(calls=CALL)",
         to=literal(to),
-        probe=', probe="none"' if failure is not None and failure.kind == "export" else "",
+        probe=_UNPROBED if failure is not None and failure.kind == "export" else "",
         expect="" if expect == "recorded" else f", expect={literal(expect)}",
     )
 
@@ -265,12 +265,13 @@ Runs the calls of a tape that was made small to show a failure.
 
 Ends with 1 as long as a call fails, and with 0 if {fine}."""
 
+_UNPROBED = ', options=ExportOptions(probe="none")'
 _FINE = {"recorded": "all do what was recorded", "success": "all return"}
 
 
 def _imports(exports: bool, *, with_os: bool) -> str:
     standard = ["os", "sys", "traceback"] if with_os else ["sys", "traceback"]
-    names = "export, open_tape, printable" if exports else "open_tape, printable, render, replay"
+    names = f"{'ExportOptions, export' if exports else 'render, replay'}, open_tape, printable"
     lines = [f"import {name}" for name in standard]
     lines += ["", "import torch", "", f"from calltape_analyzer import {names}"]
     return "\n".join(lines)

@@ -84,12 +84,12 @@ def check_tape(value: Any, what: str) -> None:
 
 
 class Tape(RecordedCalls, ProgramSource):
-    """One or several tape files as one sequence of calls; :func:`open_tape` makes it.
+    """One or several tape files as one sequence of calls. :func:`open_tape` returns it.
 
-    ``len(tape)`` counts the calls whose records are whole, ``tape[i]`` is one of them (negative
-    and slices too). Iterating also compares each call's tensors with their checksum and skips the
-    calls that are damaged; :attr:`damage` then says which. :attr:`calls` is the same sequence
-    without that look at the tensors.
+    ``len(tape)`` counts the calls with a complete record, and ``tape[i]`` is one of them (``i`` can
+    be negative or a slice). Iterating also verifies the checksum of each call's tensors and skips
+    corrupted calls, which :attr:`damage` then lists. :attr:`calls` is the same sequence without
+    verification.
     """
 
     def __init__(
@@ -119,8 +119,8 @@ class Tape(RecordedCalls, ProgramSource):
 
     @property
     def signature(self) -> Signature:
-        """The parameters of the recorded method, without those that were left out with
-        :meth:`remove_inputs`."""
+        """The parameters of the recorded method, without those that :meth:`remove_inputs`
+        removed."""
         known = Signature.of(self._target).without(frozenset(self.removed))
         return replace(known, data_keys=self._data_keys)
 
@@ -130,24 +130,24 @@ class Tape(RecordedCalls, ProgramSource):
 
     @property
     def removed(self) -> tuple[str, ...]:
-        """The names of the arguments that were left out with :meth:`remove_inputs`."""
+        """The names of the arguments that :meth:`remove_inputs` removed."""
         signature = Signature.of(self._target)
         return tuple(signature.name_of(name) for name in self._removed)
 
     @property
     def other_ranks(self) -> tuple[str, ...]:
-        """The files that were left out, because another rank of their job made the same calls: a
-        step of a model that is split over several processes is one call. Open one by itself to see
-        what its rank returned."""
+        """Files that were left out because another rank of their job made the same calls: a step of
+        a model that is split over several processes counts as one call. To see what a rank
+        returned, open its file alone."""
         return self._other_ranks
 
     @property
     @bounded()
     def counters(self) -> TrafficCounters:
-        """What was counted of the whole traffic, whichever calls are on the tape: per structure how
-        many calls, and the sizes of every axis; :attr:`TrafficCounters.missing` names the files
-        that have no counters, or such as contradict the calls that are on the tape (which is
-        damage)."""
+        """Counts of all traffic, whether or not a call is on the tape: the number of calls of each
+        structure, and the sizes of every axis. :attr:`TrafficCounters.missing` names files that
+        have no counters, or whose counters contradict the calls on the tape (which is
+        corruption)."""
         self._follow_source()
         if self._counters is None:
             self._counters = trusted_counters(self._segments, self._damage)
@@ -161,21 +161,21 @@ class Tape(RecordedCalls, ProgramSource):
         variant: Chosen | None = None,
         ignore: Sequence[str | int] = (),
     ) -> Tape:
-        """This tape with some of its calls, or without some arguments: for every function that
-        takes a tape. It reads from the same files, which :meth:`close` of either closes; what the
-        recorder counted of all calls (:attr:`counters`) says nothing of some of them.
+        """This tape with only some of its calls, or without some arguments. Every function that
+        takes a tape accepts it. It reads from the same files, so closing either tape
+        (:meth:`close`) closes both. Counts of all traffic (:attr:`counters`) do not apply to a part
+        of the calls.
 
         Args:
-            calls: numbers, ranges and addresses of calls: ``"0..99,3f9a01bc:120"``, ``[3, 5]``; or
-                a :class:`Call` of this tape.
-            variant: the calls of one variant or of several: names, or positions in
-                :meth:`variants`, of the calls that ``calls`` and ``ignore`` leave. What is said of
-                a variant stays as it is: other variants are still evidence.
+            calls: numbers, ranges and addresses of calls, such as ``"0..99,3f9a01bc:120"`` or
+                ``[3, 5]``; or a :class:`Call` of this tape.
+            variant: one or several variants, by name or by position in :meth:`variants`, after
+                ``calls`` and ``ignore`` were applied. The findings about a variant stay the same,
+                because the other variants remain evidence.
             ignore: parameters to leave out, as :meth:`remove_inputs` does.
 
         Raises:
-            UsageError: for calls or variants that are not there, or an argument that no call
-                passes.
+            UsageError: for calls or variants that do not exist, or an argument that no call passes.
         """
         made = self._part(self._segments)
         names = [ignore] if isinstance(ignore, str) else list(ignore)
@@ -201,8 +201,8 @@ class Tape(RecordedCalls, ProgramSource):
 
     @property
     def whole(self) -> Tape:
-        """The tape whose variants :meth:`only` chose from: its calls are evidence of what is said
-        of them. This tape itself if no variant was chosen."""
+        """The tape whose variants :meth:`only` selected from. All its calls are evidence for the
+        findings. If no variant was selected, this is the tape itself."""
         return self._whole
 
     def _part(self, segments: Sequence[Segment]) -> Tape:
@@ -229,8 +229,8 @@ class Tape(RecordedCalls, ProgramSource):
 
     @property
     def selected(self) -> dict[str, Any]:
-        """Which calls :meth:`only` chose, as its arguments ``calls`` and ``variant``; empty for a
-        whole tape."""
+        """Which calls :meth:`only` selected, as its arguments ``calls`` and ``variant``; empty for
+        a whole tape."""
         return dict(self._selected)
 
     @bounded()
@@ -244,7 +244,7 @@ class Tape(RecordedCalls, ProgramSource):
         :meth:`calltape_analyzer.inference.one_program.OneProgram.findings`.
 
         Raises:
-            InferenceError: the calls cannot be one program.
+            InferenceError: one program cannot serve the calls.
         """
         return self._asked(
             value_if_missing,
@@ -374,8 +374,8 @@ class Tape(RecordedCalls, ProgramSource):
     @bounded()
     def observations(self) -> Observations:
         """What was seen of every argument: presence, kinds, dtypes, ranks, sizes, ranges. Reads the
-        end of a sealed file, or every record once, and no tensor bytes. Those of several tapes add
-        up with ``merge``."""
+        end of a sealed file, or every record once, but no tensor bytes. Use ``merge`` to add up the
+        observations of several tapes."""
         from calltape_analyzer.observing.sorting import CallSorter
 
         return self._observed(CallSorter.of(self))
@@ -391,15 +391,16 @@ class Tape(RecordedCalls, ProgramSource):
 
     @bounded()
     def variants(self) -> VariantList:
-        """The calls, split into the programs that can serve them, in the order of their first
-        call. Calls that raised are left out, unless all did; only in the order of a survey, which
-        does not know which of equal calls came first, they count. Reads no tensor bytes.
+        """The calls, grouped by the program that can serve them, in the order of their first call.
+        Calls that raised are left out, unless all did. (In a survey, they can affect the order,
+        because it does not know which of several equal calls came first.) Reads no tensor bytes.
 
-        What tells two variants apart are structure, constants, dtypes and ranks (rule 2 of
-        docs/decisions/export-strategies.md), a cache whose sliding window is full (rule 7), bools,
-        texts and floats of which few values come back again and again (rule 8), and broadcasting
-        (rule 9). What is said of a variant holds for all its calls. They are found once, and kept.
-        In a REPL or a notebook, the list shows the tables that ``calltape variants`` prints.
+        Two variants differ in structure, constants, dtypes or ranks (rule 2 of
+        docs/decisions/export-strategies.md); in whether the sliding window of a cache is full (rule
+        7); in bools, or in texts and floats that have few, recurring values (rule 8); or in
+        broadcasting (rule 9). Findings about a variant hold for all its calls. The variants are
+        computed once and cached. A REPL or notebook shows the list as the tables that
+        ``calltape variants`` prints.
         """
         from calltape_analyzer.variant import Variant, VariantList, find_variants
 
@@ -413,19 +414,19 @@ class Tape(RecordedCalls, ProgramSource):
 
     @bounded()
     def explain(self, argument: str, axis: int | None = None, *, path: str = "") -> Explanation:
-        """Why a dimension, an int or an argument is what it is, per variant, and which calls say
-        so. ``str()`` of it is text for people. Reads no tensor bytes.
+        """Explains, for each variant, why a dimension, an int or an argument is what it is, and
+        which calls show it. ``str()`` of the result is text for people. Reads no tensor bytes.
 
         Args:
-            argument: the name of an argument, the position of a positional one (``"0"``), or a
-                place below it as :meth:`variants` writes them (``"cache.layers.0.keys"``, also with
-                a dimension: ``"input_ids[1]"``), or the name of a symbol (``"batch_size"``).
-            axis: one dimension, from the end if it is negative; all by default.
-            path: the place below the argument, if it is not part of ``argument``.
+            argument: the name of an argument, the position of a positional one (``"0"``), a place
+                inside one as :meth:`variants` writes it (``"cache.layers.0.keys"``, also with a
+                dimension: ``"input_ids[1]"``), or the name of a symbol (``"batch_size"``).
+            axis: one dimension, counted from the end if negative; by default all of them.
+            path: the place inside the argument, if it is not part of ``argument``.
 
         Raises:
             UsageError: for something that no call passes, or a dimension that no tensor there has;
-                lists what there is.
+                the message lists what exists.
         """
         from calltape_analyzer.explanation.subjects import explain
 
@@ -434,10 +435,10 @@ class Tape(RecordedCalls, ProgramSource):
 
     @bounded()
     def remove_inputs(self, names: Sequence[str | int]) -> int:
-        """Leaves parameters out of everything that is inferred from here on.
+        """Leaves parameters out of everything that is inferred from now on.
 
         Returns:
-            How many arguments of calls that takes out; 0 for names that no call passes.
+            How many arguments of calls this removes; 0 for names that no call passes.
 
         Raises:
             UsageError: for ``*args`` or ``**kwargs`` as a whole.
@@ -449,13 +450,14 @@ class Tape(RecordedCalls, ProgramSource):
 
     @bounded()
     def to_arrow(self, *, leaves: bool = False) -> pyarrow.RecordBatchReader:
-        """The calls as a table, in batches that are made as they are read: ``.read_all()`` gives a
-        ``pyarrow.Table``, DuckDB and pandas take it as it is. docs/tables.md has the columns, which
-        also say themselves what they are (``schema.field(name).metadata``). Reads every record, and
-        no tensor bytes; calls whose records are damaged are left out, and stand in :attr:`damage`.
+        """The calls as a table, in batches that are produced as you read them. ``.read_all()``
+        returns a ``pyarrow.Table``; DuckDB and pandas accept the reader as it is. docs/tables.md
+        lists the columns, and each column describes itself (``schema.field(name).metadata``). Reads
+        every record, but no tensor bytes. Calls with corrupted records are left out, and listed in
+        :attr:`damage`.
 
         Args:
-            leaves: a row per tensor of each call instead, with path, dtype and shape.
+            leaves: one row per tensor of each call instead, with path, dtype and shape.
 
         Raises:
             UsageError: pyarrow is not installed (the extra ``table``).
@@ -471,7 +473,7 @@ class Tape(RecordedCalls, ProgramSource):
 
     @bounded()
     def inference(self, value_if_missing: Mapping[str | int, Any] | None = None) -> OneProgram:
-        """The inference over all calls of this tape, kept from one question to the next."""
+        """The inference over all calls of this tape, cached between requests."""
         from calltape_analyzer.inference.one_program import OneProgram
 
         self._follow_source()

@@ -74,7 +74,8 @@ __all__ = [
 
 
 class Acceptance(NamedTuple):
-    """Whether a variant takes a call; ``reason`` says why not. True in a condition if it does."""
+    """Whether a variant accepts a call; ``reason`` says why not. It is true in a condition if it
+    does."""
 
     accepted: bool
     reason: str | None = None
@@ -88,8 +89,8 @@ class VariantShapes(PlainData):
 
     Attributes:
         variant: its name.
-        dynamic_shapes: in the nesting of the arguments, per tensor ``{axis: name}`` with its
-            dynamic axes, the name of an int that varied, and None for what is constant.
+        dynamic_shapes: nested like the arguments: for each tensor, ``{axis: name}`` of its dynamic
+            axes; for an int that varied, its name; and None for constants.
         findings: the evidence.
     """
 
@@ -115,8 +116,8 @@ class FoundVariant:
 
 class Variant(ProgramSource, Shown):
     """Calls that one program can serve (rules 2, 7, 8 and 9 of
-    docs/decisions/export-strategies.md). ``len()`` of it counts them, and ``for call in variant``
-    goes through them, as through those of a tape.
+    docs/decisions/export-strategies.md). ``len(variant)`` is their number, and
+    ``for call in variant`` iterates over them, as over those of a tape.
 
     Attributes:
         facts: the evidence.
@@ -148,19 +149,19 @@ class Variant(ProgramSource, Shown):
 
     @property
     def name(self) -> str:
-        """What tells it apart from the others, for people: ``prefill``, ``mask present``."""
+        """What distinguishes it from the others, for people: ``prefill``, ``mask present``."""
         return self.facts.name
 
     @property
     def public_name(self) -> str:
-        """The same if it has nothing that was passed, else ``variant`` and its number: tables and
-        texts for the public name it so."""
+        """The name, unless it contains something that was passed; then ``variant`` and its number.
+        Tables and texts that may be published use it."""
         return self.facts.public_name
 
     @cached_property
     @bounded()
     def calls(self) -> list[Call]:
-        """Its calls, in the order of the tape. Calls that raised are not among them, unless all
+        """Its calls, in the order of the tape. Calls that raised are not included, unless all
         did."""
         found: dict[bool, list[Call]] = {False: [], True: []}
         for call in self._tape.calls:
@@ -175,22 +176,22 @@ class Variant(ProgramSource, Shown):
     ) -> Acceptance:
         """Whether a program for this variant is meant for a call with these arguments.
 
-        What decides is the structure, dtypes, ranks and constants, and the sizes of the dimensions
-        that never varied; not texts and floats that vary from call to call. The program itself may
-        still refuse sizes, when it is run.
+        Structure, dtypes, ranks, constants, and the sizes of dimensions that never varied decide.
+        Texts and floats that vary from call to call do not. The program itself may still reject
+        sizes when it runs.
         """
         from calltape_analyzer.arguments.live_calls import LiveCall
 
         placed = LiveCall(tuple(args), dict(kwargs or {}), self._sorter).placed
         if not self.facts.group.key.takes(placed.key):
             return Acceptance(False, difference_of(self.facts.group, placed))
-        reason = self.facts.refuses(placed.row)
-        return Acceptance(reason is None, reason)
+        rejection = self.facts.rejects(placed.row)
+        return Acceptance(rejection is None, None if rejection is None else str(rejection))
 
     @property
     @bounded()
     def findings(self) -> VariantFindings:
-        """Everything that is known of it, as plain data and without torch."""
+        """Everything that is known about it, as plain data and without torch."""
         if self._found.findings is None:
             self._found.findings = self._findings(self.facts)
         return self._found.findings
@@ -252,7 +253,7 @@ class Variant(ProgramSource, Shown):
             set_batch_dimension_for: as for :meth:`infer_dynamic_shapes`.
 
         Raises:
-            UsageError: for names that are none.
+            UsageError: for names that do not exist.
         """
         facts = self._declared(set_batch_dimension_for)
         shapes = self._named_shapes(set_batch_dimension_for, lambda name, _: name)
@@ -402,8 +403,8 @@ def table_of(variant: Variant) -> VariantTable:
 
 
 class VariantList(list[Variant], Shown):
-    """The variants of a tape, a list. A REPL and a notebook show the tables that ``calltape
-    variants`` prints."""
+    """The variants of a tape, as a list. A REPL or notebook shows the tables that
+    ``calltape variants`` prints."""
 
     def __repr__(self) -> str:
         try:
@@ -460,7 +461,8 @@ def named_facts(tape: CallSource, observed: Observations, sorter: CallSorter) ->
 
     Args:
         tape: gives the counters, by which some dimension may be known to be constant.
-        observed: its calls, by ``sorter``.
+        observed: its calls, as ``sorter`` sorted them.
+        sorter: has the signature of the calls.
     """
     counters = counters_of_evidence(tape.counters, tape.calls, observed.left_out)
     names = sorter.signature, sorter.renamed

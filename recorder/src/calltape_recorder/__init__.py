@@ -8,8 +8,8 @@
         model.generate(**inputs)
     print(recorder.stats())
 
-The names below are imported when they are first used: the help of ``calltape-record`` needs none of
-them, and most of them import torch.
+The names below are imported when they are first used. Most of them import torch, which the help of
+``calltape-record`` does not need.
 """
 
 from __future__ import annotations

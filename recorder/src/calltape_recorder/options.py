@@ -431,9 +431,11 @@ class Options(BaseModel):
 
 
 class Keywords(TypedDict, total=False):
-    """The keywords of a recorder, for type checkers: those of :class:`Options`, which says what
-    they mean. (``Unpack`` takes no model, and a checker runs no code that would make this of it. A
-    test compares the two.)"""
+    """The keywords of a recorder, for type checkers. :class:`Options` describes them.
+
+    ``Unpack`` does not accept a pydantic model, and a type checker does not run code that could
+    derive this class from one. A test compares the two classes.
+    """
 
     overwrite: bool
     outputs: bool

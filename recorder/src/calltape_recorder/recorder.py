@@ -57,20 +57,21 @@ class _States:
 class Recorder:
     """Writes the calls of one module to a tape, until it is closed.
 
-    The host does not notice it: if something goes wrong after construction, it is counted in
-    :meth:`stats` and logged once through ``logging.getLogger("calltape")``, and never raised. In a
-    forked child the recorder goes on at the first call, in a file of its own:
+    The application does not notice it. If something goes wrong after construction, the recorder
+    counts it in :meth:`stats`, logs it once through ``logging.getLogger("calltape")``, and never
+    raises it. In a forked child, recording continues with the first call, in a file of its own:
     ``<name>-p<pid>.tape``.
 
     Args:
-        path: the tape to create. Its owner alone may read it (see ``file_mode``), and so it is with
-            missing directories, which are created. If the path is a directory (it exists, or the
-            path ends in ``/``), a new tape is created in it.
+        path: the tape to create. Only its owner can read it (see ``file_mode``). Missing
+            directories are created with the same restriction. If the path is a directory (it
+            exists, or the path ends with ``/``), the recorder creates a new tape in it.
         options: see :class:`calltape_recorder.Options`.
 
     Attributes:
         path: the first file of this process.
-        classes: the classes met in calls, by ``module:qualname``, for readers in this process.
+        classes: the classes that occurred in calls, by ``module:qualname``, for readers in this
+            process.
 
     Raises:
         TapeError: ``exists`` if the path is taken, ``io`` if it cannot be created, ``usage`` for
@@ -99,12 +100,12 @@ class Recorder:
         lifecycle.know(self)
 
     def attach(self, module: Any, *, running: bool = False) -> Self:
-        """Begins to record the calls of this module (with ``via="method"``: of any object).
+        """Starts recording the calls of this module (with ``via="method"``: of any object).
 
         Args:
-            module: the module, or the object, to record.
-            running: whether it may have been called before. Nobody knows of such calls, so the tape
-                and its coverage say since when calls were seen.
+            module: the module or object to record.
+            running: whether it may have been called before. The recorder did not see such calls, so
+                the tape and its coverage say since when it saw them.
 
         Raises:
             TapeError: ``closed`` after :meth:`close`, ``usage`` if something else is attached or
@@ -138,7 +139,7 @@ class Recorder:
         return self
 
     def detach(self) -> None:
-        """Stops seeing calls, and leaves the module as it was. The tape stays open."""
+        """Stops recording, and leaves the module as it was. The tape stays open."""
         with self._lock:
             attachment = self._attachment
             if attachment is not None:
@@ -151,8 +152,8 @@ class Recorder:
                 self._state = "open"
 
     def flush(self, timeout: float | None = None) -> bool:
-        """Waits until every call that has ended so far is in the file; False if that takes longer
-        than ``timeout`` seconds. It does not wait for calls that a flight recorder holds."""
+        """Waits until every call that has ended is in the file. Returns False if that takes longer
+        than ``timeout`` seconds. Does not wait for calls that a flight recorder holds."""
         pipeline = self._handler.pipeline
         if pipeline is None:
             return False
@@ -162,11 +163,11 @@ class Recorder:
         return done
 
     def close(self) -> None:
-        """Detaches, writes what is queued, and seals the tape. It may be called twice."""
+        """Detaches, writes what is queued, and seals the tape. It can be called more than once."""
         self._close(None)
 
     def stats(self) -> Stats:
-        """The accounts of this process at this moment."""
+        """The counts of this process at this moment."""
         pipeline = self._handler.pipeline
         if pipeline is None:
             found = Stats(0, 0, paused=self._paused, state="forked")
@@ -179,11 +180,11 @@ class Recorder:
         return replace(found, control=control, copies=copies)
 
     def pause(self) -> None:
-        """From now on only counts calls."""
+        """Only counts calls from now on."""
         self._pause(True)
 
     def resume(self) -> None:
-        """Records again after :meth:`pause`."""
+        """Resumes recording after :meth:`pause`."""
         self._pause(False)
 
     def _pause(self, paused: bool) -> None:
@@ -193,7 +194,7 @@ class Recorder:
                 self._handler.pipeline.ledger.pause(paused)
 
     def set_rate(self, fraction: float | None) -> None:
-        """Keeps only this share of the calls that would be kept. None means all of them again.
+        """Keeps only this share of the calls that would otherwise be kept. None removes the limit.
 
         Raises:
             TapeError: ``usage`` if the share is not a number from 0 to 1.
@@ -206,8 +207,8 @@ class Recorder:
                 self._handler.pipeline.set_rate(fraction)
 
     def seal(self, timeout: float | None = None) -> bool:
-        """Completes the current file with its end, and goes on in the next one; False if that
-        takes longer than ``timeout`` seconds, or nothing has begun."""
+        """Completes the current file with its end, and continues in the next one. Returns False if
+        that takes longer than ``timeout`` seconds, or if no file has been started."""
         pipeline = self._handler.pipeline
         if pipeline is None or not pipeline.begun:
             return False
@@ -215,7 +216,7 @@ class Recorder:
         return pipeline.writer.ask(pipeline.segments.roll, timeout)
 
     def dump(self, reason: str) -> int:
-        """Writes the calls that the flight recorder holds; the end of the file says when and why.
+        """Writes the calls that the flight recorder holds. The end of the file says when and why.
 
         Args:
             reason: a text for people.
@@ -229,12 +230,12 @@ class Recorder:
         return pipeline.held_calls.dump(str(reason))
 
     def dying(self, error: BaseException) -> None:
-        """Dumps the held calls, because an exception ends the process."""
+        """Dumps the calls that the flight recorder holds, because an exception ends the process."""
         self.dump(f"the process died of {name_of(type(error))}")
 
     def abandon(self) -> None:
-        """Lets go of all files in a forked child, because they are the parent's. No lock is taken:
-        another thread of the parent may have held it at the fork."""
+        """Lets go of all files in a forked child, because they belong to the parent. It takes no
+        lock, because another thread of the parent may have held that lock at the fork."""
         pipeline = self._handler.pipeline
         self._handler.set_pipeline(None)
         self._lock, self._states = RLock(), _States()
@@ -326,7 +327,8 @@ class Recorder:
             self._say_if_empty(pipeline)
 
     def discard(self) -> None:
-        """Closes, and removes the tape if no call was seen. :func:`record` calls it if it fails."""
+        """Closes, and removes the tape if no call was seen. :func:`record` calls this if it
+        fails."""
         self.close()
         pipeline = self._handler.pipeline
         if pipeline is not None and not pipeline.ledger.seen:
@@ -413,13 +415,14 @@ class Recorder:
 def record(
     model: Any, path: str | os.PathLike[str], *, running: bool = False, **options: Unpack[Keywords]
 ) -> Recorder:
-    """Attaches a new :class:`Recorder` to ``model``. A ``with`` statement seals its tape.
+    """Attaches a new :class:`Recorder` to ``model``. At its end, a ``with`` statement seals the
+    tape.
 
     Args:
-        model: see :meth:`Recorder.attach`. Also a function of a Python module, a bound method, or a
-            name like ``"package.module:function"``, which is imported. Calls of a function are seen
-            if the caller looks it up in its module (``module.function(x)``), not if it imported it
-            by name before.
+        model: what to record, as for :meth:`Recorder.attach`. It can also be a function of a Python
+            module, a bound method, or a name such as ``"package.module:function"``, which is
+            imported. Calls of a function are seen if the caller looks it up in its module
+            (``module.function(x)``), but not if the caller imported the function by name before.
         path: see :class:`Recorder`.
         running: whether the model may have been called before; see :meth:`Recorder.attach`.
         options: see :class:`calltape_recorder.Options`.

@@ -34,6 +34,7 @@ class DropReason(str, Enum):
     # And these who makes a tape of others.
     NOT_EXTRACTED = "not extracted"
     DAMAGED = "damaged"
+    LATER = "needs a later version"
     OTHER = "other reasons"
     NOT_SEALED = "unknown (the tape is not sealed)"
     WAS_NOT_SEALED = "unknown (the tape was not sealed)"

@@ -61,7 +61,9 @@ def why_empty(name: str, via: str, seen: int, kept: int, dropped: Mapping[Any, i
     Args:
         name: what is recorded.
         via: how calls of it are seen, ``hook`` or ``method``.
-        seen, kept, dropped: the accounts.
+        seen: how many calls were seen.
+        kept: how many of them are on the tape.
+        dropped: how many are not, by reason.
     """
     if kept:
         return None

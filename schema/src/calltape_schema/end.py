@@ -65,11 +65,11 @@ class Coverage(Record):
     recorder was attached are not counted (:class:`Observed`).
 
     Attributes:
-        at_least: whether there may have been more calls than ``seen``, because a file that this
-            was counted from has no end, is not there, or is no tape; or because the recording goes
-            on. None for False.
-        counted_ns: until when calls are counted if there may have been more (Unix time in
-            nanoseconds); None if nobody knows.
+        at_least: whether there may have been more calls than ``seen``, because a file that was
+            counted has no end, is missing or is not a tape, or because the recording continues.
+            None means False.
+        counted_ns: the time up to which calls are counted if there may have been more, as Unix time
+            in nanoseconds; None if unknown.
     """
 
     seen: Count = 0
@@ -80,12 +80,12 @@ class Coverage(Record):
 
     @property
     def unwanted(self) -> dict[Reason, int]:
-        """The part of ``dropped`` that was not to be kept."""
+        """The part of ``dropped`` that was left out on purpose."""
         return unwanted_of(self.dropped)
 
     @property
     def lost(self) -> dict[Reason, int]:
-        """The part of ``dropped`` that should be on the tape, or may have been."""
+        """The part of ``dropped`` that should be, or may have been, on the tape."""
         return lost_of(self.dropped)
 
 
@@ -118,7 +118,7 @@ _FileNumbers = Annotated[
 
 class Dump(Record):
     """When the calls of a flight recorder were written (Unix time in nanoseconds), why, and how
-    many they were."""
+    many."""
 
     time_ns: Nanoseconds
     reason: Short
@@ -223,6 +223,9 @@ class End(Record):
         has_calls = bool(self.coverage.kept) and not self.elsewhere
         if (has_calls, has_calls) != (self.first_call is not None, self.last_call is not None):
             raise ValueError("the first and the last call are not those of a tape with calls")
+        has_times = self.first_ns is not None, self.last_ns is not None
+        if not self.elsewhere and has_times != (has_calls, has_calls):  # a survey may not know them
+            raise ValueError("the first and the last time are not those of a tape with calls")
         return self
 
     def groups(self) -> Index:
@@ -275,6 +278,12 @@ class InterimCounts(Record):
     next_call: Count
     coverage: Coverage
     deleted: _FileNumbers | None = None
+
+    @model_validator(mode="after")
+    def _are_dated(self) -> Self:
+        if self.coverage.counted_ns is None:
+            raise ValueError("counts that do not say until when")
+        return self
 
 
 _ends: TypeAdapter[End] = TypeAdapter(End)

@@ -75,7 +75,7 @@ def printable(text: str) -> str:
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that a validation found wrong.
+    """One problem that validation found.
 
     ``loc`` is the path inside the member, such as ``("structure", "inputs", "children", 0)``.
     """
@@ -89,16 +89,16 @@ class Problem:
 
 
 class TapeError(Exception):
-    """Something is wrong with a tape, or with what was asked of it.
+    """There is a problem with a tape, or with a request about it.
 
     Attributes:
-        kind: the cause for programs, one of ``Kind``.
+        kind: the cause, for programs; one of ``Kind``.
         reason: what is wrong, without location and advice.
         path: the file, as the caller gave it, or None.
         member: the name of the tar member, or None.
         offset: the offset of that member's header in the file, in bytes, or None.
-        problems: everything that the validation found wrong, in document order.
-        advice: what to do, in the words of whoever reads now; ``str(error)`` ends with it.
+        problems: everything that validation found wrong, in document order.
+        advice: what to do, worded for the command or for Python; ``str(error)`` ends with it.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class TapeError(Exception):
     def at(
         self, *, path: str | None = None, member: str | None = None, offset: int | None = None
     ) -> TapeError:
-        """Sets the parts of the location that are not known yet, and returns the error itself."""
+        """Sets the parts of the location that are still unknown, and returns the error itself."""
         self.path = path if self.path is None else self.path
         self.member = member if self.member is None else self.member
         self.offset = offset if self.offset is None else self.offset

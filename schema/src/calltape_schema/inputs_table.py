@@ -42,7 +42,8 @@ def signature_of(structure: bytes, leaves: bytes, scalars: bytes) -> int:
     """The signature of inputs: all of them but the contents of tensors, in 128 bits.
 
     Args:
-        structure, leaves: the documents of a tree.
+        structure: the document of a tree's structure.
+        leaves: the document of its leaves.
         scalars: its scalars, as one packed array.
     """
     lengths = len(structure).to_bytes(8, "little") + len(leaves).to_bytes(8, "little")
@@ -364,8 +365,10 @@ class InputsTable:
         """Counts calls with the same inputs.
 
         Args:
-            structure, leaves, scalars: of its inputs, as :func:`signature_of` takes them.
-            numbers: of the calls.
+            structure: of the inputs, as :func:`signature_of` takes it.
+            leaves: of the inputs, likewise.
+            scalars: of the inputs, likewise.
+            numbers: the numbers of the calls.
             kept: whether they are on the tape.
             raised: whether they raised.
             ranges: of their integer leaves.

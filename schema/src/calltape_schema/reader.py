@@ -397,10 +397,13 @@ class TapeReader:
                 found |= {own: TapeError(kind, reason) for own, _, _, _ in walks}
                 continue
             holding, steps = Holder(number, holder.blob), holder.elsewhere
+            parts += sum([key in steps for _, key, _, _ in walks])
+            if parts > most(MAX_TAKEN_PARTS):
+                reason = f"call {call} has more than {most(MAX_TAKEN_PARTS)} parts of tensors"
+                return dict.fromkeys(record.elsewhere, TapeError("limit", reason))
             for own, key, chain, taken in walks:
-                parts += 1
                 step = steps.get(key)
-                trouble = _trouble_of(call, number, step, chain, taken, parts)
+                trouble = step and _trouble_of(call, number, step, chain, taken)
                 if trouble is not None:
                     found[own] = trouble
                     continue
@@ -483,14 +486,9 @@ class TapeReader:
 
 
 def _trouble_of(
-    call: int, number: int, step: Elsewhere | None, chain: Chain, taken: int, parts: int
+    call: int, number: int, step: Elsewhere, chain: Chain, taken: int
 ) -> TapeError | None:
     """Why a chain of a call cannot go on from the call of this number; None if it can."""
-    if parts > most(MAX_TAKEN_PARTS):
-        reason = f"call {call} has more than {most(MAX_TAKEN_PARTS)} parts of tensors"
-        return TapeError("limit", reason)
-    if step is None:
-        return None
     if taken >= most(MAX_TAKEN):
         reason = f"a tensor of call {call} is taken from more than {most(MAX_TAKEN)} calls"
         return TapeError("limit", reason)

@@ -23,6 +23,7 @@ from calltape_schema.bounds import (
     MAX_REFERENCES,
     MAX_SOURCES,
     MAX_STEPS,
+    allowed,
     most,
 )
 from calltape_schema.errors import TapeError
@@ -51,7 +52,8 @@ MINOR = 0  # until the first release: nobody has a tape of a draft
 
 
 class Producer(Record):
-    """The versions of what wrote the tape. ``host`` is there only if the user asked for it."""
+    """The versions of the software that wrote the tape. ``host`` is set only if the user asked for
+    it."""
 
     calltape: Short
     torch: Short | None = None
@@ -62,9 +64,9 @@ class Producer(Record):
 
 
 class Parameter(Record):
-    """One parameter of the recorded method, in the terms of :mod:`inspect`. ``default`` is None in
-    three cases: ``has_default`` is False if there is no default, and ``default_missing`` is True if
-    the default is not on the tape; else the default is None."""
+    """One parameter of the recorded method, in the terms of ``inspect``. If ``default`` is None,
+    there are three cases: without a default, ``has_default`` is False; if the default is not on the
+    tape, ``default_missing`` is True; otherwise, the default is None."""
 
     name: Short
     kind: Literal[
@@ -83,9 +85,9 @@ class Parameter(Record):
 
 class Target(Record):
     """What was recorded: the class of the object, the method, how its calls were seen, and its
-    signature (None if Python could not tell it). Of a function, ``module`` has the name of the
-    Python module that it is called in, and the class is that of modules. ``outside`` names
-    variables of modules that its code reads and that are set elsewhere: they are on no tape."""
+    signature (None if Python could not determine it). For a function, ``module`` is the name of the
+    Python module in which it is called, and the class is that of modules. ``outside`` names module
+    variables that its code reads and that are set elsewhere; their values are not on the tape."""
 
     type: TypeName
     method: Short
@@ -113,7 +115,7 @@ class Target(Record):
 
 
 class FlightPolicy(Record):
-    """How much a flight recorder holds in memory: calls, and bytes of their tensors."""
+    """How many calls a flight recorder holds in memory, and how many bytes of their tensors."""
 
     calls: Count
     bytes: Count
@@ -145,23 +147,23 @@ class Policy(Record):
 
 
 class Segment(Record):
-    """Which file of a recording this is: ``number`` counts its files from 0. ``first_call`` is the
-    number of the first call that was written to the file; a call with a lower number may follow."""
+    """Which file of a recording this is. ``number`` counts its files from 0. ``first_call`` is the
+    number of the first call that was written to the file; calls with lower numbers may follow."""
 
     number: Count = 0
     first_call: Count = 0
 
 
 class Observed(Record):
-    """When calls began to be seen, if there may have been calls before: Unix time in nanoseconds,
-    and what happened then (``when the target was found``)."""
+    """When the recorder began to see calls, if there may have been calls before: Unix time in
+    nanoseconds, and what happened then (``when the target was found``)."""
 
     since_ns: Nanoseconds
     reason: Short
 
 
 class Rank(Record):
-    """Which process of a job of ``torch.distributed`` recorded, and how many there are."""
+    """Which process of a ``torch.distributed`` job recorded, and how many there are."""
 
     number: Count
     of: Annotated[int, Field(ge=2)]
@@ -191,13 +193,14 @@ class Source(Record):
         files: the names of its files, without their folders.
         other_files: how many more files it had.
         calls: how many calls these files have, each counted once.
-        left_out: how many of these were not wanted; None if the step did not know that when it
-            began. What was damaged, the coverage of the result tells.
+        left_out: how many of these calls were not selected; None if the step did not know that when
+            it began. For corrupted calls, see the coverage of the result.
         first: call ``n`` of it is call ``first + n`` of the result.
-        redacted: whether all that was read of it was redacted before, or a part; None for nothing.
-        host: that recorded it, if it says so (of a survey only).
-        parts: of which of its files a survey has the calls: the first and the last number of each
-            run of them, ascending. None for all.
+        redacted: whether everything that was read from it had been redacted before, or only a part;
+            None for nothing.
+        host: the host that recorded it, if it says so (of a survey only).
+        parts: whose calls a survey has: the first and the last file number of each run of its
+            files, ascending. None means all files.
     """
 
     tape: TapeId
@@ -211,11 +214,11 @@ class Source(Record):
     parts: Annotated[Many[tuple[Count, Count]], Field(max_length=MAX_PARTS)] | None = None
 
     def shares(self, tape: bytes, parts: Parts | None) -> bool:
-        """Whether some files of a recording are among its own.
+        """Whether it includes some files of a recording.
 
         Args:
             tape: the id of the recording.
-            parts: the numbers of the files, as :attr:`parts`.
+            parts: the numbers of the files, as in :attr:`parts`.
         """
         if tape != self.tape:
             return False
@@ -240,13 +243,13 @@ def joined_parts(parts: Iterable[tuple[int, int]]) -> Parts:
 
 
 class Step(Record):
-    """One thing that was done.
+    """One operation that made or changed the tape.
 
     Attributes:
         verb: what was done: ``filter``, ``merge``, ...
-        tool, version: what did it.
-        tape: the id of the tape that it made.
-        options: what was asked for, as pairs of a name and a text.
+        tool, version: the program that did it.
+        tape: the id of the resulting tape.
+        options: the options of the operation, as pairs of a name and a text.
         sources: the recordings that it read, in the order of the result.
     """
 
@@ -265,8 +268,8 @@ class Step(Record):
 
 
 class Manifest(Record):
-    """The first member of a tape. ``created_ns`` is Unix time in nanoseconds. ``history`` says what
-    was done to the tape since, the oldest step first; None for a tape as it was recorded."""
+    """The first member of a tape. ``created_ns`` is Unix time in nanoseconds. ``history`` lists
+    what was done to the tape since, the oldest step first; None for a tape as it was recorded."""
 
     format: Literal["calltape"]
     version: Annotated[int, Field(ge=1)]
@@ -284,7 +287,7 @@ class Manifest(Record):
 
 
 class Range(Record):
-    """The smallest and the largest element of an integer leaf, so that values can be made in this
+    """The smallest and the largest element of an integer leaf. Readers can make up values in this
     range."""
 
     leaf: Annotated[int, Field(ge=0, lt=MAX_NODES)]
@@ -300,7 +303,7 @@ class Range(Record):
 
 class Tree(Record):
     """The arguments or the outputs of one call. ``structure`` and ``leaves`` are encoded documents,
-    so that equal ones are decoded once; :meth:`spec` and :meth:`facts` decode them."""
+    so that equal ones are decoded only once; :meth:`spec` and :meth:`facts` decode them."""
 
     structure: bytes
     leaves: bytes
@@ -308,15 +311,16 @@ class Tree(Record):
     ranges: Annotated[Many[Range], Field(max_length=MAX_NODES)] = ()
 
     def spec(self) -> Structure:
-        """The decoded structure, after a check that it fits the leaves and scalars of this tree.
+        """The decoded structure, after checking that it fits the leaves and scalars of this tree.
 
         Raises:
             TapeError: ``invalid`` or ``limit``.
         """
         spec = decode_structure(self.structure)
-        if "_fits" not in vars(self):  # thousands of calls may share a tree
+        times = allowed()  # what fits under some limits may not under lower ones
+        if vars(self).get("_fits", times + 1) > times:  # thousands of calls may share a tree
             self._check(spec)
-            vars(self)["_fits"] = True
+            vars(self)["_fits"] = times
         return spec
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
@@ -365,14 +369,14 @@ class BlobFacts(Record):
     """Where the tensors of a call are, and the checksums of these bytes.
 
     Attributes:
-        back: the header of the blob is so many bytes before that of the group; 0 for a blob that is
-            not on a tape yet.
-        size: of its content, in bytes.
-        checksum: of its content.
-        algorithm: of the checksums; 0 is the CRC-32 of zlib.
+        back: how many bytes the header of the blob is before that of the group; 0 for a blob that
+            is not on a tape yet.
+        size: the size of its content, in bytes.
+        checksum: the checksum of its content.
+        algorithm: the algorithm of the checksums; 0 is the CRC-32 of zlib.
         steps: the checksums of the first 1, 2, 3, ... MiB; None if there are none.
-        codec: what compressed the content, as of a section.
-        length: how many bytes it inflates to; None if nothing compressed it.
+        codec: the algorithm that compressed the content, as for a section.
+        length: how many bytes it inflates to; None if it is not compressed.
     """
 
     back: Count
@@ -392,14 +396,20 @@ class BlobFacts(Record):
         return self
 
     def sum_of(self, step: int) -> int:
-        """The checksum of the content up to the end of a step; of the last one it is the whole."""
+        """The checksum of the content up to the end of a step. That of the last step covers
+        everything."""
         steps = self.steps or b""
         at = 4 * step
         return int.from_bytes(steps[at : at + 4], "little") if at < len(steps) else self.checksum
 
     @property
+    def nbytes(self) -> int:
+        """The size of the safetensors file in bytes, whether or not it is compressed."""
+        return self.size if self.length is None else self.length
+
+    @property
     def is_supported(self) -> bool:
-        """Whether this reader knows its checksums and what compressed it."""
+        """Whether this reader knows the algorithms of its checksums and compression."""
         return self.algorithm == 0 and self.codec in (STORED, ZLIB)
 
 
@@ -419,16 +429,17 @@ Elsewhere: TypeAlias = tuple[int, str, int | None]
 
 
 class CallRecord(Record):
-    """The record of one call. The call exists if this record and its blob are whole.
+    """The record of one call. The call exists if this record and its blob are complete.
 
     Attributes:
-        call: counts the calls *seen*, from 0. A missing number is a call that was not kept.
-        time_ns: Unix time at the start, in nanoseconds; ``duration_ns`` is the time it took.
+        call: the number of the call, counting all calls that were *seen*, from 0. A missing number
+            is a call that was not kept.
+        time_ns: Unix time at the start, in nanoseconds; ``duration_ns`` is how long the call took.
         thread: Python's identifier of the thread.
         outputs: None if the call raised, or if ``outputs_missing`` says why.
-        outputs_missing: why outputs are missing. With ``outputs``, a part is missing: of a stream
-            only the first chunks were kept.
-        at: the tensors of which an earlier call has the bytes, or the first of them.
+        outputs_missing: why outputs are missing. If there are ``outputs``, a part is missing: of a
+            stream, only the first chunks were kept.
+        at: the tensors whose bytes, or whose first bytes, are in an earlier call.
     """
 
     tape: TapeId
@@ -452,8 +463,8 @@ class CallRecord(Record):
 
     @cached_property
     def elsewhere(self) -> dict[str, Elsewhere]:
-        """Per key of which an earlier call has the bytes, this call, the key there, and the axis
-        along which the own bytes follow; None if there are none."""
+        """For each key whose bytes are in an earlier call: that call, the key there, and the axis
+        along which this call's own bytes follow (None if it has none)."""
         return {one[0]: (one[1], one[2], one[3] if len(one) == 4 else None) for one in self.at}
 
 

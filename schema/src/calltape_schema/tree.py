@@ -114,7 +114,7 @@ class TensorNode(Described):
 
 
 class ScalarNode(Described):
-    """A value that stands in the ``scalars`` of the call record; ``type`` if it is of a
+    """A scalar, whose value is in the ``scalars`` of the call record. ``type`` is set for a
     subclass."""
 
     kind: Literal["int", "float", "complex", "str", "bytes"]
@@ -160,8 +160,8 @@ class ClassNode(Record):
 
 class OpaqueNode(Record):
     """A value that is not on the tape: its type, and the reason. The reason is ``policy`` if values
-    were not wanted; then ``of`` is the kind of a scalar, and ``length`` is the scalar that has the
-    length of a text (in characters) or of bytes."""
+    were omitted. Then ``of`` is the kind of the scalar, and ``length`` refers to the scalar that
+    has the length of a text (in characters) or of bytes."""
 
     kind: Literal["opaque"]
     type: TypeName
@@ -171,8 +171,8 @@ class OpaqueNode(Record):
 
 
 class SequenceNode(Described):
-    """Children by position. ``type`` is there only for a subclass. ``size`` is torch.Size;
-    ``slice`` and ``range`` hold start, stop and step."""
+    """Children by position. ``type`` is set only for a subclass. ``size`` is torch.Size; ``slice``
+    and ``range`` have the children start, stop and step."""
 
     kind: Literal["list", "tuple", "size", "slice", "range", "set", "frozenset"]
     children: Many[Node]
@@ -186,9 +186,9 @@ class SequenceNode(Described):
 
 
 class DictNode(Described):
-    """Children by key, in insertion order. ``type`` is there only for a class of its own.
-    ``modules`` are the positions of the keys that are modules of the recorded model, by name; None
-    if there are none."""
+    """Children by key, in insertion order. ``type`` is set only if the class is not dict itself.
+    ``modules`` has the positions of keys that are modules of the recorded model, which are stored
+    by name; None if there are none."""
 
     kind: Literal["dict"]
     keys: Many[Key]
@@ -206,9 +206,8 @@ class DictNode(Described):
 
 
 class FieldsNode(Described):
-    """Children by name: the fields of a named tuple or a dataclass (of transformers'
-    ``ModelOutput`` only those that are present), or the attributes of an object, such as a
-    cache."""
+    """Children by name: the fields of a named tuple or dataclass (for transformers'
+    ``ModelOutput``, only those that are set), or the attributes of an object such as a cache."""
 
     kind: Literal["namedtuple", "dataclass", "object"]
     type: TypeName
@@ -223,7 +222,8 @@ class FieldsNode(Described):
 
 class CustomNode(Record):
     """An object whose class was registered with ``torch.utils._pytree`` in the recorded process:
-    the children and the context that its flatten function returned. The context has no tensors."""
+    the children and the context that its flatten function returned. The context contains no
+    tensors."""
 
     kind: Literal["custom"]
     type: TypeName
@@ -270,17 +270,16 @@ def _identity(key: Key) -> Any:
 
 
 class Autocast(Record):
-    """Autocast for one type of device, with the dtype that it casts to, by torch's names."""
+    """Autocast for one type of device, and the dtype that it casts to, by torch's names."""
 
     device: Annotated[str, Field(max_length=64, pattern=r"^[a-z][a-z0-9_]*$")]
     dtype: Annotated[str, Field(max_length=64, pattern=r"^[a-z][a-z0-9_]*$")]
 
 
 class CallContext(Record):
-    """What the thread of a call was in when the call began: ``torch.autocast``, and whether it
-    recorded gradients, or was in inference mode; the default dtype of torch, by its name; and
-    whether the model was in training mode (of a function it is not known). The defaults are those
-    of torch, and evaluation mode."""
+    """The state that a call began in: ``torch.autocast``, grad mode, inference mode, torch's
+    default dtype (by name), and whether the model was in training mode, which is unknown for a
+    function. The defaults are those of torch, and evaluation mode."""
 
     autocast: Annotated[Many[Autocast], Field(max_length=MAX_AUTOCASTS)] = ()
     grad: bool = True
@@ -298,8 +297,8 @@ class CallContext(Record):
 class Structure(Record):
     """One spec: its ``root``, and how many leaves and scalars its nodes refer to.
 
-    The root of inputs is a tuple of two: the args tuple and the kwargs dict. ``context`` is of
-    inputs only; None where it has torch's defaults.
+    The root of inputs is a tuple of the args tuple and the kwargs dict. Only inputs have a
+    ``context``; None means torch's defaults.
     """
 
     root: Node

@@ -133,8 +133,10 @@ class TapeWriter:
         before that, so that the tape does not grow however often it is called.
 
         Args:
-            coverage, next_call, deleted: see :class:`InterimCounts`.
-            fits: tells whether there is room for so many bytes, if the tape has to grow.
+            coverage: see :class:`InterimCounts`.
+            next_call: see :class:`InterimCounts`.
+            deleted: see :class:`InterimCounts`.
+            fits: says whether there is room for this many bytes, if the tape has to grow.
 
         Returns:
             Whether it is written: there was room.

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from calltape_analyzer import export, load_programs, open_tape
+from calltape_analyzer import ExportOptions, export, load_programs, open_tape
 from calltape_analyzer.cli import exports
 from calltape_analyzer.cli.exports import _print_attempts
 from calltape_analyzer.programs.attempts import Attempt
+from calltape_analyzer.programs.reasons import Differs
+from calltape_analyzer.programs.strategies import Strategy
 from calltape_recorder import record
 from tests.analyzer.cli.commands import run
 from tests.analyzer.cli.models import MODULE, SOURCE
@@ -130,7 +132,7 @@ def test_export_replay_and_check(classifier_tape: Path, folder: Path) -> None:
     assert (code, err) == (0, "")
     assert out.split("\n", 1)[0].split() == [
         "variant", "tried", "recorded", "sizes", "unseen", "sizes", "seconds",
-        "what", "came", "of", "it",
+        "result",
     ]  # fmt: skip
     assert "4 of 4 recorded calls reproduced" in out
     saved, *verdicts = out.splitlines()[-1 - len(load_programs(out_dir, trusted=True).verdicts) :]
@@ -159,7 +161,7 @@ def test_a_language_model(folder: Path) -> None:
     assert (code, err) == (0, ""), out
     assert "9 of 9 recorded calls reproduced (prefill + decode: 9)" in out
     with open_tape(tape) as opened:
-        export(opened, toy_lm(), merge="never").save(out_dir)
+        export(opened, toy_lm(), options=ExportOptions(merge="never")).save(out_dir)
     assert run("replay", tape, out_dir, "--trust").code == 0
     assert run("replay", tape, out_dir, "--dry-run").code == 0
     # Two tokens at a time, which the programs were never shown.
@@ -251,8 +253,8 @@ def test_export_of_a_part(classifier_tape: Path) -> None:
 def test_what_came_of_an_attempt_ends_with_a_word(capsys: pytest.CaptureFixture[str]) -> None:
     place = "GuardOnDataDependentSymNode: the model needs a value at model.py:3 (use torch.where)"
     attempts = [
-        Attempt(variant="main", what="first", error=place),
-        Attempt(variant="other", what="second", error="elephant " * 100),
+        Attempt(variant="main", strategy=Strategy.PLAIN, error=Differs(place)),
+        Attempt(variant="other", strategy=Strategy.DEFERRED, error=Differs("elephant " * 100)),
     ]
     _print_attempts(attempts)
     _, first, second = capsys.readouterr().out.splitlines()

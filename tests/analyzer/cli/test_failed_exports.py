@@ -114,5 +114,7 @@ def test_no_more_than_three_programs_for_one_size(odd: Callable[..., tuple[Any, 
     (verdict,) = document["verdicts"]
     assert verdict["scope"] == "recorded sizes only"
     assert (verdict["sizes"], verdict["constant"], verdict["rejected"]) == (7, 3, 4)
-    assert verdict["reason"].startswith("each of them would need a program of its own")
+    reason = verdict["reason"]
+    assert (reason["code"], reason["most"]) == ("each_alone", 3)
+    assert reason["text"].startswith("each of them would need a program of its own")
     assert run(*words, "--allow-constants").code == 1  # four recorded calls have no program

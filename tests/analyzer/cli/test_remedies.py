@@ -45,8 +45,8 @@ OF_PYTHON = {
     "pytree/inputs.py": "a repr",
     "minimising/minimise_report.py": "writes Python",
     "cli/page_server.py": "HTTP",
-    "exporting/translations.py": "options of torch",
-    "exporting/onnx.py": "options of torch",
+    "exporting/onnx/translations.py": "options of torch",
+    "exporting/onnx/conversion.py": "options of torch",
 }
 """Files whose texts the command does not print as messages."""
 OF_ARGUMENTS = {

@@ -103,7 +103,7 @@ def test_recorded_outputs_are_compared(models: str, tmp_path: Path) -> None:
 def test_an_export_is_shown(tmp_path: Path) -> None:
     path = small(tmp_path / "a.tape", {"fails_export": "a:b"}, error=("builtins:ValueError", "x"))
     source = script_of(path)
-    assert 'export(tape, model, to="torch", probe="none")' in source
+    assert 'export(tape, model, to="torch", options=ExportOptions(probe="none"))' in source
     path = small(tmp_path / "b.tape", {"fails_export": "a:b", "to": "onnx"})
     assert 'to="onnx", probe="none"' in script_of(path)
     assert 'to="torch", probe="none"' in script_of(path, "--to", "torch")

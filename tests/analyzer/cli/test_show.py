@@ -137,12 +137,12 @@ def test_what_is_printed_is_the_same_float(dtype: torch.dtype, tmp_path: Path) -
 
 def test_a_tape_without_values_says_so(tmp_path: Path) -> None:
     lines = shown(recorded(tmp_path / "a.tape", torch.ones(2), values="none"))
-    assert "values are not on the tape: only the shapes of tensors are" in lines
+    assert "tensors have no values on the tape, only shapes" in lines
     assert "x: float32[2]" in lines
     values = {"*": "all", "x": "none"}
     lines = shown(recorded(tmp_path / "b.tape", torch.ones(2), values=values))
     assert "x: float32[2] # no value: policy" in lines
-    assert not any(line.startswith("values are not") for line in lines)
+    assert not any(line.startswith("tensors have no values") for line in lines)
 
 
 def test_a_damaged_value_costs_itself(tmp_path: Path) -> None:

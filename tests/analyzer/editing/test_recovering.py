@@ -11,12 +11,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calltape_analyzer import TapeError, open_tape, recover_tape
+from calltape_analyzer import TapeError, diagnose, open_tape, recover_tape
 from calltape_schema.end import Coverage
 from tests.analyzer.editing.recordings import as_copied, recorded
 from tests.analyzer.tape.changes import flip, member_list
 from tests.analyzer.tapes import refer, write_tape
-from tests.fixture_files import HOSTILE, WITH_CALLS
+from tests.fixture_files import FIXTURES, HOSTILE, WITH_CALLS
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +130,28 @@ def test_a_hostile_tape_is_mended_or_refused(path: Path, tmp_path: Path) -> None
         return
     records, _ = mended(path, tmp_path / "m.tape")
     assert records == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "calls"),
+    [("required_by_a_call", 1), ("required_flag", 1), ("extension_type", 1), ("codec_of_a_blob", 2),
+     ("codec_of_a_group", 2), ("dtype_in_a_blob", 1)],
+)  # fmt: skip
+def test_calls_of_a_later_version_are_not_damaged(name: str, calls: int, tmp_path: Path) -> None:
+    mended(FIXTURES / "future" / f"{name}.tape", tmp_path / "m.tape")
+    with open_tape(tmp_path / "m.tape") as tape:
+        assert tape.coverage.dropped == {"needs a later version": calls}
+        (lost,) = (one for one in diagnose(tape).symptoms if one.kind == "lost")
+        assert "upgrade calltape-analyzer" in lost.advice
+
+
+def test_damaged_calls_are_told_apart_from_those_of_a_later_version(tmp_path: Path) -> None:
+    data = bytearray((FIXTURES / "future" / "required_by_a_call.tape").read_bytes())
+    data[data.index(b"blobs/00000000") + 512 + 129] ^= 1
+    (tmp_path / "a.tape").write_bytes(data)
+    mended(tmp_path / "a.tape", tmp_path / "m.tape")
+    with open_tape(tmp_path / "m.tape") as tape:
+        assert tape.coverage.dropped == {"needs a later version": 1, "damaged": 1}
 
 
 def test_a_sound_tape_is_told_so(source: Path, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from calltape_analyzer.exporting import apart
+from calltape_analyzer.exporting.session import sandbox as apart
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import torch
 
 from calltape_analyzer import NoVariant, export
 from calltape_analyzer.errors import ExportError
+from calltape_analyzer.programs.rejections import OtherCall
 from calltape_analyzer.pytree.placeholder import Placeholder
 from tests.analyzer.exported import Call, call, made, taped
 
@@ -325,7 +326,7 @@ def test_more_arguments_than_any_recorded_call_has_are_refused(tmp_path: Path) -
     programs = export(taped(tmp_path, model, [call(t(2, 3), t(3)), call(t(5, 3), t(3))]), model)
     with pytest.raises(NoVariant) as refused:
         programs(t(2, 3), t(3), t(3))
-    assert refused.value.reasons == {"main": "*more has 2 arguments, not 1"}
+    assert refused.value.reasons == {"main": OtherCall("*more has 2 arguments, not 1")}
     assert "record calls like this one" in str(refused.value.advice)
 
 

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from calltape_analyzer import ExportError, export
+from calltape_analyzer import ExportError, ExportOptions, export
 from calltape_analyzer.errors import UsageError
-from calltape_analyzer.exporting import budget as budgets
-from calltape_analyzer.exporting.budget import Budget
+from calltape_analyzer.exporting.session import budget as budgets
+from calltape_analyzer.exporting.session.budget import Budget
+from calltape_analyzer.programs.reasons import TimeUp
 from tests.analyzer.exported import call, taped
 from tests.analyzer.exporting.test_arguments import Model, t
 
@@ -44,12 +45,12 @@ def exported(folder: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> lis
     monkeypatch.setattr(budgets, "time", clock)
     module = Masked()
     tape = taped(folder, module, CALLS)
-    programs = export(tape, module, max_seconds=600, progress=clock.hear)
+    programs = export(tape, module, progress=clock.hear, options=ExportOptions(max_seconds=600))
     names = list(programs)
     assert all(programs[name] is not None for name in names)
     for name, reason in programs.missing.items():
         assert name not in names
-        assert reason == "not tried: the time of 600 s for all was up"
+        assert reason == TimeUp(600)
     return [*names, *(f"-{name}" for name in programs.missing)]
 
 
@@ -78,15 +79,15 @@ def test_a_program_that_was_not_compared_is_none(
     module = Masked()
     tape = taped(tmp_path, module, CALLS)
     with pytest.raises(ExportError, match="not tried: the time of 600 s for all was up"):
-        export(tape, module, max_seconds=600, progress=clock.hear)
+        export(tape, module, progress=clock.hear, options=ExportOptions(max_seconds=600))
 
 
 def test_no_time_at_all(tmp_path: Path) -> None:
     tape = taped(tmp_path, Masked(), CALLS)
     with pytest.raises(ExportError, match="the time of 1e-09 s for all was up"):
-        export(tape, Masked(), max_seconds=1e-9)
+        export(tape, Masked(), options=ExportOptions(max_seconds=1e-9))
     with pytest.raises(UsageError, match="max_seconds=0"):
-        export(tape, Masked(), max_seconds=0)
+        export(tape, Masked(), options=ExportOptions(max_seconds=0))
 
 
 @pytest.mark.usefixtures("runs_here")
@@ -106,11 +107,11 @@ def test_sizes_that_were_not_probed_are_named(
         return eager(self, x)
 
     monkeypatch.setattr(torch.nn.Linear, "forward", counted)
-    programs = export(tape, module, max_seconds=600)
+    programs = export(tape, module, options=ExportOptions(max_seconds=600))
     (attempt,) = programs.attempts
     assert attempt.ok
     assert len(runs) == 1
-    assert any("the time of 600 s for all was up" in text for text in attempt.untried)
+    assert any("the time of 600 s for all was up" in str(text) for text in attempt.untried)
 
 
 def test_a_trace_that_is_interrupted_for_all_of_the_time_says_so(
@@ -128,7 +129,7 @@ def test_a_trace_that_is_interrupted_for_all_of_the_time_says_so(
         ExportError,
         match=r"main: interrupted: the time of 600 s for all was up; the calls were recorded in",
     ) as at:
-        export(taped(tmp_path, module, CALLS[:2]), module, max_seconds=600)
+        export(taped(tmp_path, module, CALLS[:2]), module, options=ExportOptions(max_seconds=600))
     assert [attempt.error for attempt in at.value.attempts] == [None]
 
 

@@ -70,7 +70,7 @@ def test_what_the_trace_made_is_not_remembered(tmp_path: Path) -> None:
     fixed.cache_clear()
     made(tmp_path, module, calls)
     fixed.cache_clear()
-    from calltape_analyzer.exporting.cached_functions import cached_functions
+    from calltape_analyzer.exporting.torch_fixes.cached_functions import cached_functions
 
     with cached_functions(module):
         program = torch.export.export(module, (torch.ones(3, 2),), strict=False)
@@ -101,7 +101,7 @@ def test_what_an_object_holds_is_forgotten_too(tmp_path: Path) -> None:
     calls = [call(torch.ones(n, 2)) for n in (3, 4)]
     made(tmp_path, module, calls)
     boxed.cache_clear()
-    from calltape_analyzer.exporting.cached_functions import cached_functions
+    from calltape_analyzer.exporting.torch_fixes.cached_functions import cached_functions
 
     with cached_functions(module):
         torch.export.export(module, (torch.ones(3, 2),), strict=False)

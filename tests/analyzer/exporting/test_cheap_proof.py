@@ -11,7 +11,10 @@ import pytest
 import torch
 
 from calltape_analyzer import export
-from calltape_analyzer.exporting import probing, verifier
+from calltape_analyzer.exporting.session import probing, verifier
+from calltape_analyzer.foreign_errors import Raised
+from calltape_analyzer.programs.reasons import Because, OfCall, OfModel, Why
+from calltape_analyzer.programs.strategies import Sampled, Strategy
 from tests.analyzer.exported import call, made, taped
 from tests.analyzer.exporting.test_arguments import Model, t
 from tests.analyzer.exporting.test_probing import CACHED, Cached
@@ -70,7 +73,7 @@ def test_probes_end_when_they_took_long(tmp_path: Path, monkeypatch: pytest.Monk
     (attempt,) = programs.attempts
     assert attempt.probed == 1
     assert attempt.ok
-    assert any("took as long as the export" in reason for reason in attempt.untried)
+    assert Because(Why.LATE) in [untried.why for untried in attempt.untried]
     report = programs.verify()
     assert any("not tried: " in remark for remark in report.remarks)
     assert not any("not tried: " in note for note in report.notes)
@@ -95,8 +98,8 @@ def test_no_merge_is_traced_that_the_model_itself_refutes(tmp_path: Path) -> Non
     calls = [call(t(2, n)) for n in (4, 6)] + [call(t(2, n), t(2, n + 2, 16)) for n in (4, 6)]
     programs = made(tmp_path, Refilled(), calls, [])
     assert len(programs) == 2
-    (refuted,) = [a for a in programs.attempts if a.what == "one program for both"]
-    assert "the model itself returns other values with an empty cache" in (refuted.error or "")
+    (refuted,) = [a for a in programs.attempts if a.strategy is Strategy.MERGED]
+    assert refuted.error == OfCall(0, Because(Why.OTHER_WITHOUT_CACHE))
     assert not refuted.tried
 
 
@@ -126,7 +129,7 @@ def test_far_sizes_that_need_too_much_memory_are_said_and_not_run(tmp_path: Path
     (attempt,) = programs.attempts
     found = [
         re.fullmatch(
-            r".*x_dim_0=(\d+), x_dim_1=(\d+): may take ([\d.]+) GiB of memory; .*", untried
+            r".*x_dim_0=(\d+), x_dim_1=(\d+): may take ([\d.]+) GiB of memory; .*", str(untried)
         )
         for untried in attempt.untried
     ]
@@ -166,6 +169,6 @@ def test_a_trace_with_sizes_that_the_model_does_not_take_tells_nothing(tmp_path:
     programs = export(taped(tmp_path, RecordedOnly(), UNFIT), RecordedOnly())
     first, second, *_ = programs.attempts
     assert "resized" in first.what
-    assert first.error == "the model itself: ValueError: another size"
+    assert first.error == OfModel(Raised("ValueError", "another size"))
     assert first.tried == 0
-    assert second.what == "call 0 as recorded"
+    assert (second.strategy, second.sample) == (Strategy.PLAIN, Sampled(0))

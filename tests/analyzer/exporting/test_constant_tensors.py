@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from calltape_analyzer import NoVariant, Programs, Tape, check, export
+from calltape_analyzer import ExportOptions, NoVariant, Programs, Tape, check, export
 from calltape_analyzer.exporting import program_search
-from calltape_analyzer.exporting.unread_inputs import unread_inputs
+from calltape_analyzer.exporting.inspection.unread_inputs import unread_inputs
 from tests.analyzer.exported import call, taped
 from tests.analyzer.exporting.test_arguments import Model
 
@@ -113,5 +113,5 @@ def test_it_is_said_which_values_nothing_depends_on(module: Model, is_read: bool
 def test_a_report_names_them(tmp_path: Path) -> None:
     calls = [call(torch.ones(n, 3), torch.tensor([1, 2, 3])) for n in (2, 3)]
     tape = taped(tmp_path, Sized(), calls)
-    programs = export(tape, Sized(), probe="none")
+    programs = export(tape, Sized(), options=ExportOptions(probe="none"))
     assert "main: nothing of it depends on the values of ids" in programs.verify().notes

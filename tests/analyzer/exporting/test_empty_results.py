@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from calltape_analyzer.errors import NoVariant
+from calltape_analyzer.programs.notes import EmptyAgrees
 from tests.analyzer.exported import assert_as_module, call, made
 from tests.analyzer.exporting.test_arguments import Model, t
 
@@ -66,7 +67,7 @@ def test_nothing_is_found_although_every_recorded_call_found_something(
     assert len(programs) == 1
     assert_as_module(programs, model, [call(_NONE), call(torch.linspace(-2, 1, 15))])
     (program,) = programs
-    assert any("made empty" in note for note in programs[program].notes)
+    assert programs[program].has(EmptyAgrees)
 
 
 @pytest.mark.integration

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from calltape_analyzer.exporting.kernel_casts import cast_for_kernels
+from calltape_analyzer.exporting.onnx.kernel_casts import cast_for_kernels
 from calltape_analyzer.programs.onnx_model import OnnxModel
 
 pytest.importorskip("onnxruntime")

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from calltape_analyzer.exporting import free_memory
-from calltape_analyzer.exporting.free_memory import half_of_free
-from calltape_analyzer.exporting.memory import measured
+from calltape_analyzer.exporting.session import free_memory
+from calltape_analyzer.exporting.session.free_memory import half_of_free
+from calltape_analyzer.exporting.session.memory import measured
 
 
 def test_what_is_alive_at_once_is_counted_and_what_was_there_is_not() -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from calltape_analyzer import Programs, Tape, export, load_programs, open_tape, replay
+from calltape_analyzer.programs.notes import ModelInTraining, TracedInTraining
 from calltape_recorder import record
 from tests.analyzer.exported import assert_same
 
@@ -54,8 +55,7 @@ def test_a_model_in_training_mode_is_exported_in_that_of_its_calls(tmp_path: Pat
     assert programs.verify().ok
     assert replay(tape, model).ok
     assert modes_of(model) == before
-    (note,) = programs.notes
-    assert "the model is in training mode" in note
+    assert programs.notes == (ModelInTraining(),)
     x = torch.rand(7, 6)
     assert_same(model.eval()(x), programs(x))
 
@@ -72,7 +72,7 @@ def test_a_part_in_another_mode_stays_so(tmp_path: Path) -> None:
         programs = export(tape, model)
     (program,) = programs.values()
     assert not program.draws
-    assert any("was exported in training mode" in note for note in program.notes)
+    assert program.has(TracedInTraining)
 
 
 def of_both(folder: Path, programs: Programs, model: torch.nn.Module) -> list[Programs]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from calltape_analyzer.exporting.module_casts import unneeded_casts
+from calltape_analyzer.exporting.torch_fixes.module_casts import unneeded_casts
 
 
 class Routed(nn.Module):

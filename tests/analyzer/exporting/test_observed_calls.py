@@ -10,9 +10,14 @@ from typing import Any
 import pytest
 import torch
 
-from calltape_analyzer import export, open_tape
-from calltape_analyzer.exporting import runner
-from calltape_analyzer.exporting.observed_calls import LAYOUT, MODES, Questions, hides_questions
+from calltape_analyzer import ExportOptions, export, open_tape
+from calltape_analyzer.exporting.session import runner
+from calltape_analyzer.exporting.session.observed_calls import (
+    LAYOUT,
+    MODES,
+    Questions,
+    hides_questions,
+)
 from calltape_recorder import record
 from tests.analyzer.exported import assert_as_module, call, taped
 
@@ -67,7 +72,11 @@ def test_a_model_that_asks_for_nothing_is_not_asked(
     eager = runner.eager
     monkeypatch.setattr(runner, "eager", lambda *a, **k: ran.append(1) or eager(*a, **k))
     model = torch.nn.Linear(3, 3)
-    export(taped(tmp_path, model, [call(torch.rand(n, 3)) for n in (2, 4)]), model, probe="none")
+    export(
+        taped(tmp_path, model, [call(torch.rand(n, 3)) for n in (2, 4)]),
+        model,
+        options=ExportOptions(probe="none"),
+    )
     assert len(ran) <= 8
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from calltape_analyzer.exporting.open_operators import OpenOperators
+from calltape_analyzer.exporting.torch_fixes.open_operators import OpenOperators
 from tests.analyzer.exported import Call, assert_as_module, call, made
 from tests.analyzer.exporting.test_arguments import Model, t
 

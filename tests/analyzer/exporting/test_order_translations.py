@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from calltape_analyzer.exporting.kernel_casts import cast_for_kernels
-from calltape_analyzer.exporting.storage_order import order_as_stored
-from calltape_analyzer.exporting.translations import translations
+from calltape_analyzer.exporting.onnx.kernel_casts import cast_for_kernels
+from calltape_analyzer.exporting.onnx.storage_order import order_as_stored
+from calltape_analyzer.exporting.onnx.translations import translations
 from calltape_analyzer.programs.onnx_model import OnnxModel
 
 pytest.importorskip("onnxruntime")

@@ -76,7 +76,7 @@ def test_as_many_as_a_size_says_are_drawn_for_each_size_alone(tmp_path: Path) ->
     assert len(programs) == 3
     for _ in range(2):
         assert_as_module(programs, OfSize(), CALLS)
-    assert any("go on drawing" in (attempt.error or "") for attempt in programs.attempts)
+    assert any("go on drawing" in str(attempt.error) for attempt in programs.attempts)
 
 
 @pytest.mark.integration

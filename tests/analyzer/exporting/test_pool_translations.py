@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from calltape_analyzer.exporting.translations import translations
+from calltape_analyzer.exporting.onnx.translations import translations
 
 pytest.importorskip("onnxruntime")
 pytestmark = pytest.mark.integration

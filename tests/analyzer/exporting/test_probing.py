@@ -11,12 +11,15 @@ import pytest
 import torch
 from torch._subclasses import FakeTensor
 
-from calltape_analyzer import Programs, export, open_tape
+from calltape_analyzer import ExportOptions, Programs, export, open_tape
 from calltape_analyzer.errors import UsageError
-from calltape_analyzer.exporting import probing, time_limit
+from calltape_analyzer.exporting.session import probing, time_limit
 from calltape_analyzer.programs.attempts import Attempt
+from calltape_analyzer.programs.notes import Probed, WhyNotOthers, WhyOnly
+from calltape_analyzer.programs.reasons import Interrupted, TooMuchMemory, TooSlow
+from calltape_analyzer.programs.strategies import Strategy
 from calltape_recorder import record
-from tests.analyzer.exported import Call, call, taped
+from tests.analyzer.exported import Call, call, export_with, taped
 
 pytestmark = pytest.mark.usefixtures("runs_here")
 
@@ -86,7 +89,7 @@ def probed(folder: Path, module: Spy, calls: list[Call], **options: Any) -> tupl
     tape = taped(folder, module, calls)
     recorded = module.largest
     module.seen.clear()
-    programs = export(tape, module, **options)
+    programs = export_with(tape, module, **options)
     assert programs.verify().ok
     return recorded, programs
 
@@ -102,9 +105,7 @@ def test_no_run_is_larger_than_four_times_the_largest_call(
     recorded, programs = probed(tmp_path, module, calls)
     assert recorded < module.largest <= 4 * recorded
     assert sum(attempt.probed for attempt in programs.attempts) > 0
-    (note,) = {
-        note for p in programs.values() for note in (*p.notes, *p.remarks) if "tried at" in note
-    }
+    (note,) = {str(note) for p in programs.values() for note in p.told if isinstance(note, Probed)}
     assert "none more than 4 times as large (probe='near')" in note
 
 
@@ -118,11 +119,12 @@ def test_no_run_is_larger_than_four_times_the_largest_call(
     ],
 )
 def test_what_came_of_unseen_sizes_is_told(counts: dict[str, int], words: str) -> None:
-    attempt = Attempt(variant="main", what="", probed=9, **counts)
-    told = SimpleNamespace(variant=None, notes=[], remarks=[])
-    probing.Probing().note(told, attempt)  # type: ignore[arg-type]
-    (note,) = told.remarks if attempt.agreed == 9 else told.notes
-    assert note.endswith(f"(probe='near'){words}")
+    attempt = Attempt(variant="main", strategy=Strategy.PLAIN, probed=9, **counts)
+    program = SimpleNamespace(variant=SimpleNamespace(symbols=[None]), told=[])
+    probing.Probing().note(program, attempt)  # type: ignore[arg-type]
+    (note,) = program.told
+    assert note.is_remark is (attempt.agreed == 9)
+    assert str(note).endswith(f"(probe='near'){words}")
 
 
 def test_no_int_is_larger_than_four_times_the_largest_recorded_one(tmp_path: Path) -> None:
@@ -211,7 +213,8 @@ def test_far_sizes_stay_within_the_memory(tmp_path: Path) -> None:
     # 4 bytes a number, and the square of them.
     assert module.largest > 40
     assert 4 * module.largest**2 < limit
-    assert any("max_memory" in text for a in programs.attempts for text in a.untried)
+    whys = [untried.why for attempt in programs.attempts for untried in attempt.untried]
+    assert any(isinstance(why, TooMuchMemory) for why in whys)
 
 
 def test_a_model_that_changes_far_beyond_is_found_out_by_far_probes_only(tmp_path: Path) -> None:
@@ -223,10 +226,13 @@ def test_a_model_that_changes_far_beyond_is_found_out_by_far_probes_only(tmp_pat
 
     module = Long()
     tape = taped(tmp_path, module, PLAIN)
-    near, far = (export(tape, module, probe=probe) for probe in ("near", "far"))
+    near, far = (
+        export(tape, module, options=ExportOptions(probe=probe)) for probe in ("near", "far")
+    )
     assert near["main"].only is None
     assert far["main"].only is not None
-    assert any("wrong values" in note for note in far["main"].notes)
+    assert isinstance(why := far["main"].why_only, WhyOnly)
+    assert why.kind is WhyNotOthers.WRONG_UNSEEN
 
 
 def test_a_run_that_takes_too_long_is_the_last(
@@ -243,19 +249,19 @@ def test_a_run_that_takes_too_long_is_the_last(
     module = Slow()
     tape = taped(tmp_path, module, PLAIN)
     module.seen.clear()
-    (attempt,) = export(tape, module, probe="far").attempts
+    (attempt,) = export(tape, module, options=ExportOptions(probe="far")).attempts
     assert module.largest == 5 * 14
     assert sum(elements == 5 * 14 for elements, _ in module.seen) == 1
-    assert [text.partition(": ")[2] for text in attempt.untried] == [
-        "not done after 60 s",
-        *["a run before it took more than 60 s"] * (len(attempt.untried) - 1),
+    assert [untried.why for untried in attempt.untried] == [
+        Interrupted("not done after 60 s"),
+        *[TooSlow(60, was_run=True)] * (len(attempt.untried) - 1),
     ]
 
 
 @pytest.mark.parametrize("options", [{"probe": "further"}, {"max_memory": -1}])
 def test_what_cannot_be_is_refused(tmp_path: Path, options: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
-        export(taped(tmp_path, Plain(), PLAIN), Plain(), **options)
+        export_with(taped(tmp_path, Plain(), PLAIN), Plain(), **options)
 
 
 @pytest.mark.integration
@@ -322,4 +328,4 @@ def test_why_nothing_beside_the_recorded_calls_was_tried(
 ) -> None:
     programs = export(taped(tmp_path, ForTwo(), calls), ForTwo())
     notes = [note for program in programs.values() for note in program.notes]
-    assert any(re.search(f"tried at 0 sizes beside the recorded ones {why}", n) for n in notes)
+    assert any(re.search(f"tried at 0 sizes beside the recorded ones {why}", str(n)) for n in notes)

@@ -16,8 +16,8 @@ from torch.utils._sympy.functions import CeilToInt, FloorDiv, FloorToInt, IntTru
 
 from calltape_analyzer import export
 from calltape_analyzer.errors import ExportError, NoVariant
-from calltape_analyzer.exporting.known_maxima import _bounds
-from calltape_analyzer.exporting.python_values import symbolic_numbers, symbolic_sizes
+from calltape_analyzer.exporting.torch_fixes.known_maxima import _bounds
+from calltape_analyzer.exporting.torch_fixes.python_values import symbolic_numbers, symbolic_sizes
 from tests.analyzer.exported import assert_as_module, call, made, taped
 from tests.analyzer.exporting.test_arguments import Model, t
 

@@ -14,8 +14,8 @@ from calltape_analyzer import ExportError, Programs, export, load_programs, repl
 from calltape_analyzer.arguments.plan import Plan
 from calltape_analyzer.arguments.sizings import Sizing, values_at
 from calltape_analyzer.comparison.comparing import Tolerances
-from calltape_analyzer.exporting.runner import Runner
-from tests.analyzer.exported import assert_same, call, taped
+from calltape_analyzer.exporting.session.runner import Runner
+from tests.analyzer.exported import assert_same, call, export_with, taped
 from tests.analyzer.exporting.test_arguments import Model, t
 
 
@@ -173,7 +173,7 @@ class Nearly(Model):
 def exported(folder: Path, model: Any, **options: Any) -> Programs:
     shape = (2, 4) if isinstance(model, Attention) else (4,)
     tape = taped(folder, model, [call(t(n, *shape)) for n in (2, 5)])
-    return export(tape, model, **options)
+    return export_with(tape, model, **options)
 
 
 def states() -> tuple[Any, ...]:

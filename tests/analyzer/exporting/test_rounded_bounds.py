@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from calltape_analyzer.exporting.rounded_bounds import rounded_bounds
+from calltape_analyzer.exporting.torch_fixes.rounded_bounds import rounded_bounds
 
 
 class Filled(nn.Module):

@@ -10,8 +10,8 @@ import torch
 from torch._subclasses import FakeTensor
 
 from calltape_analyzer import Programs, export
-from calltape_analyzer.exporting import probing
-from calltape_analyzer.exporting.memory import measured
+from calltape_analyzer.exporting.session import probing
+from calltape_analyzer.exporting.session.memory import measured
 from tests.analyzer.exported import call, taped
 
 pytestmark = pytest.mark.usefixtures("runs_here")
@@ -53,7 +53,7 @@ def test_no_run_takes_more_than_a_recorded_one(
     programs = exported(tmp_path, Attention())
     assert programs.verify().ok
     pairs = max(batch * length**2 for batch, length, _ in SEEN)
-    told = [text for attempt in programs.attempts for text in attempt.untried]
+    told = [str(text) for attempt in programs.attempts for text in attempt.untried]
     if least == 256 * 2**20:
         assert pairs > 2 * 96**2
         assert not any("of memory" in text for text in told)

@@ -10,6 +10,8 @@ import pytest
 import torch
 
 from calltape_analyzer import NoVariant, export, load_programs
+from calltape_analyzer.programs.notes import ConstantTexts
+from calltape_analyzer.programs.reasons import ValuesLeft
 from tests.analyzer.exported import Call, call, taped
 
 PROMPTS = [f"my secret number {n} is {n * n}" for n in range(6)]
@@ -38,7 +40,7 @@ def test_a_text_that_makes_no_difference_is_no_reason_for_another_program(tmp_pa
     programs = export(taped(tmp_path, module, calls_with("prompt", PROMPTS)), module)
     assert list(programs) == ["main"]
     assert programs.verify().ok
-    notes = [note for note in programs["main"].notes if note.startswith("prompt varies")]
+    notes = [str(n) for n in programs["main"].notes if isinstance(n, ConstantTexts)]
     assert notes[0].startswith("prompt varies from call to call and is a constant of it")
     tried = f"(texts of lengths {min(map(len, PROMPTS))}..{max(map(len, PROMPTS))}) were tried"
     assert tried in notes[0]
@@ -61,7 +63,7 @@ def test_a_float_that_matters_makes_a_program_per_value_and_never_a_wrong_result
     report = programs.verify()
     assert [row.ok for row in report] == [True] * 3 + [False] * 11
     assert not any(row.variant for row in report if not row.ok)  # refused, not wrong
-    assert programs.missing["main, other values of scale"].startswith("11 of 14 calls")
+    assert programs.missing["main, other values of scale"] == ValuesLeft(11, 14, 3)
     x = torch.randn(30 if sizes > 1 else 2, 4)  # a size that no call had with this value
     torch.testing.assert_close(programs(x, scale=2.25), torch.tanh(x) * 2.25)
     with pytest.raises(NoVariant, match=r"scale is 0\.5; this program has 0\.25"):
@@ -78,8 +80,8 @@ def test_no_private_text_is_said(tmp_path: Path) -> None:
     with pytest.raises(NoVariant) as refused:
         programs(torch.randn(2, 4), prompt="my secret of fifty")
     said = [str(refused.value), report.table(), repr(programs)]
-    said += [f"{a.variant} {a.what} {a.error} {a.remark}" for a in programs.attempts]
-    said += [note for program in programs.values() for note in program.notes]
+    said += [f"{a!r} {a.error} {a.remark}" for a in programs.attempts]
+    said += [f"{note!r} {note}" for program in programs.values() for note in program.told]
     assert not [text for text in said if "secret" in text]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from calltape_analyzer.exporting.translations import translations
+from calltape_analyzer.exporting.onnx.translations import translations
 
 pytest.importorskip("onnxruntime")
 pytestmark = pytest.mark.integration

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from calltape_analyzer import ExportError, export
-from calltape_analyzer.exporting.kept_assertions import kept_assertions
-from calltape_analyzer.exporting.onnx_checks import checks_kept
-from calltape_analyzer.exporting.python_values import real_values
-from calltape_analyzer.exporting.untranslated import reject_untranslated
+from calltape_analyzer.exporting.onnx.assertions import checks_kept
+from calltape_analyzer.exporting.onnx.untranslated import reject_untranslated
+from calltape_analyzer.exporting.torch_fixes.kept_assertions import kept_assertions
+from calltape_analyzer.exporting.torch_fixes.python_values import real_values
 from tests.analyzer.exported import call, made, taped
 
 pytest.importorskip("onnxruntime")

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from calltape_analyzer import Programs, check, export, load_programs
+from calltape_analyzer import ExportOptions, Programs, check, export, load_programs
 from calltape_analyzer.errors import NoVariant
+from calltape_analyzer.programs.notes import TakesZero
+from calltape_analyzer.programs.onnx_trial import End
 from tests.analyzer.exported import assert_same, call, taped
 
 
@@ -53,7 +55,7 @@ def with_loaded(programs: Programs, folder: Path) -> list[Programs]:
 
 
 def notes(programs: Programs) -> list[str]:
-    return [note for p in programs.values() for note in p.remarks if "size of 0" in note]
+    return [str(n) for p in programs.values() for n in p.remarks if isinstance(n, TakesZero)]
 
 
 @pytest.mark.integration
@@ -112,13 +114,11 @@ def test_runtime_that_dies_at_0_dies_in_another_process(
     (program,) = programs.values()
     (name,) = program.model.input_names
     runs = [{name: torch.rand(*shape)} for shape in ((2, 5, 4), (0, 5, 4), (3, 5, 4), (2, 5, 9))]
-    died, late = "ended its process when that was tried", "took too long when that was tried"
-    assert program.model.deaths(runs, 60) == [None, died, None, None]
-    assert program.model.deaths(runs[:2], 0.001) == [late, late]
+    assert program.model.deaths(runs, 60) == [None, End.DIED, None, None]
+    assert program.model.deaths(runs[:2], 0.001) == [End.LATE, End.LATE]
     for executable in ("", "/bin/false", "/bin/true"):
         monkeypatch.setattr(sys, "executable", executable)
-        untried = "could not be tried in another process"
-        assert program.model.deaths(runs[:2], 60) == [untried, untried]
+        assert program.model.deaths(runs[:2], 60) == [End.NOT_TRIED, End.NOT_TRIED]
 
 
 def test_dimensions_are_taken_at_0_only_as_they_were_tried(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_dimensions_are_taken_at_0_only_as_they_were_tried(tmp_path: Path) -> No
 def test_nothing_is_tried_at_0_where_only_recorded_sizes_are_run(tmp_path: Path) -> None:
     model = Total()
     tape = taped(tmp_path, model, [call(torch.rand(n, 4)) for n in (1, 2, 3)])
-    programs = export(tape, model, probe="none")
+    programs = export(tape, model, options=ExportOptions(probe="none"))
     with pytest.raises(NoVariant, match=r"x\[0\] is 0, which was never recorded\)"):
         programs(torch.rand(0, 4))
 

@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 from calltape_analyzer import Tape, diff, dynamic_axes, open_tape
 from calltape_analyzer.cli import app
 from calltape_analyzer.observer.candidates import ObserverInfo
-from calltape_analyzer.programs.input_refusal import dimension_in
+from calltape_analyzer.programs.rejections import GuardFails
 from calltape_analyzer.pytree.result_values import values_in
 from calltape_analyzer.targets.torch_inputs import additional_inputs
 from calltape_analyzer.text import alike
@@ -293,9 +293,13 @@ def test_values_of_one_path() -> None:
     grows_little(make, 32)
 
 
-@pytest.mark.parametrize("unit", ["a.", "a", "a[1].", ".", "a[1", "[", "1.", "é.a"])
+@pytest.mark.parametrize(
+    "unit", ["L['a']", "L", "L[1]", "L['", "L['a'", "[1]", "L['a'].size()", "é"]
+)
 def test_a_condition_of_a_long_name(unit: str) -> None:
     text = unit * (40_000 // len(unit))
     began = time.process_time()
-    dimension_in(text)
+    rejection = GuardFails(text, ("x",))
+    assert rejection.dimension is None
+    assert str(rejection)
     assert time.process_time() - began < 1

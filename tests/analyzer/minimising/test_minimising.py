@@ -212,7 +212,7 @@ def test_nothing_to_do(whole: Path, tmp_path: Path) -> None:
         ({"fails": "a:b", "fails_export": "a:b"}, "2 checks"),
         ({"fails_replay": f"{CHECKED}:never"}, "cannot be made"),
         ({"fails_replay": f"{CHECKED}:__name__"}, "is a str, which cannot be called"),
-        ({"fails": f"{CHECKED}:raises", "max_seconds": -1}, "no limit"),
+        ({"fails": f"{CHECKED}:raises", "max_seconds": -1}, "not a limit"),
     ],
 )
 def test_what_cannot_be(whole: Path, tmp_path: Path, options: dict[str, Any], words: str) -> None:

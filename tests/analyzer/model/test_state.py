@@ -13,6 +13,7 @@ import torch
 
 from calltape_analyzer import ExportError, export, load_programs, open_tape, replay
 from calltape_analyzer.model.state import unchanged
+from calltape_analyzer.programs.notes import ServesOnly, StateKept, StateLost
 from calltape_recorder import record
 from tests.analyzer.exported import call, taped
 from tests.analyzer.exporting.test_arguments import t
@@ -79,7 +80,7 @@ def test_a_state_is_said(tmp_path: Path) -> None:
         assert {"n", "replaced", "norm.running_mean", "norm.num_batches_tracked"} <= {
             *program.state
         }
-        assert any("has state that its calls change" in note for note in program.notes)
+        assert program.has(StateKept) or program.has(StateLost)
     assert "has state that its calls change" in report.table()
     programs.save(tmp_path / "saved")
     loaded = load_programs(tmp_path / "saved", trusted=True)
@@ -98,7 +99,7 @@ def test_what_depends_on_state_is_not_reproduced_for_that_reason(tmp_path: Path)
         assert "its calls change its state" in (row.error or ""), row
     for program in programs.values():
         assert program.only is None
-        assert not any("wrong values" in note for note in program.notes)
+        assert not program.has(ServesOnly)
     # Each call begins where the one before ended, as with the model.
     x = t(4, 3)
     for _ in range(3):
@@ -204,8 +205,8 @@ def test_an_onnx_program_of_a_model_that_the_server_puts_back_says_so(tmp_path: 
         programs = export(tape, Counting(True, norm=False), to="onnx")
     for program in programs.values():
         assert "n" in program.state
-        assert any("the program has none" in note for note in program.notes)
-        assert any("only calls that begin in that state are right" in n for n in program.notes)
+        assert any("the program has none" in str(note) for note in program.notes)
+        assert any("only calls that begin in that state are right" in str(n) for n in program.notes)
 
 
 def test_a_model_without_state_has_no_note(tmp_path: Path) -> None:
@@ -325,7 +326,7 @@ def test_whatever_a_call_changes_is_put_back_and_said(
         assert_same_state(before, everything(model))
         for program in programs.values():
             assert name in program.state
-            assert any(f"its calls change ({name}" in note for note in program.notes)
+            assert any(f"its calls change ({name}" in str(note) for note in program.notes)
     replay(tape, model)
     assert_same_state(before, everything(model))
 
@@ -407,12 +408,8 @@ def test_what_a_program_loses_and_calls_need_is_refused(
 def test_what_the_program_does_not_change_is_called_a_constant(tmp_path: Path) -> None:
     model = WithoutEffect()
     (program,) = (programs := export(taped(tmp_path, model, CALLS), model)).values()
-    assert (
-        "the model has state that its calls change (n=3) and the program does not: it is a "
-        "constant of the program, as it was at the export; what the model returned in calls in a "
-        "row did not depend on it"
-    ) in program.notes
-    assert not any("begins where the one before ended" in note for note in program.notes)
+    assert StateLost(("n",), ("3",), has_state=True, depends=False) in program.notes
+    assert not program.has(StateKept)
     x = t(4, 3)
     assert torch.equal(programs(x), programs(x))
     assert torch.equal(programs(x), model(x))
@@ -422,11 +419,11 @@ def test_what_the_program_changes_is_not_called_a_constant(tmp_path: Path) -> No
     model = Counting(True, norm=False)
     (program,) = export(taped(tmp_path, model, CALLS), model).values()
     assert {"n", "replaced"} <= program.changed_state
-    (changed,) = (note for note in program.notes if "begins where the one before" in note)
-    (constant,) = (note for note in program.notes if "it is a constant" in note)
-    assert "n, replaced" in changed
-    assert "calls=3" in constant
-    assert "replaced" not in constant
+    (changed,) = (note for note in program.notes if isinstance(note, StateKept))
+    (constant,) = (note for note in program.notes if isinstance(note, StateLost))
+    assert {"n", "replaced"} <= set(changed.names)
+    assert "calls=3" in str(constant)
+    assert "replaced" not in constant.names
 
 
 def _unseen(*_: Any) -> None:

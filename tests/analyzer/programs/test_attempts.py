@@ -7,26 +7,42 @@ import json
 from calltape_analyzer.arguments.sizings import Sizing
 from calltape_analyzer.observing.columns import SizeRow
 from calltape_analyzer.programs.attempts import Attempt
+from calltape_analyzer.programs.reasons import Because, Differs, OfCall, Unseen, UntriedSize, Why
+from calltape_analyzer.programs.strategies import Sampled, Strategy
+
+SAMPLE = Sampled(3)
+LARGE = Because(Why.TOO_LARGE)
 
 
 def test_its_json_has_what_a_person_may_want() -> None:
-    attempt = Attempt(variant="decode", what="call 3 as recorded")
+    attempt = Attempt(variant="decode", strategy=Strategy.BY_VALUES, sample=SAMPLE)
     attempt.reproduced = attempt.tried = 2
     attempt.probed, attempt.agreed = 3, 2
     attempt.rows[SizeRow(((2, 3),), ())] = "ok"
     attempt.note_wrong(Sizing(0, (7,), True))
-    attempt.error = "call 2: \ud800 differs"
+    attempt.error = OfCall(2, Differs("\ud800 differs"))
     found = json.loads(attempt.model_dump_json())
     assert found == {
         "variant": "decode",
-        "what": "call 3 as recorded",
+        "what": "call 3 as recorded, by its values",
+        "strategy": "by_values",
+        "sample": {"code": "sampled", "call": 3, "sizes": "", "text": "call 3 as recorded"},
         "reproduced": 2,
         "tried": 2,
         "unrun": 0,
         "agreed": 2,
         "probed": 3,
         "declined": 0,
-        "error": "call 2: \\ud800 differs",
+        "error": {
+            "code": "of_call",
+            "call": 2,
+            "why": {
+                "code": "differs",
+                "difference": "\\ud800 differs",
+                "text": "\\ud800 differs",
+            },
+            "text": "call 2: \\ud800 differs",
+        },
         "remark": None,
         "seconds": 0.0,
         "failed": 0,
@@ -40,18 +56,18 @@ def test_its_json_has_what_a_person_may_want() -> None:
 
 
 def test_an_error_says_more_than_a_remark_and_the_first_remark_stays() -> None:
-    attempt = Attempt(variant="decode", what="call 3 as recorded")
+    attempt = Attempt(variant="decode", strategy=Strategy.BY_VALUES, sample=SAMPLE)
     assert attempt.summary is None
-    attempt.note("call 4 is refused")
-    attempt.note("at unseen sizes: refused")
-    assert attempt.summary == attempt.remark == "call 4 is refused"
-    attempt.error = "call 5 differs"
-    assert attempt.summary == "call 5 differs"
+    attempt.note(OfCall(4, LARGE))
+    attempt.note(Unseen(LARGE))
+    assert attempt.summary == attempt.remark == OfCall(4, LARGE)
+    attempt.error = OfCall(5, LARGE)
+    assert attempt.summary == OfCall(5, LARGE)
 
 
 def test_attempts_do_not_share_what_they_note() -> None:
-    one, other = (Attempt(variant="main", what=what) for what in ("first", "second"))
+    one, other = (Attempt(variant="main", strategy=Strategy.PLAIN) for _ in range(2))
     one.rows[SizeRow((), ())] = "wrong"
-    one.refused.append(Sizing(0, (1,), True))
-    one.untried.append("too large")
-    assert (other.rows, other.refused, other.untried) == ({}, [], [])
+    one.rejected.append(Sizing(0, (1,), True))
+    one.untried.append(UntriedSize("batch=7", LARGE))
+    assert (other.rows, other.rejected, other.untried) == ({}, [], [])

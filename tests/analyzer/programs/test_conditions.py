@@ -13,9 +13,15 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from calltape_analyzer import Programs, export
+from calltape_analyzer import ExportOptions, Programs, export
 from calltape_analyzer.arguments.live_calls import LiveCall
-from calltape_analyzer.programs.condition_words import assertion_in_words
+from calltape_analyzer.foreign_errors import (
+    AssertionFailed,
+    ErrorKind,
+    OtherAssertion,
+    Raised,
+    failure_of,
+)
 from calltape_analyzer.programs.conditions import Conditions, Sized
 from calltape_analyzer.programs.program import Program
 from tests.analyzer.exported import Call, call, taped
@@ -112,17 +118,19 @@ def tensors(m: int, n: int) -> Call:
 def exported(cls: type[torch.nn.Module]) -> Programs:
     calls = [tensors(*sizes) for sizes in MODELS[cls][0]]
     with tempfile.TemporaryDirectory() as folder:
-        return export(taped(Path(folder), cls(), calls), cls(), merge="never")
+        return export(
+            taped(Path(folder), cls(), calls), cls(), options=ExportOptions(merge="never")
+        )
 
 
 def agrees(program: Program, live: LiveCall) -> bool:
-    refusal = program.conditions_refuse(live.placed.row)
+    rejection = program.conditions_reject(live.placed.row)
     try:
         program.outputs(live.sample)
     except Exception as error:  # torch's own, of any type
-        assert refusal is not None, f"accepted, and {type(error).__name__}: {error}"  # noqa: PT017
+        assert rejection is not None, f"accepted, and {type(error).__name__}: {error}"  # noqa: PT017
         return False
-    assert refusal is None, f"refused, and runs: {refusal}"
+    assert rejection is None, f"rejected, and runs: {rejection}"
     return True
 
 
@@ -191,8 +199,9 @@ def test_conditions_on_ints_say_what_running_says(
 ARGUMENTS = {"x": Sized("float32", (4, 3)), "n": 5, "xs": [Sized("float32", (2,))]}
 
 
-def refusal_of(*guards: str) -> str | None:
-    return Conditions((), {}, guards).refuse([], ARGUMENTS)
+def rejection_of(*guards: str) -> str | None:
+    found = Conditions((), {}, guards).reject([], ARGUMENTS)
+    return None if found is None else str(found)
 
 
 @pytest.mark.parametrize(
@@ -210,8 +219,8 @@ def refusal_of(*guards: str) -> str | None:
     ],
 )
 def test_condition_that_holds_refuses_nothing(guard: str) -> None:
-    assert refusal_of(guard) is None
-    assert refusal_of(f"not ({guard})") is not None
+    assert rejection_of(guard) is None
+    assert rejection_of(f"not ({guard})") is not None
 
 
 @pytest.mark.parametrize(
@@ -234,8 +243,8 @@ def test_condition_that_holds_refuses_nothing(guard: str) -> None:
         ("torch.sym_not(L['x'].size()[0] == 4)", "it is not so that x[0] is 4"),
     ],
 )
-def test_refusal_reads_like_the_condition(guard: str, text: str) -> None:
-    assert refusal_of(guard) == f"the program is for calls in which {text}"
+def test_rejection_reads_like_the_condition(guard: str, text: str) -> None:
+    assert rejection_of(guard) == f"the program is for calls in which {text}"
 
 
 @pytest.mark.parametrize(
@@ -255,13 +264,20 @@ def test_refusal_reads_like_the_condition(guard: str, text: str) -> None:
     ],
 )
 def test_an_assertion_reads_like_a_sentence(condition: str, words: str) -> None:
-    text = f"Runtime assertion failed for expression {condition} on node 'ge_1'"
-    assert assertion_in_words(text) == f"the program is for calls in which {words}"
-    placed = f"{text}: the model asks at values.py:3, in forward: if n > 1:"
-    assert assertion_in_words(placed).endswith(
-        ": the model asks at values.py:3, in forward: if n > 1:"
-    )
-    assert assertion_in_words("another error") == "another error"
+    assert str(AssertionFailed(condition)) == f"the program is for calls in which {words}"
+    placed = AssertionFailed(condition, "the model asks at values.py:3, in forward: if n > 1:")
+    assert str(placed).endswith(f"{words}: the model asks at values.py:3, in forward: if n > 1:")
+
+
+def test_an_assertion_of_torch_is_known() -> None:
+    text = "Runtime assertion failed for expression Ne(u0, 1) on node 'ge_1'"
+    assert failure_of(RuntimeError(text)) == AssertionFailed("Ne(u0, 1)")
+    placed = failure_of(RuntimeError(f"{text}: the model asks at a.py:3, in forward: x.item()"))
+    assert isinstance(placed, AssertionFailed)
+    assert placed.place == "the model asks at a.py:3, in forward: x.item()"
+    assert placed.kinds == (ErrorKind.NEEDS_VALUE,)
+    assert failure_of(RuntimeError("Runtime assertion failed: so")) == OtherAssertion("so")
+    assert failure_of(RuntimeError("another error")) == Raised("RuntimeError", "another error")
 
 
 HOSTILE = [
@@ -318,26 +334,26 @@ HOSTILE = [
 @pytest.mark.parametrize("guard", HOSTILE, ids=range(len(HOSTILE)))
 def test_what_is_no_condition_is_ignored(guard: str) -> None:
     before = repr(ARGUMENTS)
-    assert refusal_of(guard) is None
+    assert rejection_of(guard) is None
     assert repr(ARGUMENTS) == before
 
 
 def test_products_of_huge_numbers_stay_small_in_time() -> None:
     guard = "*".join(["9" * 4000] * 2000) + " == 0"
-    refusal_of(guard)
+    rejection_of(guard)
 
 
 @pytest.mark.parametrize("digits", [10**7, 10**10, 10**30])
 def test_digits_before_the_point_stay_few(digits: int) -> None:
-    assert refusal_of(f"round(5, -{digits}) == 1") is None
-    assert refusal_of("round(1234, -2) == 1") == (
+    assert rejection_of(f"round(5, -{digits}) == 1") is None
+    assert rejection_of("round(1234, -2) == 1") == (
         "the program is for calls in which round(1234, -2) is 1"
     )
 
 
 @given(text=st.text(alphabet="L[]'x.size()0123 +-*/%<>=!andornt\"", max_size=60))
 def test_no_text_makes_the_evaluator_fail(text: str) -> None:
-    refusal_of(text)
+    rejection_of(text)
 
 
 @pytest.mark.parametrize("cls", MODELS)
@@ -363,4 +379,5 @@ def with_one(size: Any) -> Conditions:
     ],
 )
 def test_declared_sizes_are_checked(value: Sized, expected: str | None) -> None:
-    assert with_one(4).refuse([value], {"x": value}) == expected
+    found = with_one(4).reject([value], {"x": value})
+    assert (None if found is None else str(found)) == expected

@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from calltape_analyzer import NoVariant, Programs, export, open_tape
+from calltape_analyzer import ExportOptions, NoVariant, Programs, export, open_tape
 from calltape_analyzer.observing.groups import SortedCall
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.programs.dispatch import CallOrigin, no_variant
+from calltape_analyzer.programs.notes import WhyNotOthers, WhyOnly
+from calltape_analyzer.programs.rejections import OtherCall
 from tests.analyzer.exported import call, taped
 from tests.analyzer.tapes import target_of, write_tape
 
@@ -100,7 +102,7 @@ def test_sizes_that_a_program_does_not_serve_are_not_called_wrong(programs: Prog
     """It serves the sizes at which it was verified. Nobody knows what it does at others."""
     main = programs["main"]
     rows = list(main.variant.rows)
-    main.serve_only(rows[:2], "it returned wrong values at 1 of 4 sizes that were never recorded")
+    main.serve_only(rows[:2], WhyOnly(WhyNotOthers.WRONG_UNSEEN, 1, 4))
     why = "it serves 2 recorded sizes only: it returned wrong values at 1 of 4 sizes"
     known, new = (refusal(programs, torch.ones(size, 4)) for size in (5, 7))
     said = "calls of these sizes were recorded, and it was not verified with them"
@@ -113,7 +115,7 @@ def test_sizes_that_a_program_does_not_serve_are_not_called_wrong(programs: Prog
 
 
 def test_a_report_does_not_advise_to_record_what_was_recorded(programs: Programs) -> None:
-    programs["main"].serve_only([], "why")
+    programs["main"].serve_only([], WhyOnly(WhyNotOthers.CONDITIONS))
     errors = {row.error or "" for row in programs.verify().rows}
     assert len(errors) == 1
     (error,) = errors
@@ -126,14 +128,16 @@ def test_a_condition_says_that_it_is_of_the_trace(tmp_path: Path) -> None:
             return x + 1 if x.shape[0] < 9 else x - 1
 
     calls = [call(torch.ones(size, 4)) for size in (2, 3)]
-    programs = export(taped(tmp_path, Short(), calls), Short().eval(), probe="none")
+    programs = export(
+        taped(tmp_path, Short(), calls), Short().eval(), options=ExportOptions(probe="none")
+    )
     said = refusal(programs, torch.ones(20, 4))
     assert "x[0] is 20; the program takes at most 8 (a condition of its trace)" in said
 
 
 def test_of_many_reasons_the_nearest_is_told() -> None:
-    error = NoVariant("no program", {f"v{n}": f"why {n}" for n in range(7)})
+    error = NoVariant("no program", {f"v{n}": OtherCall(f"why {n}") for n in range(7)})
     assert str(error).startswith("no program (v0: why 0; and 6 more reasons in .reasons)")
     assert len(error.reasons) == 7
-    few = NoVariant("no program", {f"v{n}": f"why {n}" for n in range(3)})
+    few = NoVariant("no program", {f"v{n}": OtherCall(f"why {n}") for n in range(3)})
     assert "v0: why 0; v1: why 1; v2: why 2" in str(few)

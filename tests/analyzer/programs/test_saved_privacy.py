@@ -89,8 +89,8 @@ def saved(tape: Tape, model: Model, folder: Path, *, withheld: bool) -> list[byt
     programs = export(tape, model)
     programs.save(folder)
     said = [repr(programs), programs.verify().table(), *programs]
-    said += [note for program in programs.values() for note in program.notes]
-    said += [f"{attempt.what} {attempt.error} {attempt.remark}" for attempt in programs.attempts]
+    said += [repr(note) for program in programs.values() for note in program.told]
+    said += [f"{attempt!r} {attempt.what}" for attempt in programs.attempts]
     return [*pieces(folder), *(text.encode() for text in said)]
 
 

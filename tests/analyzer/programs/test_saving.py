@@ -18,6 +18,7 @@ import pytest
 import torch
 
 from calltape_analyzer import (
+    ExportOptions,
     NoVariant,
     Programs,
     TapeError,
@@ -25,6 +26,8 @@ from calltape_analyzer import (
     load_programs,
 )
 from calltape_analyzer.errors import UsageError
+from calltape_analyzer.facts import Other
+from calltape_analyzer.programs.reasons import Differs, UntriedSize
 from calltape_analyzer.writing import temporary
 from tests.analyzer.exported import Call, assert_as_module, call, made, taped
 from tests.analyzer.exporting.test_arguments import (
@@ -73,7 +76,7 @@ def test_saved_programs_return_what_they_returned(kind: str, tmp_path: Path) -> 
 def test_what_was_tried_is_kept(tmp_path: Path) -> None:
     module = Branching()
     tape = taped(tmp_path, module, [call(t(n, 3)) for n in (2, 3, 7, 9)])
-    programs = export(tape, module, max_memory=0)
+    programs = export(tape, module, options=ExportOptions(max_memory=0))
     assert len(programs.attempts) > 1
     assert any(attempt.untried for attempt in programs.attempts)
     assert any(attempt.remark for attempt in programs.attempts)
@@ -92,13 +95,16 @@ def test_what_was_tried_is_kept(tmp_path: Path) -> None:
 @pytest.mark.integration
 def test_long_and_broken_texts_of_attempts_are_saved_cut(tmp_path: Path) -> None:
     programs = made(tmp_path, Branching(), [call(t(n, 3)) for n in (2, 3)])
-    programs.attempts[0].error = "e" * 20_000
-    programs.attempts[0].untried.append("\ud800" + "u" * 20_000)
+    programs.attempts[0].error = Differs("e" * 20_000)
+    programs.attempts[0].untried.append(UntriedSize("\ud800" + "u" * 20_000, Differs("")))
     programs.save(tmp_path / "saved")
     found = load_programs(tmp_path / "saved", trusted=True).attempts[0]
-    assert found.error == "e" * 10_000
-    assert found.untried[-1].startswith("\\ud800uuu")
-    assert len(found.untried[-1]) == 10_000
+    assert found.error == Differs("e" * 10_000)
+    assert found.untried[-1].sizes.startswith("\\ud800uuu")
+    assert len(found.untried[-1].sizes) == 10_000
+
+
+UNKNOWN = {"code": "of a later version", "text": ""}
 
 
 @pytest.mark.integration
@@ -107,8 +113,10 @@ def test_long_and_broken_texts_of_attempts_are_saved_cut(tmp_path: Path) -> None
     [
         ("seconds", float("nan")),
         ("tried", 2**63),
-        ("what", "w" * 10_001),
-        ("untried", ["u"] * 10_001),
+        ("strategy", "by magic"),
+        ("sample", {"code": "sampled", "call": 0, "sizes": "w" * 10_001}),
+        ("error", {"code": "of_call", "call": 0, "why": {"code": "other", "text": 7}}),
+        ("untried", [{"code": "untried_size", "sizes": "", "why": UNKNOWN}] * 10_001),
     ],
 )
 def test_attempts_of_a_stranger_are_bounded(tmp_path: Path, field: str, value: Any) -> None:
@@ -121,14 +129,21 @@ def test_attempts_of_a_stranger_are_bounded(tmp_path: Path, field: str, value: A
         load_programs(tmp_path / "saved", trusted=True)
 
 
+def test_more_facts_than_any_export_has_are_not_read(tmp_path: Path) -> None:
+    (tmp_path / MANIFEST).write_text('{"told": [' + "{}, " * 500_000 + "{}]}")
+    with pytest.raises(TapeError, match="more than 500,000 maps") as limited:
+        load_programs(tmp_path, trusted=True)
+    assert limited.value.kind == "limit"
+
+
 @pytest.mark.integration
 def test_conditions_and_what_is_missing_are_kept(tmp_path: Path) -> None:
     module = Branching()
     programs = made(tmp_path, module, [call(t(n, 3)) for n in (2, 3, 7, 9)])
-    programs.missing["other"] = "because"
+    programs.missing["other"] = Other("because")
     programs.save(tmp_path / "saved")
     loaded = load_programs(tmp_path / "saved", trusted=True)
-    assert loaded.missing == {"other": "because"}
+    assert loaded.missing == {"other": Other("because")}
     for name, program in programs.items():
         assert loaded[name].conditions == program.conditions
         assert loaded[name].notes == program.notes
@@ -431,7 +446,7 @@ def kept(folder: Path) -> Path:
     calls += [call(t(b, 1, 3), Kept(t(b, n, 3)), use_cache=True) for b, n in ((1, 4), (2, 5))]
     module = Keeping().eval()
     tape = taped(folder, module, calls, classes=[Kept])
-    export(tape, module, merge="never").save(folder / "saved")
+    export(tape, module, options=ExportOptions(merge="never")).save(folder / "saved")
     return folder / "saved"
 
 
@@ -447,11 +462,11 @@ def test_a_placeholder_for_an_unknown_class_is_named(tmp_path: Path) -> None:
     for ask in (programs, programs.accepting):
         with pytest.raises(NoVariant) as refused:
             ask(t(1, 1, 3), cache, use_cache=True)
-        assert said in refused.value.reasons.values()
+        assert said in map(str, refused.value.reasons.values())
         assert refused.value.advice == "give load_programs the classes of your own"
     with pytest.raises(NoVariant) as refused:
         programs(t(1, 1, 3), [cache], use_cache=True)
-    assert said.replace("cache is", "cache holds", 1) in refused.value.reasons.values()
+    assert said.replace("cache is", "cache holds", 1) in map(str, refused.value.reasons.values())
     knowing = load_programs(saved, classes=[Kept], trusted=True)
     cache = knowing(t(1, 4, 3), use_cache=True)["cache"]
     assert knowing(t(1, 1, 3), cache, use_cache=True)["cache"].keys.shape == (1, 5, 3)
@@ -464,7 +479,7 @@ def test_all_missing_arguments_are_named(tmp_path: Path) -> None:
     programs = load_programs(kept(tmp_path), classes=[Kept], trusted=True)
     with pytest.raises(NoVariant) as refused:
         programs(t(1, 4, 3))
-    assert set(refused.value.reasons.values()) == {
+    assert set(map(str, refused.value.reasons.values())) == {
         "cache and use_cache are missing",
         "use_cache is False, not True",
     }

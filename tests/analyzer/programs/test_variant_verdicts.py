@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from calltape_analyzer import NoVariant, Programs, export, load_programs
-from calltape_analyzer.programs.variant_verdicts import VariantVerdict, last_lines
+from calltape_analyzer.programs.variant_verdicts import VariantVerdict
+from calltape_analyzer.wording.verdicts import last_lines
 from tests.analyzer.exported import Call, call, taped
 
 
@@ -60,7 +61,7 @@ def test_a_size_that_never_varied(tmp_path: Path) -> None:
     programs = exported(tmp_path, Scaled(), rows((2, 3), (2, 3)))
     (verdict,) = programs.verdicts
     assert verdict.scope == "recorded sizes only"
-    assert verdict.words == "no size varied in 2 calls, and new calls need the same"
+    assert str(verdict).endswith(": no size varied in 2 calls, and new calls need the same")
     assert not programs.is_general
     with pytest.raises(NoVariant):
         programs(torch.rand(3, 3))
@@ -73,7 +74,7 @@ def test_one_dimension_is_free_and_another_is_not(tmp_path: Path) -> None:
     assert verdict.scope == "recorded sizes only"
     assert verdict.open == ("x[1]",)
     assert verdict.closed == ("x[0]",)
-    assert "new calls need a recorded x[0], with any x[1]" in verdict.words
+    assert "new calls need a recorded x[0], with any x[1]" in str(verdict)
     programs(torch.rand(2, 11))
     with pytest.raises(NoVariant):
         programs(torch.rand(4, 3))
@@ -108,7 +109,7 @@ def test_a_variant_without_a_program(tmp_path: Path) -> None:
     scopes = {verdict.scope for verdict in programs.verdicts}
     assert scopes == {"general", "rejected"}
     (rejected,) = [one for one in programs.verdicts if one.scope == "rejected"]
-    assert rejected.words.startswith("no program: ")
+    assert ": no program: " in str(rejected)
     assert last_lines(programs.verdicts)[-1].startswith(f"rejected: {rejected.variant}: ")
 
 
@@ -140,7 +141,7 @@ def test_a_program_for_one_number_takes_any_size(tmp_path: Path) -> None:
     programs = exported(tmp_path, Steps(), calls)
     (verdict,) = programs.verdicts
     assert verdict.scope == "recorded sizes only"
-    assert verdict.words.startswith("new calls need a recorded n, with any x[0]")
+    assert "new calls need a recorded n, with any x[0]" in str(verdict)
     programs(torch.rand(11, 3), 2)
 
 

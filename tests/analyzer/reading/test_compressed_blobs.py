@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import zlib
 from pathlib import Path
@@ -13,6 +14,7 @@ from calltape_analyzer import Limits, TapeError, filter_tape, open_tape
 from calltape_schema.blob import Stored, build_header
 from calltape_schema.bounds import MAX_BLOB_INFLATED_BYTES
 from calltape_schema.packing import pack
+from tests.analyzer.cli.commands import run
 from tests.fixture_files import FIXTURES
 
 sys.path.insert(0, str(FIXTURES))
@@ -35,6 +37,17 @@ def test_a_copy_is_not_compressed_and_is_the_same_call(tmp_path: Path) -> None:
                 for leaf in range(len(call.record.inputs.facts())):
                     one, two = (each.tensor("inputs", leaf) for each in (call, other))
                     assert torch.equal(one, two)
+
+
+def test_bytes_are_those_of_the_tensors() -> None:
+    """Not those of what was compressed, which nobody has in memory."""
+    listed = json.loads(run("ls", COMPRESSED, "--json").out)
+    with open_tape(COMPRESSED) as tape:
+        blobs = [call.record.blob for call in tape.calls]
+        told = tape.to_arrow().read_all()["bytes"].to_pylist()
+    sizes = [0 if one is None else one.length or one.size for one in blobs]
+    assert any(one is not None and one.length and one.length > one.size for one in blobs)
+    assert [one["tensor_bytes"] for one in listed] == told == sizes
 
 
 def test_a_blob_may_inflate_to_no_more_than_is_allowed(tmp_path: Path) -> None:

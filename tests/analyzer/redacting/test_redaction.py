@@ -24,7 +24,7 @@ from tests.analyzer.redacting.answers import answers, differing, programs_of, re
 from tests.analyzer.redacting.leaks import leaked
 from tests.analyzer.redacting.random_calls import CALLS, Model, arguments_of, written
 from tests.analyzer.tapes import Recorded, new_call, reader_of, refer, write_tape
-from tests.fixture_files import WITH_CALLS
+from tests.fixture_files import FIXTURES, WITH_CALLS
 
 
 def assert_same(source: Path, result: Path) -> None:
@@ -257,6 +257,26 @@ def test_a_text_is_kept_by_its_position(tmp_path: Path) -> None:
         redact(tape, tmp_path / "b.tape", keep=["args.2", "outputs.echo"])
     with open_tape(tmp_path / "b.tape") as tape:
         assert tape.calls[0].inputs.args[2] == "a text, once"
+
+
+@pytest.mark.parametrize(
+    ("keep", "missing"), [((), "policy"), (("*",), "dtype posit16")], ids=["nothing", "everything"]
+)
+def test_a_tensor_of_a_later_version_costs_itself(
+    tmp_path: Path, keep: tuple[str, ...], missing: str
+) -> None:
+    """It cost its call."""
+    with open_tape(FIXTURES / "future" / "dtype_in_a_blob.tape") as tape:
+        report = redact(tape, tmp_path / "b.tape", keep=keep)
+    assert (report.calls, report.lost) == (3, ())
+    note = "1 tensor without values: only a later version knows the dtype"
+    assert (note in report.notes) is bool(keep)
+    with open_tape(tmp_path / "b.tape", verify=True) as tape:
+        assert tape.damage == []
+        facts = [leaf for call in tape.calls for leaf in call.record.inputs.facts()]
+    assert [leaf.missing for leaf in facts if leaf.dtype == "posit16"] == [missing]
+    others = {leaf.missing for leaf in facts if leaf.dtype != "posit16"}
+    assert others == ({None} if keep else {"policy"})
 
 
 def test_a_tape_of_which_a_record_breaks_the_format(tmp_path: Path) -> None:

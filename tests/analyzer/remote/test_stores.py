@@ -51,7 +51,7 @@ def many_calls(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.integration
 def test_shapes_of_a_sealed_tape_take_few_requests(bucket: Bucket, many_calls: Path) -> None:
     url = bucket.put("runs/many.tape", many_calls)
-    code, out, err = run("variants", url)
+    code, out, err = run("variants", url, "-v")
     assert code == 0, err
     assert "--scan" in err
     assert len(bucket.traffic) <= MOST_REQUESTS

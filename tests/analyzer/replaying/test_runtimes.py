@@ -13,11 +13,12 @@ import torch
 
 from calltape_analyzer import Tape, TapeError, Tolerances, check, replay
 from calltape_analyzer.errors import UsageError
+from calltape_analyzer.facts import Rejection
 from calltape_analyzer.programs import runtimes
 from calltape_analyzer.programs.conditions import Sized
 from calltape_analyzer.programs.exported_model import ExportedModel
-from calltape_analyzer.programs.input_refusal import InputRefusal
 from calltape_analyzer.programs.onnx_model import OnnxModel
+from calltape_analyzer.programs.rejections import OutOfRange, Unreadable
 from calltape_analyzer.programs.runtimes import runtime_of
 from calltape_analyzer.programs.torch_model import TorchModel
 from tests.analyzer.exported import call, taped
@@ -61,14 +62,13 @@ class AbacusModel(ExportedModel):
             raise RuntimeError("out of beads")
         return [inputs["x"] * inputs["times"] * 1.1]  # beads are not exact
 
-    def refuses(self, sizes: Mapping[str, Sized | int]) -> InputRefusal | None:
+    def rejects(self, sizes: Mapping[str, Sized | int]) -> Rejection | None:
         x, times = sizes["x"], sizes["times"]
         assert isinstance(x, Sized)
         assert isinstance(times, int)
         if x.shape[0] > self._facts["rows"]:
-            reason = f"x[0] is {x.shape[0]}; there are beads for {self._facts['rows']}"
-            return InputRefusal.of(reason)
-        return InputRefusal("nothing to do") if times == 1 else None
+            return OutOfRange("x[0]", x.shape[0], most=self._facts["rows"])
+        return Unreadable("nothing to do") if times == 1 else None
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_check(tape: Tape, tmp_path: Path) -> None:
     assert [row.dimension for row in report] == [None, None, None, "x[0]"]
     assert [row.reason for row in report][2:] == [
         "nothing to do",
-        "x[0] is 8; there are beads for 5",
+        "x[0] is 8; the program takes at most 5",
     ]
 
 

@@ -197,9 +197,9 @@ def test_shapes_replay_through_saved_programs_as_through_the_model(tmp_path: Pat
 @pytest.mark.parametrize(
     ("form", "error"),
     [
-        ({"dtype": torch.float64}, "x is float64[2,3,4] instead of float32[2,3,4]"),
-        ({"width": 6}, "x is float32[2,3,6] instead of float32[2,3,4]"),
-        ({"key": "z"}, "other outputs (missing: x; unexpected: z)"),
+        ({"dtype": torch.float64}, "outputs.x is float64[2,3,4] instead of float32[2,3,4]"),
+        ({"width": 6}, "outputs.x is float32[2,3,6] instead of float32[2,3,4]"),
+        ({"key": "z"}, "other outputs (missing: outputs.x; unexpected: outputs.z)"),
     ],
 )
 def test_saved_programs_of_another_form_fail(tmp_path: Path, form: Any, error: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from calltape_analyzer import UsageError, diagnose, export, open_tape, replay
+from calltape_analyzer import ExportOptions, UsageError, diagnose, export, open_tape, replay
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import variant_names
 from calltape_recorder import record
@@ -59,7 +59,7 @@ def test_a_variant_that_is_not_there(tape: Tape) -> None:
 @pytest.mark.integration
 def test_replay_and_export(tape: Tape) -> None:
     counts = "(a present, no b: 2; no a, b present: 2; no a, no b: 2)"
-    programs = export(tape, Model().eval(), merge="never")
+    programs = export(tape, Model().eval(), options=ExportOptions(merge="never"))
     assert repr(programs) == "<Programs a present, no b; no a, b present; no a, no b>"
     assert counts in programs.verify().summary
     assert counts in replay(tape, programs).summary

@@ -230,7 +230,7 @@ def warnings_at_once() -> None:
         recorder.stats()
         disk_file.pwritev = write
         print("No space left" in before, "No space left" in log.getvalue(), end=" ")
-        while " records " not in log.getvalue():  # news
+        while ": recording " not in log.getvalue():  # news
             time.sleep(0.05)
             recorder.stats()
     print("sealed" in log.getvalue())

@@ -413,7 +413,10 @@ def test_calls_of_a_transform_are_told_of_as_such(
     [
         ("", ["recording tests.recorder.models:Add.forward to", "no call of"]),
         ("import logging; logging.basicConfig()", ["no call of"]),
-        ("import logging; logging.basicConfig(level='INFO')", ["records", "sealed", "no call of"]),
+        (
+            "import logging; logging.basicConfig(level='INFO')",
+            ["recording ", "sealed", "no call of"],
+        ),
         ("import logging; logging.getLogger('calltape').addHandler(logging.NullHandler())", []),
         ("import logging; logging.getLogger('calltape').setLevel('ERROR')", []),
     ],

@@ -84,7 +84,7 @@ def trouble(printed: str) -> list[str]:
     return [
         line
         for line in printed.splitlines()
-        if " records " not in line and "no call of" not in line
+        if ": recording " not in line and "no call of" not in line
     ]
 
 

@@ -221,7 +221,7 @@ def _summary(tape: Tape, call: Call, record: CallRecord) -> dict[str, Any]:
         "outputs_missing": record.outputs_missing,
         "context": Context.of(record.inputs.spec().context).words(),
         "error": record.error.model_dump() if record.error is not None else None,
-        "tensor_bytes": record.blob.size if record.blob is not None else 0,
+        "tensor_bytes": record.blob.nbytes if record.blob is not None else 0,
     }
 
 
@@ -301,7 +301,7 @@ def _print_call(tape: Tape, call: Call) -> None:
     shown = {side: _Shown(call, side) for side in sides}
     facts = [leaf for one in shown.values() for leaf in one.facts]
     if facts and all(leaf.missing == "policy" for leaf in facts):
-        line("values are not on the tape: only the shapes of tensors are")
+        line("tensors have no values on the tape, only shapes")
         for one in shown.values():
             one.are_shapes = True
     print("inputs")

@@ -46,12 +46,14 @@ from calltape_analyzer.cli.output import (
 )
 from calltape_analyzer.cli.tapes import Part, opened
 from calltape_analyzer.errors import ExportError
-from calltape_analyzer.programs.variant_verdicts import last_lines
+from calltape_analyzer.facts import plain
 from calltape_analyzer.progress import told_by
 from calltape_analyzer.text import some_of
+from calltape_analyzer.wording.verdicts import last_lines
 
 if TYPE_CHECKING:
     from calltape_analyzer.comparison.reports import Report
+    from calltape_analyzer.exporting.options import ExportOptions
     from calltape_analyzer.programs.programs import Programs
     from calltape_analyzer.tape import Tape
 
@@ -104,19 +106,24 @@ def export(
     calltape export runs/llm.tape --model my.models:llama --out exported/
     calltape export runs/llm.tape --model my.models:llama --to onnx --opset 20
     """
+    from calltape_analyzer.exporting.options import ExportOptions
+
     if opset is not None and to != "onnx":
         raise typer.BadParameter("--opset needs --to onnx")
     if out is not None:
         from calltape_analyzer.programs.saving import expect_place
 
         expect_place(out, overwrite=force)
-    options: dict[str, Any] = {} if opset is None else {"opset_version": opset}
     known = classes_of(classes)
     part = Part(calls, variant, ignore, target)
     with opened(paths, part, runs=True, classes=known) as tape:
         module = model_of(model)
-        options |= {"to": to, "probe": probe, "max_seconds": max_seconds}
-        programs = _exported(tape, module, options, json)
+        options = ExportOptions(
+            probe=probe,
+            max_seconds=max_seconds,
+            exporter={} if opset is None else {"opset_version": opset},
+        )
+        programs = _exported(tape, module, to, options, json)
         report = programs.verify(progress=sys.stderr.isatty())
         if out is not None:
             programs.save(out)
@@ -135,17 +142,21 @@ def export(
         raise typer.Exit(FAILURE)
 
 
-def _exported(tape: Tape, module: Any, options: dict[str, Any], json: bool) -> Programs:
+def _exported(tape: Tape, module: Any, to: To, options: ExportOptions, json: bool) -> Programs:
     """The programs. If there are none, says what was tried, and ends the command."""
     from calltape_analyzer.exporting.export import export as export_programs
 
     progress = told_by(sys.stderr.isatty())
     try:
         with _output_kept():
-            return export_programs(tape, module, progress=progress, **options)
+            return export_programs(tape, module, to=to, options=options, progress=progress)
     except ExportError as error:
         if json:
-            print_json({"programs": [], "error": str(error), "attempts": _attempts(error.attempts)})
+            attempts = _attempts(error.attempts)
+            missing = plain(error.missing)
+            print_json(
+                {"programs": [], "error": str(error), "missing": missing, "attempts": attempts}
+            )
         else:
             _print_attempts(error.attempts)
         complain(str(error))
@@ -188,8 +199,9 @@ def _handlers_of_torch() -> list[logging.StreamHandler[Any]]:
 def _document(programs: Programs, report: Report, out: Path | None) -> dict[str, Any]:
     return {
         "programs": list(programs),
-        "missing": programs.missing,
-        "verdicts": [jsonlib.loads(one.model_dump_json()) for one in programs.verdicts],
+        "missing": plain(programs.missing),
+        "notes": plain(programs.told),
+        "verdicts": plain(programs.verdicts),
         "attempts": _attempts(programs.attempts),
         "report": jsonlib.loads(report.model_dump_json()),
         "saved": str(out) if out is not None else None,
@@ -204,7 +216,7 @@ def _print(programs: Programs, report: Report, out: Path | None, *, verbose: boo
     if verbose or not (report.ok and programs.is_general):
         _print_attempts(programs.attempts)
         for name, reason in programs.missing.items():
-            line(f"no program for {name}:", " ".join(reason.split()))
+            line(f"no program for {name}:", " ".join(str(reason).split()))
         print()
     lines(report.table(remarks=verbose))
     if out is not None:
@@ -222,7 +234,7 @@ def _print_attempts(attempts: Iterable[Any]) -> None:
             attempt.variant,
             f"{attempt.reproduced}/{attempt.tried}",
             f"{attempt.agreed}/{attempt.probed}" if attempt.probed else "none",
-            shorten(attempt.summary or "", _MAX_SUMMARY, placeholder=" ..."),
+            shorten(str(attempt.summary or ""), _MAX_SUMMARY, placeholder=" ..."),
         )
         seconds[came_to] = seconds.get(came_to, 0.0) + attempt.seconds
         tried.setdefault(came_to, []).append(attempt.what)

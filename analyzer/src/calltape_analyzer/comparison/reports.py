@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, computed_field
 from calltape_analyzer.comparison.comparing import Difference
 from calltape_analyzer.comparison.json_values import JsonFloat, JsonText
 from calltape_analyzer.comparison.leaf_differences import LeafDifference
+from calltape_analyzer.foreign_errors import is_beyond_memory
 from calltape_analyzer.notebook import Shown, Sketch
 from calltape_analyzer.text import counted, printable, variant_names
 from calltape_schema.errors import TapeError
@@ -104,8 +105,6 @@ def compared_row(
     )
 
 
-_OUT_OF_BOUNDS = "are out of bounds for storage of size"
-"""What torch says of a view that begins or ends outside of the memory that it is one of."""
 _BEYOND = " (of an argument, the memory between and beyond its elements is on no tape)"
 
 
@@ -131,7 +130,7 @@ def error_in_words(error: BaseException) -> str:
     """The class of an exception, and the first line of its text. What reads beyond the memory of an
     argument is told why it cannot."""
     first_line = (text_of(error).splitlines() or [""])[0]
-    beyond = _BEYOND if _OUT_OF_BOUNDS in first_line else ""
+    beyond = _BEYOND if is_beyond_memory(first_line) else ""
     return f"{type(error).__name__}: {first_line:.300}{beyond}"
 
 

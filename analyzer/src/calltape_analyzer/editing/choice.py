@@ -44,17 +44,18 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class Choice(PlainData):
-    """What is asked of each call. All of it must hold; then ``novel`` and ``first`` choose among
-    the rest, in this order. Who wants other calls names them: ``tape.only(calls=...)``.
+    """What is required of each call. All conditions must hold; then ``novel`` and ``first`` select
+    among the remaining calls, in this order. To select calls in any other way, name them:
+    ``tape.only(calls=...)``.
 
     Attributes:
-        start, end: when the call began, in seconds since 1970 (UTC): from ``start`` on, before
+        start, end: when the call began, in seconds since 1970 (UTC): from ``start``, and before
             ``end``.
         raised: True for calls that raised, False for those that did not.
         where: conditions on sizes (:class:`~calltape_analyzer.editing.expressions.Expression`).
-        novel: only calls that add evidence to the ones before them, and those with the smallest
-            and the largest sizes.
-        first: only the first calls.
+        novel: only calls that show something new compared with the ones before, and those with the
+            smallest and the largest sizes.
+        first: only the first so many calls.
     """
 
     start: Finite | None = None
@@ -71,7 +72,7 @@ class Choice(PlainData):
 
     @property
     def options(self) -> dict[str, Any]:
-        """What was asked for, without what was not."""
+        """The conditions that were set."""
         return self.model_dump(exclude_defaults=True)
 
 

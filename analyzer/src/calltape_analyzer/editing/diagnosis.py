@@ -55,13 +55,12 @@ class Symptom(PlainData):
 
     Attributes:
         kind: what it is, for programs: ``damage``, ``duplicates``, ``unsealed``, ``continues``,
-            ``missing_files``,
-            ``lost``, ``open_end``, ``under_way``, ``empty``, ``all_raised``, ``one_size``,
-            ``one_call``, ``batch_one``, ``layouts``, ``outputs_missing``, ``values_missing``,
-            ``unknown_classes``, ``classes_not_made``, ``classes_not_stored``,
+            ``missing_files``, ``lost``, ``open_end``, ``under_way``, ``empty``, ``all_raised``,
+            ``one_size``, ``one_call``, ``batch_one``, ``layouts``, ``outputs_missing``,
+            ``values_missing``, ``unknown_classes``, ``classes_not_made``, ``classes_not_stored``,
             ``values_not_stored``, ``tensors_not_stored``.
-        level: ``error`` if calls cannot be trusted or read, ``warning`` if what follows from the
-            tape may be wrong or incomplete, ``note`` for what one should know.
+        level: ``error`` if calls cannot be trusted or read, ``warning`` if results from the tape
+            may be wrong or incomplete, ``note`` for other things that you should know.
         text: what was found.
         advice: what to do.
     """
@@ -80,7 +79,7 @@ class Diagnosis(PlainData):
     """What was found on a tape. ``str()`` of it is text for people.
 
     Attributes:
-        calls: how many calls were looked at.
+        calls: how many calls were examined.
         symptoms: the most serious first.
     """
 
@@ -89,7 +88,7 @@ class Diagnosis(PlainData):
 
     @property
     def ok(self) -> bool:
-        """Whether there is nothing but notes."""
+        """Whether there are only notes."""
         return all(symptom.level == "note" for symptom in self.symptoms)
 
     def __str__(self) -> str:
@@ -128,7 +127,7 @@ def diagnose(tape: Tape) -> Diagnosis:
     every tensor with its checksum.
 
     Raises:
-        UsageError: this is no tape.
+        UsageError: this is not a tape.
     """
     check_tape(tape, "diagnose")
     found = contents_of(tape)
@@ -280,11 +279,13 @@ def _of_lost_calls(tape: Tape) -> Iterator[Symptom]:
     lost = tape.coverage.lost
     unknown = {k: lost.pop(k) for k in list(lost) if k in UNKNOWN}
     damaged = {k: lost.pop(k) for k in list(lost) if k == DropReason.DAMAGED}
+    later = {k: lost.pop(k) for k in list(lost) if k == DropReason.LATER}
     should = "of the traffic were lost"
     again = "copy the original tape again from its source"
     for reasons, what, advice in (
         (lost, should, "give the recorder a larger queue or disk; docs/production.md says how"),
         (damaged, should, f"the calls were unreadable when this tape was made; {again}"),
+        (later, should, "upgrade calltape-analyzer, then make this tape again"),
         (unknown, "missing for an unknown reason",
          "also open the files that have them, if you have these files"),
     ):  # fmt: skip
@@ -400,7 +401,7 @@ def _of_unstored(found: Contents) -> Iterator[Symptom]:
 
 
 def _by_reason(found: Mapping[str, Iterable[str]]) -> str:
-    """``layout sparse_coo: adjacency; ...``"""
+    """The places of each reason: ``layout sparse_coo: adjacency; ...``."""
     parts = [f"{printable(reason)}: {_shown(places)}" for reason, places in found.items()]
     return some_of(parts, _MAX_NAMED, "; ")
 

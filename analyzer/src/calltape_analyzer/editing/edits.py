@@ -36,26 +36,27 @@ def filter_tape(
     overwrite: bool = False,
     **choice: Any,
 ) -> EditReport:
-    """Writes some calls of a tape to a new, sealed tape. The tape that is read stays as it is.
+    """Writes some calls of a tape to a new, sealed tape, and leaves the original as it is.
 
-    ``tape.only(calls=..., variant=...)`` chooses calls by number, recording and variant, or those
-    that a program picks: ``calls=[call for call in tape.calls if (call.duration or 0) > 0.5]``. The
-    calls of a tape of one recording keep their numbers and its id; those of several recordings get
-    new ones, which the history of the new tape explains. The end counts what was left out; inputs
-    of calls that are on no tape it counts only if no call was.
+    ``tape.only(calls=..., variant=...)`` selects calls by number, recording and variant, or those
+    that a program selects: ``calls=[call for call in tape.calls if (call.duration or 0) > 0.5]``.
+    If the tape has one recording, its calls keep their numbers and its id; calls of several
+    recordings get new ones, which the history of the new tape explains. The end of the new tape
+    counts the calls that were left out. It counts inputs of calls that are on no tape only if no
+    call was left out.
 
     Args:
         tape: the tape, or a part of one.
-        path: of the new file.
-        drop: paths of values that are left out, with the patterns of the recorder's ``values=``
-            (``"past_key_values.*"``): tensors keep their shapes, texts their lengths.
-        overwrite: whether a file that is there already is replaced.
+        path: the path of the new file.
+        drop: paths of values to leave out, with the patterns of the recorder's ``values=``
+            (``"past_key_values.*"``). Tensors keep their shapes, and texts their lengths.
+        overwrite: whether to replace an existing file.
         **choice: the fields of :class:`Choice`: ``start``, ``end``, ``raised``, ``where``,
             ``novel``, ``first``.
 
     Raises:
-        UsageError: for a choice that is none, a condition or path that names nothing, or a path
-            that is one of the tape's own files.
+        UsageError: for invalid conditions, a condition or path that names nothing, or a path that
+            is one of the tape's own files.
         TapeError: ``exists``, ``io``, ``limit``.
     """
     check_tape(tape, "filter_tape")
@@ -104,16 +105,16 @@ def _choice_of(given: dict[str, Any]) -> Choice:
 def merge_tapes(tape: Tape, path: str | os.PathLike[str], *, overwrite: bool = False) -> EditReport:
     """Writes all calls of several files to one new, sealed tape.
 
-    A call that several files have is written once; where one file is damaged, another one gives it.
+    A call that is in several files is written once, from a file in which it is intact.
 
     Files of one recording keep its id and their numbers. Several recordings get a new id, and the
-    numbers of each follow those of the one before; the history says which are whose. Counted inputs
-    add up.
+    numbers of each follow those of the one before; the history says which numbers belong to which.
+    Counted inputs add up.
 
     Args:
-        tape: what ``open_tape`` made of several paths.
-        path: of the new file.
-        overwrite: whether a file that is there already is replaced.
+        tape: what ``open_tape`` returned for several paths.
+        path: the path of the new file.
+        overwrite: whether to replace an existing file.
 
     Raises:
         UsageError: the signatures differ, or the path is one of the tape's own files.
@@ -138,16 +139,16 @@ def merge_tapes(tape: Tape, path: str | os.PathLike[str], *, overwrite: bool = F
 def recover_tape(
     tape: Tape, path: str | os.PathLike[str], *, overwrite: bool = False
 ) -> EditReport:
-    """Writes all sound calls of a tape to a new, sealed tape.
+    """Writes all intact calls of a tape to a new, sealed tape.
 
-    Each call is compared with its checksums and with the format. A damaged one is taken from
-    another file of the tape that has it too. What cannot be read is left out, counted in the end,
-    and named in the report (``lost``).
+    Each call is checked against its checksums and the format. A corrupted call is taken from
+    another file of the tape, if it is there too. What cannot be read is left out, counted in the
+    end, and named in the report (``lost``).
 
     Args:
-        tape: a damaged, torn or unsealed tape, as ``open_tape`` gives it.
-        path: of the new file.
-        overwrite: whether a file that is there already is replaced.
+        tape: a corrupted, cut-off or unsealed tape, as ``open_tape`` returns it.
+        path: the path of the new file.
+        overwrite: whether to replace an existing file.
 
     Raises:
         UsageError: the path is one of the tape's own files.

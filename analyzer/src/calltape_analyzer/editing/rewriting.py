@@ -45,17 +45,17 @@ _MAX_DUMPS = 1000
 
 
 class EditReport(PlainData):
-    """What came of making a tape. ``str()`` of it is text for people.
+    """The result of writing a tape. ``str()`` of it is text for people.
 
     Attributes:
         path: the new file.
         tape: its id, in hexadecimal digits.
         calls: how many calls it has.
-        left_out: how many calls were left out because they were not asked for.
-        lost: what was on the tapes that were read and is not on the new one, although nobody left
-            it out, in words. Empty if nothing was lost.
+        left_out: how many calls were left out because they were not selected.
+        lost: what the tapes that were read have, and the new one lacks although nobody left it out,
+            in words. Empty if nothing was lost.
         bytes_read, bytes_written: sizes of the files.
-        notes: what else is to be known.
+        notes: other things that you should know.
     """
 
     path: Text
@@ -68,7 +68,7 @@ class EditReport(PlainData):
     notes: Texts = ()
 
     def noting(self, *notes: str) -> EditReport:
-        """The same, with more notes."""
+        """The same report, with more notes."""
         return self.model_copy(update={"notes": (*self.notes, *notes)})
 
     def __str__(self) -> str:
@@ -121,7 +121,8 @@ class Rewriting:
         verb, options: what is done, for the history.
         change: what is done to each call; None for nothing.
         revision: what is done to the rest.
-        thorough: whether each call is checked against the format before it is written.
+        thorough: whether each call is checked against the format before it is written. What is
+            done to each call then has to do with tensors of dtypes that nobody knows yet.
         keeps_counters: whether the inputs of calls that are on no tape stay if no call is left
             out.
         spares: whether a damaged call is taken from another file that has it too.
@@ -173,7 +174,7 @@ def rewrite(
         with contextlib.closing(_SpareCalls(tape)) as spares:
             found = steps(calls, "calls", wanted)
             lost, saved = _copied(writer, found, numbering, how, spares if how.spares else None)
-        _seal(writer, tape, how, left_out)
+        _seal(writer, tape, how, left_out, _later(segments, lost))
         count = writer.calls
     saved += _saved_elsewhere(tape, lost)
     return EditReport(
@@ -229,7 +230,7 @@ def _written(writer: NewTape, call: Call, number: int, how: Rewriting) -> TapeEr
     """Writes a call. If it is damaged, nothing of it is written, and what is wrong comes back."""
     try:
         if how.thorough:
-            call.check(entries=True)
+            call.check(entries=True, later_dtypes=how.change is not None)
         if how.change is None:
             writer.copy(call, number=number)
         else:
@@ -242,11 +243,18 @@ def _written(writer: NewTape, call: Call, number: int, how: Rewriting) -> TapeEr
     return None
 
 
-def _seal(writer: NewTape, tape: Tape, how: Rewriting, left_out: int) -> None:
-    """Writes the accounts of the new tape."""
+def _later(segments: Sequence[Segment], lost: Sequence[_Lost]) -> int:
+    """How many calls were not written because only a later version can read them."""
+    calls = {CallRef(one.manifest.tape, number) for one in segments for number in one.later}
+    calls |= {one.call.ref for one in lost if one.error.kind == "unsupported"}
+    return len(calls) + sum(one.later_in_groups for one in segments)
+
+
+def _seal(writer: NewTape, tape: Tape, how: Rewriting, left_out: int, later: int) -> None:
+    """Writes the accounts of the new tape. ``later`` is how many calls need a later version."""
     is_whole = not left_out and how.keeps_counters
     unkept = how.revision.unkept(unkept_of(tape.whole.segments)) if is_whole else None
-    coverage = coverage_for(tape.segments, writer.calls, left_out)
+    coverage = coverage_for(tape.segments, writer.calls, left_out, later)
     if coverage.counted_ns is not None:
         until = how.revision.moment(coverage.counted_ns)
         coverage = coverage.model_copy(update={"counted_ns": until})

@@ -114,8 +114,9 @@ class Withholding:
         """What is taken from all trees of one structure.
 
         Args:
-            structure, spec: the structure, encoded and decoded.
-            path: of its root.
+            structure: the structure, encoded.
+            spec: the same structure, decoded.
+            path: the path of its root.
         """
         return WithholdingPlan(spec, path, self._degree, self._signature.positional)
 

@@ -1,7 +1,7 @@
-"""Why a trace failed, in one sentence: where in the model, and what to do.
+"""Why a trace failed: where in the model, and what to do.
 
-torch's own messages have pages, and name lines of torch. In comes the error. Out goes its first
-sentence, the line of the model's code, and for known patterns a way out.
+torch's own messages have pages, and name lines of torch. In comes the error. Out go what it means,
+the line of the model's code, and for known patterns a way out.
 """
 
 from __future__ import annotations
@@ -13,63 +13,47 @@ import traceback
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from calltape_analyzer.exporting.python_values import reads_values
-from calltape_analyzer.programs.attempts import error_text
+from calltape_analyzer.facts import Fact
+from calltape_analyzer.foreign_errors import ErrorKind, failure_of, kinds_of
+from calltape_analyzer.programs.reasons import Advice, Cause, CauseKind
 
 __all__ = ["cause_of", "place_in_the_model"]
 
 _MAX_CODE = 100
 _OWN = Path(__file__).parents[1]
-_CALLING = str(Path(__file__).with_name("tracing.py"))
-_END_OF_SENTENCE = re.compile(r"\s+\((?:unhinted|Size-like)|\s+consider using|\. |\n")
-
-# What torch says of a model that makes a nested tensor.
-_NESTED = re.compile(r"cast NotImplemented to Tensor|nested_tensor_from")
-
-# What torch says of lengths that become sizes, which no other way of tracing helps.
-_SIZES_OF_A_TENSOR = re.compile(r"must be tuple of ints,but got FakeTensor")
-
+_CALLING = str(Path(__file__).parent / "strategies" / "tracing.py")
 # What stands in the model's line tells what to do.
 _WAYS_OUT = (
-    (re.compile(r"pack_padded_sequence|pad_packed_sequence"),
-     "pass padded sequences, and mask what follows them"),
-    (re.compile(r"\.tolist\(|\.item\(|\bint\(|\bfloat\(|\.numpy\("),
-     "keep it a tensor, or pass the number as an argument"),
-    (re.compile(r"^\s*(?:el)?if\b|\bif\b.*\belse\b|^\s*while\b|^\s*assert\b|\.any\(|\.all\("),
-     "use torch.where or torch.cond, or leave the check out while torch.compiler.is_exporting()"),
-    (re.compile(r"\bnonzero\(|\bmasked_select\(|\bunique\(|\[\s*mask\s*\]"),
-     "multiply by the mask instead of selecting"),
-    (re.compile(r"\bfor\b.+\bin\b|\brange\("),
-     "the number of rounds has to be known: loop over a size"),
+    (Advice.PAD, re.compile(r"pack_padded_sequence|pad_packed_sequence")),
+    (Advice.KEEP_TENSOR, re.compile(r"\.tolist\(|\.item\(|\bint\(|\bfloat\(|\.numpy\(")),
+    (Advice.USE_WHERE, re.compile(
+        r"^\s*(?:el)?if\b|\bif\b.*\belse\b|^\s*while\b|^\s*assert\b|\.any\(|\.all\("
+    )),
+    (Advice.MULTIPLY, re.compile(r"\bnonzero\(|\bmasked_select\(|\bunique\(|\[\s*mask\s*\]")),
+    (Advice.LOOP_OVER_SIZE, re.compile(r"\bfor\b.+\bin\b|\brange\(")),
 )  # fmt: skip
 
 
-def cause_of(error: BaseException) -> str:
-    """The first sentence of an error, where in the model it was raised, and for a model that reads
-    values with Python what can be done.
+def cause_of(error: BaseException) -> Fact:
+    """Why a trace failed: the error, where in the model it was raised, and for a model that reads
+    values with Python what can be done. Without a line of the model, the error alone.
 
     Args:
         error: of a trace, with its traceback.
     """
-    text = error_text(error)
+    why = failure_of(error)
     frame = next(_frames_of_the_model(error), None)
     if frame is None:
-        return text
-    code = (frame.line or "").strip()
+        return why
     place = _place(frame)
-    if _NESTED.search(text):
-        return (
-            f"{text.partition(': ')[0]}: the model makes a nested tensor at {place}, which "
-            "torch.export does not trace (compute on values and offsets, or on padded tensors with "
-            "a mask)"
-        )
-    if not (reads_values(text) or _SIZES_OF_A_TENSOR.search(text)):
-        return f"{text} (at {place})"
-    kind, _, message = text.partition(": ")
-    sentence = _END_OF_SENTENCE.split(message, maxsplit=1)[0].rstrip(".")
-    advice = next((way for pattern, way in _WAYS_OUT if pattern.search(code)), None)
-    needed = f"{kind}: {sentence}: the model needs the value of a tensor at {place}"
-    return f"{needed} ({advice})" if advice else needed
+    kinds = tuple(dict.fromkeys((*why.kinds, *kinds_of(place))))
+    if ErrorKind.NESTED_TENSOR in why.kinds:
+        return Cause(CauseKind.NESTED_TENSOR, why, place, kinds=kinds)
+    if not {ErrorKind.NEEDS_VALUE, ErrorKind.SIZES_OF_TENSOR}.intersection(why.kinds):
+        return Cause(CauseKind.ERROR, why, place, kinds=kinds)
+    code = (frame.line or "").strip()
+    advice = next((advice for advice, pattern in _WAYS_OUT if pattern.search(code)), None)
+    return Cause(CauseKind.NEEDS_VALUE, why, place, advice, kinds)
 
 
 def place_in_the_model(stack: Iterable[traceback.FrameSummary]) -> str | None:

@@ -10,15 +10,20 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from calltape_analyzer.comparison.comparing import ONNX_TOLERANCES, Tolerances
 from calltape_analyzer.errors import ExportError, UsageError
-from calltape_analyzer.exporting.budget import Budget, Progress
 from calltape_analyzer.exporting.exporter import Exporter
-from calltape_analyzer.exporting.onnx import to_onnx
+from calltape_analyzer.exporting.onnx.conversion import to_onnx
+from calltape_analyzer.exporting.options import ExportOptions
 from calltape_analyzer.exporting.parts import exported_parts
-from calltape_analyzer.exporting.probing import Probe, Probing
-from calltape_analyzer.exporting.program_search import NOT_TRACED, ProgramSearch
-from calltape_analyzer.exporting.verifier import Verifier
+from calltape_analyzer.exporting.program_search import ProgramSearch
+from calltape_analyzer.exporting.session.budget import Budget, Progress
+from calltape_analyzer.exporting.session.probing import Probing
+from calltape_analyzer.exporting.session.verifier import Verifier
+from calltape_analyzer.foreign_errors import ErrorKind
 from calltape_analyzer.programs.attempts import Attempt
+from calltape_analyzer.programs.notes import ModelInTraining, TracedInTraining
 from calltape_analyzer.programs.programs import Programs
+from calltape_analyzer.programs.reasons import stopped_by
+from calltape_analyzer.programs.strategies import Strategy
 from calltape_analyzer.programs.torch_version import demand_torch
 from calltape_analyzer.progress import told_by
 from calltape_analyzer.pytree.placeholder import LEFT_OUT
@@ -32,22 +37,18 @@ if TYPE_CHECKING:
 
 __all__ = ["export"]
 
+_DEFAULTS = ExportOptions()
+
 
 def export(
     tape: Tape,
     module: torch.nn.Module | Callable[..., Any],
     *,
     to: Literal["torch", "onnx"] = "torch",
-    merge: Literal["auto", "never"] = "auto",
-    tolerances: Tolerances | None = None,
-    attempt_seconds: float | None = None,
-    probe: Probe = "near",
-    max_memory: int | None = None,
-    max_seconds: float | None = None,
-    progress: Progress | bool | None = None,
+    options: ExportOptions = _DEFAULTS,
     parts: Sequence[str] = (),
     drive: Callable[[], Any] | None = None,
-    **options: Any,
+    progress: Progress | bool | None = None,
 ) -> Programs:
     """Exports a model for the calls on a tape: each variant (:meth:`Tape.variants`) by the rules of
     docs/decisions/export-strategies.md. Recorded calls are run through every program and compared.
@@ -62,28 +63,13 @@ def export(
             recorded calls need what the ones before left outside of buffers, their variant has no
             program.
         to: ``"onnx"`` for ``torch.onnx.ONNXProgram``, run in ONNX Runtime.
-        merge: ``"auto"`` makes one program of prefill and decode steps if replay proves it right.
-            ``"never"`` saves the time to find out; ``notes`` say where that would have been wise.
-        tolerances: of the comparison; by default of ``torch.testing``, wider for ONNX.
-        attempt_seconds: how long a trace may take (of processor time, in the main thread), and a
-            run at other sizes than the recorded ones; by default a minute, for a trace half a
-            minute and a tenth of a second per module.
-        probe: at which other sizes model and programs are run and compared
-            (:class:`~calltape_analyzer.exporting.probing.Probing`): ``"far"`` is up to 500 times
-            the recorded ones.
-        max_memory: the bytes that a run at other sizes may take, with the run that it is compared
-            with. By default what the largest recorded call takes, or 256 MiB if that is more, and
-            never more than half of what is free (for ``probe="far"``: that half).
-        max_seconds: how long all of it may take; no limit by default. When the time is up, the
-            programs that were found are returned, and ``missing`` says what was not tried. A trace
-            is interrupted (in the main thread), a run of a recorded call is not.
-        progress: is called with a line of text whenever something else is traced or run. True shows
-            the line: below the cell of a notebook, else on stderr.
+        options: how programs are made and checked, and what that may cost.
         parts: names of submodules that are exported as well, with the same options
             (:attr:`Programs.parts`): ``generate()`` calls an encoder on its own. Their calls are
             recorded while one recorded call of each size is run again.
         drive: calls the parts instead, for instance ``lambda: model.generate(ids)``.
-        **options: for ``torch.export.export`` or ``torch.onnx.export``.
+        progress: is called with a line of text whenever something else is traced or run. True shows
+            the line: below the cell of a notebook, else on stderr.
 
     Raises:
         ExportError: no variant could be exported; says what was tried. Or the model, or a part of
@@ -96,27 +82,19 @@ def export(
 
     demand_torch()
     check_tape(tape, "export")
-    shared: dict[str, Any] = {
-        "to": to,
-        "merge": merge,
-        "tolerances": tolerances,
-        "attempt_seconds": attempt_seconds,
-        "probe": probe,
-        "max_memory": max_memory,
-        "max_seconds": max_seconds,
-        **options,
-    }
+    if to not in ("torch", "onnx"):
+        raise UsageError(f"to={to!r}", advice="pass 'torch' or 'onnx'")
+    again = partial(export, to=to, options=options, progress=told_by(progress))
     if parts or drive is not None:
-        return _with_parts(tape, module, parts, drive, {**shared, "progress": told_by(progress)})
-    _check_options(to, merge, probe, max_memory, max_seconds)
-    bounds = tolerances or (ONNX_TOLERANCES if to == "onnx" else Tolerances())
+        return _with_parts(tape, module, parts, drive, again)
+    bounds = options.tolerances or (ONNX_TOLERANCES if to == "onnx" else Tolerances())
     verifier = Verifier.of(tape, module, bounds)
     _reject_scripted(verifier.module)
-    verifier.probing = Probing(probe, max_memory, fused=to != "onnx")
-    verifier.budget = Budget(max_seconds, told_by(progress))
-    exporter = _exporter(verifier, to, options, attempt_seconds)
+    verifier.probing = Probing(options.probe, options.max_memory, fused=to != "onnx")
+    verifier.budget = Budget(options.max_seconds, told_by(progress))
+    exporter = _exporter(verifier, to, options)
     with generators_kept(verifier.module):
-        return _programs(tape, exporter, merging=merge == "auto")
+        return _programs(tape, exporter, merging=options.merge == "auto")
 
 
 def _with_parts(
@@ -124,27 +102,16 @@ def _with_parts(
     module: torch.nn.Module | Callable[..., Any],
     parts: Sequence[str],
     drive: Callable[[], Any] | None,
-    options: dict[str, Any],
+    exported: Callable[..., Programs],
 ) -> Programs:
     if isinstance(parts, str) or not parts:
         raise UsageError(f"parts={parts!r}", advice="pass a list of names of submodules")
     verifier = Verifier.of(tape, module, Tolerances())
     # First, because a name that is wrong should not cost an export.
-    found = exported_parts(tape, verifier, parts, drive, partial(export, **options))
-    programs = export(tape, module, **options)
+    found = exported_parts(tape, verifier, parts, drive, exported)
+    programs = exported(tape, module)
     programs.parts.update(found)
     return programs
-
-
-def _check_options(
-    to: str, merge: str, probe: str, max_memory: int | None, max_seconds: float | None
-) -> None:
-    if to not in ("torch", "onnx") or merge not in ("auto", "never"):
-        raise UsageError(f"to={to!r}, merge={merge!r}", advice="see help(export)")
-    if probe not in ("near", "far", "none") or (max_memory is not None and max_memory < 0):
-        raise UsageError(f"probe={probe!r}, max_memory={max_memory!r}", advice="see help(export)")
-    if max_seconds is not None and not max_seconds > 0:
-        raise UsageError(f"max_seconds={max_seconds!r}", advice="pass a number above 0, or None")
 
 
 def _reject_scripted(module: torch.nn.Module) -> None:
@@ -160,17 +127,16 @@ def _reject_scripted(module: torch.nn.Module) -> None:
             )
 
 
-def _exporter(
-    verifier: Verifier, to: str, options: dict[str, Any], seconds: float | None
-) -> Exporter:
+def _exporter(verifier: Verifier, to: str, options: ExportOptions) -> Exporter:
+    seconds, given = options.attempt_seconds, dict(options.exporter)
     if seconds:
         verifier.probing.seconds = seconds
     if to == "torch":
-        return Exporter(verifier, options, seconds=seconds)
+        return Exporter(verifier, given, seconds=seconds)
     return Exporter(
         verifier,
         convert=lambda exported, plan, result, variant: to_onnx(
-            exported, plan, result, variant, options
+            exported, plan, result, variant, given
         ),
         seconds=seconds,
     )
@@ -190,26 +156,20 @@ def _programs(tape: Tape, exporter: Exporter, *, merging: bool) -> Programs:
             hint = f"; without {', '.join(tape.removed)}, which {LEFT_OUT} left out"
         elif tape.target is not None and tape.target.outside and was_traced:
             hint = f"; {outside_words(tape.target.outside)}"
-        raise ExportError(f"nothing could be exported: {reasons}{hint}", exporter.attempts)
+        told = f"nothing could be exported: {reasons}{hint}"
+        raise ExportError(told, exporter.attempts, missing=search.missing)
     for program in search.programs:
         if program.plan.context.training:
-            program.notes.append(
-                "was exported in training mode, in which its calls were recorded: if that is not "
-                "meant, call eval() before recording"
-            )
+            program.note(TracedInTraining())
     is_training = getattr(exporter.verifier.module, "training", False)
     if is_training and False in exporter.verifier.sorter.training_modes:
-        search.notes.append(
-            "the model is in training mode; where its calls were recorded in evaluation mode, it "
-            "was run and exported in that"
-        )
+        search.told.append(ModelInTraining())
     return Programs(
         search.programs,
         exporter.verifier.sorter,
         attempts=exporter.attempts,
         missing=search.missing,
-        notes=search.notes,
-        remarks=search.remarks,
+        told=search.told,
         verdicts=search.verdicts,
         reference=exporter.verifier,
         tape=tape,
@@ -218,7 +178,8 @@ def _programs(tape: Tape, exporter: Exporter, *, merging: bool) -> Programs:
 
 def _was_traced(attempt: Attempt) -> bool:
     """Whether the model, or a trace of it, ran: the mode of the model may be the reason."""
-    return attempt.what != NOT_TRACED and not (attempt.error or "").startswith("InferenceError")
+    is_other = attempt.strategy is not Strategy.NOT_TRACED
+    return is_other and not stopped_by(attempt.error, ErrorKind.OF_CALLTAPE)
 
 
 def _reasons(search: ProgramSearch) -> Iterator[str]:
@@ -226,7 +187,7 @@ def _reasons(search: ProgramSearch) -> Iterator[str]:
     alike = [name for name in search.missing if name in search.untraceable][1:]
     for name, why in search.missing.items():
         if name not in alike:
-            yield f"{name}: {why.rstrip('.')}"
+            yield f"{name}: {str(why).rstrip('.')}"
     if alike:
         yield f"and likewise {some_of(alike, 5)}"
 

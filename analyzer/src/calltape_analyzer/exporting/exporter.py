@@ -21,46 +21,45 @@ from calltape_analyzer.arguments.sizings import (
 )
 from calltape_analyzer.arguments.tracing_sizings import sizing_of_batch, sizings_for_tracing
 from calltape_analyzer.comparison.comparing import compared
-from calltape_analyzer.exporting.apart import DeathError
 from calltape_analyzer.exporting.causes import cause_of
-from calltape_analyzer.exporting.empty_results import NotEmpty
-from calltape_analyzer.exporting.empty_selections import settle_assertions
-from calltape_analyzer.exporting.kept_assertions import demand_assertions
-from calltape_analyzer.exporting.own_generators import own_generators
-from calltape_analyzer.exporting.python_values import reads_values
-from calltape_analyzer.exporting.recurrence import has_recurrence
-from calltape_analyzer.exporting.restrictions import restrict
-from calltape_analyzer.exporting.time_limit import default_seconds, time_limit
-from calltape_analyzer.exporting.tracing import Traced
-from calltape_analyzer.exporting.unread_inputs import unread_inputs
-from calltape_analyzer.exporting.unseen_runs import unseen_runs
-from calltape_analyzer.exporting.untranslated import UntranslatedError
-from calltape_analyzer.exporting.verifier import Verifier
-from calltape_analyzer.exporting.ways import Narrow, Way
-from calltape_analyzer.exporting.zero_probes import try_zeros
+from calltape_analyzer.exporting.inspection.unread_inputs import unread_inputs
+from calltape_analyzer.exporting.onnx.untranslated import UntranslatedError
+from calltape_analyzer.exporting.session.restrictions import restrict
+from calltape_analyzer.exporting.session.sandbox import DeathError
+from calltape_analyzer.exporting.session.time_limit import default_seconds, time_limit
+from calltape_analyzer.exporting.session.unseen_runs import unseen_runs
+from calltape_analyzer.exporting.session.verifier import Verifier
+from calltape_analyzer.exporting.session.zero_sizes import try_zeros
+from calltape_analyzer.exporting.strategies.trace_options import Narrow, Way
+from calltape_analyzer.exporting.strategies.tracing import Traced
+from calltape_analyzer.exporting.torch_fixes.empty_results import NotEmpty
+from calltape_analyzer.exporting.torch_fixes.empty_selections import settle_assertions
+from calltape_analyzer.exporting.torch_fixes.kept_assertions import demand_assertions
+from calltape_analyzer.exporting.torch_fixes.own_generators import own_generators
+from calltape_analyzer.exporting.torch_fixes.recurrence import has_recurrence
+from calltape_analyzer.foreign_errors import ErrorKind, failure_of
 from calltape_analyzer.model.calls import preserved
 from calltape_analyzer.model.contexts import as_called
 from calltape_analyzer.model.state import unchanged
 from calltape_analyzer.observing.columns import SizeRow
-from calltape_analyzer.programs.attempts import Attempt, Outcome, error_text
+from calltape_analyzer.programs import notes
+from calltape_analyzer.programs.attempts import Attempt, Outcome
 from calltape_analyzer.programs.conditions import Conditions
 from calltape_analyzer.programs.exported_model import ExportedModel
 from calltape_analyzer.programs.memory_as_traced import as_traced
-from calltape_analyzer.programs.program import BY_VALUES, Program, unchanged_note
+from calltape_analyzer.programs.program import Program
+from calltape_analyzer.programs.reasons import OfModel, means, stopped_by
+from calltape_analyzer.programs.strategies import Sampled, Strategy
 from calltape_analyzer.programs.torch_model import TorchModel
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.reading.call import Call
-from calltape_analyzer.text import named
 from calltape_analyzer.variants.facts import VariantFacts
 from calltape_analyzer.variants.weak_relations import breaks, looser_variants
 
 __all__ = ["Exporter", "Static"]
 
 _MAX_TRIED = 3
-_INTS_OPEN = ", ints of sizes open"
-_NUMBERS_OPEN = (
-    ", numbers of tensors open", Way(real_values=True, symbolic_ints=True, symbolic_floats=True)
-)  # fmt: skip
+_OPEN_NUMBERS = Way(real_values=True, symbolic_ints=True, symbolic_floats=True)
 _WAITING = 4
 """By the clock, a trace may take so many times the processor time that it may take: others may use
 the processor as well."""
@@ -74,18 +73,20 @@ class _Trial:
     """Arguments that are traced, and how.
 
     Attributes:
-        what: in words.
+        strategy: how.
+        sampled: which arguments.
         sample: the arguments.
-        way: how.
+        way: what that means.
         unasked: their sizes, if no call had them and nobody knows whether the model takes them.
-        is_refused: whether the model does not, as was found out.
+        is_rejected: whether the model does not, as was found out.
     """
 
-    what: str
+    strategy: Strategy
+    sampled: Sampled
     sample: Sample
     way: Way
     unasked: Sizing | None = None
-    is_refused: bool = False
+    is_rejected: bool = False
 
 
 @dataclass
@@ -132,8 +133,8 @@ class Exporter:
             if self.verifier.budget.is_spent or (best.served(wanted) and way.narrow):
                 break
             around = sizings_of_batch(variant) if way.batch else []
-            outcome = self._try(variant, trial.what, trial.sample, way, around, whole=whole)
-            if self._is_refused(variant, trial, outcome):
+            outcome = self._try(variant, trial, around, whole=whole)
+            if self._is_rejected(variant, trial, outcome):
                 continue
             if way.narrow and outcome.served(wanted):
                 self._narrow[variant.group.key] = way.narrow
@@ -163,15 +164,16 @@ class Exporter:
     def extend(
         self, variant: VariantFacts, sizing: Sizing, *, symbolic_ints: bool = False
     ) -> Outcome:
-        """A program for sizes that no call had and that the other programs refuse (the other side
+        """A program for sizes that no call had and that the other programs reject (the other side
         of a sliding window). It agrees with the model at one size at least; ``attempt.agreed``
         tells at how many."""
         if variant.group.key in self._narrow or variant.group.key in self._slow:
             return Outcome()
         sample = self.verifier.sample(variant, sizing)
+        strategy = Strategy.OPEN_SIZE_INTS if symbolic_ints else Strategy.PLAIN
         way = Way(symbolic_ints=symbolic_ints)
-        what = self._described(variant, sizing) + (_INTS_OPEN if symbolic_ints else "")
-        outcome = self._try(variant, what, sample, way, [sizing])
+        trial = _Trial(strategy, self._sampled(variant, sizing), sample, way)
+        outcome = self._try(variant, trial, [sizing])
         if outcome.program is None or outcome.attempt is None or not outcome.attempt.agreed:
             return Outcome()
         self._bound(outcome)
@@ -181,10 +183,13 @@ class Exporter:
         """A program by the values of one call: for the other side of an ``if``. It has assertions
         about these values; an ONNX model has them as an output."""
         sample = sample_in(variant, call, self.verifier.sorter, self.verifier.device)
-        what = f"call {call.number} as recorded, by its values"
         outcome = Outcome()
-        for how, way in (_NUMBERS_OPEN, ("", Way(real_values=True))):
-            outcome = self._try(variant, what + how, sample, way)
+        for strategy, way in (
+            (Strategy.OPEN_NUMBERS, _OPEN_NUMBERS),
+            (Strategy.BY_VALUES, Way(real_values=True)),
+        ):
+            trial = _Trial(strategy, Sampled(call.number), sample, way)
+            outcome = self._try(variant, trial)
             if outcome.program is not None:
                 break
         self._bound(outcome)
@@ -215,57 +220,57 @@ class Exporter:
         batch = sizing_of_batch(variant, recorded.row) if narrow != "static" else None
         if batch is not None and static != "only":
             sample = self.verifier.sample(variant, batch)
-            what = f"{self._described(variant, batch)}, only first dimensions open"
-            if not batch.resized or self._runs(variant, batch, what):
-                yield _Trial(what, sample, Way(batch=True))
-        what = f"{self._described(variant, recorded)}, for these sizes only"
-        yield _Trial(what, self.verifier.sample(variant, recorded), Way(static=True))
+            strategy = Strategy.FIRST_DIMENSIONS
+            if not batch.resized or self._runs(variant, batch, strategy):
+                yield _Trial(strategy, self._sampled(variant, batch), sample, Way(batch=True))
+        sampled = self._sampled(variant, recorded)
+        sample = self.verifier.sample(variant, recorded)
+        yield _Trial(Strategy.ONE_SIZE, sampled, sample, Way(static=True))
 
     def _ways(self, variant: VariantFacts, wanted: Sequence[SizeRow] | None) -> Iterator[_Trial]:
         """Representative arguments, each with a way to try, the most promising first."""
-        samples: list[tuple[str, Sample]] = []
+        samples: list[tuple[Sampled, Sample]] = []
         for sizing in sizings_for_tracing(variant, wanted):
             if variant.group.key in self._slow:
                 return
             sample = self.verifier.sample(variant, sizing)
-            what = self._described(variant, sizing)
+            own = self._sampled(variant, sizing), sample
             # A trace computes nothing, so sizes that would cost too much to run can be traced.
-            is_cheap = sizing.resized and self.verifier.refuses(variant, sizing) is None
-            first = _Trial(what, sample, Way(), sizing if is_cheap else None)
+            is_cheap = sizing.resized and self.verifier.why_unrun(variant, sizing) is None
+            first = _Trial(Strategy.PLAIN, *own, Way(), sizing if is_cheap else None)
             if is_recurrent := has_recurrence(self.verifier.module):
-                opened = f"{what}, lengths of recurrent layers open"
-                first = replace(first, what=opened, way=Way(open_lengths=True))
+                first = replace(first, strategy=Strategy.OPEN_LENGTHS, way=Way(open_lengths=True))
             yield first
-            if first.is_refused:
+            if first.is_rejected:
                 continue
-            samples.append((what, sample))
+            samples.append(own)
             if is_recurrent:
-                yield _Trial(what, sample, Way())
-            if (self.attempts[-1].error or "").startswith("IndexError"):
-                yield _Trial(f"{what}, buffers may grow", sample, Way(own_buffers=True))
+                yield _Trial(Strategy.PLAIN, *own, Way())
+            if stopped_by(self.attempts[-1].error, ErrorKind.NO_SUCH_INDEX):
+                yield _Trial(Strategy.GROWING_BUFFERS, *own, Way(own_buffers=True))
         if variant.group.key in self._slow:
             return
         # Asserts are not deferred for ONNX, which has none: what they check would be lost. It
-        # changes what a program refuses, and no values.
-        refused = any(a.refuses for a in self.attempts if a.variant == variant.name)
-        for what, sample in samples[:1] if refused else ():
-            yield _Trial(f"{what}{_INTS_OPEN}", sample, Way(symbolic_ints=True))
+        # changes what a program rejects, and no values.
+        rejected = any(a.rejects for a in self.attempts if a.variant == variant.name)
+        for own in samples[:1] if rejected else ():
+            yield _Trial(Strategy.OPEN_SIZE_INTS, *own, Way(symbolic_ints=True))
             if self.convert is None:
-                yield _Trial(f"{what}, runtime asserts deferred", sample, Way(deferred=True))
+                yield _Trial(Strategy.DEFERRED, *own, Way(deferred=True))
         yield from self._ways_with_values(variant, samples)
         yield from self._ways_with_floats(variant, samples)
-        own = [a for a in self.attempts if a.variant == variant.name]
-        is_wrong = any("wrong" in a.rows.values() for a in own)
-        for what, sample in samples[-1:] if is_wrong else ():
+        made = [a for a in self.attempts if a.variant == variant.name]
+        is_wrong = any("wrong" in a.rows.values() for a in made)
+        for own in samples[-1:] if is_wrong else ():
             way = Way(unnoticed=True, real_values=True)
-            yield _Trial(f"{what}, as if it were not traced", sample, way)
+            yield _Trial(Strategy.UNNOTICED, *own, way)
         # Of transformers' ways to run experts the conversion knows only this one. The values are
         # the same.
-        for what, sample in samples[:1] if self.convert is not None and self.has_experts else ():
-            yield _Trial(f"{what}, experts as batched_mm", sample, Way(experts="batched_mm"))
+        for own in samples[:1] if self.convert is not None and self.has_experts else ():
+            yield _Trial(Strategy.BATCHED_EXPERTS, *own, Way(experts="batched_mm"))
 
     def _ways_with_values(
-        self, variant: VariantFacts, samples: Sequence[tuple[str, Sample]]
+        self, variant: VariantFacts, samples: Sequence[tuple[Sampled, Sample]]
     ) -> Iterator[_Trial]:
         """Ways for a model that reads values with Python, if nothing came of the others for that.
         Values that were computed beside the trace are checked by assertions in the program, which
@@ -276,40 +281,40 @@ class Exporter:
             if not own or any(a.reproduced for a in own):
                 return False
             # A model may want a number where the last way had a symbol.
-            return any(reads_values(a.summary or "") for a in own[-2:])
+            return any(means(a.summary, ErrorKind.NEEDS_VALUE) for a in own[-2:])
 
         ints, values = Way(symbolic_ints=True), Way(real_values=True)
         both = replace(values, symbolic_ints=True, open_lengths=True)
         ways = [
-            ("ints of tensors open", ints),
-            ("results not empty", replace(ints, never_empty=True)),
-            (f"by its values{_NUMBERS_OPEN[0]}", _NUMBERS_OPEN[1]),
-            ("by its values", values),
-            ("by its values, ints of tensors open", both),
+            (Strategy.OPEN_INTS, ints),
+            (Strategy.NOT_EMPTY, replace(ints, never_empty=True)),
+            (Strategy.OPEN_NUMBERS, _OPEN_NUMBERS),
+            (Strategy.BY_VALUES, values),
+            (Strategy.BY_VALUES_OPEN_INTS, both),
         ]
         if self.convert is None:
-            ways.append(("by its values, runtime asserts deferred", replace(values, deferred=True)))
+            ways.append((Strategy.BY_VALUES_DEFERRED, replace(values, deferred=True)))
         loops = self.verifier.harmless_loops(variant) if failed() else frozenset()
         if loops:
-            ways.insert(0, ("loops over every item", Way(every_item=loops)))
-        for what, sample in samples[-1:]:
-            for how, way in ways:
+            ways.insert(0, (Strategy.EVERY_ITEM, Way(every_item=loops)))
+        for one in samples[-1:]:
+            for strategy, way in ways:
                 if failed():
-                    yield _Trial(f"{what}, {how}", sample, way)
+                    yield _Trial(strategy, *one, way)
 
     def _ways_with_floats(
-        self, variant: VariantFacts, samples: Sequence[tuple[str, Sample]]
+        self, variant: VariantFacts, samples: Sequence[tuple[Sampled, Sample]]
     ) -> Iterator[_Trial]:
-        """The last way once more, with floats of sizes open, if its program refuses sizes: a
+        """The last way once more, with floats of sizes open, if its program rejects sizes: a
         detector pads a picture to ``math.ceil(float(height) / 32)`` parts. Conditions on floats are
         slow to trace."""
         own = [a for a in self.attempts if a.variant == variant.name]
-        is_wanted = bool(own) and own[-1].tried > 0 and own[-1].refuses
+        is_wanted = bool(own) and own[-1].tried > 0 and own[-1].rejects
         if not is_wanted or variant.group.key in self._slow_floats:
             return
         way = replace(self._last, symbolic_ints=True, symbolic_floats=True)
-        for what, sample in samples[-1:] if way.narrow is None else ():
-            yield _Trial(f"{what}, floats of sizes open", sample, way)
+        for one in samples[-1:] if way.narrow is None else ():
+            yield _Trial(Strategy.OPEN_FLOATS, *one, way)
 
     def warm_up(self) -> None:
         """Loads what every export needs, so that the next one can be timed."""
@@ -341,13 +346,11 @@ class Exporter:
             type(part).__name__.endswith("Experts") for part in self.verifier.module.modules()
         )
 
-    def _described(self, variant: VariantFacts, sizing: Sizing) -> str:
+    def _sampled(self, variant: VariantFacts, sizing: Sizing) -> Sampled:
         number = variant.rows.seen(sizing.row).first.number
-        if not sizing.resized:
-            return f"call {number} as recorded"
-        return f"call {number} resized to {sizes_in_words(variant, sizing)}"
+        return Sampled(number, sizes_in_words(variant, sizing) if sizing.resized else "")
 
-    def _is_refused(self, variant: VariantFacts, trial: _Trial, outcome: Outcome) -> bool:
+    def _is_rejected(self, variant: VariantFacts, trial: _Trial, outcome: Outcome) -> bool:
         """Whether the model does not take the sizes of a trial. Nothing follows from what came of
         it then. The model is asked only if the program is not good: one that agrees with it at all
         sizes that were tried needs no other sizes to be traced with."""
@@ -355,38 +358,37 @@ class Exporter:
         is_good = made is not None and made.perfect and made.agreed > 0
         if trial.unasked is None or is_good or self.verifier.budget.is_spent:
             return False
-        what = self._described(variant, trial.unasked)
-        trial.is_refused = not self._runs(variant, trial.unasked, what)
-        if trial.is_refused:
+        trial.is_rejected = not self._runs(variant, trial.unasked, Strategy.PLAIN)
+        if trial.is_rejected:
             del self.attempts[-2]  # the trial
-        return trial.is_refused
+        return trial.is_rejected
 
-    def _runs(self, variant: VariantFacts, sizing: Sizing, what: str) -> bool:
+    def _runs(self, variant: VariantFacts, sizing: Sizing, strategy: Strategy) -> bool:
         why = self.verifier.why_not(variant, sizing)
         if why is not None:
-            attempt = Attempt(variant=variant.name, what=what, error=f"the model itself: {why}")
+            sample, error = self._sampled(variant, sizing), OfModel(why)
+            attempt = Attempt(variant=variant.name, strategy=strategy, sample=sample, error=error)
             self.attempts.append(attempt)
         return why is None
 
     def _try(
         self,
         variant: VariantFacts,
-        what: str,
-        sample: Sample,
-        way: Way,
+        trial: _Trial,
         around: Sequence[Sizing] = (),
         *,
         whole: bool = False,
     ) -> Outcome:
-        self._last = way
-        attempt = Attempt(variant=variant.name, what=what)
+        way = self._last = trial.way
+        attempt = Attempt(variant=variant.name, strategy=trial.strategy, sample=trial.sampled)
         attempt.by_values = way.is_by_values
         self.attempts.append(attempt)
-        self.verifier.budget.say(f"{variant.name}: tracing {what}")
+        self.verifier.budget.say(f"{variant.name}: tracing {attempt.what}")
         begin = time.perf_counter()
         outcome = Outcome(attempt=attempt)
         try:
-            outcome.program = self._traced(variant, sample, way)
+            outcome.program = self._traced(variant, trial.sample, way)
+            outcome.program.made_by = trial.strategy
             self.verifier.budget.say(f"{variant.name}: comparing with the recorded calls")
             narrow = way.narrow is not None
             self.verifier.verify(
@@ -394,7 +396,7 @@ class Exporter:
             )
         except Exception as error:  # exporters raise errors of any type
             if isinstance(error, TimeoutError) and self.verifier.budget.is_spent:
-                attempt.note(f"interrupted: {self.verifier.budget.limit}")
+                attempt.note(replace(self.verifier.budget.reason, interrupted=True))
             else:
                 attempt.error = cause_of(error)
                 attempt.is_untranslated = isinstance(error, UntranslatedError)
@@ -421,7 +423,7 @@ class Exporter:
             return Program(variant, plan, result, model, conditions, classes, verifier.device)
 
         first = program(TorchModel(exported, plan.names))
-        settled = self._settled(exported, assumed, first, sample) if assumed.places else None
+        settled = bool(assumed.places) and self._settled(exported, assumed, first, sample)
         # Another one than before: what was settled is gone from the graph.
         model: ExportedModel = TorchModel(exported, plan.names)
         if self.convert is not None:
@@ -429,26 +431,22 @@ class Exporter:
                 model = self.convert(exported, plan, result, variant)
         made = program(model)
         made.traced = TorchModel(exported, plan.names) if self.convert is not None else None
-        made.notes += filter(None, [settled])
+        made.told += [notes.EmptyAgrees()] if settled else []
         made.returned = traced.traced.returned
-        made.notes += [unchanged_note(name) for name in traced.traced.changed]
+        made.told += map(notes.Unwritten, traced.traced.changed)
         made.changed_state |= set(exported.graph_signature.buffers_to_mutate.values())
         made.note_state(dict.fromkeys(made.changed_state, ""))
         if way.static and variant.symbols:
-            made.note_one_size()
+            made.note(notes.OneSize())
         if way.real_values:
-            made.notes.append(BY_VALUES)
+            made.note(notes.ByValues())
         if unread := unread_inputs(exported, plan.names):
-            made.notes.append(f"nothing of it depends on the values of {named(unread, 4)}")
+            made.note(notes.UnreadInputs(tuple(unread)))
         if way.every_item:
-            made.remarks.append(
-                "loops over what is hit run for every item; recorded calls allow it"
-            )
+            made.note(notes.EveryItem())
         return made
 
-    def _settled(
-        self, exported: Any, assumed: NotEmpty, program: Program, sample: Sample
-    ) -> str | None:
+    def _settled(self, exported: Any, assumed: NotEmpty, program: Program, sample: Sample) -> bool:
         """Takes out of a program what it wants to be found, if it needs that not. Another runtime
         may do something else with what is empty, so that a program for it keeps it."""
         verifier = self.verifier
@@ -518,7 +516,7 @@ def _told_of_shared_memory(variant: VariantFacts) -> Iterator[None]:
             raise
         text = shared[0].text(variant.group.layout.tensors)
         raise RuntimeError(
-            f"{text}, which ONNX cannot express where a model writes to it ({error_text(error)})"
+            f"{text}, which ONNX cannot express where a model writes to it ({failure_of(error)})"
         ) from error
 
 
@@ -537,7 +535,7 @@ def _quiet() -> Iterator[None]:
 
 def _is_good_enough(best: Outcome, wanted: Sequence[SizeRow] | None) -> bool:
     """Whether no other way needs to be tried: nothing speaks against the program, or it serves all
-    sizes that had none, and was wrong nowhere. What it refuses, the programs before it serve."""
+    sizes that had none, and was wrong nowhere. What it rejects, the programs before it serve."""
     found = best.attempt
     if found is None or found.perfect:
         return found is not None

@@ -12,16 +12,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from calltape_analyzer.arguments.samples import recorded_sample
-from calltape_analyzer.exporting.calls_in_a_row import why_lost
 from calltape_analyzer.exporting.exporter import Exporter
+from calltape_analyzer.exporting.session.call_sequences import why_lost
+from calltape_analyzer.facts import Note
 from calltape_analyzer.programs.attempts import Attempt
+from calltape_analyzer.programs.notes import MergeCost, MergeRejects
 from calltape_analyzer.programs.program import Program
-from calltape_analyzer.text import some_of
+from calltape_analyzer.programs.reasons import OfCall
+from calltape_analyzer.programs.strategies import Strategy
 from calltape_analyzer.variants.derivation import merged
 from calltape_analyzer.variants.facts import VariantFacts
 from calltape_analyzer.variants.merging import can_merge, completion_of
 from calltape_analyzer.variants.symbol_names import name_symbols
-from calltape_schema.remedies import Remedy
 
 if TYPE_CHECKING:
     from calltape_analyzer.tape import Tape
@@ -30,7 +32,6 @@ __all__ = ["Merging"]
 
 _WORTH_SAYING = 1.0
 """Seconds; a shorter time nobody misses."""
-_MAX_SHOWN = 2
 
 
 @dataclass
@@ -43,7 +44,7 @@ class Merging:
         programs: what was found.
         failed: the names of merged variants that have no program, although one was traced.
         seconds: how long these took.
-        narrow: the names of those whose program refuses sizes that the model takes.
+        narrow: the names of those whose program rejects sizes that the model takes.
     """
 
     tape: Tape
@@ -68,38 +69,14 @@ class Merging:
         return left
 
     @property
-    def hints(self) -> list[str]:
-        """What ``merge="never"`` may serve."""
-        return [*filter(None, [self._of_sizes])]
-
-    @property
-    def remarks(self) -> list[str]:
-        """What ``merge="never"`` would have saved."""
-        return [*filter(None, [self._of_time])]
-
-    @property
-    def _of_time(self) -> str | None:
-        """None if there would be other programs then, or no time worth saying was lost."""
+    def told(self) -> list[Note]:
+        """What ``merge="never"`` may serve, and would have saved: if there were no other programs
+        then, and time worth saying was lost."""
+        found: list[Note] = [MergeRejects(tuple(self.narrow))] if self.narrow else []
         cost_nothing = not self.failed or self.seconds < _WORTH_SAYING
-        if cost_nothing or self.programs or self.exporter.verifier.budget.is_spent:
-            return None
-        without = Remedy("; export(..., merge='never') makes the same programs without it", "")
-        return (
-            f"one program for {some_of(self.failed, _MAX_SHOWN)} was tried in vain, for "
-            f"{self.seconds:.0f} s{without}"
-        )
-
-    @property
-    def _of_sizes(self) -> str | None:
-        if not self.narrow:
-            return None
-        apart = Remedy(
-            "; export(..., merge='never') makes a program for each, which may accept them", ""
-        )
-        return (
-            f"the one program for {some_of(self.narrow, _MAX_SHOWN)} rejects sizes that the model "
-            f"accepts{apart}"
-        )
+        if not (cost_nothing or self.programs or self.exporter.verifier.budget.is_spent):
+            found.append(MergeCost(tuple(self.failed), round(self.seconds)))
+        return found
 
     def _has_program(self, larger: VariantFacts, smaller: Sequence[VariantFacts]) -> bool:
         self.exporter.warm_up()  # else the first trace would have to wait for imports
@@ -131,9 +108,9 @@ class Merging:
         why = self.exporter.verifier.why_incomplete(made, call)
         if why is None:
             return True
-        error = f"call {call.number}: the model itself {why}"
+        error = OfCall(call.number, why)
         self.exporter.attempts.append(
-            Attempt(variant=made.name, what="one program for both", error=error)
+            Attempt(variant=made.name, strategy=Strategy.MERGED, error=error)
         )
         return False
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from calltape_analyzer.arguments.plan import Plan
 from calltape_analyzer.arguments.sizings import Sizing
 from calltape_analyzer.errors import UsageError
-from calltape_analyzer.exporting.verifier import Verifier
+from calltape_analyzer.exporting.session.verifier import Verifier
 from calltape_analyzer.opening import open_tape
 from calltape_analyzer.programs.programs import Programs
 from calltape_analyzer.writing.temporary import TemporaryFolder

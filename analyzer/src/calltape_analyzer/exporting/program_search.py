@@ -12,33 +12,37 @@ from typing import TYPE_CHECKING, Literal
 
 from calltape_analyzer.arguments.sizings import Bound
 from calltape_analyzer.errors import ExportError, InferenceError, TapeError
-from calltape_analyzer.exporting.calls_in_a_row import IN_A_ROW, why_lost, why_out_of_sight
 from calltape_analyzer.exporting.exporter import Exporter
-from calltape_analyzer.exporting.int_values import int_value_parts, varying_ints
-from calltape_analyzer.exporting.key_orders import key_orders_read
-from calltape_analyzer.exporting.layouts import layouts_read
+from calltape_analyzer.exporting.inspection.asked_facts import asked_facts
+from calltape_analyzer.exporting.inspection.key_orders import key_orders_read
+from calltape_analyzer.exporting.inspection.own_tensors import OwnTensors, own_tensors
+from calltape_analyzer.exporting.inspection.python_draws import drawn_by_python
+from calltape_analyzer.exporting.inspection.sharing import sharing_unread
+from calltape_analyzer.exporting.inspection.strides import layouts_read
+from calltape_analyzer.exporting.inspection.untraceable import why_untraceable
 from calltape_analyzer.exporting.merging import Merging
-from calltape_analyzer.exporting.own_tensors import OwnTensors, own_tensors
-from calltape_analyzer.exporting.python_draws import drawn_by_python
-from calltape_analyzer.exporting.same_model import (
+from calltape_analyzer.exporting.session.call_sequences import why_lost, why_out_of_sight
+from calltape_analyzer.exporting.session.same_model import (
     Unlike,
+    other_model,
     telling_calls,
     unlike_recorded,
-    unlike_words,
 )
-from calltape_analyzer.exporting.sharing import sharing_unread
-from calltape_analyzer.exporting.tensor_values import tensor_value_parts
-from calltape_analyzer.exporting.text_values import (
+from calltape_analyzer.exporting.strategies.int_values import int_value_parts, varying_ints
+from calltape_analyzer.exporting.strategies.tensor_values import tensor_value_parts
+from calltape_analyzer.exporting.strategies.text_values import (
     calls_by_value,
     part_of_value,
     serves_all_values,
 )
-from calltape_analyzer.exporting.untraceable import why_untraceable
-from calltape_analyzer.model.asked_facts import asked_facts
+from calltape_analyzer.facts import Fact, Note
+from calltape_analyzer.foreign_errors import ErrorKind, failure_of
 from calltape_analyzer.observing.columns import SizeRow
 from calltape_analyzer.observing.evidence import has_raised
-from calltape_analyzer.programs.attempts import Attempt, Outcome, error_text
+from calltape_analyzer.programs import notes, reasons
+from calltape_analyzer.programs.attempts import Attempt, Outcome
 from calltape_analyzer.programs.program import Program
+from calltape_analyzer.programs.strategies import Strategy
 from calltape_analyzer.programs.variant_verdicts import (
     Lack,
     VariantVerdict,
@@ -47,8 +51,6 @@ from calltape_analyzer.programs.variant_verdicts import (
 )
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef
-from calltape_analyzer.reading.targets import outside_words
-from calltape_analyzer.text import named
 from calltape_analyzer.variant import named_facts
 from calltape_analyzer.variants.derivation import part_of
 from calltape_analyzer.variants.facts import VariantFacts
@@ -57,22 +59,16 @@ from calltape_analyzer.variants.symbol_names import name_symbols
 if TYPE_CHECKING:
     from calltape_analyzer.tape import Tape
 
-__all__ = ["NOT_TRACED", "ProgramSearch"]
-
-OTHER_RESULTS = "compared with the model"
-"""What an attempt says of a variant whose calls the model answers in another way now."""
-NOT_TRACED = "not traced"
-"""What an attempt says of a variant that no trace can take."""
+__all__ = ["ProgramSearch"]
 
 _MAX_PROGRAMS = 12
 """A variant gets at most so many programs."""
 _MAX_CONSTANTS = 3
 """A variant gets at most so many programs for one size or one number: more of them would serve no
 new call either."""
-_EACH_ALONE = f"each of them would need a program of its own, and {_MAX_CONSTANTS} have one"
 _MAX_EXTENSIONS = 2
 _MAX_SEARCHED, _MAX_RUN = 4096, 32
-"""Where a program depends on values, so many calls are searched for those that it refuses, and so
+"""Where a program depends on values, so many calls are searched for those that it rejects, and so
 many are run."""
 
 
@@ -88,8 +84,7 @@ class ProgramSearch:
         verdicts: which new calls of each variant will be served.
         untraceable: the names of variants that no trace can take, or whose calls no program
             follows.
-        notes: what a person should know about the export as a whole.
-        remarks: what could have been done in less time.
+        told: notes and remarks about the export as a whole.
     """
 
     tape: Tape
@@ -98,20 +93,19 @@ class ProgramSearch:
     lacks: dict[str, Lack] = field(default_factory=dict)
     verdicts: list[VariantVerdict] = field(default_factory=list)
     untraceable: set[str] = field(default_factory=set)
-    notes: list[str] = field(default_factory=list)
-    remarks: list[str] = field(default_factory=list)
+    told: list[Note] = field(default_factory=list)
     _own: OwnTensors = field(default_factory=lambda: OwnTensors({}, {}))
-    _out_of_sight: dict[CallRef, str | None] = field(default_factory=dict)
+    _out_of_sight: dict[CallRef, Fact | None] = field(default_factory=dict)
     _unlike: dict[CallRef, Unlike] = field(default_factory=dict)
-    _asked: str = ""
+    _asked: tuple[str, ...] = ()
 
     @property
-    def missing(self) -> dict[str, str]:
+    def missing(self) -> dict[str, Fact]:
         """Why variants, or some of their sizes or values, have no program."""
         return {name: lack.reason for name, lack in self.lacks.items()}
 
     def run(self, *, merging: bool) -> None:
-        """Fills ``programs``, ``lacks``, ``verdicts`` and ``notes``.
+        """Fills ``programs``, ``lacks``, ``verdicts`` and ``told``.
 
         Args:
             merging: whether one program may serve a prefill and its decode steps.
@@ -131,21 +125,15 @@ class ProgramSearch:
             except TapeError:
                 raise
             except Exception as error:  # a fault of ours costs this variant only
-                fault = f"a fault of calltape, which is worth a report: {error_text(error)}"
-                self._lack(variant, "variant", fault)
+                self._lack(variant, "variant", reasons.Fault(failure_of(error)))
         self._leave_out_lost()
         for program in self.programs:
-            program.refuse_own(self._own.minded)
-        for path, name in self._own.minded.items():
-            self.notes.append(
-                f"the model returns something else if {path} is its own {name}, or a part of it: "
-                "such calls are refused where the model is, and no tape tells them from others"
-            )
-        self.notes += merged.hints
+            program.reject_own(self._own.minded)
+        self.told += (notes.OwnTensor(*one) for one in self._own.minded.items())
+        self.told += merged.told
         self._note_unlike()
         self._note_layouts(every)
         self._drop_served()
-        self.remarks += merged.remarks
         self.verdicts = verdicts_on(every, self.programs, [*self.lacks.values()])
 
     def _drop_served(self) -> None:
@@ -172,10 +160,7 @@ class ProgramSearch:
                 layouts.setdefault(str(place), set()).update(formats)
         several = sorted(name for name, found in layouts.items() if len(found) > 1)
         if unread := [name for name in several if name not in laid_out]:
-            self.notes.append(
-                f"calls have {named(unread, 5)} in several layouts in memory: these programs take "
-                "all of them, and a package of AOTInductor only that of its example"
-            )
+            self.told.append(notes.SeveralLayouts(tuple(unread)))
 
     def _variants(self) -> list[VariantFacts]:
         """The variants of the tape. If the model asks for the modes of its caller, or reads layouts
@@ -186,10 +171,7 @@ class ProgramSearch:
         if asked := verifier.asked_modes(self._traceable(variants)):
             verifier.sorter.separate_by(asked)
             variants = self._sorted()
-            self.notes.append(
-                f"the model asks for the {' and '.join(sorted(asked))} mode of its caller and "
-                "returns something else: calls with and without it have programs of their own"
-            )
+            self.told.append(notes.AskedModes(tuple(sorted(asked))))
         seconds = verifier.budget.within(verifier.probing.seconds)
         if unshared := sharing_unread(verifier, self._traceable(variants), seconds):
             verifier.sorter.ignore_sharing(unshared)
@@ -197,18 +179,12 @@ class ProgramSearch:
         if ordered := key_orders_read(verifier, self._traceable(variants), seconds):
             verifier.sorter.separate_by(ordered=ordered)
             variants = self._sorted()
-            self.notes.append(
-                f"the model reads the order of the keys of {named(sorted(ordered), 5)}: a program "
-                "takes the order that it was traced with"
-            )
+            self.told.append(notes.KeyOrders(tuple(sorted(ordered))))
         laid_out = self._layouts_read(self._traceable(variants), seconds)
         if laid_out:
             verifier.sorter.separate_by(laid_out=laid_out)
             variants = self._sorted()
-            self.notes.append(
-                f"the model reads the strides of {named(sorted(laid_out), 5)}: a program takes the "
-                "layout in memory that it was traced with"
-            )
+            self.told.append(notes.StridesRead(tuple(sorted(laid_out))))
         self._note_asked_facts()
         # Last: what the model asks of its arguments may be why it returns something else.
         self._expect_same_model(self._traceable(variants))
@@ -218,12 +194,9 @@ class ProgramSearch:
         """Notes what the model's code asks of tensors that no program gets."""
         verifier = self.exporter.verifier
         asked = asked_facts(verifier.module, getattr(verifier.entry, "__name__", "forward"))
-        self._asked = named([*map(str, asked)], 5)
+        self._asked = tuple(map(str, asked))
         if asked:
-            self.notes.append(
-                f"the model's code asks for {self._asked}: a program does not get this from its "
-                "arguments, and calltape did not test whether results depend on it"
-            )
+            self.told.append(notes.AskedFacts(self._asked))
 
     def _look_at(self, variants: Sequence[VariantFacts]) -> None:
         """Runs a call or two of each variant, to see what the model asks, and whether it answers as
@@ -259,15 +232,10 @@ class ProgramSearch:
                 + ("; or pass what it asks for as an argument" if self._asked else ""),
             )
 
-    def _why_unlike(self, found: Sequence[Unlike]) -> str:
+    def _why_unlike(self, found: Sequence[Unlike]) -> notes.OtherModel:
         target = self.tape.target
-        outside = target.outside if target is not None else ()
-        reasons = [unlike_words(found), *([outside_words(outside)] if outside else [])]
-        if self._asked:
-            reasons.append(
-                f"its code asks for {self._asked}, and may have got another answer in the recording"
-            )
-        return "; ".join(reasons)
+        outside = target.outside if target is not None else None
+        return other_model(found, outside or (), self._asked)
 
     def _note_unlike(self) -> None:
         """Notes calls in the middle of the tape that were recorded with another model. Programs are
@@ -275,7 +243,7 @@ class ProgramSearch:
         unlike = self.exporter.verifier.unlike
         found = [Unlike(call, error) for call, error in sorted(unlike.items()) if error is not None]
         if found and self.programs:
-            self.notes.append(self._why_unlike(found))
+            self.told.append(self._why_unlike(found))
 
     def _unlike_in(self, variant: VariantFacts) -> list[Unlike]:
         return [self._unlike[ref] for ref in telling_calls(variant) if ref in self._unlike]
@@ -289,7 +257,7 @@ class ProgramSearch:
         verifier = self.exporter.verifier
         laid_out = layouts_read(verifier, variants, self.tape.calls, seconds)
         self._own = own_tensors(verifier, variants, seconds)
-        self.notes += verifier.unknown
+        self.told += verifier.unknown
         if self._own.passed:
             path, (number, name) = next(iter(self._own.passed.items()))
             raise ExportError(
@@ -321,43 +289,47 @@ class ProgramSearch:
     def _can_be_traced(self, variant: VariantFacts, variants: Sequence[VariantFacts]) -> bool:
         """Whether a trace is worth trying. If not, it is noted why."""
         verifier = self.exporter.verifier
-        reason, what = self._why_untraceable(variant, variants), NOT_TRACED
-        if reason is not None and reason == self._why_out_of_sight(variant, variants):
-            what = IN_A_ROW
+        reason, strategy = self._why_untraceable(variant, variants), Strategy.NOT_TRACED
+        if reason is not None and reason is self._out_of_sight.get(variant.rows.first):
+            strategy = Strategy.IN_A_ROW
         if reason is None and (unlike := self._unlike_in(variant)):
-            reason, what = self._why_unlike(unlike), OTHER_RESULTS
+            reason, strategy = self._why_unlike(unlike), Strategy.COMPARED
         reason = reason or verifier.why_harmful(variant)
         if reason is None:
-            reason, note = drawn_by_python(verifier, variant)
-            self.notes += [note] if note and note not in self.notes else []
+            drawn = drawn_by_python(verifier, variant)
+            if isinstance(drawn, Note):
+                self.told += [drawn] if drawn not in self.told else []
+            else:
+                reason = drawn
         if reason is None:
             return True
-        self._leave_out(variant, what, reason)
+        self._leave_out(variant, strategy, reason)
         return False
 
-    def _leave_out(self, variant: VariantFacts, what: str, reason: str) -> None:
+    def _leave_out(self, variant: VariantFacts, strategy: Strategy, reason: Fact) -> None:
         self._lack(variant, "variant", reason)
         self.untraceable.add(variant.name)
-        self.exporter.attempts.append(Attempt(variant=variant.name, what=what, error=reason))
+        attempt = Attempt(variant=variant.name, strategy=strategy, error=reason)
+        self.exporter.attempts.append(attempt)
 
     def _lack(
         self,
         variant: VariantFacts,
         kind: Literal["variant", "sizes", "values"],
-        reason: str,
+        reason: Fact,
         what: str = "",
     ) -> None:
         self.lacks[f"{variant.name}{what}"] = Lack(variant, kind, reason)
 
     def _why_untraceable(
         self, variant: VariantFacts, variants: Sequence[VariantFacts]
-    ) -> str | None:
+    ) -> Fact | None:
         reason = why_untraceable(variant, self.tape.calls.at(variant.rows.first))
         return reason or self._why_out_of_sight(variant, variants)
 
     def _why_out_of_sight(
         self, variant: VariantFacts, variants: Sequence[VariantFacts]
-    ) -> str | None:
+    ) -> Fact | None:
         """Why no program has the state of the model. It is found out once, before anything else
         runs the model here or traces it: nobody could put that state back."""
         verifier, first = self.exporter.verifier, variant.rows.first
@@ -374,15 +346,15 @@ class ProgramSearch:
             why = why_lost(self.exporter.verifier, program, others, self.tape.calls)
             if why is not None:
                 self.programs.remove(program)
-                self._leave_out(program.variant, IN_A_ROW, why)
+                self._leave_out(program.variant, Strategy.IN_A_ROW, why)
 
     def _cover(self, variant: VariantFacts) -> None:
         """Finds programs until every recorded size of a variant has one: the next program is traced
-        from a size that the ones before refuse."""
+        from a size that the ones before reject."""
         variant = self.exporter.loosened(variant)
         left: list[SizeRow] = list(variant.rows)
         lost: list[SizeRow] = []
-        reason = ""
+        reason: Fact | None = None
         attempts: list[Attempt] = []
         constants = 0
         while left and len(attempts) < _MAX_PROGRAMS and constants < _MAX_CONSTANTS:
@@ -400,15 +372,14 @@ class ProgramSearch:
                 reason = self._reason(named.name, outcome)
                 # After a program that works, another size may still work; or after one whose
                 # outputs have no elements.
-                rest = left[1:] if made else _refused_unproven(outcome, left)
+                rest = left[1:] if made else _rejected_unproven(outcome, left)
                 lost += [row for row in left if row not in rest]
                 left = rest
                 continue
             if made or len(good) < len(left):
-                some = f"serves {len(good)} of {len(variant.rows)} recorded sizes of its variant"
-                outcome.program.notes.append(some)
+                outcome.program.told.append(notes.ServesSome(len(good), len(variant.rows)))
             if len(good) == 1 < len(variant.rows) and _is_for_one_size(outcome.attempt):
-                outcome.program.note_one_size()
+                outcome.program.note(notes.OneSize())
             self.programs.append(outcome.program)
             attempts.append(outcome.attempt)
             constants += outcome.program.is_constant
@@ -416,7 +387,7 @@ class ProgramSearch:
             if not made and left:
                 left = self._cover_left_ints(variant, left)
         if left and constants == _MAX_CONSTANTS:
-            reason = reason or _EACH_ALONE
+            reason = reason or reasons.EachAlone(_MAX_CONSTANTS)
         if any(attempt.by_values for attempt in attempts):
             self._cover_other_values(variant, len(attempts))
         if attempts and constants < len(attempts):
@@ -466,37 +437,32 @@ class ProgramSearch:
             self._cover(part)
             if len(self.programs) > before:
                 served = self.programs[before:]
-                rest = [r for r in rest if all(p.refuses(r) is not None for p in served)]
+                rest = [r for r in rest if all(p.rejects(r) is not None for p in served)]
             self.lacks.pop(part.name, None)
         return rest
 
     def _lack_values(
         self, variant: VariantFacts, left: int, names: Sequence[str], most: int
     ) -> None:
-        self._lack(
-            variant,
-            "values",
-            f"{left} of {variant.calls} calls; the model does something else for each value, and "
-            f"a variant gets at most {most} programs",
-            f", other values of {', '.join(names)}",
-        )
+        reason = reasons.ValuesLeft(left, variant.calls, most)
+        self._lack(variant, "values", reason, f", other values of {', '.join(names)}")
 
     def _note_missing_sizes(
-        self, variant: VariantFacts, lost: Sequence[SizeRow], reason: str
+        self, variant: VariantFacts, lost: Sequence[SizeRow], reason: Fact | None
     ) -> None:
+        reason = reason or reasons.MostPrograms(_MAX_PROGRAMS)
         if lost and len(lost) < len(variant.rows):
-            limit = f"a variant gets at most {_MAX_PROGRAMS} programs"
-            self._lack(variant, "sizes", reason or limit, f", {len(lost)} other sizes")
+            self._lack(variant, "sizes", reason, f", {len(lost)} other sizes")
         elif lost:
             self._lack(variant, "variant", reason)
 
     def _extend(self, variant: VariantFacts, made: int, attempts: Sequence[Attempt]) -> None:
-        """Finds programs for sizes beyond the recorded ones, if all that were made refuse them."""
+        """Finds programs for sizes beyond the recorded ones, if all that were made reject them."""
         if made > 1 and made == len(variant.rows) and not any(a.agreed for a in attempts):
             return  # a program for each size: another would be good for one size as well
-        refused = [set(attempt.refused) for attempt in attempts]
-        # What one program refuses another may take.
-        everywhere = set.intersection(*refused) if refused else set()
+        rejected = [set(attempt.rejected) for attempt in attempts]
+        # What one program rejects another may take.
+        everywhere = set.intersection(*rejected) if rejected else set()
         waiting = sorted(everywhere, key=lambda sizing: sizing.values)
         found: list[Program] = []
         is_wide = False
@@ -508,10 +474,10 @@ class ProgramSearch:
             outcome = self.exporter.extend(named, waiting[0], symbolic_ints=by_ints)
             if outcome.program is None or outcome.attempt is None:
                 break
-            outcome.program.remarks.append("traced at sizes that were not recorded")
+            outcome.program.note(notes.TracedUnseen())
             found.append(outcome.program)
             is_wide = is_wide or outcome.attempt.agreed > 1
-            waiting = [s for s in waiting[1:] if s in outcome.attempt.refused]
+            waiting = [s for s in waiting[1:] if s in outcome.attempt.rejected]
             made += 1
         # A program for one size that nobody asked for is kept only beside one for a range.
         self.programs += found if is_wide else []
@@ -544,10 +510,10 @@ class ProgramSearch:
         return True
 
     def _cover_other_values(self, variant: VariantFacts, made: int) -> None:
-        """Finds programs for calls of the recorded sizes whose values the programs so far refuse:
+        """Finds programs for calls of the recorded sizes whose values the programs so far reject:
         from their own values, or else with small tensors as constants."""
         own = self.programs[-made:]
-        left = self._refused_calls(variant, own)
+        left = self._rejected_calls(variant, own)
         while left and len(own) < _MAX_PROGRAMS:
             named = replace(variant, name=f"{variant.name} ({len(own) + 1})")
             outcome = self.exporter.export_call(named, left[0])
@@ -555,22 +521,19 @@ class ProgramSearch:
                 break
             own.append(outcome.program)
             self.programs.append(outcome.program)
-            left = self._refused_calls(variant, own)
+            left = self._rejected_calls(variant, own)
         if left and not self._cover_tensor_values(variant):
-            number = left[0].number
-            reason = (
-                f"call {number} has the sizes of another call, and values that no program takes"
-            )
+            reason = reasons.ValuesRejected(left[0].number)
             self._lack(variant, "values", reason, ", other values")
 
-    def _refused_calls(self, variant: VariantFacts, programs: Sequence[Program]) -> list[Call]:
+    def _rejected_calls(self, variant: VariantFacts, programs: Sequence[Program]) -> list[Call]:
         """The calls of a variant, of the first ones, that no program reproduces."""
         sorter = self.exporter.verifier.sorter
         left: list[Call] = []
         for call in islice(self.tape.calls, _MAX_SEARCHED):
             placed = sorter.sorted(call.record.inputs)
             is_own = variant.group.key.takes(placed.key) and not has_raised(call)
-            if is_own and variant.refuses(placed.row) is None:
+            if is_own and variant.rejects(placed.row) is None:
                 left.append(call)
             if len(left) == _MAX_RUN:
                 break
@@ -581,16 +544,18 @@ class ProgramSearch:
 
     def _served(self, program: Program, calls: Sequence[Call]) -> list[Call]:
         verifier = self.exporter.verifier
-        scratch = Attempt(variant=program.name, what="calls of other values")
+        scratch = Attempt(variant=program.name, strategy=Strategy.OTHER_VALUES)
         return [call for call in calls if verifier.replayed(program, call, scratch).ok]
 
     def _cover_tensor_values(self, variant: VariantFacts) -> bool:
         """Finds programs with a small integer tensor as a constant, one per value of it: a model
         that reads such a tensor with Python (``grid.tolist()``) cannot be traced otherwise. Tells
         whether there are any."""
-        errors = [a.summary or "" for a in self.exporter.attempts if a.variant == variant.name]
+        own = [a.summary for a in self.exporter.attempts if a.variant == variant.name]
+        if not any(reasons.means(one, ErrorKind.NEEDS_VALUE) for one in own):
+            return False
         sorter = self.exporter.verifier.sorter
-        for where, count, parts in tensor_value_parts(variant, errors, self.tape.calls, sorter):
+        for where, count, parts in tensor_value_parts(variant, self.tape.calls, sorter):
             made: list[Program] = []
             for part in islice(parts, _MAX_CONSTANTS):
                 name_symbols(part)
@@ -600,21 +565,18 @@ class ProgramSearch:
                         break
                     self._lack(part, "values", self._reason(part.name, outcome))
                     continue
-                outcome.program.notes.append(
-                    f"{where} is a constant of it: calls with another value of it are rejected"
-                )
+                outcome.program.told.append(notes.ConstantTensor(str(where)))
                 made.append(outcome.program)
             if not made:
                 continue
             self.programs += made
             if count > _MAX_CONSTANTS:
-                some = f"{count - _MAX_CONSTANTS} of {count} values"
-                most = f"{some}: a variant gets at most {_MAX_CONSTANTS}"
+                most = reasons.ConstantsLeft(count - _MAX_CONSTANTS, count, _MAX_CONSTANTS)
                 self._lack(variant, "values", most, f", other values of {where}")
             return True
         return False
 
-    def _reason(self, name: str, outcome: Outcome) -> str:
+    def _reason(self, name: str, outcome: Outcome) -> Fact:
         if outcome.attempt is not None and outcome.attempt.summary:
             return outcome.attempt.summary
         own = [a for a in self.exporter.attempts if a.variant == name]
@@ -622,18 +584,18 @@ class ProgramSearch:
         untranslated = [a.summary for a in own if a.is_untranslated and a.summary]
         tried = untranslated or [a.summary for a in own if a.summary]
         budget = self.exporter.verifier.budget
-        untried = budget.reason if budget.is_spent else "not exported"
+        untried = budget.reason if budget.is_spent else reasons.Because(reasons.Why.NOT_EXPORTED)
         return tried[-1] if tried else untried
 
 
-def _refused_unproven(outcome: Outcome, left: Sequence[SizeRow]) -> list[SizeRow]:
-    """The rows that a program refuses of which nothing could be compared: it may be for the other
+def _rejected_unproven(outcome: Outcome, left: Sequence[SizeRow]) -> list[SizeRow]:
+    """The rows that a program rejects of which nothing could be compared: it may be for the other
     side of a branch."""
     attempt = outcome.attempt
     if attempt is None or attempt.compared:
         return []
-    refused = [row for row in left if attempt.rows.get(row) == "refused"]
-    return refused if len(refused) < len(left) else []
+    rejected = [row for row in left if attempt.rows.get(row) == "rejected"]
+    return rejected if len(rejected) < len(left) else []
 
 
 def _is_for_one_size(attempt: Attempt) -> bool:

@@ -212,15 +212,16 @@ def _of_predicate(tape: Tape, predicate: Any) -> Outcome:
 
 def _of_export(tape: Tape, model: Any, to: Literal["torch", "onnx"]) -> Outcome:
     from calltape_analyzer.exporting.export import export
+    from calltape_analyzer.exporting.options import ExportOptions
 
     if unmade := _unmade(tape, model):
         return _of_unmade(unmade)
     try:
-        programs = export(tape, model, to=to, probe="none")
+        programs = export(tape, model, to=to, options=ExportOptions(probe="none"))
         missing, attempts = programs.missing, programs.attempts
     except ExportError as error:
         found: Any = error.attempts
-        reasons = [normalised(one.summary) for one in found if one.summary]
+        reasons = [normalised(str(one.summary)) for one in found if one.summary]
         return _failed(reasons or [normalised(error.reason)])
     except TapeError as error:
         return Outcome(end="unusable", reasons=(str(error),))
@@ -228,9 +229,11 @@ def _of_export(tape: Tape, model: Any, to: Literal["torch", "onnx"]) -> Outcome:
         return _failed([_reason_of(error)])
     if missing:
         tried = [
-            normalised(one.summary) for one in attempts if one.summary and one.variant in missing
+            normalised(str(one.summary))
+            for one in attempts
+            if one.summary and one.variant in missing
         ]
-        return _failed(tried or [normalised(reason) for reason in missing.values()])
+        return _failed(tried or [normalised(str(reason)) for reason in missing.values()])
     return _of_report(programs.verify())
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from typing_extensions import Self
 
 from calltape_analyzer.errors import UsageError
-from calltape_analyzer.exporting.free_memory import own_memory
+from calltape_analyzer.exporting.session.free_memory import own_memory
 from calltape_analyzer.minimising.checks import Check, Outcome
 from calltape_analyzer.model.factories import UnfitNameError
 from calltape_schema.remedies import reader

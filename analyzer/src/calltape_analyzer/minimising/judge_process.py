@@ -24,7 +24,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from calltape_analyzer.exporting.free_memory import own_memory
+from calltape_analyzer.exporting.session.free_memory import own_memory
 from calltape_schema.remedies import told_to
 
 __all__ = ["main"]

@@ -23,18 +23,18 @@ _NO_MEMORY = re.compile(r"MemoryError|out of memory|(?:can't|cannot) allocate", 
 
 
 class MinimiseReport(PlainData):
-    """What came of making a tape small. ``str()`` of it is text for people.
+    """The result of shrinking a tape. ``str()`` of it is text for people.
 
     Attributes:
         path: the new file.
-        reason: why both tapes fail. Numbers in it are ``#``.
+        reason: why both tapes fail. Numbers in it are replaced by ``#``.
         calls_before, calls: how many calls the tapes have.
         bytes_read, bytes_written: sizes of the files.
-        steps: how many tapes were judged.
+        steps: how many tapes were tried.
         seconds: how long it took.
         shown_by: the command that shows how the new tape fails; None if there is none, because
             commands do not load classes by name.
-        notes: what else is to be known.
+        notes: other things that you should know.
     """
 
     path: Text

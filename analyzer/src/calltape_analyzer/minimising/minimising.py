@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from calltape_analyzer.errors import InferenceError, TapeError, UsageError
-from calltape_analyzer.exporting.free_memory import half_of_free
+from calltape_analyzer.exporting.session.free_memory import half_of_free
 from calltape_analyzer.minimising.checks import Check, Named, check_of
 from calltape_analyzer.minimising.fewer_parts import (
     drop_arguments,
@@ -54,36 +54,38 @@ def minimise_tape(
     progress: Callable[[str], None] | None = None,
 ) -> MinimiseReport:
     """Writes the smallest tape that fails for the same reason: fewest calls, fewest arguments,
-    smallest sizes, fewest layers of a cache and elements of lists, simplest values.
+    smallest sizes, fewest cache layers and list elements, simplest values.
 
-    Each try runs in a process of its own, so that one which exits or crashes is an answer. One that
-    hangs, or takes more time or memory than it may, is ended, and its tape is not taken.
+    Each try runs in a process of its own, so one that exits or crashes counts as a failure. A try
+    that hangs, or exceeds its limits on time or memory, is stopped, and its tape is discarded.
 
-    Nobody knows what a call would have done with other arguments than the recorded ones: a call
-    whose arguments are changed has no outputs on the new tape, unless a ``reference`` gives them.
-    If a failure shows only with the recorded outputs, the arguments stay as they are without one.
+    Nobody knows what a call would have returned for arguments other than the recorded ones. So a
+    call with changed arguments has no outputs on the new tape, unless a ``reference`` computes
+    them. If a failure depends on the recorded outputs, arguments are changed only with a
+    ``reference``.
 
     Args:
-        tape: the tape, or a part of one. It stays as it is.
-        path: of the new file.
-        fails: ``"package.module:predicate"``, or a function that can be imported so. It gets an
-            open tape, which fails if it returns something true (a text is the reason) or raises.
-        fails_export: what makes a model, whose export (:func:`export`) fails.
-        fails_replay: what makes a model, whose :func:`replay` fails.
-        reference: what makes a model that is right: it gives the outputs of changed calls.
+        tape: the tape, or a part of one. It is not changed.
+        path: the path of the new file.
+        fails: ``"package.module:predicate"``, or an importable function. It gets an open tape,
+            which fails if the function returns something true (a text is the reason) or raises.
+        fails_export: a function that makes a model; the tape fails if :func:`export` of it does.
+        fails_replay: a function that makes a model; the tape fails if :func:`replay` with it does.
+        reference: a function that makes a correct model, which computes the outputs of changed
+            calls.
         to: the kind of export.
-        max_seconds: how long all of it may take. When the time is up, the smallest tape so far is
-            written.
-        step_seconds: how long one try may take; by default three times as long as the first one,
+        max_seconds: how long all tries together may take. When the time is up, the smallest tape so
+            far is written.
+        step_seconds: how long one try may take; by default, three times as long as the first one,
             and at least ten seconds.
-        max_memory: the bytes that one try may take; by default half of what is free.
-        overwrite: whether a file that is there already is replaced.
+        max_memory: how many bytes one try may take; by default, half of the free memory.
+        overwrite: whether to replace an existing file.
         progress: is called with a line of text after each try.
 
     Raises:
-        InferenceError: nothing fails with the whole tape, or not each time.
-        UsageError: the check cannot be imported or made, or the whole tape takes more than a try
-            may.
+        InferenceError: the whole tape does not fail, or not every time.
+        UsageError: the check cannot be imported or made, or the whole tape exceeds the limits of a
+            try.
         TapeError: ``exists`` or ``io``.
     """
     check_tape(tape, "minimise_tape")

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field, SkipValidation
+from pydantic import BaseModel, Field, SkipValidation, computed_field
 
 from calltape_analyzer.arguments.sizings import Sizing
 from calltape_analyzer.comparison.comparing import Difference
 from calltape_analyzer.comparison.json_values import JsonText
+from calltape_analyzer.facts import Fact
 from calltape_analyzer.observing.columns import SizeRow
-from calltape_analyzer.programs.condition_words import assertion_in_words
 from calltape_analyzer.programs.program import Program
+from calltape_analyzer.programs.reasons import Differs, Unseen, UntriedSize
+from calltape_analyzer.programs.strategies import Sampled, Strategy, Tried
 
-__all__ = ["Attempt", "Outcome", "RowOutcome", "error_text"]
+__all__ = ["Attempt", "Outcome", "RowOutcome"]
 
-RowOutcome = Literal["ok", "wrong", "refused", "failed", "untried"]
+RowOutcome = Literal["ok", "wrong", "rejected", "failed", "untried"]
 
 _MAX_UNVERIFIED = 5
 """Parts of an output that could not be compared, as many as an attempt names."""
@@ -30,27 +31,28 @@ def _of_use_to_the_export(make: Callable[[], Any]) -> Any:
 
 class Attempt(BaseModel):
     """One try to make a program, and what came of it. ``model_dump_json()`` gives it as JSON,
-    without ``rows``, and the sizes in ``refused`` and others, which are of use to the export only.
+    without ``rows``, and the sizes in ``rejected`` and others, which are of use to the export only.
 
     Attributes:
         variant: its name.
-        what: how it was tried, in words.
+        strategy: how it was tried.
+        sample: the arguments that it was tried with; None if nothing was traced.
         reproduced, tried: how many recorded sizes the program reproduced, and how many were run.
         unrun: how many were not run, because the time was up, or one before had failed.
         agreed, probed: the same for sizes that no call had, compared with the model itself.
         wrong: at how many of them the program returned other values.
         declined: at how many more the model itself raised an error, which proves nothing.
-        error: why it failed, in the exporter's words, or what is wrong with the first call at which
-            the program failed or returned other values.
+        error: why it failed, or what is wrong with the first call at which the program failed or
+            returned other values.
         remark: what is no error: the first condition of the program that a recorded call does not
             meet, what came of the first size that no call had, or that the time was up.
         seconds: how long it took.
-        rows: what became of each recorded size: ``ok``, ``wrong``, ``refused``, ``failed`` if the
+        rows: what became of each recorded size: ``ok``, ``wrong``, ``rejected``, ``failed`` if the
             program raised an error although its conditions allow the size, or ``untried`` if the
             time was up.
         failed: at how many sizes that its conditions allow the program raised an error.
-        refused, wrong_at, failed_at, agreed_at: the sizes that no call had and that the program
-            refused, or at which it returned other values, raised an error, or agreed.
+        rejected, wrong_at, failed_at, agreed_at: the sizes that no call had and that the program
+            rejected, or at which it returned other values, raised an error, or agreed.
         untried: the sizes that no call had and at which the model was not run, with the reason.
         compared: how many values were compared in all of these runs.
         unverified: what could not be compared: where it is in the outputs, and why.
@@ -59,7 +61,8 @@ class Attempt(BaseModel):
     """
 
     variant: JsonText
-    what: JsonText
+    strategy: Strategy
+    sample: Sampled | None = None
     reproduced: int = 0
     tried: int = 0
     unrun: int = 0
@@ -67,16 +70,16 @@ class Attempt(BaseModel):
     probed: int = 0
     declined: int = 0
     wrong: int = 0
-    error: JsonText | None = None
-    remark: JsonText | None = None
+    error: Fact | None = None
+    remark: Fact | None = None
     seconds: float = 0.0
     rows: SkipValidation[dict[SizeRow, RowOutcome]] = _of_use_to_the_export(dict)
     failed: int = 0
-    refused: SkipValidation[list[Sizing]] = _of_use_to_the_export(list)
+    rejected: SkipValidation[list[Sizing]] = _of_use_to_the_export(list)
     wrong_at: SkipValidation[list[Sizing]] = _of_use_to_the_export(list)
     failed_at: SkipValidation[list[Sizing]] = _of_use_to_the_export(list)
     agreed_at: SkipValidation[list[Sizing]] = _of_use_to_the_export(list)
-    untried: list[JsonText] = Field(default_factory=list)
+    untried: list[UntriedSize] = Field(default_factory=list)
     compared: int = 0
     unverified: tuple[JsonText, ...] = ()
     by_values: bool = Field(default=False, exclude=True)
@@ -89,12 +92,18 @@ class Attempt(BaseModel):
             :_MAX_UNVERIFIED
         ]
 
-    def note(self, remark: str) -> None:
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def what(self) -> str:
+        """How it was tried, in words."""
+        return str(Tried(self.strategy, self.sample))
+
+    def note(self, remark: Fact) -> None:
         """Adds a remark, if there is none yet."""
         self.remark = self.remark or remark
 
     @property
-    def summary(self) -> str | None:
+    def summary(self) -> Fact | None:
         """What came of it, if it is not all that one could wish for."""
         return self.error or self.remark
 
@@ -124,7 +133,7 @@ class Attempt(BaseModel):
             self.agreed_at.append(sizing)
             return
         self.note_wrong(sizing)
-        self.note(f"at unseen sizes: {found.error}")
+        self.note(Unseen(Differs(str(found.error))))
 
     @property
     def ok(self) -> bool:
@@ -132,12 +141,12 @@ class Attempt(BaseModel):
         return self.reproduced == self.tried > 0 and not self.unrun
 
     @property
-    def refuses(self) -> bool:
-        """Whether nothing came of it, or the program refuses a size that was tried."""
+    def rejects(self) -> bool:
+        """Whether nothing came of it, or the program rejects a size that was tried."""
         return (
             not self.tried
-            or bool(self.refused)
-            or not {"refused", "failed"}.isdisjoint(self.rows.values())
+            or bool(self.rejected)
+            or not {"rejected", "failed"}.isdisjoint(self.rows.values())
         )
 
     @property
@@ -181,16 +190,4 @@ class Outcome:
         if self.program is None or self.attempt is None:
             return False
         found = self.attempt.rows.get(row)
-        return found == "ok" if found is not None else self.program.refuses(row) is None
-
-
-def error_text(error: BaseException) -> str:
-    """The first lines of an error, which say what happened. Errors of torch go on with
-    tracebacks."""
-    while error.__cause__ is not None and type(error).__name__.endswith("ConversionError"):
-        error = error.__cause__  # the cause says what went wrong
-    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    shown = " ".join(lines[:3])[:400]
-    words = assertion_in_words(shown)
-    return f"{type(error).__name__}: {shown}" if words == shown else words
+        return found == "ok" if found is not None else self.program.rejects(row) is None

@@ -4,7 +4,7 @@
 that must be equal, ranges. An ``ExportedProgram`` checks them when it runs; an ONNX model has lost
 them, and would compute something else. So they are kept with every program
 (docs/decisions/guards-and-verdicts.md). In come dtypes and sizes, out goes the reason why the
-program would refuse them; nothing is run.
+program would reject them; nothing is run.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from calltape_analyzer.programs.condition_words import guard_in_words
+from calltape_analyzer.facts import Rejection
+from calltape_analyzer.foreign_errors import inputs_in
+from calltape_analyzer.programs import rejections
 
 __all__ = ["MAX_TEXT", "Conditions", "Sized"]
 
@@ -97,8 +99,8 @@ class Conditions:
         guards = tuple(str(text) for text in program._guards_code)
         return cls(tuple(inputs), ranges, guards)
 
-    def refuse(self, values: Sequence[Any], arguments: Mapping[str, Any]) -> str | None:
-        """Why inputs are refused; None if the program would take them.
+    def reject(self, values: Sequence[Any], arguments: Mapping[str, Any]) -> Rejection | None:
+        """Why inputs are rejected; None if the program would take them.
 
         Args:
             values: the inputs in order: :class:`Sized`, or ints.
@@ -113,9 +115,9 @@ class Conditions:
             if not isinstance(value, Sized) or dtype is None:
                 continue
             if value.dtype != dtype:
-                return f"{name} is {value.dtype}; the program takes {dtype}"
+                return rejections.OtherDtype(name, value.dtype, dtype)
             if len(sizes) != len(value.shape):
-                return f"{name} has rank {len(value.shape)}; the program takes {len(sizes)}"
+                return rejections.OtherRank(name, len(value.shape), len(sizes))
             for axis, (wanted, size) in enumerate(zip(sizes, value.shape, strict=True)):
                 found = self._size(f"{name}[{axis}]", wanted, size, bound)
                 if found is not None:
@@ -135,24 +137,24 @@ class Conditions:
                 found = found[key]
             return names.get(id(found)) or ".".join(map(str, keys))
 
-        return f"the program is for calls in which {guard_in_words(broken, name_of)}"
+        return rejections.GuardFails(broken, tuple(name_of(keys) for _, keys in inputs_in(broken)))
 
     def _size(
         self, where: str, wanted: int | str | None, size: int, bound: dict[str, int]
-    ) -> str | None:
+    ) -> Rejection | None:
         if isinstance(wanted, int):
-            return None if wanted == size else f"{where} is {size}; the program takes {wanted}"
+            return None if wanted == size else rejections.OtherSize(where, size, wanted)
         if wanted is None:
             return None
         known = bound.setdefault(wanted, size)
         if known != size:
-            return f"{where} is {size}; the program wants {known}, as elsewhere"
+            return rejections.UnequalSizes(where, size, known)
         low, high = self.ranges.get(wanted, (None, None))
         # A trace never has sizes of 0 and 1, so its range begins at 2; torch does not check that.
         if low is not None and low > 2 and size < low:
-            return f"{where} is {size}; the program takes at least {low}"
+            return rejections.OutOfRange(where, size, least=low)
         if high is not None and size > high:
-            return f"{where} is {size}; the program takes at most {high}"
+            return rejections.OutOfRange(where, size, most=high)
         return None
 
     def understood(self, arguments: Mapping[str, Any]) -> bool:

@@ -1,7 +1,7 @@
 """Whether the parts of a program that was read from a manifest agree.
 
 Every number in a manifest that is the place of something is looked up here once, so that later code
-finds what it expects. A manifest that is well-formed and contradicts itself is refused here.
+finds what it expects. A manifest that is well-formed and contradicts itself is rejected here.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def check_program(program: Program) -> None:
             _check_columns(group, [condition.counter, condition.keys])
     _check_columns(group, program.variant.dimensions)
     zeros = program.variant.zeros
-    for columns in (*zeros.taken, *zeros.refused):
+    for columns in (*zeros.taken, *zeros.rejected):
         _check_columns(group, columns)
     for place in (*program.variant.frozen, *program.never_own):
         _expect(place < len(group.layout.tensors), "a tensor")
@@ -48,7 +48,7 @@ def check_program(program: Program) -> None:
     _check_result(program)
     _expect(len(program.conditions.inputs) == len(program.plan.leaves), "its conditions")
     # The rules that decide about a call must be able to decide about a recorded one.
-    program.refuses(rows[0])
+    program.rejects(rows[0])
 
 
 def _expect(holds: bool, what: str) -> None:

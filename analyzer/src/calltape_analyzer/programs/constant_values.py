@@ -10,9 +10,10 @@ from typing import Any
 
 from calltape_analyzer.observing.groups import SortedCall
 from calltape_analyzer.observing.switches import shown_constant
+from calltape_analyzer.programs.rejections import OtherValue
 from calltape_analyzer.variants.facts import VariantFacts
 
-__all__ = ["constants_of", "refuses_constants"]
+__all__ = ["constants_of", "rejects_constants"]
 
 
 def constants_of(call: SortedCall) -> dict[tuple[str, str], Any]:
@@ -21,7 +22,7 @@ def constants_of(call: SortedCall) -> dict[tuple[str, str], Any]:
     return {(place.argument, place.path): value for place, value in every}
 
 
-def refuses_constants(variant: VariantFacts, call: SortedCall) -> str | None:
+def rejects_constants(variant: VariantFacts, call: SortedCall) -> OtherValue | None:
     """Why a program that is for one value is not for a call; None if it is."""
     given = constants_of(call) if variant.held else {}
     for i, value in variant.held.items():
@@ -29,5 +30,5 @@ def refuses_constants(variant: VariantFacts, call: SortedCall) -> str | None:
         got = given.get((place.argument, place.path))
         if repr(got) != repr(value):
             shown, own = shown_constant(got), shown_constant(value)
-            return f"{place} is {shown}; this program has {own if own != shown else 'another'}"
+            return OtherValue(str(place), shown, own if own != shown else None)
     return None

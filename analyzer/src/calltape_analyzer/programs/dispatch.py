@@ -11,23 +11,22 @@ from typing import Any, Literal, TypeAlias
 
 from calltape_analyzer.arguments.samples import Sample, in_variant
 from calltape_analyzer.errors import NoVariant
+from calltape_analyzer.facts import Fact, Rejection
+from calltape_analyzer.foreign_errors import failure_of, is_of_inputs
 from calltape_analyzer.observing.groups import SortedCall
-from calltape_analyzer.programs.attempts import error_text
-from calltape_analyzer.programs.program import SHARES_WITH_MODEL, Program
+from calltape_analyzer.programs.program import Program
+from calltape_analyzer.programs.rejections import LeftOut, NotExported, RunFailed, SharesMemory
 from calltape_analyzer.programs.unknown_classes import unknown_class_in
 from calltape_analyzer.pytree.placeholder import LEFT_OUT
-from calltape_analyzer.pytree.recorded_description import MODULE_KEYS
+from calltape_analyzer.pytree.recorded_description import has_module_keys
 from calltape_analyzer.text import named
-from calltape_schema.tree import Node, OpaqueNode, walk
 
-__all__ = ["CallOrigin", "accepting_programs", "is_of_inputs", "no_variant", "serve"]
+__all__ = ["CallOrigin", "accepting_programs", "no_variant", "serve"]
 
 CallOrigin: TypeAlias = "Literal['caller', 'exported', 'tape']"
 """Who makes a call: somebody, now; the tape that was exported; or a tape of which nobody knows
 whether it was exported."""
 
-_MAX_REASON = 160
-_MAX_ERROR = 240
 _TRIED = "the programs' attempts and missing tell what was tried"
 _RECORDED: dict[CallOrigin, str] = {
     "exported": f"the export had this call, and made no program that takes it; {_TRIED}",
@@ -39,7 +38,7 @@ _RECORDED: dict[CallOrigin, str] = {
 
 def accepting_programs(
     programs: Mapping[str, Program], call: SortedCall, ignored: Collection[str] = ()
-) -> tuple[list[Program], dict[str, str]]:
+) -> tuple[list[Program], dict[str, Rejection]]:
     """The programs that would take a call, as far as is known without its values and without
     running them, and for each other program why it would not.
 
@@ -49,12 +48,12 @@ def accepting_programs(
         ignored: arguments that the call passes and that do not count (:meth:`Tape.remove_inputs`).
     """
     found: list[Program] = []
-    reasons: dict[str, str] = {}
+    reasons: dict[str, Rejection] = {}
     # The model would do something with such an argument, and no program knows what.
     passed = [name for name in call.layout.left_out if name not in ignored]
-    refused = f"{', '.join(passed)} is passed, which {LEFT_OUT} left out" if passed else None
+    left_out = LeftOut(tuple(passed)) if passed else None
     for program in programs.values():
-        reason = refused or program.refuses_call(call)
+        reason = left_out or program.rejects_call(call)
         if reason is None:
             found.append(program)
         else:
@@ -67,7 +66,7 @@ def serve(
     call: SortedCall,
     sample: Sample,
     *,
-    missing: Mapping[str, str],
+    missing: Mapping[str, Fact],
     clone: bool,
     ignored: Collection[str] = (),
     origin: CallOrigin = "caller",
@@ -92,7 +91,7 @@ def serve(
     found, reasons = accepting_programs(programs, call, ignored)
     for program in found:
         own = in_variant(program.variant, sample, call.key, call.row, program.device)
-        reason = program.refuses_values(own)
+        reason = program.rejects_values(own)
         if reason is not None:
             reasons[program.name] = reason
             continue
@@ -102,7 +101,7 @@ def serve(
         except Exception as error:
             if len(found) == 1 and not is_of_inputs(error):
                 raise
-            reasons[program.name] = error_text(error)[:_MAX_ERROR]
+            reasons[program.name] = RunFailed(failure_of(error))
     raise no_variant(
         "no program accepts these arguments", programs, call, reasons, missing, origin=origin
     )
@@ -112,8 +111,8 @@ def no_variant(
     text: str,
     programs: Mapping[str, Program],
     call: SortedCall,
-    reasons: Mapping[str, str],
-    missing: Mapping[str, str],
+    reasons: Mapping[str, Rejection],
+    missing: Mapping[str, Fact],
     *,
     origin: CallOrigin = "caller",
 ) -> NoVariant:
@@ -127,7 +126,7 @@ def no_variant(
         missing: why variants have no program, by name.
         origin: who makes the call.
     """
-    not_exported = {name: f"not exported: {_cut(why)}" for name, why in missing.items()}
+    not_exported = {name: NotExported(why) for name, why in missing.items()}
     ordered = sorted(reasons, key=lambda name: _distance(programs.get(name), call))
     return NoVariant(
         text,
@@ -151,17 +150,17 @@ def _distance(program: Program | None, call: SortedCall) -> tuple[bool, bool, in
 def _advice(
     programs: Mapping[str, Program],
     call: SortedCall,
-    reasons: Mapping[str, str],
-    missing: Mapping[str, str],
+    reasons: Mapping[str, Rejection],
+    missing: Mapping[str, Fact],
     origin: CallOrigin,
 ) -> str:
     """What helps with a call that no program takes."""
-    if any(SHARES_WITH_MODEL in reason for reason in reasons.values()):
+    if any(isinstance(reason, SharesMemory) for reason in reasons.values()):
         return "pass a copy of it, if a copy is meant"
     every = programs.values()
     if any(unknown_class_in(one.variant.group, call, one.classes) for one in every):
         return "give load_programs the classes of your own"
-    if any(_has_module_keys(node) for node in call.layout.nodes.values()):
+    if any(map(has_module_keys, call.layout.nodes.values())):
         return "call them in programs.installed(model): the keys of a dict are modules of it"
     if foreign := _unknown_to(call):
         return f"see whether it is the same model: the exported one takes no {named(foreign, 3)}"
@@ -169,17 +168,13 @@ def _advice(
         return f"call it without {named(passed, 3)}, or export with what {LEFT_OUT} left out"
     if origin != "caller":
         return _RECORDED[origin]
-    if any(one.knows_and_refuses(call) for one in every):
+    if any(one.knows_and_rejects(call) for one in every):
         return f"calls of these sizes were recorded, and none of the programs takes them; {_TRIED}"
     more = "record calls like this one as well, and export again"
     if missing:
         names = named([repr(name) for name in missing], 3)
         return f"if it is a call of {names}, {_TRIED}; if it is of none, {more}"
     return more
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _MAX_REASON else f"{text[:_MAX_REASON]}…"
 
 
 def _unknown_to(call: SortedCall) -> list[str]:
@@ -192,17 +187,3 @@ def _unknown_to(call: SortedCall) -> list[str]:
         for name in call.layout.nodes
         if name not in signature.by_name and not signature.is_of_variadic(name)
     ]
-
-
-def _has_module_keys(root: Node) -> bool:
-    return any(isinstance(n, OpaqueNode) and n.reason == MODULE_KEYS for n in walk(root))
-
-
-def is_of_inputs(error: Exception) -> bool:
-    """Whether a program refused its inputs, rather than failing with the model's own error. The
-    conditions of an exported program are assertions; ONNX Runtime names its own errors."""
-    if isinstance(error, AssertionError):
-        return True
-    text = str(error)
-    words = ("Guard failed", "Runtime assertion failed", "Invalid argument", "INVALID_ARGUMENT")
-    return any(word in text for word in words) or type(error).__module__.startswith("onnxruntime")

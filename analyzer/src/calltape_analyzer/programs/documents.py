@@ -63,8 +63,8 @@ def document_of(program: Program) -> dict[str, Any]:
     return {
         "name": variant.name,
         "inputs": list(program.plan.names),
-        "notes": program.notes,
-        "remarks": program.remarks,
+        "made_by": program.made_by,
+        "told": program.told,
         "state": list(program.state),
         "unwritten": list(program.unwritten),
         "draws": list(program.draws),
@@ -86,8 +86,8 @@ def document_of(program: Program) -> dict[str, Any]:
         ],
         "zeros": {
             "taken": [_columns_document(columns) for columns in variant.zeros.taken],
-            "refused": [
-                [_columns_document(columns), why] for columns, why in variant.zeros.refused.items()
+            "rejected": [
+                [_columns_document(columns), why] for columns, why in variant.zeros.rejected.items()
             ],
         },
         "returned": program.returned,
@@ -160,7 +160,7 @@ def _variant_of(document: Mapping[str, Any], renamed: Renamed) -> VariantFacts:
     }
     made.zeros = ZeroSizes(
         frozenset(map(_columns_of, document["zeros"]["taken"])),
-        {_columns_of(columns): why for columns, why in document["zeros"]["refused"]},
+        {_columns_of(columns): why for columns, why in document["zeros"]["rejected"]},
     )
     made.held = {place: _unpacked(value) for place, value in document["held"]}
     completions = [_completion_of(c, layout, renamed) for c in document["completions"]]

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from calltape_analyzer.comparison.comparing import Tolerances
 from calltape_analyzer.errors import UsageError
+from calltape_analyzer.facts import Rejection
 from calltape_analyzer.programs.conditions import Sized
-from calltape_analyzer.programs.input_refusal import InputRefusal
+from calltape_analyzer.programs.onnx_trial import End
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -27,7 +28,7 @@ __all__ = ["ConditionError", "ExportedModel", "UnloadedModel"]
 
 
 class ConditionError(RuntimeError):
-    """A condition that a program has on the values of its inputs does not hold: it refuses them."""
+    """A condition that a program has on the values of its inputs does not hold: it rejects them."""
 
 
 class ExportedModel(ABC):
@@ -94,7 +95,7 @@ class ExportedModel(ABC):
             source: a path or an object that :meth:`takes` accepts.
             tape: the calls that it is for.
             trusted: allows to run code of the author of a file.
-            to_run: whether it will be run. Otherwise no more is loaded than :meth:`refuses` needs.
+            to_run: whether it will be run. Otherwise no more is loaded than :meth:`rejects` needs.
 
         Raises:
             UsageError, TapeError: as :meth:`from_file`, and of :meth:`open`.
@@ -151,7 +152,7 @@ class ExportedModel(ABC):
         """
         return {name: inputs[name] for name in self.input_names}
 
-    def deaths(self, runs: Sequence[Mapping[str, Any]], seconds: float) -> list[str | None]:
+    def deaths(self, runs: Sequence[Mapping[str, Any]], seconds: float) -> list[End | None]:
         """Of each run, how it would end the process that it is in; None if it would not. A runtime
         that raises errors in its place has none.
 
@@ -161,7 +162,7 @@ class ExportedModel(ABC):
         """
         return [None] * len(runs)
 
-    def refuses(self, sizes: Mapping[str, Sized | int]) -> InputRefusal | None:
+    def rejects(self, sizes: Mapping[str, Sized | int]) -> Rejection | None:
         """Why the model would not take inputs; None if it would, as far as it declares. Nothing is
         run.
 

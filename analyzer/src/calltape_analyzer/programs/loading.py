@@ -10,11 +10,11 @@ from typing import Any
 from calltape_analyzer.errors import TapeError
 from calltape_analyzer.observing.contexts import Mode
 from calltape_analyzer.observing.sorting import CallSorter
+from calltape_analyzer.programs.attempts import Attempt
 from calltape_analyzer.programs.conditions import Conditions
 from calltape_analyzer.programs.consistency import check_program
 from calltape_analyzer.programs.documents import program_parts, rows_of, signature_of
 from calltape_analyzer.programs.exported_model import ExportedModel, UnloadedModel
-from calltape_analyzer.programs.history import attempts_of, verdicts_of
 from calltape_analyzer.programs.manifest import (
     FileFacts,
     Manifest,
@@ -43,7 +43,7 @@ def load_programs(
         directory: what was given to ``save``.
         classes: classes that results may be made of, besides the imported ones of transformers. An
             object of another class comes as a :class:`~calltape_analyzer.Placeholder`.
-        trusted: loads ``.pt2`` files, which are refused otherwise.
+        trusted: loads ``.pt2`` files, which are rejected otherwise.
 
     Raises:
         UsageError: there is a ``.pt2``, and it is not trusted; ``trusted`` is no bool; or torch is
@@ -120,12 +120,12 @@ def _programs(
             document["device"],
             rows_of(document["only"]),
             document["returned"],
-            list(document["notes"]),
+            list(document["told"]),
             tuple(document["state"]),
             unwritten=tuple(document["unwritten"]),
             draws=tuple(document["draws"]),
             never_own=frozenset(document["never_own"]),
-            remarks=list(document["remarks"]),
+            made_by=document["made_by"],
         )
         check_program(program)
         return program
@@ -134,8 +134,7 @@ def _programs(
         within_manifest(folder, lambda document=document: made(document))  # type: ignore[misc]
         for document in manifest["programs"]
     ]
-    attempts = within_manifest(folder, lambda: attempts_of(manifest["attempts"]))
-    verdicts = within_manifest(folder, lambda: verdicts_of(manifest["verdicts"]))
+    attempts = [Attempt.model_validate(one) for one in manifest["attempts"]]
     # Last, because all of the manifest is known to be good now.
     for program, document in zip(programs, manifest["programs"], strict=True):
         program.model = model_of(document["file"], program.plan.names)
@@ -143,15 +142,13 @@ def _programs(
     ordered = {path for one in programs for path in one.plan.template.layout.ordered}
     laid_out, unshared = manifest["laid_out"], [(one, other) for one, other in manifest["unshared"]]
     sorter = CallSorter(signature, index.renamed, None, asked, laid_out, ordered, unshared)
-    missing, notes = manifest["missing"], manifest["notes"]
     return Programs(
         programs,
         sorter,
         attempts=attempts,
-        missing=missing,
-        notes=notes,
-        remarks=manifest["remarks"],
-        verdicts=verdicts,
+        missing=manifest["missing"],
+        told=manifest["told"],
+        verdicts=manifest["verdicts"],
     )
 
 

@@ -17,8 +17,12 @@ from pydantic_core import CoreSchema, core_schema
 from typing_extensions import NotRequired, TypedDict
 
 from calltape_analyzer.errors import TapeError
-from calltape_analyzer.programs.conditions import MAX_TEXT
+from calltape_analyzer.facts import MAX_TEXT, Fact, Note, plain
+from calltape_analyzer.programs import conditions
+from calltape_analyzer.programs.reasons import UntriedSize
 from calltape_analyzer.programs.regular_files import read_regular
+from calltape_analyzer.programs.strategies import Sampled, Strategy
+from calltape_analyzer.programs.variant_verdicts import VariantVerdict
 from calltape_schema.fields import Many, at_most, problems_of
 
 __all__ = [
@@ -43,6 +47,8 @@ _MAX_ROWS = 100_000
 _MAX_ZEROS = 1000
 _MAX_ATTEMPTS = 100_000
 _MAX_UNTRIED = _MAX_NOTES = 10_000
+_MAX_MAPS = 500_000
+"""Most of them are facts, of which each is checked by itself: 10 s for so many."""
 _MAX_GUARDS = 200_000
 """Characters, in the conditions of a program that are evaluated for every call."""
 
@@ -70,7 +76,7 @@ class _Whole:
 
 
 Name = Annotated[str, Field(max_length=1024)]
-Note = Annotated[str, Field(max_length=10_000)]
+Line = Annotated[str, Field(max_length=MAX_TEXT)]
 Text = Annotated[str, Field(max_length=1_000_000)]
 Packed = Annotated[str, Field(max_length=32 * 1024 * 1024)]
 Place = Annotated[int, Field(ge=0, lt=_MAX_LEAVES)]
@@ -172,7 +178,7 @@ _Columns = Annotated[Many[tuple[Place, Axis]], Field(min_length=1, max_length=_M
 
 class _Zeros(TypedDict):
     taken: Annotated[Many[_Columns], Field(max_length=_MAX_ZEROS)]
-    refused: Annotated[Many[tuple[_Columns, Note]], Field(max_length=_MAX_ZEROS)]
+    rejected: Annotated[Many[tuple[_Columns, Fact]], Field(max_length=_MAX_ZEROS)]
 
 
 _Reason = Literal["varied", "pooled", "neighbour", "constant", "one", "declared", "counter"]
@@ -182,8 +188,8 @@ class _Program(TypedDict):
     file: ProgramFile
     name: Name
     inputs: Many[Name]
-    notes: Many[Note]
-    remarks: Many[Note]
+    made_by: Strategy | None
+    told: Annotated[Many[Note], Field(max_length=_MAX_NOTES)]
     state: Annotated[Many[Name], Field(max_length=_MAX_LEAVES)]
     unwritten: Annotated[Many[Name], Field(max_length=_MAX_LEAVES)]
     draws: Annotated[Many[Name], Field(max_length=_MAX_NOTES)]
@@ -209,8 +215,9 @@ class _Program(TypedDict):
 
 
 class _Attempt(TypedDict):
-    variant: Note
-    what: Note
+    variant: Line
+    strategy: Strategy
+    sample: Sampled | None
     reproduced: Size
     tried: Size
     unrun: Size
@@ -218,29 +225,14 @@ class _Attempt(TypedDict):
     probed: Size
     wrong: Size
     declined: NotRequired[Size]
-    error: Note | None
-    remark: NotRequired[Note | None]
+    error: Fact | None
+    remark: NotRequired[Fact | None]
     seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     failed: Size
-    untried: Annotated[Many[Note], Field(max_length=_MAX_UNTRIED)]
+    untried: Annotated[Many[UntriedSize], Field(max_length=_MAX_UNTRIED)]
     compared: Size
-    unverified: Annotated[Many[Note], Field(max_length=_MAX_UNTRIED)]
+    unverified: Annotated[Many[Line], Field(max_length=_MAX_UNTRIED)]
     by_values: bool
-
-
-class _Verdict(TypedDict):
-    variant: Note
-    scope: Literal["general", "recorded sizes only", "rejected"]
-    calls: Size
-    sizes: Size
-    rejected: Size
-    lacks_values: bool
-    constant: Size
-    open: Annotated[Many[Note], Field(max_length=_MAX_LEAVES)]
-    closed: Annotated[Many[Note], Field(max_length=_MAX_LEAVES)]
-    tried: Size
-    taken: Size
-    reason: Note
 
 
 class Manifest(TypedDict):
@@ -252,11 +244,10 @@ class Manifest(TypedDict):
     signature: _Signature
     laid_out: Annotated[Many[Name], Field(max_length=_MAX_LEAVES)]
     unshared: Annotated[Many[tuple[Name, Name]], Field(max_length=_MAX_LEAVES)]
-    missing: Annotated[dict[Name, Note], at_most(_MAX_NOTES)]
-    notes: Annotated[Many[Note], Field(max_length=_MAX_NOTES)]
-    remarks: Annotated[Many[Note], Field(max_length=_MAX_NOTES)]
+    missing: Annotated[dict[Name, Fact], at_most(_MAX_NOTES)]
+    told: Annotated[Many[Note], Field(max_length=_MAX_NOTES)]
     attempts: Annotated[Many[Annotated[_Attempt, _Whole()]], Field(max_length=_MAX_ATTEMPTS)]
-    verdicts: Annotated[Many[_Verdict], Field(max_length=_MAX_ATTEMPTS)]
+    verdicts: Annotated[Many[VariantVerdict], Field(max_length=_MAX_ATTEMPTS)]
     files: Annotated[Many[FileFacts], Field(max_length=4 * _MAX_PROGRAMS)]
     programs: Annotated[Many[Annotated[_Program, _Whole()]], Field(max_length=_MAX_PROGRAMS)]
 
@@ -274,9 +265,9 @@ def encode_manifest(document: Any) -> bytes:
     """A manifest as JSON, which :func:`read_manifest` accepts.
 
     Raises:
-        TapeError: :func:`read_manifest` would refuse it.
+        TapeError: :func:`read_manifest` would reject it.
     """
-    found = json.dumps(document, indent=1).encode()
+    found = json.dumps(document, indent=1, default=plain).encode()
     _validated(found, MANIFEST)
     return found
 
@@ -292,6 +283,8 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def _validated(data: bytes, path: str) -> Manifest:
+    if data.count(b"{") > _MAX_MAPS:
+        raise TapeError("limit", f"more than {_MAX_MAPS:,} maps", path=path)
     try:
         found = _head.validate_json(data)
     except ValidationError:
@@ -309,7 +302,7 @@ def _validated(data: bytes, path: str) -> Manifest:
         if program["file"] not in listed:
             raise TapeError("invalid", f"{program['file']} is not among its files", path=path)
         guards = [len(text) for text in program["demands"]["guards"]]
-        if sum(size for size in guards if size <= MAX_TEXT) > _MAX_GUARDS:
+        if sum(size for size in guards if size <= conditions.MAX_TEXT) > _MAX_GUARDS:
             raise TapeError("limit", f"conditions of more than {_MAX_GUARDS} characters", path=path)
     return manifest
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
+from calltape_analyzer.foreign_errors import failed_text, says_where
 from calltape_analyzer.programs.exported_model import ConditionError
 
 __all__ = ["CHECKS", "demand"]
 
 CHECKS = "calltape_checks"
 """The name of the output, a boolean per assertion, and of the metadata that has their texts."""
-PLACED = " at "
-"""What is in a text that says where in the model it comes from."""
 _MAX_TEXT = 300
 
 
@@ -35,8 +34,6 @@ def demand(holds: Sequence[bool], metadata: Mapping[str, str]) -> None:
     failed = [place for place, one in enumerate(holds) if not one]
     known = [str(texts[i]) for i in failed if isinstance(texts, list) and i < len(texts)]
     # Some assertions are there twice, and only one says where in the model it comes from.
-    known.sort(key=lambda text: PLACED not in text)
+    known.sort(key=lambda text: not says_where(text))
     text = known[0][:_MAX_TEXT] if known else f"number {failed[0]}"
-    if not text.startswith("Runtime assertion failed"):
-        text = f"Runtime assertion failed: {text}"
-    raise ConditionError(text)
+    raise ConditionError(failed_text(text))

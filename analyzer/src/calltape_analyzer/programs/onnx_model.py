@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 from calltape_analyzer.comparison.comparing import ONNX_TOLERANCES
 from calltape_analyzer.errors import TapeError
+from calltape_analyzer.facts import Rejection
+from calltape_analyzer.programs import rejections
 from calltape_analyzer.programs.complex_pairs import (
     as_pairs,
     complex_outputs,
@@ -19,7 +21,6 @@ from calltape_analyzer.programs.complex_pairs import (
 )
 from calltape_analyzer.programs.conditions import Sized
 from calltape_analyzer.programs.exported_model import ExportedModel
-from calltape_analyzer.programs.input_refusal import InputRefusal
 from calltape_analyzer.programs.onnx_checks import CHECKS, demand
 from calltape_analyzer.programs.onnx_session import (
     NOT_OF_NUMPY,
@@ -27,11 +28,11 @@ from calltape_analyzer.programs.onnx_session import (
     session_of_program,
     value_of,
 )
-from calltape_analyzer.programs.onnx_trial import Feed, fatal_runs
+from calltape_analyzer.programs.onnx_trial import End, Feed, fatal_runs
 from calltape_analyzer.programs.untrusted_files import (
     WANTED,
     load_onnx_proto,
-    refuse_data_outside,
+    reject_data_outside,
 )
 from calltape_analyzer.writing.temporary import TemporaryFolder
 
@@ -118,7 +119,7 @@ class OnnxModel(ExportedModel):
                 # message with them would be in memory as well.
                 model.save(str(path), external_data=True)
             else:
-                refuse_data_outside(model, None)
+                reject_data_outside(model, None)
                 path.write_bytes(model.SerializeToString())
             self._folder = folder
         return str(self._folder.path / _FILE)
@@ -181,7 +182,7 @@ class OnnxModel(ExportedModel):
             outputs.append(from_pairs(tensor) if known.name in are_complex else tensor)
         return outputs
 
-    def deaths(self, runs: Sequence[Mapping[str, Any]], seconds: float) -> list[str | None]:
+    def deaths(self, runs: Sequence[Mapping[str, Any]], seconds: float) -> list[End | None]:
         feeds = [self._feeds(inputs) for inputs in runs]
         path = self.exported
         if not isinstance(path, str) and self._folder is not None:
@@ -203,16 +204,16 @@ class OnnxModel(ExportedModel):
     def _feeds(self, inputs: Mapping[str, Any]) -> dict[str, Feed]:
         return {name: _feed(tensor) for name, tensor in self.named(inputs).items()}
 
-    def refuses(self, sizes: Mapping[str, Sized | int]) -> InputRefusal | None:
+    def rejects(self, sizes: Mapping[str, Sized | int]) -> Rejection | None:
         """Compares dtypes, ranks and sizes with what the inputs declare. Sizes of one name must be
         one size, which ONNX Runtime wants as well."""
         named: dict[str, tuple[int, str]] = {}
         for declared in self._declared:
             value = sizes[declared.name]
             tensor = value if isinstance(value, Sized) else Sized("int64", ())
-            refusal = _refused(declared, sizes_as_pairs(tensor), named)
-            if refusal is not None:
-                return refusal
+            rejection = _rejected(declared, sizes_as_pairs(tensor), named)
+            if rejection is not None:
+                return rejection
         return None
 
     def save(self, path: Path) -> None:
@@ -221,7 +222,7 @@ class OnnxModel(ExportedModel):
             return
         import onnx
 
-        load_onnx_proto(self.exported)  # refuses data outside of its folder
+        load_onnx_proto(self.exported)  # rejects data outside of its folder
         has_data_file = Path(f"{self.exported}.data").exists()
         model = onnx.load(self.exported)
         data = f"{path.name}.data"
@@ -234,27 +235,26 @@ def _parameter(name: str) -> str:
     return name.removesuffix("_orig")
 
 
-def _refused(
+def _rejected(
     declared: DeclaredInput, tensor: Sized, named: dict[str, tuple[int, str]]
-) -> InputRefusal | None:
+) -> Rejection | None:
     """What an input's declaration says against a tensor. ``named`` keeps the sizes that named
     dimensions have in this call, and where."""
     name, shape = declared.name, tensor.shape
     if declared.dtype is not None and declared.dtype != tensor.dtype:
-        return InputRefusal(f"{name} is {tensor.dtype}; the model takes {declared.dtype}")
+        return rejections.OtherDtype(name, tensor.dtype, declared.dtype, "model")
     if declared.dims is None:
         return None
     if len(declared.dims) != len(shape):
-        return InputRefusal(f"{name} has rank {len(shape)}; the model takes {len(declared.dims)}")
+        return rejections.OtherRank(name, len(shape), len(declared.dims), "model")
     for axis, (wanted, size) in enumerate(zip(declared.dims, shape, strict=True)):
         where = f"{name}[{axis}]"
         if isinstance(wanted, int) and wanted != size:
-            return InputRefusal(f"{where} is {size}; the model takes {wanted}", where)
+            return rejections.OtherSize(where, size, wanted, "model")
         if isinstance(wanted, str) and wanted.isidentifier():
             known, place = named.setdefault(wanted, (size, where))
             if known != size:
-                reason = f"{where} is {size} and {place} is {known}, both {wanted}"
-                return InputRefusal(reason, where)
+                return rejections.UnequalNames(where, size, place, known, wanted)
     return None
 
 

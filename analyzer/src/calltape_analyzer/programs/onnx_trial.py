@@ -12,13 +12,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from calltape_analyzer.programs.onnx_session import session_of_trial, value_of
 from calltape_analyzer.writing.temporary import TemporaryFolder
 
-__all__ = ["Feed", "fatal_runs", "run_all"]
+__all__ = ["End", "Feed", "fatal_runs", "run_all"]
 
 Feed = tuple[Any, int | None]
 """An array of NumPy, and the type that ONNX has for it, if NumPy has none."""
@@ -30,12 +31,18 @@ run_all(sys.argv[2], sys.argv[3])
 """
 _TYPES = "types.json"
 _DONE = b"."
-_DIED = "ended its process when that was tried"
-_LATE = "took too long when that was tried"
-_NOT_TRIED = "could not be tried in another process"
 
 
-def fatal_runs(model: str, runs: Sequence[Mapping[str, Feed]], seconds: float) -> list[str | None]:
+class End(Enum):
+    """How a run in a process of its own did not come to its end."""
+
+    DIED = "died"
+    LATE = "late"
+    NOT_TRIED = "not_tried"
+    """There is no other process here."""
+
+
+def fatal_runs(model: str, runs: Sequence[Mapping[str, Feed]], seconds: float) -> list[End | None]:
     """What became of each run that did not come to its end; None for those that did, with an error
     or without.
 
@@ -45,18 +52,18 @@ def fatal_runs(model: str, runs: Sequence[Mapping[str, Feed]], seconds: float) -
         seconds: how long each of the processes may take; after one that takes longer there are no
             more.
     """
-    found: list[str | None] = []
+    found: list[End | None] = []
     with TemporaryFolder() as folder:
         while len(found) < len(runs):
             _write(folder, runs[len(found) :])
             left = len(runs) - len(found)
             done, reason = _ended(model, str(folder), seconds)
             if done > left or (done < left and reason is None):
-                done, reason = 0, _NOT_TRIED  # that was no Python
+                done, reason = 0, End.NOT_TRIED  # that was no Python
             found += [None] * done
             if reason is not None:
                 found.append(reason)
-            if reason in (_LATE, _NOT_TRIED):
+            if reason in (End.LATE, End.NOT_TRIED):
                 found += [reason] * (len(runs) - len(found))
     return found
 
@@ -70,19 +77,19 @@ def _write(folder: Path, runs: Sequence[Mapping[str, Feed]]) -> None:
     (folder / _TYPES).write_text(json.dumps(types))
 
 
-def _ended(model: str, folder: str, seconds: float) -> tuple[int, str | None]:
+def _ended(model: str, folder: str, seconds: float) -> tuple[int, End | None]:
     """How many runs a process did, and why it did no more; None if it did all."""
     command = [sys.executable, "-c", _RUN, json.dumps(sys.path), model, folder]
     try:
         ended = subprocess.run(command, capture_output=True, timeout=seconds, check=False)
     except OSError:  # there is no Python to start: this process has one built in
-        return 0, _NOT_TRIED
+        return 0, End.NOT_TRIED
     except subprocess.TimeoutExpired as error:
-        return (error.stdout or b"").count(_DONE), _LATE
+        return (error.stdout or b"").count(_DONE), End.LATE
     done = ended.stdout.count(_DONE)
     if ended.returncode == 0:
         return done, None
-    return done, _DIED if ended.returncode < 0 else _NOT_TRIED
+    return done, End.DIED if ended.returncode < 0 else End.NOT_TRIED
 
 
 def run_all(model: str, folder: str) -> None:

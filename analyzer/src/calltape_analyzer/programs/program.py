@@ -1,6 +1,6 @@
 """One exported program: the variant that it serves, and the model that runs its calls.
 
-In come values of a call. Out go the outputs, or the reason why the program refuses the call.
+In come values of a call. Out go the outputs, or the reason why the program rejects the call.
 """
 
 from __future__ import annotations
@@ -15,13 +15,16 @@ from calltape_analyzer.arguments.plan import Plan
 from calltape_analyzer.arguments.samples import Sample
 from calltape_analyzer.arguments.templates import Template
 from calltape_analyzer.comparison.comparing import shown_path
+from calltape_analyzer.facts import Fact, Note, Rejection
 from calltape_analyzer.model.contexts import with_default_dtype
 from calltape_analyzer.observing.columns import SizeRow
 from calltape_analyzer.observing.groups import SortedCall
 from calltape_analyzer.observing.memory_layout import layout_name
 from calltape_analyzer.observing.sorting import difference_of
+from calltape_analyzer.programs import notes as kinds
+from calltape_analyzer.programs import rejections
 from calltape_analyzer.programs.conditions import Conditions, Sized
-from calltape_analyzer.programs.constant_values import refuses_constants
+from calltape_analyzer.programs.constant_values import rejects_constants
 from calltape_analyzer.programs.exported_model import ExportedModel
 from calltape_analyzer.programs.memory_as_traced import (
     as_traced,
@@ -29,52 +32,27 @@ from calltape_analyzer.programs.memory_as_traced import (
     memory_of,
     write_back,
 )
-from calltape_analyzer.programs.unknown_classes import PLACEHOLDER, unknown_class_in
+from calltape_analyzer.programs.strategies import Strategy
+from calltape_analyzer.programs.unknown_classes import unknown_class_in
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.pytree.memory import contiguous_strides
-from calltape_analyzer.pytree.placeholder import UNMADE, Placeholder
-from calltape_analyzer.pytree.recorded_description import describe_result
+from calltape_analyzer.pytree.placeholder import Placeholder, Unmade, placeholders_in
 from calltape_analyzer.pytree.result_values import ABSENT, values_in
 from calltape_analyzer.pytree.tensors import dtype_of
-from calltape_analyzer.text import counted, named, some_of
+from calltape_analyzer.text import counted
 from calltape_analyzer.variants.facts import VariantFacts
 from calltape_schema.tree import (
     DictNode,
     FieldsNode,
     Leaf,
-    Node,
-    ScalarNode,
     SequenceNode,
     children_of,
 )
 
-__all__ = [
-    "BY_VALUES",
-    "SHARES_WITH_MODEL",
-    "Program",
-    "because_of_state",
-    "random_in_words",
-    "shown_state",
-    "unchanged_note",
-]
+__all__ = ["Program"]
 
-FOR_ONE_SIZE = "for the sizes of one recorded call only: its dimensions are constants"
-"""The note of a program that a trace made for one size, although several were recorded."""
-
-BY_VALUES = "was traced with the values of one call: calls with others may be rejected"
-"""The note of a program that may have conditions on values of tensors."""
-
-SHARES_WITH_MODEL = "has memory of the model"
-"""Of an argument, why a program refuses it."""
-
-_ONLY = " only: "
 _MAX_SHOWN = 4
-"""Names of a state that a note has."""
-_PLACEHOLDER_FIELDS = ("type_name", "reason")
-
-
-def _text(node: Node, scalars: Sequence[Any]) -> str:
-    return str(scalars[node.scalar]) if isinstance(node, ScalarNode) else ""
+"""Names of a state whose values a note has."""
 
 
 def _layout(value: Any) -> str | None:
@@ -84,27 +62,6 @@ def _layout(value: Any) -> str | None:
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         return None
     return None if value.device.type == "meta" else layout_name(value.shape, value.stride())
-
-
-def shown_state(names: Sequence[str]) -> str:
-    """The names of a state, or the first of them if there are many."""
-    return some_of(names, _MAX_SHOWN)
-
-
-def draws_in_words(generators: Sequence[str]) -> str:
-    """That a model draws random numbers, and with which generators."""
-    owners = named(["Python's random" if one == "random" else one for one in generators], 4)
-    return f"the model draws random numbers with {owners}"
-
-
-def random_in_words(error: str | None, generators: Sequence[str], advice: str) -> str:
-    """What is wrong with a result that depends on random numbers."""
-    return f"random: {error} ({draws_in_words(generators)}); {advice}"
-
-
-def unchanged_note(name: str) -> str:
-    """A note that a program does not change an argument that the model changes."""
-    return f"leaves {name} as it was, which the model changes in place"
 
 
 @dataclass
@@ -120,9 +77,9 @@ class Program:
         classes: the classes that results may be made of.
         device: where its tensors are.
         only: the sizes that it may serve, if it gave wrong values at others; None for all sizes
-            that it does not refuse itself.
+            that it does not reject itself.
         returned: the items of the result that are arguments, which the model changes.
-        notes: what a person should know about it.
+        told: its notes and remarks.
         state: the parameters, buffers and attributes of the model that a call changes.
         changed_state: the names in ``state`` that a run of the program changed as well.
         depends: whether the model returns something else in calls in a row because of state that
@@ -130,11 +87,10 @@ class Program:
         unwritten: the tensors among the arguments that the model writes to and does not return, and
             that the program does not write to. No call of it does what the model does.
         never_own: the tensors among the arguments, by number, for which the model returns something
-            else if they are its own, so that such calls are refused.
+            else if they are its own, so that such calls are rejected.
         owner: the model, if it is here.
-        why_only: why it has :attr:`only`; a program that was loaded does not know.
+        made_by: how it was made; None for a program of somebody else.
         traced: the program of torch that :attr:`model` was converted from, while it is exported.
-        remarks: what was tried and came out well.
         draws: the generators that the model draws random numbers from; empty if it does not, or if
             nothing that was compared depends on them.
     """
@@ -148,7 +104,7 @@ class Program:
     device: str = "cpu"
     only: frozenset[SizeRow] | None = None
     returned: dict[str, str] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
+    told: list[Note] = field(default_factory=list)
     state: tuple[str, ...] = ()
     changed_state: set[str] = field(default_factory=set)
     depends: bool | None = None
@@ -156,10 +112,8 @@ class Program:
     draws: tuple[str, ...] = ()
     never_own: frozenset[int] = frozenset()
     owner: Any = None
-    why_only: str = ""
     traced: Any = None
-    remarks: list[str] = field(default_factory=list)
-    _state_notes: list[str] = field(default_factory=list)
+    made_by: Strategy | None = None
 
     @property
     def name(self) -> str:
@@ -171,21 +125,35 @@ class Program:
         """The ``torch.export.ExportedProgram`` or ``torch.onnx.ONNXProgram``."""
         return self.model.exported
 
-    def note_one_size(self) -> None:
-        """Notes that it is for the sizes of one recorded call."""
-        if FOR_ONE_SIZE not in self.notes:
-            self.notes.append(FOR_ONE_SIZE)
+    @property
+    def notes(self) -> list[Note]:
+        """What a person should know about it."""
+        return [note for note in self.told if not note.is_remark]
+
+    @property
+    def remarks(self) -> list[Note]:
+        """What was tried and came out well."""
+        return [note for note in self.told if note.is_remark]
+
+    def note(self, note: Note) -> None:
+        """Adds a note, if it is not there yet."""
+        if note not in self.told:
+            self.told.append(note)
+
+    def has(self, kind: type[Note]) -> bool:
+        """Whether it has a note of a kind."""
+        return any(isinstance(note, kind) for note in self.told)
 
     @property
     def is_constant(self) -> bool:
         """Whether it is for the sizes of one recorded call, or for one value of a tensor, because
         no program for more could be made."""
-        return FOR_ONE_SIZE in self.notes or bool(self.plan.frozen)
+        return self.has(kinds.OneSize) or bool(self.plan.frozen)
 
     @property
     def depends_on_values(self) -> bool:
         """Whether it may have conditions on values of tensors, which only a run of it checks."""
-        return BY_VALUES in self.notes
+        return self.has(kinds.ByValues)
 
     def note_state(self, values: Mapping[str, str]) -> None:
         """Adds parameters, buffers and attributes of the model that a call changed.
@@ -198,21 +166,17 @@ class Program:
             return
         self.state = known
         notes = self._notes_of_state(values)
-        if notes == self._state_notes:
-            return
-        self.notes = [note for note in self.notes if note not in self._state_notes]
-        self._state_notes = notes
-        self.notes += [note for note in notes if note not in self.notes]
+        before = [note for note in self.told if isinstance(note, kinds.StateKept | kinds.StateLost)]
+        if notes != before:
+            self.told = [note for note in self.told if note not in before] + notes
 
     def note_unwritten(self, name: str, *, is_returned: bool) -> None:
         """Adds a tensor among the arguments that the model writes to, and the program does not. If
         the model returns it as well, its new values are in the result."""
-        note = unchanged_note(name)
-        if is_returned:
-            self.notes.append(f"{note} and returns: its new values are in the result only")
-        elif name not in self.unwritten:
+        if is_returned or name not in self.unwritten:
+            self.told.append(kinds.Unwritten(name, is_returned))
+        if not is_returned and name not in self.unwritten:
             self.unwritten += (name,)
-            self.notes.append(note)
 
     def note_layouts(self, expected: Mapping[str, Any], got: Mapping[str, Any]) -> None:
         """Notes outputs that lie in memory in another way than recorded ones: strides are not
@@ -223,10 +187,7 @@ class Program:
         """
         for path in expected if self.model.has_state else ():
             if path in got and (was := _layout(expected[path])) != (now := _layout(got[path])):
-                self._note(
-                    f"returns {shown_path(path)} {now} in memory where it was recorded {was}: its "
-                    "values are compared, its strides are not"
-                )
+                self.note(kinds.OtherStrides(shown_path(path), now, was))
 
     def note_views(self, views: Mapping[str, frozenset[int]]) -> None:
         """Notes outputs that share memory with an argument when the model returns them. Whether the
@@ -240,24 +201,13 @@ class Program:
         for path, numbers in sorted(views.items()):
             paths.setdefault(str(places[min(numbers)]), []).append(shown_path(path))
         for name, outputs in paths.items():
-            share, copies = ("shares", "a copy") if len(outputs) == 1 else ("share", "copies")
-            self._note(
-                f"the model's {named(outputs, _MAX_SHOWN)} {share} memory with {name}; the program "
-                f"may return {copies}, so that later writes to {name} do not show there"
-            )
-
-    def _note(self, note: str) -> None:
-        if note not in self.notes:
-            self.notes.append(note)
+            self.note(kinds.SharedMemory(name, tuple(outputs)))
 
     def note_draws(self, generators: Sequence[str]) -> None:
         """Notes that results depend on random numbers, and the generators that these are from."""
         if not self.draws:
             self.draws = tuple(generators)
-            self.notes.append(
-                f"random: {draws_in_words(generators)}, so no tape has what a later call returns; "
-                "its calls were compared with the model, both from one state of the generators"
-            )
+            self.told.append(kinds.Draws(self.draws))
 
     def unknown_classes(self) -> list[str]:
         """The classes of objects in its results that are not known here."""
@@ -274,22 +224,11 @@ class Program:
     def unmade(self, outputs: Sequence[Any]) -> list[str]:
         """The objects of a result that cannot be made although their classes are known here, each
         with the reason. Whoever calls the program gets placeholders for them."""
-        described = describe_result(self.value(outputs))
-        if PLACEHOLDER not in described.classes:
-            return []
-        found: list[str] = []
-        waiting: list[Node] = [described.node]
-        while waiting:
-            node = waiting.pop()
-            waiting += children_of(node)
-            if isinstance(node, FieldsNode) and node.type == PLACEHOLDER:
-                by_field = dict(zip(node.fields, node.children, strict=True))
-                name, reason = (
-                    _text(by_field[of], described.scalars) for of in _PLACEHOLDER_FIELDS
-                )
-                if reason.startswith(UNMADE):
-                    found.append(f"a {name} comes as a placeholder: {reason}")
-        return found
+        return [
+            f"a {one.type_name} comes as a placeholder: {one.reason}"
+            for one in placeholders_in(self.value(outputs))
+            if isinstance(one, Unmade)
+        ]
 
     @property
     def lost(self) -> list[str]:
@@ -297,46 +236,14 @@ class Program:
         keeps = self.changed_state if self.model.has_state else ()
         return [name for name in self.state if name not in keeps]
 
-    @property
-    def keeping(self) -> str:
-        """What to do so that a program keeps what it loses."""
-        passed = "let the model take it as an argument and return it"
-        return f"keep it in a registered buffer, or {passed}" if self.model.has_state else passed
-
-    def _notes_of_state(self, values: Mapping[str, str]) -> list[str]:
-        def shown(names: Sequence[str]) -> str:
-            return shown_state([f"{n}={values[n]}" if values.get(n) else n for n in names])
-
-        has, lost = "the model has state that its calls change", self.lost
-        changed = [name for name in self.state if name not in lost]
-        notes = []
-        if changed:
-            notes.append(
-                f"{has} ({shown_state(changed)}); the program changes it as well, so that each "
-                "call begins where the one before ended; recorded calls were compared from the "
-                "state at the export, one by one and in order (export the model in the state in "
-                "which the recording began)"
-            )
+    def _notes_of_state(self, values: Mapping[str, str]) -> list[Note]:
+        lost = self.lost
+        kept = tuple(name for name in self.state if name not in lost)
+        found: list[Note] = [kinds.StateKept(kept)] if kept else []
         if lost:
-            is_constant = (
-                "and the program does not: it is a constant of the program, as it was at the export"
-                if self.model.has_state
-                else "and the program has none: each call begins with the state at the export"
-            )
-            notes.append(f"{has} ({shown(lost)}) {is_constant}{self._consequence}")
-        return notes
-
-    @property
-    def _consequence(self) -> str:
-        """What follows from state that the program does not keep."""
-        if self.depends is None:
-            return f" ({self.keeping})"
-        if not self.depends:
-            return "; what the model returned in calls in a row did not depend on it"
-        return (
-            ", although what the model returns in the next calls depends on it: only calls that "
-            f"begin in that state are right ({self.keeping})"
-        )
+            shown = tuple(values.get(name, "") for name in lost[:_MAX_SHOWN])
+            found.append(kinds.StateLost(tuple(lost), shown, self.model.has_state, self.depends))
+        return found
 
     @cached_property
     def _result_leaves(self) -> tuple[FormLeaf, ...]:
@@ -399,17 +306,17 @@ class Program:
             (tensors if leaf.kind == "tensor" else ints)[leaf.index] = value
         return tensors, ints
 
-    def refuses_values(self, sample: Sample) -> str | None:
-        """Why the program refuses a sample whose sizes it takes; None if it does not. A tensor that
+    def rejects_values(self, sample: Sample) -> Rejection | None:
+        """Why the program rejects a sample whose sizes it takes; None if it does not. A tensor that
         is a constant of the program must have the value that it was exported with."""
-        return self._refuses_own(sample) or self.refuses_constants(sample.tensors.__getitem__)
+        return self._rejects_own(sample) or self.rejects_constants(sample.tensors.__getitem__)
 
-    def refuse_own(self, paths: Collection[str]) -> None:
+    def reject_own(self, paths: Collection[str]) -> None:
         """Sets :attr:`never_own` by the paths of tensors."""
         places = self.variant.group.layout.tensors
         self.never_own = frozenset(i for i, place in enumerate(places) if str(place) in paths)
 
-    def _refuses_own(self, sample: Sample) -> str | None:
+    def _rejects_own(self, sample: Sample) -> rejections.SharesMemory | None:
         if not self.never_own or self.owner is None:
             return None
         named = (*self.owner.named_parameters(), *self.owner.named_buffers())
@@ -418,13 +325,10 @@ class Program:
             memory = memory_of(sample.tensors[number])
             if memory is not None and memory in own:
                 place = self.variant.group.layout.tensors[number]
-                return (
-                    f"{place} {SHARES_WITH_MODEL}, by its {own[memory]}, and the model returns "
-                    "something else than for a copy"
-                )
+                return rejections.SharesMemory(str(place), own[memory])
         return None
 
-    def refuses_constants(self, tensor_at: Callable[[int], Any]) -> str | None:
+    def rejects_constants(self, tensor_at: Callable[[int], Any]) -> rejections.OtherValue | None:
         """The same, of a call whose tensors are read one by one.
 
         Args:
@@ -441,34 +345,35 @@ class Program:
                 continue
             if not torch.equal(given.cpu(), value.cpu()):
                 name = self.variant.group.layout.tensors[place]
-                return f"{name} is {given.tolist()}; this program has {value.tolist()}"
+                return rejections.OtherValue(str(name), str(given.tolist()), str(value.tolist()))
         return None
 
-    def refuses_call(self, placed: SortedCall) -> str | None:
-        """Why the program refuses a call; None if it takes it, as far as is known without the
+    def rejects_call(self, placed: SortedCall) -> Rejection | None:
+        """Why the program rejects a call; None if it takes it, as far as is known without the
         values of tensors."""
         row = self.variant.row_in(placed.key, placed.row)
         if row is None:
             unknown = unknown_class_in(self.variant.group, placed, self.classes)
-            return str(unknown) if unknown else difference_of(self.variant.group, placed)
+            return unknown or rejections.OtherCall(difference_of(self.variant.group, placed))
         leaves = placed.leaves if placed.key.takes(self.variant.group.key) else None
-        return refuses_constants(self.variant, placed) or self.refuses(row, leaves)
+        return rejects_constants(self.variant, placed) or self.rejects(row, leaves)
 
-    def refuses(self, row: SizeRow, leaves: Sequence[Leaf] | None = None) -> str | None:
-        """Why the program refuses the sizes of a row; None if it takes them.
+    def rejects(self, row: SizeRow, leaves: Sequence[Leaf] | None = None) -> Rejection | None:
+        """Why the program rejects the sizes of a row; None if it takes them.
 
         Args:
             row: the sizes.
             leaves: of a call of the program's own group, for conditions on strides.
         """
-        reason = self.variant.refuses(row)
-        if reason is None and (traced := self.conditions_refuse(row, leaves)) is not None:
-            reason = f"{traced} (a condition of its trace)"
-        if reason is None and self.only is not None and row not in self.only:
-            return self._unproven(row)
-        return reason
+        rejection = self.variant.rejects(row)
+        if rejection is None and (traced := self.conditions_reject(row, leaves)) is not None:
+            rejection = rejections.ByTrace(traced)
+        if rejection is None and self.only is not None and row not in self.only:
+            # Nobody knows whether it would be right at a size that was not recorded.
+            return rejections.Unverified(row in self._rows, self._serves_only)
+        return rejection
 
-    def serve_only(self, rows: Collection[SizeRow], why: str) -> None:
+    def serve_only(self, rows: Collection[SizeRow], why: Fact) -> None:
         """Lets it serve recorded sizes at which it was right, and no others.
 
         Args:
@@ -476,30 +381,33 @@ class Program:
             why: what makes others doubtful.
         """
         self.only = frozenset(rows)
-        self.why_only = why
-        self.notes.append(f"serves {counted(len(self.only), 'recorded size')}{_ONLY}{why}")
+        self.told.append(kinds.ServesOnly(len(self.only), why))
 
-    def _unproven(self, row: SizeRow) -> str:
-        """Why it does not serve sizes that are not among :attr:`only`. Nobody knows whether it
-        would be right at one that was not recorded."""
-        only = next((f"; it {note}" for note in self.notes if _ONLY in note), "")
-        if row in self._rows:
-            return f"calls of these sizes were recorded, and it was not verified with them{only}"
-        return f"it was not verified at these sizes{only}"
+    @property
+    def why_only(self) -> Fact | None:
+        """Why it has :attr:`only`."""
+        only = self._serves_only
+        return None if only is None else only.why
 
-    def knows_and_refuses(self, call: SortedCall) -> bool:
-        """Whether it was exported from calls of these sizes, among others, and refuses them."""
+    @property
+    def _serves_only(self) -> kinds.ServesOnly | None:
+        return next((note for note in self.told if isinstance(note, kinds.ServesOnly)), None)
+
+    def knows_and_rejects(self, call: SortedCall) -> bool:
+        """Whether it was exported from calls of these sizes, among others, and rejects them."""
         row = self.variant.row_in(call.key, call.row)
-        return row is not None and row in self._rows and self.refuses(row) is not None
+        return row is not None and row in self._rows and self.rejects(row) is not None
 
     @cached_property
     def _rows(self) -> frozenset[SizeRow]:
         return frozenset(self.variant.rows)
 
-    def conditions_refuse(self, row: SizeRow, leaves: Sequence[Leaf] | None = None) -> str | None:
-        """Why the conditions of the trace refuse the sizes of a row; None if they hold."""
+    def conditions_reject(
+        self, row: SizeRow, leaves: Sequence[Leaf] | None = None
+    ) -> Rejection | None:
+        """Why the conditions of the trace reject the sizes of a row; None if they hold."""
         values, named = self._sized(row, leaves)
-        return self.conditions.refuse(values, named)
+        return self.conditions.reject(values, named)
 
     def is_understood(self) -> bool:
         """Whether all conditions of the program can be checked here."""
@@ -526,11 +434,3 @@ class Program:
         values = self.plan.values(Sample(tensors, scalars))
         args, kwargs = self.plan.arguments(values)
         return values, dict(zip(self.plan.forms, args, strict=False)) | kwargs
-
-
-def because_of_state(program: Program) -> str:
-    """Why a call is not reproduced by a program that does what the model does."""
-    return (
-        f"the model itself returns something else now, because its calls change its state "
-        f"({shown_state(program.state)}); from the state that it has now the program does the same"
-    )

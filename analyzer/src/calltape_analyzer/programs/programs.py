@@ -17,11 +17,13 @@ from calltape_analyzer.comparison.comparing import Tolerances
 from calltape_analyzer.comparison.reporting import report_on
 from calltape_analyzer.comparison.reports import Report
 from calltape_analyzer.errors import UsageError
+from calltape_analyzer.facts import Fact, Note
 from calltape_analyzer.notebook import Shown, Sketch
 from calltape_analyzer.observing.groups import SortedCall
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.programs.attempts import Attempt
 from calltape_analyzer.programs.dispatch import accepting_programs, no_variant, serve
+from calltape_analyzer.programs.notes import ValuesUnchecked
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.returned_arguments import in_own_objects
 from calltape_analyzer.programs.variant_verdicts import VariantVerdict
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
 __all__ = ["Programs"]
 
 _ABSENT = object()
-_MAX_NAMED = 4
 
 
 class Programs(Mapping[str, Program], Shown):
@@ -47,8 +48,7 @@ class Programs(Mapping[str, Program], Shown):
     Attributes:
         attempts: what was tried to export them.
         missing: why variants have no program, by name.
-        notes: what a person should know about the export as a whole.
-        remarks: what could have been done in less time.
+        told: notes and remarks about the export as a whole.
         verdicts: which new calls of each variant will be served.
         parts: programs of submodules that were exported as well, by the submodule's name.
     """
@@ -59,9 +59,8 @@ class Programs(Mapping[str, Program], Shown):
         sorter: CallSorter,
         *,
         attempts: Sequence[Attempt] = (),
-        missing: Mapping[str, str] | None = None,
-        notes: Sequence[str] = (),
-        remarks: Sequence[str] = (),
+        missing: Mapping[str, Fact] | None = None,
+        told: Sequence[Note] = (),
         verdicts: Sequence[VariantVerdict] = (),
         reference: ModelReference | None = None,
         tape: Tape | None = None,
@@ -78,8 +77,7 @@ class Programs(Mapping[str, Program], Shown):
         self.parts: dict[str, Programs] = {}
         self.attempts = tuple(attempts)
         self.missing = dict(missing or {})
-        self.notes = tuple(notes)
-        self.remarks = tuple(remarks)
+        self.told = tuple(told)
         self.verdicts = tuple(verdicts)
         # transformers asks what ``forward`` takes, also after ``model.forward = programs``.
         self.__signature__ = self._sorter.signature.as_python()
@@ -95,6 +93,16 @@ class Programs(Mapping[str, Program], Shown):
 
     def __repr__(self) -> str:
         return f"<Programs {variant_names(list(self)) or 'none'}>"
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """What a person should know about the export as a whole."""
+        return tuple(note for note in self.told if not note.is_remark)
+
+    @property
+    def remarks(self) -> tuple[Note, ...]:
+        """What could have been done in less time."""
+        return tuple(note for note in self.told if note.is_remark)
 
     def _sketch(self) -> Sketch:
         rows = [(name, _outcome(program)) for name, program in self._programs.items()]
@@ -210,10 +218,10 @@ class Programs(Mapping[str, Program], Shown):
         found, reasons = accepting_programs(self, placed)
         for program in found:
             own = in_variant(program.variant, live.sample, placed.key, placed.row, program.device)
-            refusal = program.refuses_values(own)
-            if refusal is None:
+            rejection = program.rejects_values(own)
+            if rejection is None:
                 return program.name, program.model.named(program.inputs(own))
-            reasons[program.name] = refusal
+            reasons[program.name] = rejection
         raise no_variant("no program is for these arguments", self, placed, reasons, self.missing)
 
     def for_sizes(
@@ -222,7 +230,7 @@ class Programs(Mapping[str, Program], Shown):
         ignored: Collection[str] = (),
         *,
         leaf_at: Callable[[int], Any],
-    ) -> tuple[str | None, dict[str, str]]:
+    ) -> tuple[str | None, dict[str, Fact]]:
         """The name of the program that would take a call of these sizes, None if none would, and
         why the others would not. Nothing is run.
 
@@ -234,26 +242,21 @@ class Programs(Mapping[str, Program], Shown):
         """
         found, reasons = accepting_programs(self, placed, ignored)
         for program in found:
-            refusal = None
+            rejection = None
             if program.variant.group.key.takes(placed.key):
-                refusal = program.refuses_constants(
+                rejection = program.rejects_constants(
                     lambda place: leaf_at(placed.layout.tensors[place].number)
                 )
-            if refusal is None:
-                return program.name, reasons | self.missing
-            reasons[program.name] = refusal
-        return None, reasons | self.missing
+            if rejection is None:
+                return program.name, {**reasons, **self.missing}
+            reasons[program.name] = rejection
+        return None, {**reasons, **self.missing}
 
     @property
-    def doubts(self) -> list[str]:
-        """Which programs may refuse calls whose sizes they take, as a note."""
+    def doubts(self) -> list[Note]:
+        """Which programs may reject calls whose sizes they take, as a note."""
         names = [program.name for program in self.values() if program.depends_on_values]
-        if not names:
-            return []
-        return [
-            f"{variant_names(names, _MAX_NAMED)}: only a run checks guards on values of tensors, "
-            "and may reject calls that are accepted here"
-        ]
+        return [ValuesUnchecked(tuple(names))] if names else []
 
     @property
     def has_constant_tensors(self) -> bool:
@@ -322,13 +325,13 @@ class Programs(Mapping[str, Program], Shown):
         )
         report = report_on(tape, verification.row, progress, failing)
         for program in self._programs.values():
-            notes = list(program.notes)
+            notes: list[object] = [*program.notes]
             if unknown := program.unknown_classes():
                 notes.append(f"returns placeholders for {', '.join(unknown)}, not known here")
             report.notes += [f"{program.name}: {note}" for note in notes]
             report.remarks += [f"{program.name}: {remark}" for remark in program.remarks]
-        report.notes += [*self.notes, *verification.notes]
-        report.remarks += self.remarks
+        report.notes += [*map(str, self.notes), *verification.notes]
+        report.remarks += map(str, self.remarks)
         return report
 
     @property
@@ -360,4 +363,4 @@ class Programs(Mapping[str, Program], Shown):
 def _outcome(program: Program) -> str:
     sizes = "one recorded size or value only" if program.is_constant else "any size that it takes"
     kind = type(program.model).__name__.removesuffix("Model")
-    return "; ".join([f"{kind}, {sizes}", *program.notes[:2]])
+    return "; ".join([f"{kind}, {sizes}", *map(str, program.notes[:2])])

@@ -27,8 +27,8 @@ _NO_FILE = "it is not a regular file, but a link, pipe or device"
 
 @contextmanager
 def open_regular(path: Path, *, follow: bool = False) -> Iterator[IO[bytes]]:
-    """A regular file, open for reading. A pipe, which would block, is refused, and so is a link: of
-    a folder that a stranger made it may lead anywhere.
+    """A regular file, open for reading. A pipe, which would block, is rejected, and so is a link:
+    of a folder that a stranger made it may lead anywhere.
 
     Args:
         path: of the file.

@@ -18,10 +18,10 @@ from typing import Any, NoReturn, Protocol
 
 from calltape_analyzer.arguments.plan import input_names
 from calltape_analyzer.errors import TapeError, UsageError
+from calltape_analyzer.facts import Fact, Note, plain
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.programs.attempts import Attempt
 from calltape_analyzer.programs.documents import document_of, signature_document
-from calltape_analyzer.programs.history import MAX_NOTE, attempt_documents, verdict_documents
 from calltape_analyzer.programs.manifest import (
     FORMAT,
     MANIFEST,
@@ -47,9 +47,8 @@ class SavedPrograms(Protocol):
     """Programs, and what is known of their export."""
 
     attempts: tuple[Attempt, ...]
-    missing: dict[str, str]
-    notes: tuple[str, ...]
-    remarks: tuple[str, ...]
+    missing: dict[str, Fact]
+    told: tuple[Note, ...]
     verdicts: tuple[VariantVerdict, ...]
 
     def values(self) -> Iterable[Program]: ...
@@ -126,16 +125,16 @@ def _earlier(folder: Path) -> dict[str, Any] | None:
     if not names:
         return {}
     if MANIFEST not in names:
-        _refuse(folder, names, f"it holds files that no {MANIFEST} names")
+        _reject(folder, names, f"it holds files that no {MANIFEST} names")
     try:
         found = read_manifest(folder)
     except TapeError:
-        _refuse(folder, [MANIFEST])
+        _reject(folder, [MANIFEST])
     known = {(f["name"], f["size"], f["sha256"]) for f in found["files"]}
     own = {name for name, _, _ in known}
     others = [n for n in names if n != MANIFEST and not (n in own and _is_own(folder / n, known))]
     if others:
-        _refuse(folder, others)
+        _reject(folder, others)
     return dict(found)
 
 
@@ -146,7 +145,7 @@ def _is_own(path: Path, known: set[tuple[str, int, str]]) -> bool:
         return False  # a link, a directory
 
 
-def _refuse(
+def _reject(
     folder: Path, names: Sequence[str],
     why: str = "it is not empty, and these are not what calltape saved there",
 ) -> NoReturn:  # fmt: skip
@@ -255,11 +254,15 @@ def _staged(
         "signature": signature_document(sorter.signature),
         "laid_out": sorted(sorter.laid_out),
         "unshared": sorted(map(list, sorter.unshared)),
-        "missing": {name: why[:MAX_NOTE] for name, why in programs.missing.items()},
-        "notes": [note[:MAX_NOTE] for note in programs.notes],
-        "remarks": [remark[:MAX_NOTE] for remark in programs.remarks],
-        "attempts": attempt_documents(programs.attempts),
-        "verdicts": verdict_documents(programs.verdicts),
+        "missing": programs.missing,
+        "told": programs.told,
+        "attempts": plain(
+            [
+                one.model_dump(mode="json") | {"by_values": one.by_values}
+                for one in programs.attempts
+            ]
+        ),
+        "verdicts": plain(programs.verdicts),
         "files": files,
         "programs": documents,
     }

@@ -9,10 +9,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from calltape_analyzer.facts import Rejection
 from calltape_analyzer.model.contexts import without_autocast
 from calltape_analyzer.programs.conditions import Conditions, Sized
 from calltape_analyzer.programs.exported_model import ExportedModel
-from calltape_analyzer.programs.input_refusal import InputRefusal
 from calltape_analyzer.programs.torch_version import demand_torch
 from calltape_analyzer.programs.untrusted_files import demand_trust, is_pt2, load_exported_program
 
@@ -125,10 +125,9 @@ class TorchModel(ExportedModel):
             for name, arg in self._inputs.items()
         ]
 
-    def refuses(self, sizes: Mapping[str, Sized | int]) -> InputRefusal | None:
+    def rejects(self, sizes: Mapping[str, Sized | int]) -> Rejection | None:
         values = self._flat(sizes)
-        reason = self._conditions.refuse(values, self._arguments(values))
-        return None if reason is None else InputRefusal.of(reason)
+        return self._conditions.reject(values, self._arguments(values))
 
     def _arguments(self, values: Sequence[Any]) -> dict[str, Any]:
         """The inputs by parameter, nested as the program takes them, as far as its spec names

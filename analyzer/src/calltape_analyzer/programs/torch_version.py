@@ -18,7 +18,7 @@ NEEDED = (2, 12)
 
 
 def demand_torch() -> None:
-    """Refuses a torch that is too old for programs. Builds of one's own between two releases
+    """Rejects a torch that is too old for programs. Builds of one's own between two releases
     (``2.12.0a0+git1234``) count as the release that they lead to.
 
     Raises:

@@ -6,44 +6,15 @@ pass one on, and no program takes it. In comes such a call, out goes what to do 
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from calltape_analyzer.observing.groups import Group, SortedCall
-from calltape_analyzer.pytree.class_rule import is_never_made
+from calltape_analyzer.programs.rejections import UnknownClass
 from calltape_analyzer.pytree.classes import ClassIndex, name_of
 from calltape_analyzer.pytree.placeholder import Placeholder
-from calltape_analyzer.text import printable
-from calltape_schema.remedies import Remedy
 from calltape_schema.tree import FieldsNode, Node, ScalarNode, children_of
 
-__all__ = ["PLACEHOLDER", "UnknownClass", "unknown_class_in"]
+__all__ = ["PLACEHOLDER", "unknown_class_in"]
 
 PLACEHOLDER = name_of(Placeholder)
-_MAX_NAME = 200
-
-
-class UnknownClass(NamedTuple):
-    """An argument that has another structure than a program's, because it is, or holds, a
-    placeholder for an object of this class."""
-
-    argument: str
-    type_name: str
-    is_whole: bool
-
-    def __str__(self) -> str:
-        shown = printable(self.type_name[:_MAX_NAME])
-        verb = "is" if self.is_whole else "holds"
-        if is_never_made(self.type_name):
-            return (
-                f"{self.argument} {verb} a Placeholder for {shown}, of which no object is made; "
-                "pass an object of that class"
-            )
-        short = shown.rpartition(":")[2]
-        how = Remedy(f"load_programs(..., classes=[{short}])", f"pass --classes {shown}")
-        return (
-            f"{self.argument} {verb} a Placeholder for {shown}, which was not known when the "
-            f"programs were loaded; {how}"
-        )
 
 
 def unknown_class_in(group: Group, placed: SortedCall, classes: ClassIndex) -> UnknownClass | None:

@@ -16,7 +16,7 @@ from calltape_schema.remedies import Remedy
 
 __all__ = [
     "WANTED", "check_trusted", "demand_trust", "is_pt2", "load_exported_program", "load_onnx_proto",
-    "refuse_data_outside",
+    "reject_data_outside",
 ]  # fmt: skip
 
 WANTED = "pass an intact .onnx or .pt2 file, or a directory that calltape export saved"
@@ -34,7 +34,7 @@ def check_trusted(trusted: bool) -> None:
 
 
 def demand_trust(path: str | os.PathLike[str], trusted: bool) -> None:
-    """Refuses a ``.pt2`` that is not trusted.
+    """Rejects a ``.pt2`` that is not trusted.
 
     Raises:
         UsageError: it is not trusted; says why that is needed.
@@ -92,12 +92,12 @@ def load_onnx_proto(model: str | os.PathLike[str] | bytes) -> Any:
     except Exception as error:  # protobuf raises errors of its own
         reason = f"onnx cannot load it: {type(error).__name__}: {str(error)[:200]}"
         raise TapeError("invalid", reason, path=path, advice=WANTED) from None
-    refuse_data_outside(proto, path)
+    reject_data_outside(proto, path)
     return proto
 
 
-def refuse_data_outside(proto: Any, path: str | None) -> None:
-    """Refuses a model whose data are files outside of its folder: the ``location`` of external data
+def reject_data_outside(proto: Any, path: str | None) -> None:
+    """Rejects a model whose data are files outside of its folder: the ``location`` of external data
     is a path that its author chose.
 
     Args:

@@ -10,10 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from itertools import chain
-from textwrap import shorten
 from typing import Literal, NamedTuple
-
-from pydantic import BaseModel, ConfigDict
 
 from calltape_analyzer.arguments.samples import resized_row
 from calltape_analyzer.arguments.sizings import (
@@ -24,22 +21,19 @@ from calltape_analyzer.arguments.sizings import (
     sizings_unseen,
     values_at,
 )
+from calltape_analyzer.facts import Fact, Names
 from calltape_analyzer.observing.columns import SizeRow
 from calltape_analyzer.programs.program import Program
-from calltape_analyzer.text import counted, named, printable, some_of
+from calltape_analyzer.programs.reasons import Because, Why
 from calltape_analyzer.variants.facts import VariantFacts
 
-__all__ = ["Lack", "Scope", "VariantVerdict", "last_lines", "takes", "verdicts_on"]
+__all__ = ["Lack", "Scope", "VariantVerdict", "takes", "verdicts_on"]
 
 Scope = Literal["general", "recorded sizes only", "rejected"]
 
 _MAX_ROWS = 4096
 _MAX_UNSEEN = 6
-_MAX_LINES = 4
-_MAX_NAMED = 4
-_MAX_REASON = 240
 _STEPS = (1, 2, 3)
-_NO_REASON = "no program takes its sizes"
 
 
 class Lack(NamedTuple):
@@ -53,10 +47,10 @@ class Lack(NamedTuple):
 
     variant: VariantFacts
     kind: Literal["variant", "sizes", "values"]
-    reason: str
+    reason: Fact
 
 
-class VariantVerdict(BaseModel):
+class VariantVerdict(Fact, code="verdict"):
     """Which calls of one variant will be served.
 
     Attributes:
@@ -74,10 +68,8 @@ class VariantVerdict(BaseModel):
             which is for one value.
         tried, taken: how many sizes beside the recorded ones were looked at, and how many of them a
             program takes.
-        reason: why the scope is not ``"general"``; empty if no size varied.
+        reason: why the scope is not ``"general"``; None if no size varied.
     """
-
-    model_config = ConfigDict(frozen=True)
 
     variant: str
     scope: Scope
@@ -86,61 +78,11 @@ class VariantVerdict(BaseModel):
     rejected: int = 0
     lacks_values: bool = False
     constant: int = 0
-    open: tuple[str, ...] = ()
-    closed: tuple[str, ...] = ()
+    open: Names = ()
+    closed: Names = ()
     tried: int = 0
     taken: int = 0
-    reason: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.scope}: {printable(self.variant)}: {self.words}"
-
-    @property
-    def words(self) -> str:
-        """What that means for new calls."""
-        reason = shorten(printable(self.reason), _MAX_REASON, placeholder=" ...")
-        why = f": {reason}" if reason else ""
-        beside = f" (takes {self.taken} of {self.tried} sizes beside the recorded ones)"
-        if self.scope == "rejected":
-            return f"no program{why}"
-        if self.scope == "general":
-            return f"new calls may have any {_listed(self.open)}{beside if self.tried else ''}"
-        parts = []
-        if self.constant:
-            alone = "each for that one only" if self.constant > 1 else "for that one only"
-            parts.append(
-                f"{self.constant} of {counted(self.sizes, 'recorded size')} "
-                f"{_have(self.constant)} a program {alone}"
-            )
-        if self.rejected:
-            parts.append(f"{self.rejected} of {self.sizes} {_have(self.rejected)} none")
-        if self.lacks_values:
-            parts.append("some recorded values have none")
-        if not parts and self.closed:
-            free = f", with any {_listed(self.open)}" if self.open else ""
-            parts.append(f"new calls need a recorded {_listed(self.closed)}{free}")
-        if not parts:
-            same = f"no size varied in {counted(self.calls, 'call')}, and new calls need the same"
-            parts.append(same)
-        return f"{', '.join(parts)}{why}"
-
-
-def _have(count: int) -> str:
-    return "has" if count == 1 else "have"
-
-
-def last_lines(verdicts: Sequence[VariantVerdict]) -> list[str]:
-    """The verdicts, the worst last; of many variants a line for each scope."""
-    order: tuple[Scope, ...] = ("general", "recorded sizes only", "rejected")
-    if len(verdicts) <= _MAX_LINES:
-        return [str(one) for one in sorted(verdicts, key=lambda one: order.index(one.scope))]
-    lines: list[str] = []
-    for scope in order:
-        own = [one for one in verdicts if one.scope == scope]
-        if own:
-            names = some_of([printable(one.variant) for one in own], _MAX_NAMED)
-            lines.append(f"{scope}: {counted(len(own), 'variant')} ({names}): {own[0].words}")
-    return lines
+    reason: Fact | None = None
 
 
 def verdicts_on(
@@ -192,7 +134,7 @@ def _is_of(part: VariantFacts, variant: VariantFacts) -> bool:
     key = variant.group.key
     if not part.group.key.takes(key):
         return part.completion_of(key) is not None
-    return any(part.refuses(row) is None for row in variant.rows)
+    return any(part.rejects(row) is None for row in variant.rows)
 
 
 def _verdict_on(
@@ -203,7 +145,7 @@ def _verdict_on(
 ) -> VariantVerdict:
     rows = list(variant.rows)[:_MAX_ROWS]
     rejected = constant = 0
-    limits: list[str] = []
+    limits: list[Fact] = []
     single = [one for one in programs if one.is_constant or one.only is not None]
     wide = [one for one in programs if one not in single]
     for row in rows:
@@ -222,9 +164,10 @@ def _verdict_on(
     numbers = list(dict.fromkeys([*floats, *_held_numbers(wide, variant)]))
     is_whole = not (lacks_sizes or lacks_values or constant or numbers)
     scope: Scope = "general"
-    reason = ""
+    reason: Fact | None = None
     if rejected == len(rows):
-        scope, reason = "rejected", lacks[-1].reason if lacks else _NO_REASON
+        scope = "rejected"
+        reason = lacks[-1].reason if lacks else Because(Why.NO_PROGRAM)
     elif not is_whole or len(moved) < len(free) or not free:
         scope = "recorded sizes only"
         if lacks:
@@ -232,8 +175,8 @@ def _verdict_on(
         elif limits:
             reason = limits[0]
         elif wide and len(moved) < len(free):
-            refusals = (_refusal(wide, variant, _row(variant, one)) for one in beside)
-            reason = next(filter(None, refusals), "")
+            rejections = (_rejection(wide, variant, _row(variant, one)) for one in beside)
+            reason = next(filter(None, rejections), None)
     return VariantVerdict(
         variant=variant.name,
         scope=scope,
@@ -264,18 +207,18 @@ def takes(programs: Iterable[Program], variant: VariantFacts, row: SizeRow) -> b
     """Whether a program takes the sizes of a row of a variant."""
     for program in programs:
         own = program.variant.row_in(variant.group.key, row)
-        if own is not None and program.refuses(own) is None:
+        if own is not None and program.rejects(own) is None:
             return True
     return False
 
 
-def _refusal(programs: Iterable[Program], variant: VariantFacts, row: SizeRow) -> str:
+def _rejection(programs: Iterable[Program], variant: VariantFacts, row: SizeRow) -> Fact | None:
     """Why the first program that is for these calls rejects sizes."""
     for program in programs:
         own = program.variant.row_in(variant.group.key, row)
-        if own is not None and (why := program.refuses(own)) is not None:
+        if own is not None and (why := program.rejects(own)) is not None:
             return why
-    return ""
+    return None
 
 
 def _row(variant: VariantFacts, sizing: Sizing) -> SizeRow:
@@ -309,7 +252,3 @@ def _may_move(programs: Sequence[Program], variant: VariantFacts, place: int) ->
 
 def _name(variant: VariantFacts, place: int) -> str:
     return variant.group.layout.column_name(variant.symbols[place].columns[0])
-
-
-def _listed(names: Sequence[str]) -> str:
-    return printable(named(names, _MAX_NAMED))

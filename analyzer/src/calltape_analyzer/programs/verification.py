@@ -32,17 +32,14 @@ from calltape_analyzer.comparison.structures import (
     without_value,
 )
 from calltape_analyzer.errors import InferenceError
+from calltape_analyzer.facts import Fact
 from calltape_analyzer.observing.call_source import CallSource
 from calltape_analyzer.observing.evidence import has_raised
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.programs.dispatch import CallOrigin, accepting_programs, serve
-from calltape_analyzer.programs.program import (
-    Program,
-    because_of_state,
-    random_in_words,
-    shown_state,
-    unchanged_note,
-)
+from calltape_analyzer.programs.notes import Unwritten
+from calltape_analyzer.programs.program import Program
+from calltape_analyzer.programs.reasons import InState, MaybeState, RandomAdvice, RandomDiffers
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.text import counted
@@ -92,7 +89,7 @@ class Verification:
     programs: Mapping[str, Program]
     sorter: CallSorter
     source: CallSource
-    missing: Mapping[str, str]
+    missing: Mapping[str, Fact]
     reference: ModelReference | None
     tolerances: Tolerances
     shapes_suffice: bool = False
@@ -184,7 +181,7 @@ class Verification:
             is_explained = not difference.agrees or bool(program.draws)
             if is_explained and against == "tape" and self.explains:
                 difference, against = self._explained(program, own, got, difference)
-            if beside := [*map(unchanged_note, program.unwritten), *unmade]:
+            if beside := [*(str(Unwritten(name)) for name in program.unwritten), *unmade]:
                 difference = not_verified(difference, beside)
         except Exception as error:  # torch, the runtime and the tape raise errors of any type
             return None, _doubted(failed_row(call.number, name, error, against), doubt)
@@ -230,20 +227,19 @@ class Verification:
             or not self.reference.does_as_model(program, sample, got)
         ):
             return difference, "tape"
-        return difference._replace(error=because_of_state(program)), "tape"
+        return difference._replace(error=str(InState(program.state))), "tape"
 
     def _explained_by_notes(self, program: Program, difference: Difference) -> Difference:
         """A difference with what is known of a model that is not here."""
         if difference.agrees:
             return difference
         if program.draws:
-            advice = "verify where the model is, after export: both are run from one state"
-            error = random_in_words(difference.error, program.draws, advice)
-            return difference._replace(error=error)
+            advice = RandomAdvice.VERIFY_AT_MODEL
+            random = RandomDiffers(difference.error, program.draws, advice)
+            return difference._replace(error=str(random))
         if not program.state:
             return difference
-        hint = f"the model has state ({shown_state(program.state)}) and was in another then"
-        return difference._replace(error=f"{difference.error}; maybe because {hint}")
+        return difference._replace(error=str(MaybeState(str(difference.error), program.state)))
 
     def _difference(
         self, against: str, expected: dict[str, Any], got: dict[str, Any]

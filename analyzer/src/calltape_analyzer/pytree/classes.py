@@ -54,7 +54,9 @@ class ModuleKey(NamedTuple):
 
 class ClassIndex:
     """Finds classes by the names that tapes have for them, and modules that are keys of dicts in
-    the model that is given. Classes are looked for in this order:
+    the model that is given.
+
+    It looks for classes in this order:
 
     1. the classes that the caller passed, but for those that are never made: classes of Python's
        own library, and classes with ``__del__``,

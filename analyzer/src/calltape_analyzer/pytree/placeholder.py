@@ -22,12 +22,13 @@ __all__ = [
     "NOT_PASSED",
     "NOT_REGISTERED",
     "UNKNOWN_CLASS",
-    "UNMADE",
     "Placeholder",
+    "Unmade",
     "check_rebuilt",
     "class_advice",
     "has_data_keys",
     "placeholder_words",
+    "placeholders_in",
     "unmade_advice",
     "unmade_in",
     "withheld_words",
@@ -36,8 +37,6 @@ __all__ = [
 ]
 
 _MAX_NAMES, _MAX_SHOWN = 48, 80
-UNMADE = "cannot be rebuilt"
-"""How the reason of a placeholder begins if its class is known, and refuses what the tape has."""
 NOT_KNOWN, NOT_PASSED = "class not known here", "class not passed to open_tape here"
 NOT_REGISTERED = "class not registered with torch's pytree here"
 NEVER_MADE = "calltape makes no objects of Python's own classes, or of classes with __del__"
@@ -88,6 +87,10 @@ class Placeholder:
         return printable(f"<Placeholder for {self.type_name}: {self.reason}{held}>")
 
 
+class Unmade(Placeholder):
+    """Stands for an object whose class is known, and refuses what the tape has."""
+
+
 def check_rebuilt(arguments: Iterable[tuple[str, Any]], may_lack: Callable[[str], bool]) -> None:
     """Raises InferenceError if an argument contains a Placeholder: a model would fail on it with an
     error that does not say why. It names all unknown classes at once.
@@ -96,7 +99,7 @@ def check_rebuilt(arguments: Iterable[tuple[str, Any]], may_lack: Callable[[str]
         arguments: names and values.
         may_lack: tells of a name whether the model can be called without this argument.
     """
-    found = [(name, one) for name, value in arguments for one in _placeholders_in(value)]
+    found = [(name, one) for name, value in arguments for one in placeholders_in(value)]
     if not found:
         return
     if unknown := {one.type_name: one.reason for _, one in found if one.is_of_unknown_class}:
@@ -216,22 +219,22 @@ def _is_of_python(type_name: str) -> bool:
 
 def placeholder_words(value: Any) -> str:
     """What in a value was not rebuilt, and why; empty if nothing is missing."""
-    found = next(_placeholders_in(value), None)
+    found = next(placeholders_in(value), None)
     return "" if found is None else f"a {found.type_name} that was not rebuilt ({found.reason})"
 
 
 def unmade_in(value: Any) -> dict[str, str]:
     """The classes of objects in a value that the tape has and this process cannot make, each with
     the reason: the class is unknown, not registered, or refuses what the tape has."""
-    reasons = (*_CLASS_UNKNOWN, NOT_REGISTERED, NEVER_MADE, UNMADE)
+    reasons = (*_CLASS_UNKNOWN, NOT_REGISTERED, NEVER_MADE)
     return {
         one.type_name: one.reason
-        for one in _placeholders_in(value)
-        if not one.withheld and one.reason.startswith(reasons)
+        for one in placeholders_in(value)
+        if not one.withheld and (isinstance(one, Unmade) or one.reason in reasons)
     }
 
 
-def _placeholders_in(value: Any, seen: set[int] | None = None) -> Iterator[Placeholder]:
+def placeholders_in(value: Any, seen: set[int] | None = None) -> Iterator[Placeholder]:
     """All placeholders in a value, the outer ones first."""
     seen = set() if seen is None else seen
     if isinstance(value, type) or hasattr(value, "untyped_storage") or id(value) in seen:
@@ -246,7 +249,7 @@ def _placeholders_in(value: Any, seen: set[int] | None = None) -> Iterator[Place
         parts += value.values()
     parts += getattr(value, "__dict__", {}).values()
     for part in parts:
-        yield from _placeholders_in(part, seen)
+        yield from placeholders_in(part, seen)
 
 
 def withheld_words(node: OpaqueNode, scalars: Sequence[Any] = ()) -> str | None:

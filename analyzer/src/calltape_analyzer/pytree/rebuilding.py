@@ -22,8 +22,8 @@ from calltape_analyzer.pytree.placeholder import (
     NOT_KNOWN,
     NOT_PASSED,
     NOT_REGISTERED,
-    UNMADE,
     Placeholder,
+    Unmade,
     withheld_words,
 )
 from calltape_analyzer.pytree.tensors import torch_constant
@@ -210,8 +210,8 @@ class _Rebuilding:
         try:
             return make()
         except Exception as error:  # code of the class may raise anything
-            reason = f"{UNMADE}: {type(error).__name__}: {error}"
-            return Placeholder(name, reason[:200], tuple(names), items)
+            reason = f"cannot be rebuilt: {type(error).__name__}: {error}"
+            return Unmade(name, reason[:200], tuple(names), items)
 
 
 _BUILDERS: dict[type, Callable[[_Rebuilding, Any], Any]] = {

@@ -43,15 +43,23 @@ from calltape_schema.tree import (
     DictNode,
     FieldsNode,
     Node,
+    OpaqueNode,
     ScalarNode,
     SequenceNode,
     TensorNode,
+    walk,
 )
 
-__all__ = ["MODULE_KEYS", "describe_as_recorded", "describe_result"]
+__all__ = ["describe_as_recorded", "describe_result", "has_module_keys"]
 
-MODULE_KEYS = "keys that are modules"
+_MODULE_KEYS = "keys that are modules"
 """Why a dict was not described: nobody knows which model they are parts of."""
+
+
+def has_module_keys(root: Node) -> bool:
+    """Whether a dict below a node was not described for that."""
+    return any(isinstance(n, OpaqueNode) and n.reason == _MODULE_KEYS for n in walk(root))
+
 
 # How the plain value of a subclass is read without calling what the subclass overrides.
 _PLAIN_VALUES: dict[type, tuple[ScalarKind, Callable[[Any], Any]]] = {
@@ -214,7 +222,7 @@ class _AsRecorded(Describer):
             known = self.to.module_names
             items, modules = _by_name(items, {} if known is None else known())
         if not all(map(_is_key, items)):
-            return self.opaque(cls, MODULE_KEYS) if _has_modules(items) else None
+            return self.opaque(cls, _MODULE_KEYS) if _has_modules(items) else None
         if cls is not dict:
             self.to.classes[name_of(cls)] = cls
         return DictNode.model_construct(

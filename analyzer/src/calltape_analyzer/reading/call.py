@@ -446,7 +446,7 @@ class Call(Shown):
         return self._grouped.elsewhere
 
     @bounded()
-    def check(self, *, entries: bool = False) -> None:
+    def check(self, *, entries: bool = False, later_dtypes: bool = False) -> None:
         """Checks the call's trees, and the checksum of its tensors, also of those that earlier
         calls have for it.
 
@@ -454,6 +454,7 @@ class Call(Shown):
             entries: check too whether the blob's header and the record say the same about each
                 tensor. Under a valid checksum they differ only if the writer had a bug or bad
                 intent; reading a value notices it too.
+            later_dtypes: whether a tensor of a dtype that only a later version knows is no error.
 
         Raises:
             TapeError: as :attr:`inputs`. The error is added to the tape's ``damage``.
@@ -464,7 +465,11 @@ class Call(Shown):
             self._segment.check_holders(self._position, record, record.elsewhere)
             self._check_sum()
             for leaf in _leaves_with_values(record) if entries else ():
-                self._place(leaf)
+                try:
+                    self._place(leaf)
+                except TapeError as error:
+                    if error.kind != "unsupported" or not later_dtypes:
+                        raise
         except TapeError as error:
             raise self._segment.reported(error, self._position) from None
 

@@ -32,7 +32,7 @@ from calltape_analyzer.reading.tape_file import is_ahead
 from calltape_schema.blob import joined
 from calltape_schema.bounds import CHECKED_BYTES
 from calltape_schema.end import Coverage, End, FileNumbers, InterimCounts
-from calltape_schema.errors import TapeError
+from calltape_schema.errors import LostCallsError, TapeError
 from calltape_schema.groups import CALL_BYTES
 from calltape_schema.inputs_table import InputsTable, widen
 from calltape_schema.reader import Extent, Holder, TapeReader, TensorPlace
@@ -106,6 +106,7 @@ class Segment:
         self._end: End | None = None
         self._wide = WideInts()
         self._checked = bytearray()
+        self._later = set[int]()  # positions of records that need a later version
         self._steps: dict[int, dict[int, bool]] = {}  # of large blobs, those that were compared
         self._lock = threading.RLock()
         self._file = opened_file(path)
@@ -624,6 +625,18 @@ class Segment:
         return sum([flags >= _TOLD for flags in self._checked])
 
     @property
+    def later(self) -> set[int]:
+        """The numbers of the calls whose records only a later version can read, as far as anybody
+        asked for them."""
+        return {self._scan.numbers[position] for position in self._later}
+
+    @property
+    def later_in_groups(self) -> int:
+        """How many calls are in groups that only a later version can read."""
+        lost = (one for one in self._scan.damage if isinstance(one, LostCallsError))
+        return sum(one.calls for one in lost if one.kind == "unsupported")
+
+    @property
     def records_read(self) -> int:
         """How many of its records were read so far, each compared with what the file says of it."""
         return sum([flags & _READ for flags in self._checked])
@@ -669,6 +682,8 @@ class Segment:
         except TapeError as error:
             if is_damage(error):
                 self._checked[position] |= _UNSOUND
+            if error.kind == "unsupported":
+                self._later.add(position)
             raise self.reported(error, position) from None
         return record
 

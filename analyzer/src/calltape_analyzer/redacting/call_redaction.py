@@ -20,10 +20,11 @@ from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.pytree.node_paths import nodes_with_paths
 from calltape_analyzer.pytree.referenced import ReferencedOnly
 from calltape_analyzer.reading.call import Call, Side
-from calltape_analyzer.redacting.leak_search import RemovedValues, number_forms
+from calltape_analyzer.redacting.leak_search import RemovedValues, known_bytes, number_forms
 from calltape_analyzer.redacting.tree_plan import Fates, TreePlan
 from calltape_analyzer.redacting.vocabulary import is_torch_name, told_reason
 from calltape_analyzer.tape import Tape
+from calltape_analyzer.text import counted
 from calltape_analyzer.variants.counters_by_variant import counted_calls
 from calltape_schema.blob import INTEGER_FORMATS
 from calltape_schema.errors import TapeError
@@ -51,6 +52,7 @@ class CallRedaction:
     Attributes:
         has_unreferenced: whether any call had tensors or scalars that no node refers to.
         withheld: how many tensors had values that the new tape does not have.
+        later: how many others would have stayed, but only a later version knows their dtype.
         ranged: how many elements had the integer tensors at a place that share a range, if the
             range may tell what one of them was.
     """
@@ -65,7 +67,7 @@ class CallRedaction:
         self._plans: dict[Hashable, TreePlan] = {}
         self._referenced = ReferencedOnly()
         self.has_unreferenced = False
-        self.withheld = 0
+        self.withheld = self.later = 0
         self.ranged: Counter[tuple[str, tuple[int, int]]] = Counter()
 
     def apply(self, call: Call) -> tuple[CallRecord, dict[str, Any]]:
@@ -90,6 +92,12 @@ class CallRedaction:
                 self._removed.add(record.error.message)
             changes["error"] = ModelError(type=record.error.type, message=message)
         return record.model_copy(update=changes), dict(kept.values())
+
+    def notes(self) -> Iterator[str]:
+        """What is to be known of the tensors that stay, in words."""
+        if self.later:
+            which = counted(self.later, "tensor")
+            yield f"{which} without values: only a later version knows the dtype"
 
     def moment(self, time_ns: int) -> int:
         """A time on the new tape."""
@@ -122,7 +130,7 @@ class CallRedaction:
                     yield from (value,) if isinstance(value, bytes) else number_forms(value)
             for place, fate in plan.tensors.items():
                 if fate.elements == "kept":
-                    yield bytes(call.stored(side, place) or b"")
+                    yield bytes(known_bytes(call, side, place) or b"")
 
     def withheld_paths(self, structure: bytes, spec: Structure, side: str) -> set[str]:
         """The paths of the arguments of which only the length is left."""
@@ -176,13 +184,16 @@ class CallRedaction:
         self, call: Call, side: Side, place: int, leaf: Leaf, plan: TreePlan,
         kept: dict[str, tuple[str, Any]],
     ) -> dict[str, Any]:  # fmt: skip
-        """The facts of a leaf on the new tape.
+        """The facts of a leaf on the new tape. ``kept`` gets its bytes, if they stay, under a new
+        key, by the key that they had.
 
-        Args:
-            kept: gets the bytes, if they stay, with a key of their own, by that which they had.
+        Raises:
+            TapeError: ``unsupported`` if the new tape cannot say the dtype; the call is damaged.
         """
         if leaf.key is None:
             return {**leaf_document(leaf), "missing": told_reason(leaf.missing or "")}
+        if not is_torch_name(leaf.dtype):  # it may be a text of the model: the call is left out
+            raise TapeError("unsupported", f"a tensor of call {call.number} has an unknown dtype")
         fate = plan.tensors.get(place)
         if fate is None or fate.elements != "kept":
             self._removed.rows(call, side, place, leaf)
@@ -190,7 +201,11 @@ class CallRedaction:
             return without_value(leaf)
         if leaf.key not in kept:
             # The name of a blob's entry is a path, which may have a private key in it.
-            kept[leaf.key] = f"t{len(kept)}", call.stored(side, place)
+            stored = known_bytes(call, side, place)
+            if stored is None:
+                self.later += 1
+                return {**without_value(leaf), "missing": told_reason(f"dtype {leaf.dtype}")}
+            kept[leaf.key] = f"t{len(kept)}", stored
         return {**leaf_document(leaf), "key": kept[leaf.key][0]}
 
     def _ranges_of(self, tree: Tree, plan: TreePlan) -> tuple[Range, ...]:

@@ -217,6 +217,7 @@ class KeyedRedaction:
             yield f"no value has a path like {some_of(unmet, _MAX_NAMED)}"
         if self._calls.withheld:
             yield f"{counted(self._calls.withheld, 'tensor')} without values"
+        yield from self._calls.notes()
         if self._removed.skipped:
             yield (
                 f"{counted(self._removed.skipped, 'more removed value')} were not searched for: "

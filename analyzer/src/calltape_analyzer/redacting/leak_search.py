@@ -16,6 +16,7 @@ from calltape_analyzer.pytree.node_paths import nodes_with_paths
 from calltape_analyzer.reading.call import Call, Side
 from calltape_analyzer.redacting.tree_plan import TreePlan
 from calltape_schema.blob import stored_as
+from calltape_schema.errors import TapeError
 from calltape_schema.fields import Record
 from calltape_schema.packing import pack
 from calltape_schema.tree import DictNode, FieldsNode, Leaf
@@ -102,7 +103,7 @@ class RemovedValues:
             return
         if stored.nbytes > _MAX_LEAF:
             return
-        data = bytes(call.stored(side, place) or b"")
+        data = bytes(known_bytes(call, side, place) or b"")
         length = stored.shape[-1] * struct.calcsize(code)
         for start in range(0, len(data), length):
             row = data[start : start + length]
@@ -118,6 +119,21 @@ class RemovedValues:
                     self.name(str(name))
             if (kind := getattr(node, "type", None)) is not None:
                 self.name(kind)
+
+
+def known_bytes(call: Call, side: Side, place: int) -> bytearray | None:
+    """The bytes of a tensor; None if they are not on the tape, or of a dtype that only a later
+    version knows.
+
+    Raises:
+        TapeError: the call is damaged.
+    """
+    try:
+        return call.stored(side, place)
+    except TapeError as error:
+        if error.kind != "unsupported":
+            raise
+        return None
 
 
 def _words_of_the_format() -> Iterator[str]:

@@ -108,16 +108,16 @@ _NEVER_CUT = frozenset({"text", "unreferenced", "key", "varying_keys", "exceptio
 
 
 class PrivateFinding(PlainData):
-    """One thing that may tell of a person or a machine. ``str()`` of it is text for people.
+    """One thing that may identify a person or a machine. ``str()`` of it is text for people.
 
     Attributes:
         kind: ``text``, ``token_ids``, ``image``, ``audio``, ``values``, ``long_list``, ``number``,
             ``key``, ``varying_keys``, ``unreferenced``, ``enum_value``, ``exception``, ``thread``,
             ``time``, ``host``, ``platform``, ``files``, ``module``, ``policy`` or ``dump``.
-        place: where it stands in a call (``prompt``, ``outputs.text``), with a star for each key
-            that looks like data (``users.*``); None for what is said of a call or of the tape.
-        calls: how many calls have it; None for what is said of the tape.
-        call: the address of the call, if each call is listed by itself.
+        place: where it is in a call (``prompt``, ``outputs.text``), with a star for each key that
+            looks like data (``users.*``); None if it is about a call or the tape as a whole.
+        calls: how many calls have it; None if it is about the tape.
+        call: the address of the call, if calls are listed one by one.
         advice: what to do about it.
     """
 
@@ -133,7 +133,7 @@ class PrivateFinding(PlainData):
         return self.call or "", _KINDS[self.kind][0], self.place or "", calls, self.advice
 
     def what(self) -> str:
-        """What it is, where and in how many calls, without what to do."""
+        """What it is, where, and in how many calls, without advice."""
         where = "" if self.place is None else f" at {printable(self.place)}"
         calls = "" if self.calls is None else f" ({counted(self.calls, 'call')})"
         return f"{_KINDS[self.kind][0]}{where}{calls}"
@@ -144,15 +144,15 @@ class PrivateFinding(PlainData):
 
 
 class PrivateData(PlainData):
-    """What a tape tells. ``str()`` of it is text for people.
+    """What a tape reveals. ``str()`` of it is text for people.
 
     Attributes:
-        calls: how many calls were looked at.
-        findings: by place; or by call, if that was asked for.
-        more: how many findings are left out because there are too many.
-        redacted: ``all`` if the tape was redacted: texts and numbers that are left are pseudonyms
-            then, but for what its history says was kept, and for numbers that follow from sizes.
-            ``part`` if that is true of some of its calls only; None if of none.
+        calls: how many calls were examined.
+        findings: by place; or by call, if you asked for that.
+        more: how many findings are not listed because there are too many.
+        redacted: ``all`` if the tape was redacted: then the remaining texts and numbers are
+            pseudonyms, except what its history says was kept, and numbers that follow from sizes.
+            ``part`` if that is true only of some calls; None if of none.
         never: what no tape has, in words.
     """
 
@@ -185,10 +185,11 @@ class PrivateData(PlainData):
         return "\n".join([*lines, *self._notes()])
 
     def short(self, most: int) -> str | None:
-        """What there is on one line, and what to do; None if there is nothing.
+        """The findings in one line, with what to do; None if there are none.
 
         Args:
-            most: how many findings are named, besides texts, keys and errors, which all are.
+            most: how many findings to name, in addition to texts, keys and errors, which are always
+                named.
         """
         findings = self._joined()
         if not findings:
@@ -243,14 +244,14 @@ def _advice(kind: str, place: str = "") -> str:
 
 @bounded()
 def private_data(tape: Tape, *, by_call: bool = False) -> PrivateData:
-    """What on a tape may tell of a person or a machine. Reads records, and no values of tensors.
+    """Finds what may identify a person or a machine. Reads records, but no tensor values.
 
     Args:
         tape: the tape, or a part of one.
-        by_call: whether each call is listed by itself.
+        by_call: whether to list each call separately.
 
     Raises:
-        UsageError: this is no tape.
+        UsageError: this is not a tape.
     """
     check_tape(tape, "private_data")
     found: dict[tuple[str, str | None, str | None], int] = {}

@@ -58,36 +58,34 @@ def redact(
     shapes_only: Patterns = (),
     overwrite: bool = False,
 ) -> EditReport:
-    """Writes a tape without what may tell of a person or a machine. The tape that is read stays as
-    it is.
+    """Writes a copy of a tape without what may identify a person or a machine.
 
-    By default nothing stays that the analysis does not need: tensors keep their shapes only, texts
-    become others of the same length (equal ones stay equal), long numbers that have nothing to do
-    with sizes become others of as many bits, exception messages and everything that was returned
-    are left out, times are relative, threads are renumbered, and the name of the host, the names of
-    files and the build of the kernel go. docs/privacy.md has a table.
+    By default, only what the analysis needs is kept. Tensors keep only their shapes. Texts become
+    pseudonyms of the same length (equal texts stay equal), and long numbers that are unrelated to
+    sizes become pseudonyms with the same number of bits. Exception messages and all outputs are
+    left out, times become relative, threads are renumbered, and the host name, file names and the
+    kernel's build are removed. docs/privacy.md has a table.
 
-    Long numbers that follow from other ints, and from no size, are left out too.
+    Long numbers that follow from other ints, but from no size, are also left out.
 
-    The result is compared with the tape before it gets its name, or with the tape without the
-    arguments that were left out: the facts that shapes, variants and explanations are made of must
-    be the same, and no byte may tell what was removed. What stands for a number may be the size of
-    a tensor by chance: then it is done again with others, six times at most, and not again after
-    ten minutes or two equal failures.
+    Before the new file gets its name, it is compared with the tape (or with the tape without the
+    arguments that were left out). The facts behind shapes, variants and explanations must be the
+    same, and no byte may reveal what was removed. By chance, a pseudonym may equal the size of a
+    tensor. Then redaction starts over with other pseudonyms, at most six times, but not after ten
+    minutes or two equal failures.
 
     Args:
-        tape: the tape, or a part of one.
-        path: of the new file.
-        keep: paths of values that stay as they are, with the patterns of the recorder's ``values=``
-            (``"past_key_values.*"``). Where several patterns match, that with the most characters
-            decides.
-        shapes_only: paths of values of which only the shape stays, without the range of integers.
-        overwrite: whether a file that is there already is replaced.
+        tape: the tape, or a part of one. It is not changed.
+        path: the path of the new file.
+        keep: paths of values to keep as they are, with the patterns of the recorder's ``values=``
+            (``"past_key_values.*"``). If several patterns match, the longest one decides.
+        shapes_only: paths of values of which only the shape is kept, without the range of integers.
+        overwrite: whether to replace an existing file.
 
     Raises:
         UsageError: for an empty path, or a path that is one of the tape's own files.
-        RedactionError: if the result says something else than the tape or tells what was
-            removed; no file is left then.
+        RedactionError: if the result differs from the tape in these facts, or reveals what was
+            removed; then no file is left.
         TapeError: ``exists``, ``io``, ``limit``; ``usage`` if the name ends with ``.tape.zst`` and
             Zstandard is not installed.
     """
@@ -133,7 +131,7 @@ def copy_redacted(tape: Tape, path: str) -> EditReport:
     except BaseException:
         os.unlink(path)
         raise
-    return report
+    return report.noting(*calls.notes())
 
 
 def _refuse_needed(asked: Asked) -> None:

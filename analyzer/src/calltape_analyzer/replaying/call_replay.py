@@ -24,7 +24,7 @@ from calltape_analyzer.comparison.structures import (
     what_to_compare,
     without_value,
 )
-from calltape_analyzer.programs.program import draws_in_words
+from calltape_analyzer.programs.reasons import Drawing
 from calltape_analyzer.pytree.placeholder import unmade_advice
 from calltape_analyzer.pytree.result_values import Returned
 from calltape_analyzer.reading.call import Call
@@ -253,7 +253,7 @@ class CallReplay:
             found.append(f"not compared, because the model does not return them: {names}")
         if self._unsteady is not None:
             why = (
-                draws_in_words(self._draws)
+                str(Drawing(tuple(self._draws)))
                 if self._draws
                 else "the model is not deterministic (dropout, random numbers)"
             )

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pydantic import BaseModel, ConfigDict, Field, computed_field
 
 from calltape_analyzer.comparison.json_values import JsonText
+from calltape_analyzer.facts import Rejection
 from calltape_analyzer.notebook import Shown, Sketch
 from calltape_analyzer.text import printable
 
@@ -22,8 +23,7 @@ class CheckRow(BaseModel):
         address: its address, if the tape is of several recordings.
         accepted: whether the model would take it.
         variant: the program that would take it; None if the model has no variants.
-        reason: why it is refused.
-        dimension: the declared dimension that is in the way (``input_ids[1]``), if it is one.
+        rejection: why it is rejected.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -31,9 +31,20 @@ class CheckRow(BaseModel):
     call: int
     accepted: bool
     variant: JsonText | None = None
-    reason: JsonText | None = None
-    dimension: JsonText | None = None
+    rejection: Rejection | None = None
     address: str | None = None
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def reason(self) -> JsonText | None:
+        """Why it is rejected, in words."""
+        return None if self.rejection is None else str(self.rejection)
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def dimension(self) -> JsonText | None:
+        """The declared dimension that is in the way (``input_ids[1]``), if it is one."""
+        return None if self.rejection is None else self.rejection.dimension
 
 
 class CheckReport(BaseModel, Shown):
@@ -81,8 +92,8 @@ class CheckReport(BaseModel, Shown):
 
     def _sketch(self) -> Sketch:
         """The calls that would be rejected."""
-        refused = [row for row in self.rows if not row.accepted]
-        rows = [(r.address or r.call, r.dimension or "", r.reason or "") for r in refused]
+        rejected = [row for row in self.rows if not row.accepted]
+        rows = [(r.address or r.call, r.dimension or "", r.reason or "") for r in rejected]
         head = ("call", "dimension", "why it is rejected")
         return Sketch("CheckReport", head=head, rows=rows, note=self.summary)
 

@@ -10,9 +10,11 @@ from typing import Any, NamedTuple
 
 from calltape_analyzer.comparison.reporting import raised_note
 from calltape_analyzer.errors import InferenceError, TapeError, UsageError
+from calltape_analyzer.facts import Note, Rejection
 from calltape_analyzer.observing.evidence import has_raised
 from calltape_analyzer.observing.groups import SortedCall
 from calltape_analyzer.observing.sorting import CallSorter
+from calltape_analyzer.programs import rejections
 from calltape_analyzer.programs.conditions import Sized
 from calltape_analyzer.programs.exported_model import ExportedModel
 from calltape_analyzer.programs.input_matching import (
@@ -21,7 +23,6 @@ from calltape_analyzer.programs.input_matching import (
     match_inputs,
     values_of_layout,
 )
-from calltape_analyzer.programs.input_refusal import InputRefusal, dimension_in
 from calltape_analyzer.programs.loading import declared_programs
 from calltape_analyzer.programs.manifest import within_manifest
 from calltape_analyzer.programs.programs import Programs
@@ -36,8 +37,8 @@ from calltape_analyzer.tape import Tape, check_tape
 __all__ = ["check"]
 
 
-Verdict = tuple[str | None, InputRefusal | None]
-"""The program that would take a call, if the model has several, and why the call is refused."""
+Verdict = tuple[str | None, Rejection | None]
+"""The program that would take a call, if the model has several, and why the call is rejected."""
 
 Verdicts = Callable[[Call, SortedCall], Verdict]
 
@@ -47,7 +48,7 @@ class _Decided(NamedTuple):
 
     verdict_on: Verdicts
     by_values: bool = False
-    doubts: Sequence[str] = ()
+    doubts: Sequence[Note] = ()
 
 
 def _decided(programs: Programs, verdict_on: Verdicts) -> _Decided:
@@ -77,20 +78,18 @@ def check(tape: Tape, exported_model: Any, *, trusted: bool = False) -> CheckRep
     check_trusted(trusted)
     rows: list[CheckRow] = []
     with _verdicts(tape, exported_model, trusted) as decided:
-        for call, (variant, refusal) in _each(tape, decided):
-            reason, dimension = refusal or (None, None)
+        for call, (variant, rejection) in _each(tape, decided):
             rows.append(
                 CheckRow(
                     call=call.number,
-                    accepted=refusal is None,
+                    accepted=rejection is None,
                     variant=variant,
-                    reason=reason,
-                    dimension=dimension,
+                    rejection=rejection,
                     address=tape.calls.address_of(call.ref),
                 )
             )
     left_out = raised_note(sum(map(has_raised, tape.calls)))
-    notes = [*decided.doubts, *_unverifiable(tape), *left_out]
+    notes = [*map(str, decided.doubts), *_unverifiable(tape), *left_out]
     return CheckReport(rows=rows, notes=notes)
 
 
@@ -108,7 +107,7 @@ def _each(tape: Tape, decided: _Decided) -> Iterator[tuple[Call, Verdict]]:
             try:
                 known[key] = decided.verdict_on(call, sorter.sorted(inputs))
             except TapeError as error:
-                known[key] = (None, InputRefusal(error.reason))
+                known[key] = (None, rejections.Unreadable(error.reason))
         yield call, known[key]
 
 
@@ -165,16 +164,14 @@ def _verdict_of_programs(programs: Programs, tape: Tape, call: Call, _: SortedCa
     )
     if found is not None:
         return found, None
-    text = "; ".join(f"{name}: {why}" for name, why in reasons.items())
-    dimension = next(filter(None, map(dimension_in, reasons.values())), None)
-    return None, InputRefusal(text, dimension)
+    return None, rejections.NoProgram(tuple(reasons), tuple(reasons.values()))
 
 
 def _verdict_of_model(model: ExportedModel, advice: str, _: Call, placed: SortedCall) -> Verdict:
     try:
         values = match_inputs(model.input_names, values_of_layout(placed.layout), advice)
     except InferenceError as error:
-        return None, InputRefusal(f"{error.reason}; {error.advice}")
+        return None, rejections.InputsMissing(error.reason, str(error.advice))
     ints = placed.layout.column_of_scalar
     sizes: dict[str, Sized | int] = {
         name: Sized(placed.facts[value.number].dtype, placed.row.shapes[value.number])
@@ -182,15 +179,15 @@ def _verdict_of_model(model: ExportedModel, advice: str, _: Call, placed: Sorted
         else placed.row.ints[ints[value.number].index]
         for name, value in values.items()
     }
-    return None, model.refuses(sizes) or _unused_state(placed, values.values())
+    return None, model.rejects(sizes) or _unused_state(placed, values.values())
 
 
-def _unused_state(placed: SortedCall, used: Iterable[CallValue]) -> InputRefusal | None:
+def _unused_state(placed: SortedCall, used: Iterable[CallValue]) -> rejections.FilledState | None:
     """A state that the call brings and the model does not take: it would compute something else. An
     exporter leaves out other arguments if the model does not use them."""
     taken = {value.argument for value in used if value.kind == "tensor"}
     filled = {place.argument for place in placed.layout.tensors}
     for name, node in placed.layout.nodes.items():
         if name in filled and name not in taken and is_cache_argument(name, node):
-            return InputRefusal(f"the call has a filled {name}, which is not an input of the model")
+            return rejections.FilledState(name)
     return None

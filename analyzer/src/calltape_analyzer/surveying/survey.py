@@ -49,21 +49,21 @@ _NO_TABLE, _NO_NUMBERS = InputsTable(), array("Q")
 
 
 class TargetSurvey:
-    """What the tapes of one target say together.
+    """A summary of all tapes of one target.
 
     Args:
-        name: of the target.
-        is_late: whether the time for adding up is over: no other file counts then.
+        name: the name of the target.
+        is_late: whether the time for adding up is over; then no more files are counted.
 
     Attributes:
-        name: of the target.
+        name: the name of the target.
         table: the counted inputs of all calls.
-        copies: the paths of files that are in another one of them.
+        copies: the paths of files that are copies of others, in full or in part.
         other_ranks: the paths of files whose calls another rank of the job made too.
-        left_out: the paths of files for which there was no time.
-        made_of_others: the paths of files that were made of recordings of which other files count
-            too, as by ``merge``: their calls may count twice.
-        damage: what is wrong with some.
+        left_out: the paths of files that were not reached in time.
+        made_of_others: the paths of files that were made, as by ``merge``, from recordings of which
+            other files are counted too: their calls may count twice.
+        damage: what is corrupted.
     """
 
     def __init__(self, name: str, is_late: Callable[[], bool]) -> None:
@@ -86,16 +86,16 @@ class TargetSurvey:
 
     @property
     def coverage(self) -> Coverage:
-        """Of all calls.
+        """The coverage over all files.
 
         Raises:
-            TapeError: ``limit`` if they are more than can be counted.
+            TapeError: ``limit`` if there are more calls than can be counted.
         """
         return coverage_for(self._files, sum(map(len, self._files)), 0)
 
     @property
     def files(self) -> int:
-        """How many files count."""
+        """How many files are counted."""
         return len(self._files)
 
     @property
@@ -105,18 +105,18 @@ class TargetSurvey:
 
     @property
     def nbytes(self) -> int:
-        """Their size together."""
+        """Their total size."""
         return sum(one.nbytes for one in self._files)
 
     @property
     def records(self) -> int:
-        """How many calls have a record in one of the files; those in surveys have none."""
+        """How many calls have a record in one of the files; calls in surveys have none."""
         return sum(len(one) for one in self._files if not one.elsewhere)
 
     @property
     def records_read(self) -> int:
-        """How many records were read, each compared with what its file says of it; the ends of
-        sealed files count the others. ``survey(..., scan=True)`` reads all."""
+        """How many records were read and compared with what their file says about them; the others
+        are counted by the ends of sealed files. ``survey(..., scan=True)`` reads all."""
         return sum(one.records_read for one in self._files)
 
     @property
@@ -136,9 +136,9 @@ class TargetSurvey:
         return sorted({one.host for one in self._sources.values() if one.host is not None})
 
     def add(self, one: FileSurvey) -> None:
-        """Adds a file, or keeps it until all are there: of a file without an end, and of one that
-        was made of another, that one may be there, which has more calls; and calls of a rank may be
-        those of another one.
+        """Adds a file, or keeps it until all files are there. An unsealed file, or one that was
+        made from others, has to wait, because there may be a file with more of its calls; a file of
+        one rank, because another rank may have made the same calls.
 
         Raises:
             UsageError, TapeError: as :meth:`finish`.
@@ -150,14 +150,14 @@ class TargetSurvey:
             self._waiting.append(one)
 
     def finish(self, told: Callable[[TapeError], None]) -> None:
-        """Adds the files that were kept.
+        """Adds the files that had to wait.
 
         Args:
             told: is called for each file that a survey cannot hold.
 
         Raises:
-            UsageError: a survey has calls of a file that counts already, or the other way round:
-                nobody can tell which calls they have in common.
+            UsageError: a survey has calls of a file that is counted already, or the other way
+                round, so it is unknown which calls they have in common.
         """
         waiting = sorted(self._waiting, key=lambda one: (-len(one), not one.sealed))
         self._waiting.clear()
@@ -403,7 +403,6 @@ def _renumber(table: InputsTable, firsts: Sequence[tuple[int, int]]) -> None:
         firsts: for each of its recordings the lowest number that its calls can have there, and what
             is added to the numbers from there on, ascending.
     """
-
     lowest = [first for first, _ in firsts]
 
     def moved(number: int) -> int:
@@ -428,15 +427,15 @@ def _steps(parts: Sequence[FileSurvey]) -> Steps:
 
 
 class Survey(Shown):
-    """What many tapes say together; :func:`survey` makes it.
+    """A summary of many tapes; :func:`survey` makes it.
 
     Args:
         is_late: whether the time for adding up is over.
 
     Attributes:
-        targets: by name.
-        unreadable: the files that could not be read. They cost their own answer only.
-        left_out: how many files there was no time for.
+        targets: the survey of each target, by name.
+        unreadable: the files that could not be read. They do not affect the others.
+        left_out: how many files were not reached in time.
     """
 
     def __init__(self, is_late: Callable[[], bool] = lambda: False) -> None:
@@ -461,20 +460,21 @@ class Survey(Shown):
         self.targets.setdefault(name, TargetSurvey(name, self._is_late)).add(one)
 
     def finish(self) -> None:
-        """Adds up what waited for the last file."""
+        """Adds the files that had to wait until all files were there."""
         for target in self.targets.values():
             target.finish(self.unreadable.append)
             self.left_out += len(target.left_out)
         self.targets = {name: one for name, one in self.targets.items() if one.files}
 
     def target(self, name: str | None = None) -> TargetSurvey:
-        """What was recorded of one target.
+        """The survey of one target.
 
         Args:
-            name: of it, or a part of the name that no other one has; None if there is only one.
+            name: its name, or a part of the name that no other target has; None if there is only
+                one.
 
         Raises:
-            UsageError: there is none.
+            UsageError: there is no such target.
             TapeError: ``usage``, there are several.
         """
         if not self.targets:
@@ -492,8 +492,7 @@ class Survey(Shown):
         self, path: str | os.PathLike[str], *, target: str | None = None,
         overwrite: bool = False, inputs: Iterable[str] = (),
     ) -> None:  # fmt: skip
-        """Writes what was recorded of one target as a tape without calls, which ``open_tape``
-        opens.
+        """Writes the survey of one target as a tape without calls, which ``open_tape`` can open.
 
         Raises:
             UsageError: as :meth:`target`; or the path is one of the inputs.

@@ -42,23 +42,23 @@ def survey(
     progress: Progress | None = None,
     scan: bool = False,
 ) -> Survey:
-    """What many tapes say together, by recorded target.
+    """Summarizes many tapes, by recorded target.
 
-    A sealed tape is read at its end; the records of another one are scanned. A file that cannot be
-    read is in :attr:`Survey.unreadable`, and costs its own answer only.
+    Of a sealed tape, only the end is read; the records of any other tape are scanned. A file that
+    cannot be read is listed in :attr:`Survey.unreadable`, and does not affect the others.
 
     Args:
         paths: files, directories, patterns, as for :func:`open_tape`; also surveys.
-        executor: any executor of :mod:`concurrent.futures` whose workers see the files by the same
-            paths, such as ``distributed.Client(...).get_executor()``. By default a pool of
-            processes; a script that calls this then needs ``if __name__ == "__main__":``.
-        processes: how many that pool has, by default one per processor; 1 reads all files in this
+        executor: any executor of :mod:`concurrent.futures` whose workers see the files at the same
+            paths, such as ``distributed.Client(...).get_executor()``. By default a process pool; a
+            script that calls this function then needs ``if __name__ == "__main__":``.
+        processes: the size of that pool, by default one process per CPU; 1 reads all files in this
             process.
         progress: is called after each file.
-        scan: whether every record is read, and compared with what sealed files say at their end.
+        scan: whether to read every record and compare it with the end of sealed files.
 
-    Each file is read within the limits of :class:`~calltape_analyzer.Limits`, and so is the adding
-    up of what they say: files that are left are counted in :attr:`Survey.left_out`.
+    Reading each file is subject to the limits of :class:`~calltape_analyzer.Limits`, and so is
+    adding up the results. Files that were not reached are counted in :attr:`Survey.left_out`.
 
     Raises:
         TapeError: ``not_found`` if there is no file; ``io`` if the workers of the pool died.

@@ -145,7 +145,7 @@ def _call_rows(tape: CallSource, sizes: SizeColumns) -> Iterator[tuple[Any, ...]
     for origin, record, own in _read(tape, sizes_of):
         duration = None if record.duration_ns is None else record.duration_ns / 1e9
         error = None if record.error is None else record.error.type
-        nbytes = 0 if record.blob is None else record.blob.size
+        nbytes = 0 if record.blob is None else record.blob.nbytes
         yield origin, record.call, record.time_ns, duration, record.thread, own, error, nbytes
 
 

@@ -67,9 +67,10 @@ def dynamic_axes(
         input_names: for the input tensors, instead of their parameter's (and place in it).
         output_names: for the output tensors, instead of ``output``, ``outputs.0`` or the names of
             the fields.
-        set_batch_dimension_for, value_if_missing: as for ``infer_dynamic_shapes``. The first axis
-            of an output is declared with the inputs' if it always had their size.
-        dim_names: as for ``infer_dynamic_shapes``; True by default, as this form needs names.
+        set_batch_dimension_for: as for ``infer_dynamic_shapes``. The first axis of an output is
+            declared with those of the inputs if it always had their size.
+        dim_names: as for ``infer_dynamic_shapes``; True by default, because this form needs names.
+        value_if_missing: as for ``infer_dynamic_shapes``.
 
     Returns:
         A dict with ``input_names`` and ``output_names``::

@@ -82,8 +82,9 @@ class OptimizationProfile(BaseModel):
         return words
 
     def polygraphy(self) -> dict[str, dict[str, list[int]]]:
-        """``{name: {"min": [...], "opt": [...], "max": [...]}}``, which dumps to JSON. Polygraphy
-        itself reads no profile from JSON; its ``Profile.add`` takes each entry::
+        """The shapes as ``{name: {"min": [...], "opt": [...], "max": [...]}}``, ready for JSON.
+
+        Polygraphy cannot read a profile from JSON, but its ``Profile.add`` takes each entry::
 
             profile = polygraphy.backend.trt.Profile()
             for name, shapes in made.polygraphy().items():

@@ -98,8 +98,9 @@ def _with_wrapped_ints(
 def additional_inputs(
     source: Tape | Variant, limit: int = 8, *, device: Any = None
 ) -> AdditionalInputs:
-    """A ``torch.export.AdditionalInputs`` of recorded calls, to export
-    ``variant.infer_arguments()`` with::
+    """Makes a ``torch.export.AdditionalInputs`` of recorded calls.
+
+    Export ``variant.infer_arguments()`` with it::
 
         args, kwargs = variant.infer_arguments()
         torch.export.export(model, args, kwargs, dynamic_shapes=additional_inputs(variant))

@@ -35,7 +35,10 @@ def assert_replays(
     Args:
         tape: a tape, a part of one, or a path.
         model: the model, a program or a file, as for :func:`~calltape_analyzer.replay`.
-        tolerances, expect, slower_than, trusted: as for :func:`~calltape_analyzer.replay`.
+        tolerances: as for :func:`~calltape_analyzer.replay`.
+        expect: as for :func:`~calltape_analyzer.replay`.
+        slower_than: as for :func:`~calltape_analyzer.replay`.
+        trusted: as for :func:`~calltape_analyzer.replay`.
 
     Raises:
         AssertionError: says which call, which leaf, the first elements that differ, and the command

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from calltape_analyzer.facts import Rejection
 from calltape_analyzer.observing.columns import Column, SizeRow, value_in
 from calltape_analyzer.observing.groups import Group, GroupKey, SortedCall
 from calltape_analyzer.observing.size_table import SizeTable
@@ -17,6 +18,7 @@ from calltape_analyzer.observing.tallies import Span
 from calltape_analyzer.variants.completion import Completion
 from calltape_analyzer.variants.counted_sizes import CountedSizes
 from calltape_analyzer.variants.counting_ints import counting_ints_of
+from calltape_analyzer.variants.rejections import FixedSize
 from calltape_analyzer.variants.row_conditions import Condition
 from calltape_analyzer.variants.symbols import Symbol
 from calltape_analyzer.variants.zero_sizes import ZeroSizes
@@ -163,23 +165,20 @@ class VariantFacts:
             and 0 not in self.every.distinct(column)
         ]
 
-    def refuses(self, row: SizeRow) -> str | None:
+    def rejects(self, row: SizeRow) -> Rejection | None:
         """Why a row of the same group does not belong to it; None if it does."""
         layout = self.group.layout
         for condition in self.conditions:
             if not condition.holds(row):
-                return condition.refusal(layout)
+                return condition.rejection(layout)
         zeros = self.new_zeros(row)
         if zeros:
-            reason = self.zeros.refusal(set(zeros), ", ".join(map(layout.column_name, zeros)))
-            if reason is not None:
-                return reason
+            rejection = self.zeros.rejection(set(zeros), [*map(layout.column_name, zeros)])
+            if rejection is not None:
+                return rejection
         for column, found in self.dimensions.items():
             if not found.dynamic and found.reason != "counter":
                 expected, got = self.rows.value(0, column), value_in(row, column)
                 if expected != got:
-                    return (
-                        f"{layout.column_name(column)} is {got}; it was {expected} in every "
-                        "recorded call of this variant"
-                    )
+                    return FixedSize(layout.column_name(column), got, expected)
         return None

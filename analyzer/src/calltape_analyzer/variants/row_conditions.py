@@ -8,9 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from calltape_analyzer.facts import Rejection
 from calltape_analyzer.observing.columns import Column, SizeRow, value_in
 from calltape_analyzer.observing.layout import ArgumentLayout
 from calltape_analyzer.observing.size_table import SizeTable
+from calltape_analyzer.variants.rejections import ExcludedSize, OtherVariant
 
 __all__ = ["Condition", "CounterIs", "Fixed"]
 
@@ -30,8 +32,8 @@ class Condition(Protocol):
         """The condition in words."""
         ...
 
-    def refusal(self, layout: ArgumentLayout) -> str:
-        """Why a row that does not meet it is refused."""
+    def rejection(self, layout: ArgumentLayout) -> Rejection:
+        """Why a row that does not meet it is rejected."""
         ...
 
 
@@ -53,11 +55,11 @@ class Fixed:
         sign = "=" if not self.negated else ">" if self.value == 1 else "!="
         return f"{layout.column_name(self.column)} {sign} {self.value}"
 
-    def refusal(self, layout: ArgumentLayout) -> str:
+    def rejection(self, layout: ArgumentLayout) -> Rejection:
+        place = layout.column_name(self.column)
         if not self.negated:
-            return f"not {self.text(layout)}"
-        what = "values" if self.column.is_int else "sizes"
-        return f"{layout.column_name(self.column)} is {self.value}; it is for other {what}"
+            return OtherVariant(self.text(layout), place)
+        return ExcludedSize(place, self.value, self.column.is_int)
 
 
 @dataclass(frozen=True)
@@ -84,5 +86,5 @@ class CounterIs:
     def text(self, layout: ArgumentLayout) -> str:
         return "window open" if self.open else "window full"
 
-    def refusal(self, layout: ArgumentLayout) -> str:
-        return f"not {self.text(layout)}"
+    def rejection(self, layout: ArgumentLayout) -> Rejection:
+        return OtherVariant(self.text(layout))

@@ -6,10 +6,12 @@ only if a call had it, or a run of the model and the program showed that both re
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
+from calltape_analyzer.facts import Fact
 from calltape_analyzer.observing.columns import Column
+from calltape_analyzer.variants.rejections import NewZeros
 
 __all__ = ["ZeroSizes"]
 
@@ -21,14 +23,14 @@ class ZeroSizes:
 
     Attributes:
         taken: where program and model returned the same.
-        refused: where they did not, with the reason in words.
+        rejected: where they did not, with the reason.
     """
 
     taken: frozenset[frozenset[Column]] = frozenset()
-    refused: Mapping[frozenset[Column], str] = field(default_factory=dict)
+    rejected: Mapping[frozenset[Column], Fact] = field(default_factory=dict)
 
-    def refusal(self, columns: Set[Column], names: str) -> str | None:
-        """Why a row is refused in which some dimensions are 0; None if it is taken.
+    def rejection(self, columns: Set[Column], names: Sequence[str]) -> NewZeros | None:
+        """Why a row is rejected in which some dimensions are 0; None if it is taken.
 
         Args:
             columns: these dimensions.
@@ -37,5 +39,4 @@ class ZeroSizes:
         known = frozenset(columns)
         if known in self.taken:
             return None
-        told = f"{names} {'is' if len(known) == 1 else 'are'} 0, which was never recorded"
-        return f"{told}; {self.refused[known]}" if known in self.refused else told
+        return NewZeros(tuple(names), self.rejected.get(known))

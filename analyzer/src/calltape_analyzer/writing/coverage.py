@@ -27,13 +27,16 @@ __all__ = [
 _MAX_REASONS = 1000
 
 
-def coverage_for(segments: Sequence[CountedFile], kept: int, unwanted: int) -> Coverage:
+def coverage_for(
+    segments: Sequence[CountedFile], kept: int, unwanted: int, later: int = 0
+) -> Coverage:
     """How many calls were seen, and what became of those that the new tape lacks.
 
     Args:
         segments: the files that were read.
         kept: how many calls were written.
         unwanted: how many were left out because nobody asked for them.
+        later: how many others only a later version can read.
 
     Raises:
         TapeError: ``limit`` if the files claim more calls than can be counted.
@@ -42,7 +45,9 @@ def coverage_for(segments: Sequence[CountedFile], kept: int, unwanted: int) -> C
     dropped = Counter(before.dropped)
     dropped[DropReason.WAS_NOT_SEALED] += dropped.pop(DropReason.NOT_SEALED, 0)
     dropped[DropReason.NOT_EXTRACTED] += unwanted
-    dropped[DropReason.DAMAGED] += max(before.kept - kept - unwanted, 0)
+    lost = max(before.kept - kept - unwanted, 0)
+    dropped[DropReason.LATER] += min(later, lost)
+    dropped[DropReason.DAMAGED] += max(lost - later, 0)
     return _coverage(kept, +dropped, before.at_least, before.counted_ns)
 
 

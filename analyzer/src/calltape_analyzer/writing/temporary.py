@@ -1,6 +1,8 @@
-"""Temporary files and folders. Whatever ends their use, nothing of them is left, even if it is a
-signal between any two steps. (Of :class:`tempfile.TemporaryDirectory`, a signal between its making
-and its finalizer, or while it is removed, leaves the folder.)
+"""Temporary files and folders, which leave nothing behind.
+
+This holds however their use ends, even if a signal comes between any two steps.
+(:class:`tempfile.TemporaryDirectory` leaves the folder behind if a signal comes before its
+finalizer is registered, or while the folder is being removed.)
 """
 
 from __future__ import annotations

@@ -140,8 +140,8 @@ class Traced(Exception):  # noqa: N818 - a signal between functions, not an erro
 
 
 def is_proxy(cls: type) -> bool:
-    """Whether values of this class trace a call for ``torch.fx``. (What torch knows of it is about
-    all threads.)"""
+    """Whether values of this class trace a call for ``torch.fx``. torch's own answer covers all
+    threads."""
     module = sys.modules.get("torch.fx.proxy")
     return module is not None and issubclass(cls, module.Proxy)
 

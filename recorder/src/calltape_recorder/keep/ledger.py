@@ -78,49 +78,48 @@ State = Literal["open", "recording", "closed", "forked"]
 
 @dataclass(frozen=True)
 class Stats:
-    """The accounts at one moment: ``seen == kept + sum(dropped.values()) + queued``.
+    """The counts at one moment: ``seen == kept + sum(dropped.values()) + queued``.
 
     Attributes:
         seen: calls of the recorded method so far.
-        kept: calls that are whole in a file; each of them survives the death of the process. They
-            become fewer when a file is deleted or removed.
-        dropped: calls that are not on the tape, by reason: ``policy`` (not to be kept),
-            ``paused``, ``max_calls``, ``max_seconds``, ``max_share``, ``tracing`` (not a call of
-            the model but of something that traces it), ``queue_full`` (no memory left within the
-            bound), ``flight_recorder`` (held for a while, and in no dump), ``max_disk_bytes``,
-            ``disk_full`` (no room on the disk, or the floor of free space is reached), ``deleted``
-            (with an old segment, as ``when_full="delete_oldest"`` asks for), ``expired``
-            (``max_age_seconds``), ``file_removed`` (somebody removed or cut the file), ``io`` (the
-            disk failed), ``internal`` (a fault of the recorder, or a predicate that raised),
-            ``interrupted``, ``unfinished`` (under way at the end).
-        outputs_lost: kept calls of which the outputs, or a part of them, are not on the tape
-            although they were wanted, by reason: ``queue_full`` or ``internal``. The record of each
-            says so too. Those in files that are gone by now count as well.
-        queued: calls under way in the model, waiting to be written, or held in memory.
-        queued_bytes: host memory that the queued calls hold, in bytes.
-        written: calls that were written whole to a file, those too whose file is gone by now.
-        written_bytes: bytes that were written to tape files, those too that are gone by now.
-            ``written_bytes / written`` is what a call takes.
-        disk_bytes: length of the files on disk at this moment, with those of calls under way.
+        kept: calls that are complete in a file, and survive the death of the process. The number
+            falls when a file is deleted.
+        dropped: calls that are not on the tape, by reason: ``policy`` (not selected), ``paused``,
+            ``max_calls``, ``max_seconds``, ``max_share``, ``tracing`` (made by a tool that traces
+            the model), ``queue_full`` (they did not fit into the memory limit), ``flight_recorder``
+            (held in memory, but not dumped), ``max_disk_bytes``, ``disk_full`` (no space left on
+            the disk, or only ``min_free_bytes=``), ``deleted`` (with an old file, because of
+            ``when_full="delete_oldest"``), ``expired`` (``max_age_seconds=``), ``file_removed``
+            (somebody deleted or truncated the file), ``io`` (the disk failed), ``internal`` (a bug
+            in the recorder, or a predicate that raised), ``interrupted``, ``unfinished`` (still
+            running when the recorder closed).
+        outputs_lost: kept calls whose outputs should be on the tape but are missing, in full or in
+            part, by reason: ``queue_full`` or ``internal``. The record of each call says so, too.
+            Includes calls in files that no longer exist.
+        queued: calls that are running, waiting to be written, or held in memory.
+        queued_bytes: host memory that the queued calls take, in bytes.
+        written: calls that were written to a file, including files that no longer exist.
+        written_bytes: bytes that were written to tape files, including files that no longer exist.
+            ``written_bytes / written`` is the size of a call.
+        disk_bytes: size of the files that are on disk now, including those of running calls.
         segments: files on disk that this recorder wrote and did not delete.
         paused: whether :meth:`Recorder.pause` was called.
         state: ``open`` (nothing attached), ``recording``, ``closed``, or ``forked`` (this process
             is a fork of the one that records, and has not called the model yet).
-        control: why the control file is not followed; None if it is followed, or if there is
-            none.
+        control: why the control file is not followed; None if it is, or if there is none.
         target: what is recorded, as ``module:Class.method``; None if nothing was attached.
-        losing: for which reason calls are lost at present; None if the last call was written. It is
-            found out about once a second.
-        path: the file that is written to, or was written to last.
-        last_write_ns: when a call was written last, Unix time in nanoseconds; None before the
+        losing: why calls are being lost at present; None if the last call was written. Updated
+            about once a second.
+        path: the file that is being written, or was written last.
+        last_write_ns: when a call was last written, as Unix time in nanoseconds; None before the
             first.
-        last_error: what went wrong last, as it was logged; None if nothing did.
-        last_error_ns: when that was, Unix time in nanoseconds.
-        in_calls_ns: what the recorder added to the host's calls, in nanoseconds of wall time. Of
+        last_error: the last problem, as it was logged; None if there was none.
+        last_error_ns: when that was, as Unix time in nanoseconds.
+        in_calls_ns: the time that the recorder added to calls, in nanoseconds of wall time. Of
             calls that are not recorded, every 17th is measured.
         in_thread_ns: processor time of the recorder's own thread, in nanoseconds.
-        copies: copies (deep ones and pickles) that were made of what is recorded. Nobody sees the
-            calls of a copy.
+        copies: how many copies (deep copies and pickles) were made of the recorded object. The
+            calls of a copy are not seen.
     """
 
     seen: int
@@ -148,14 +147,14 @@ class Stats:
 
     @property
     def unwanted(self) -> dict[DropReason, int]:
-        """The dropped calls that were not to be kept, because of ``policy`` or of other options
-        (``paused``, ``max_calls``, ``max_seconds``, ``max_share``, ``flight_recorder``,
+        """The dropped calls that were left out on purpose, because of ``policy`` or of other
+        options (``paused``, ``max_calls``, ``max_seconds``, ``max_share``, ``flight_recorder``,
         ``tracing``, ``deleted``, ``expired``)."""
         return unwanted_of(self.dropped)
 
     @property
     def lost(self) -> dict[DropReason, int]:
-        """The dropped calls that were to be kept. Whoever runs the recorder should find out why."""
+        """The dropped calls that should have been kept. Find out why."""
         return lost_of(self.dropped)
 
 

@@ -37,30 +37,30 @@ from calltape_schema.affine_span import AffineSpan
 
 @dataclass(frozen=True)
 class Novelty(Keep):
-    """Keeps calls that add evidence.
+    """Keeps calls that show something new.
+
+    A call is novel if one of these is true:
 
     - The structure, a dtype or a constant is new.
-    - A size breaks an equality, a sum or a multiple that held so far.
+    - A size breaks an equality, a sum or a multiple that held for all kept calls.
     - A size is 0 or 1, and was different in all kept calls.
     - A size or int is at least ``growth`` times the largest kept one, or at most the smallest kept
-      one divided by ``growth``. The end of the tape has the exact smallest and largest ones of
-      all calls.
+      one divided by ``growth``. The end of the tape has the exact extremes over all calls.
 
-    If the constants (text, float) of a structure never repeat, the first 256 are kept. Keys of
-    dicts that never come back, as the ids of requests, are neither structure nor evidence, nor is
-    what stands at them. If a kept
-    call is lost (the queue was full, the disk failed, its file was deleted), evidence is gathered
-    anew; the more seldom, the more often files with evidence are deleted for want of room. Files
-    without any are deleted first.
+    If the constants (text, float) of a structure never repeat, the first 256 are kept. Dict keys
+    that never recur, such as request ids, count as data: neither these keys nor their values make a
+    call novel. If a kept call is lost (the queue was full, the disk failed, its file was deleted),
+    novelty starts over. The more often files with novel calls are deleted for lack of space, the
+    less often it does so. Files without novel calls are deleted first.
 
-    The evidence of all calls has at most 262,144 numbers. When it has these, neither a new pattern
-    of equal sizes nor a broken sum or multiple is evidence any more. The relations of one pattern
-    have at most 16,384 numbers, as 127 sizes without any relation have: beyond that, no broken sum
-    or multiple of this pattern is evidence. Growth always is. New structures, dtypes and constants
-    are, up to bounds of their own.
+    The recorder remembers at most 262,144 numbers about all calls. Once it has these, a new pattern
+    of equal sizes or a broken sum or multiple no longer makes a call novel. For the relations of
+    one pattern, it remembers at most 16,384 numbers, which suffices for 127 unrelated sizes; beyond
+    that, a broken sum or multiple of this pattern no longer makes a call novel. Growth always does.
+    New structures, dtypes and constants do, up to limits of their own.
 
     Args:
-        growth: more than 1.
+        growth: a number above 1.
 
     Raises:
         TapeError: ``usage`` for anything but a number above 1.

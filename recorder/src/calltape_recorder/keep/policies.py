@@ -89,7 +89,7 @@ kept; ``number`` is in the range unless it is kept.
 
 
 class Keep(abc.ABC):
-    """A policy. It begins to count anew in each process, and for each recorder."""
+    """A policy. It starts counting from zero in each process and for each recorder."""
 
     by_number = False
     """Whether it decides by a call's number and the time only. Then the recorder need not look at a
@@ -144,7 +144,7 @@ class Every(Keep):
 
 @dataclass(frozen=True)
 class First(Keep):
-    """Keeps the first ``calls`` calls that it is asked about.
+    """Keeps the first ``calls`` calls that reach it.
 
     Raises:
         TapeError: ``usage`` for anything but an int of 0 or more.
@@ -166,10 +166,10 @@ class First(Keep):
 
 @dataclass(frozen=True)
 class Rate(Keep):
-    """Keeps a share of the calls. Their numbers decide, so the same seed keeps the same calls.
+    """Keeps a share of the calls. It decides by call number, so the same seed keeps the same calls.
 
     Args:
-        fraction: 0 to 1.
+        fraction: a number from 0 to 1.
         seed: any int.
 
     Raises:
@@ -200,8 +200,8 @@ class Rate(Keep):
 
 @dataclass(frozen=True)
 class PerSecond(Keep):
-    """Keeps at most ``calls`` calls a second on average, and at most so many at once. The number
-    may be below 1: 0.1 keeps a call every ten seconds.
+    """Keeps at most ``calls`` calls per second on average, and at most that many in a burst. The
+    number may be below 1: 0.1 keeps a call every ten seconds.
 
     Raises:
         TapeError: ``usage`` for anything but a positive number.
@@ -223,8 +223,8 @@ class PerSecond(Keep):
 
 @dataclass(frozen=True)
 class PerStructure(Keep):
-    """Keeps the first ``calls`` calls of every structure: of the same nesting, keys, classes and
-    bools.
+    """Keeps the first ``calls`` calls of each structure, that is, with the same nesting, keys,
+    classes and bools.
 
     Raises:
         TapeError: ``usage`` for anything but an int of 0 or more.
@@ -246,9 +246,9 @@ class PerStructure(Keep):
 class When(Keep):
     """Keeps the calls for which ``predicate(args, kwargs)`` is true.
 
-    The predicate runs within the call, before the model, in every thread that calls the model. It
-    must be quick, and must not change what it is given. If it raises, the call is not kept, and a
-    warning says so once.
+    The predicate runs during the call, before the model, in every thread that calls the model. It
+    must be fast, and must not change its arguments. If it raises, the call is not kept, and a
+    warning is logged once.
     """
 
     predicate: Callable[[tuple[Any, ...], dict[str, Any]], object]
@@ -268,12 +268,12 @@ class When(Keep):
 
 @dataclass(frozen=True)
 class FlightRecorder:
-    """How much is held: the last calls that ``keep`` did not keep, within two bounds. Their memory
-    comes on top of ``max_queue_bytes``.
+    """The limits of a flight recorder, which holds the latest calls that ``keep`` did not select.
+    Their memory is in addition to ``max_queue_bytes``.
 
     Args:
-        calls: at most so many calls are held.
-        bytes: at most so many bytes of their tensors, texts and large new structures are held.
+        calls: how many calls it holds at most.
+        bytes: how many bytes of their tensors, texts and large new structures it holds at most.
 
     Raises:
         TapeError: ``usage`` for anything but positive ints.

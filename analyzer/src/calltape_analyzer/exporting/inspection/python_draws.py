@@ -1,0 +1,84 @@
+"""Models that draw random numbers with Python or numpy: ``if random.random() < 0.1``.
+
+A trace sees what came of a number, and not the number: a program cannot draw it. Nor do two runs
+tell: a rare branch is not taken in either. So a recorded call is run with the smallest and the
+largest numbers that the generators give. What is the same with all of them does not depend on them:
+a model may draw for its training mode only, or give its generator a seed of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from calltape_analyzer.arguments.plan import Plan
+from calltape_analyzer.arguments.samples import Sample, sample_in
+from calltape_analyzer.comparison.comparing import compared
+from calltape_analyzer.exporting.session.verifier import Verifier
+from calltape_analyzer.model.asked_modes import may_draw
+from calltape_analyzer.programs.notes import NotDrawn
+from calltape_analyzer.programs.reasons import DrawnByPython
+from calltape_analyzer.variants.facts import VariantFacts
+
+if TYPE_CHECKING:
+    from calltape_analyzer.model.randomness import Numbers
+
+__all__ = ["drawn_by_python"]
+
+_MAX_ROWS = 24
+_NUMBERS: tuple[Numbers, ...] = ("smallest", "largest", "others")
+
+
+def drawn_by_python(verifier: Verifier, variant: VariantFacts) -> DrawnByPython | NotDrawn | None:
+    """Whether the model draws random numbers with Python or numpy in recorded calls.
+
+    Args:
+        verifier: has the model.
+        variant: of the calls. One of each size is run if the code of the model names a function
+            that draws, else one.
+
+    Returns:
+        Why there is no program, if results depend on these numbers; else a note, if it draws any.
+    """
+    note: NotDrawn | None = None
+    for plan, sample in _calls(verifier, variant):
+        moved: Sequence[str] = ()
+        with suppress(Exception):  # the model raises: that is no evidence
+            moved = [name for name in verifier.moved(plan, sample) if name != "torch"]
+        if not moved:
+            continue
+        if _matter(verifier, plan, sample, moved):
+            return DrawnByPython(tuple(moved))
+        note = NotDrawn(tuple(moved))
+    return note
+
+
+def _calls(verifier: Verifier, variant: VariantFacts) -> Iterator[tuple[Plan, Sample]]:
+    rows = _MAX_ROWS if may_draw(verifier.module) else 1
+    for _, seen in islice(variant.rows.items(), rows):
+        watched = verifier.was_watched(seen.first)
+        effects = watched.effects if watched is not None and watched.asked is not None else None
+        if effects is not None and set(effects.moved) <= {"torch"}:
+            continue
+        sample = sample_in(variant, verifier.find(seen.first), verifier.sorter, verifier.device)
+        yield Plan.of(variant, sample, verifier.sorter.signature), sample
+
+
+def _matter(verifier: Verifier, plan: Plan, sample: Sample, moved: Sequence[str]) -> bool:
+    """Whether a result depends on numbers of Python and numpy."""
+    from calltape_analyzer.model.randomness import OF_NUMPY
+
+    if OF_NUMPY in moved:  # nobody can make it give the smallest
+        return True
+
+    def differs() -> bool:
+        now = verifier.eager(plan, sample)
+        others = (verifier.eager(plan, sample, python=numbers) for numbers in _NUMBERS)
+        return not all(compared(now, other, verifier.tolerances).agrees for other in others)
+
+    try:  # apart, because with numbers that are never drawn it may not come to its end
+        return bool(verifier.apart(differs, verifier.budget.within(verifier.probing.seconds)))
+    except Exception:  # models raise errors of any type
+        return True

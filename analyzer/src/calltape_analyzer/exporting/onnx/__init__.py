@@ -1,0 +1,1 @@
+"""From a program of torch to an ONNX model."""

@@ -1,0 +1,320 @@
+"""From an exported program to an ONNX model with readable names."""
+
+from __future__ import annotations
+
+import json
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from calltape_analyzer.arguments.forms import PlainForm
+from calltape_analyzer.arguments.plan import Plan, identifier
+from calltape_analyzer.arguments.templates import Template
+from calltape_analyzer.exporting.onnx.assertions import checks_kept, join_checks
+from calltape_analyzer.exporting.onnx.kernel_casts import cast_for_kernels
+from calltape_analyzer.exporting.onnx.storage_order import order_as_stored
+from calltape_analyzer.exporting.onnx.translations import translations
+from calltape_analyzer.exporting.onnx.untranslated import reject_draws, reject_untranslated
+from calltape_analyzer.exporting.torch_fixes.kept_assertions import kept_assertions
+from calltape_analyzer.exporting.torch_fixes.recurrence import open_lengths
+from calltape_analyzer.exporting.torch_fixes.result_counts import least_counts
+from calltape_analyzer.programs.complex_pairs import COMPLEX_OUTPUTS
+from calltape_analyzer.programs.onnx_checks import CHECKS
+from calltape_analyzer.programs.onnx_model import OnnxModel
+from calltape_analyzer.text import UniqueNames
+from calltape_analyzer.variants.facts import VariantFacts
+
+__all__ = ["to_onnx"]
+
+_CACHES = re.compile(
+    r"past_key_values|\bcache(?=\.(?:layers|self_attention_cache|cross_attention_cache)\b)"
+)
+"""What a cache is called among the outputs of transformers, before and since 5.24."""
+_WORD = re.compile(r"\w+")
+
+
+def to_onnx(
+    exported: Any,
+    plan: Plan,
+    result: tuple[Template, PlainForm],
+    variant: VariantFacts,
+    options: Mapping[str, Any],
+) -> OnnxModel:
+    """The ONNX model of an exported program.
+
+    Args:
+        exported: a ``torch.export.ExportedProgram``.
+        plan: its inputs, which lend the model's inputs their names.
+        result: its outputs.
+        variant: lends dynamic dimensions the names of its symbols.
+        options: for ``torch.onnx.export``.
+
+    Raises:
+        UntranslatedError: the program does what no ONNX model does.
+        Exception: whatever torch.onnx raises.
+    """
+    import torch
+
+    given = {"dynamo": True, "verbose": False, **options}
+    own = dict(given.get("custom_translation_table") or {})
+    reject_untranslated(exported, own)
+    given["custom_translation_table"] = {**translations(), **own}
+    order_as_stored(exported.graph_module)
+
+    def converted(*, by_values: bool) -> tuple[Any, list[str]]:
+        with (
+            warnings.catch_warnings(),
+            _small_constants(),
+            least_counts(),
+            # Until torch 2.14 the conversion asks once more for the shape of a recurrent layer.
+            open_lengths(True),
+            _values_of_trace(exported, kept=by_values),
+            kept_assertions(of_model=False),
+            checks_kept(_translatable) as checks,
+        ):
+            warnings.simplefilter("ignore")
+            return torch.onnx.export(exported, (), None, **given), checks
+
+    try:
+        program, checks = converted(by_values=False)
+    except Exception:  # of any type: an operator may be taken apart by values only
+        if not _knows_values(exported):
+            raise
+        program, checks = converted(by_values=True)
+    if program is None:
+        raise RuntimeError("torch.onnx.export gave no program (dynamo=False is not supported here)")
+    reject_draws(program.model)
+    join_checks(program, checks)
+    cast_for_kernels(program.model)
+    graph = program.model.graph
+    _name_values(graph, graph.inputs, list(plan.names))
+    if "output_names" not in options:
+        names = output_names(result, (*plan.names, CHECKS))
+        has_checks = bool(graph.outputs) and graph.outputs[-1].name == CHECKS
+        _name_values(graph, graph.outputs, [*names, CHECKS] if has_checks else names)
+    _note_complex(program, exported)
+    _name_dimensions(program, plan, variant)
+    _forget_shapes(program, exported)
+    return OnnxModel(program)
+
+
+def _translatable(module: Any) -> None:
+    """Changes a graph of single operators to one of which ONNX has each."""
+    _widen_indices(module)
+    _ask_pairs_for_sizes(module)
+
+
+def _ask_pairs_for_sizes(module: Any) -> None:
+    """Lets the sizes of complex tensors be asked for of the pairs that stand for them: torch.onnx
+    (2.15) has no size of a complex tensor."""
+    import torch
+
+    aten = torch.ops.aten
+    for node in list(module.graph.nodes):
+        value = node.args[0].meta.get("val") if node.target is aten.sym_size.int else None
+        if value is None or not value.is_complex() or node.args[1] < 0:
+            continue
+        with module.graph.inserting_before(node):
+            pairs = module.graph.call_function(aten.view_as_real.default, (node.args[0],))
+        pairs.meta["val"] = torch.view_as_real(value)
+        node.args = (pairs, node.args[1])
+    module.recompile()
+
+
+def _widen_indices(module: Any) -> None:
+    """Makes int32 tensors that index int64: ONNX's ``GatherND`` takes no other (torch 2.15 does not
+    convert them). Offsets of sequences are often int32."""
+    import torch
+
+    aten = torch.ops.aten
+    indexing = {
+        aten.index.Tensor, aten._unsafe_index.Tensor, aten.index_put.default,
+        aten.index_put_.default, aten._unsafe_index_put.default,
+    }  # fmt: skip
+    for node in list(module.graph.nodes):
+        if node.op != "call_function" or node.target not in indexing:
+            continue
+        wide = []
+        for index in node.args[1]:
+            value = None if index is None else index.meta.get("val")
+            if value is None or value.dtype is not torch.int32:
+                wide.append(index)
+                continue
+            with module.graph.inserting_before(node):
+                made = module.graph.call_function(
+                    aten._to_copy.default, (index,), {"dtype": torch.int64}
+                )
+            made.meta["val"] = value.to(torch.int64)
+            wide.append(made)
+        node.args = (node.args[0], wide, *node.args[2:])
+    module.recompile()
+
+
+def _mode_of(exported: Any) -> Any:
+    """The mode of the fake tensors of a trace; None if it has none."""
+    values = (node.meta.get("val") for node in exported.graph.nodes)
+    return next((mode for value in values if (mode := getattr(value, "fake_mode", None))), None)
+
+
+def _knows_values(exported: Any) -> bool:
+    return bool(getattr(_mode_of(exported), "propagate_real_tensors", False))
+
+
+def _forget_shapes(program: Any, exported: Any) -> None:
+    """Takes the shapes of inner values out of a model if values decide about them: those are the
+    ones of the sample, or different sizes share a name, and ONNX Runtime reuses memory by them."""
+    if not any(str(symbol).startswith("u") for symbol in exported.range_constraints):
+        return
+    graph = program.model.graph
+    outer = {id(value) for value in (*graph.inputs, *graph.outputs)}
+    for node in graph.all_nodes():
+        for value in node.outputs:
+            if id(value) not in outer:
+                value.shape = None
+
+
+@contextmanager
+def _values_of_trace(exported: Any, *, kept: bool) -> Iterator[None]:
+    """Lets the conversion, which traces a program again, know the values of the trace, or not.
+    Where it takes an operator apart, it would pin a number that only these values tell: how many
+    boxes the first picture has (torch 2.15)."""
+    mode = _mode_of(exported)
+    if kept or not _knows_values(exported):
+        yield
+        return
+    known = getattr(mode.shape_env, "real_tensor_prop_unbacked_vals", {})
+    before = dict(known)
+    try:
+        mode.propagate_real_tensors = False
+        known.clear()
+        yield
+    finally:
+        known.update(before)
+        mode.propagate_real_tensors = True
+
+
+@contextmanager
+def _small_constants() -> Iterator[None]:
+    """Keeps ``x + 1e-10`` in a model: the optimizer of torch.onnx (onnxscript 0.7) takes constants
+    below 1e-8 for 0, and drops the sum. The logarithm, or a division, of zero follows."""
+    try:
+        from onnxscript.rewriter._pattern_ir import Constant
+    except ImportError:  # another version, which may not do so
+        yield
+        return
+    setattr(Constant, "_abs_tol", property(lambda _: 0.0, lambda *_: None))  # noqa: B010
+    try:
+        yield
+    finally:
+        delattr(Constant, "_abs_tol")
+
+
+def _name_values(graph: Any, values: Any, names: list[str]) -> None:
+    """Gives inputs or outputs names. The exporter's own way to do so can give two values of a graph
+    one name (torch 2.15: an output and the value of an operator, both called ``mean``)."""
+    if len(values) != len(names):
+        return
+    own = {id(value) for value in values}
+    inputs = {id(value) for value in graph.inputs}
+    for value in values:
+        value.name = f"calltape.{value.name}"  # so that none has the new name of another
+    taken = {value.name: value for node in graph.all_nodes() for value in node.outputs}
+    taken |= {value.name: value for value in graph.inputs}
+    for value, name in zip(values, names, strict=True):
+        if id(value) in inputs and values is not graph.inputs:
+            # An input that is returned as it is keeps its name as an input.
+            value.name = value.name.removeprefix("calltape.")
+            continue
+        other = taken.get(name)
+        if other is not None and id(other) not in own:
+            other.name = f"{name}.inner"
+        initial = graph.initializers.pop(name, None)
+        if initial is not None:
+            initial.name = f"{name}.inner"
+            graph.initializers[initial.name] = initial
+        value.name = name
+
+
+def _note_complex(program: Any, exported: Any) -> None:
+    """Writes into a model which of its outputs are pairs in the place of complex numbers."""
+    nodes = {node.name: node for node in exported.graph.nodes}
+    returned = [nodes[name] for name in exported.graph_signature.user_outputs if name in nodes]
+    own = [node.meta.get("val") for node in returned]
+    are_complex = [bool(getattr(value, "is_complex", bool)()) for value in own]
+    if any(are_complex):
+        outputs = [value.name for value in program.model.graph.outputs if value.name != CHECKS]
+        names = [name for name, is_one in zip(outputs, are_complex, strict=False) if is_one]
+        program.model.metadata_props[COMPLEX_OUTPUTS] = json.dumps(names)
+
+
+def output_names(result: tuple[Template, PlainForm], taken: Any) -> list[str]:
+    """The name of each output: ``logits``, ``present.layers.0.keys``; ``outputs.0`` where the model
+    gives none, and ``outputs.cache`` where an input has it."""
+    template, form = result
+    names: list[str] = []
+    unique = UniqueNames(taken)
+    for leaf in form.leaves():
+        layout = template.layout
+        place = (layout.tensors if leaf.kind == "tensor" else layout.scalars)[leaf.index]
+        path = _CACHES.sub("present", place.path.lstrip("."))
+        if not path:
+            path = "output"
+        elif path[0].isdigit() or path in unique.names:
+            path = f"outputs.{path}"
+        names.append(unique.add(path))
+    return names
+
+
+def _name_dimensions(program: Any, plan: Plan, variant: VariantFacts) -> None:
+    """Gives dimensions the names that ``calltape variants`` has for them, in place of torch's
+    (``s77``).
+
+    A trace may have a name of its own for each of several dimensions that were equal in every
+    call; here they have one (``onnx_session`` takes calls all the same in which they differ). What
+    is an expression (``s77 + 1``) to the trace, and has a name in the variant, gets that name.
+    """
+    by_column = {column: symbol.name for symbol in variant.symbols for column in symbol.columns}
+    inputs = {value.name.removesuffix("_orig"): value for value in program.model.graph.inputs}
+    found: list[tuple[str, str]] = []
+    for leaf, name in zip(plan.leaves, plan.names, strict=True):
+        value = inputs.get(name)
+        if leaf.kind != "tensor" or value is None or value.shape is None:
+            continue
+        for column, size in zip(variant.group.dimensions(leaf.index), value.shape, strict=False):
+            text, symbol = getattr(size, "value", None), by_column.get(column)
+            if isinstance(text, str) and symbol is not None:
+                found.append((text, symbol))
+    unique = UniqueNames()
+    names = {name: unique.add(identifier(name)) for name in dict.fromkeys(n for _, n in found)}
+    plain = {text: names[name] for text, name in reversed(found) if text.isidentifier()}
+    if plain:
+        program.rename_axes(plain)
+    sums = {
+        _sorted_sum(_WORD.sub(lambda word: plain.get(word[0], word[0]), text)): names[name]
+        for text, name in reversed(found)
+        if not text.isidentifier()
+    }
+    graph = program.model.graph
+    inner = (value for node in graph.all_nodes() for value in node.outputs)
+    for value in (*graph.inputs, *graph.outputs, *inner):
+        if value.shape is not None:
+            sizes = [_with_name(size, sums) for size in value.shape]
+            value.shape = type(value.shape)(sizes)
+
+
+def _with_name(size: Any, names: Mapping[str, str]) -> Any:
+    """A size. An expression has its name if it has one, and else is written in one way."""
+    text = getattr(size, "value", None)
+    if not isinstance(text, str):
+        return size
+    text = _sorted_sum(text)
+    return names.get(text, text)
+
+
+def _sorted_sum(text: str) -> str:
+    """An expression, of which a plain sum has its terms in one order: torch orders them by the
+    names that they had before."""
+    terms = text.split(" + ")
+    return " + ".join(sorted(terms)) if all(map(_WORD.fullmatch, terms)) else text

@@ -1,0 +1,150 @@
+"""What no ONNX model does, found in a program before it is converted.
+
+Of some operators torch.onnx (2.15) would make something else without a word: a batch normalization
+by running statistics where torch takes those of the batch, and adaptive pools with the windows of
+the traced picture.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch.fx import Node
+
+from calltape_analyzer.foreign_errors import place_of
+
+__all__ = ["UntranslatedError", "reject_draws", "reject_floats", "reject_untranslated"]
+
+
+class UntranslatedError(NotImplementedError):
+    """A program does what no ONNX model does. Another trace of the model seldom helps."""
+
+
+class _Untranslated(NamedTuple):
+    """An operator: what a person calls it, what to do instead, and of which calls of it that holds,
+    by the arguments."""
+
+    called: str
+    instead: str
+    holds: Callable[[Sequence[Any]], bool] = lambda _: True
+
+
+def _is_by_the_batch(args: Sequence[Any]) -> bool:
+    """Whether a normalization changes its running statistics: it has some, and is in training."""
+    return args[3] is not None and bool(args[5])
+
+
+def _has_many_windows(args: Sequence[Any]) -> bool:
+    return any(size != 1 for size in args[1])
+
+
+def _drops(args: Sequence[Any]) -> bool:
+    return len(args) > 4 and args[4] != 0
+
+
+_SORTED = "sort, and take the element that is wanted"
+_EVAL = "record the model after eval()"
+_BY_HAND = f"{_EVAL}, or compute with the mean and the variance"
+_OPERATORS = {
+    "median": _Untranslated("torch.median", _SORTED),
+    "kthvalue": _Untranslated("torch.kthvalue", _SORTED),
+    "scaled_dot_product_attention": _Untranslated("attention with dropout", _EVAL, _drops),
+    "batch_norm": _Untranslated("batch_norm in training mode", _BY_HAND, _is_by_the_batch),
+    "instance_norm": _Untranslated("instance_norm in training mode", _BY_HAND, _is_by_the_batch),
+    **{
+        f"adaptive_max_pool{dims}d": _Untranslated(
+            f"adaptive_max_pool{dims}d to more than one element",
+            f"use max_pool{dims}d with a kernel size and a stride",
+            _has_many_windows,
+        )
+        for dims in (1, 2, 3)
+    },
+}
+
+
+def reject_untranslated(exported: Any, translated: Collection[Any] = ()) -> None:
+    """Demands that a program can be converted.
+
+    Args:
+        exported: a ``torch.export.ExportedProgram``.
+        translated: the operators that the caller has translations of.
+
+    Raises:
+        UntranslatedError: it cannot; says why, and what to do.
+    """
+    for part in exported.graph_module.modules():
+        for node in part.graph.nodes if hasattr(part, "graph") else ():
+            if node.op == "call_function" and node.target not in translated:
+                _reject(node)
+
+
+def _reject(node: Node) -> None:
+    if node.target is torch.ops.aten._assert_scalar.default:
+        reject_floats(node)
+    namespace, _, name = str(node.target).partition(".")
+    found = _OPERATORS.get(name.partition(".")[0]) if namespace == "aten" else None
+    if found is not None and found.holds(node.args):
+        raise UntranslatedError(
+            f"{found.called} has no ONNX translation ({found.instead}, or export to torch)"
+        )
+
+
+def reject_floats(assertion: Node) -> None:
+    """Rejects an assertion about floats. torch.onnx (2.15) compares float32, of which 0.2 is above
+    the 0.2 of Python. Floats that are made ints as they are read are exact."""
+    waiting, known = [assertion], {assertion}
+    while waiting:
+        for node in waiting.pop().all_input_nodes:
+            value = node.meta.get("val")
+            if isinstance(value, torch.SymFloat):
+                place = place_of(str(assertion.args[1])) or f"{assertion.args[0]}"
+                raise UntranslatedError(
+                    "Python compares doubles, an ONNX model float32 (compare tensors, as "
+                    "torch.where does, or export to torch): the model decides by a float at "
+                    f"{place}"
+                )
+            is_number = isinstance(value, torch.SymInt | torch.SymBool)
+            if is_number and node not in known and not _is_read_as_int(node):
+                waiting.append(node)
+                known.add(node)
+
+
+_READS = {torch.ops.aten.item.default, torch.ops.aten._local_scalar_dense.default}
+_TO_INT = {math.trunc, math.floor, math.ceil, round}
+
+
+def _is_read_as_int(node: Node) -> bool:
+    read = node.args[0] if node.target in _TO_INT else None
+    if not isinstance(read, Node) or read.target not in _READS:
+        return False
+    (tensor,) = read.all_input_nodes
+    return bool(tensor.meta["val"].dtype.itemsize <= 4)
+
+
+def reject_draws(model: Any) -> None:
+    """Demands that what an ONNX model returns is not random: ONNX Runtime has generators of its
+    own, so that no call of it can be compared.
+
+    Args:
+        model: of onnxscript's ``ir``, without nodes that nothing needs.
+    """
+    for node in model.graph.all_nodes():
+        if node.op_type.startswith(_DRAWING) or (node.op_type == "Dropout" and _is_training(node)):
+            raise UntranslatedError(
+                "random: the model draws random numbers, and ONNX Runtime draws others; pass them "
+                "as an argument, or export to torch"
+            )
+
+
+_DRAWING = "Random", "Bernoulli", "Multinomial"
+
+
+def _is_training(dropout: Any) -> bool:
+    from onnxscript import ir
+
+    mode = dropout.inputs[2] if len(dropout.inputs) > 2 else None
+    known = None if mode is None else ir.convenience.get_const_tensor(mode)
+    return mode is not None and (known is None or bool(known.numpy()))

@@ -1,0 +1,1 @@
+"""Runs of the model and of its programs: what they may cost, and whether they agree."""

@@ -1,0 +1,260 @@
+"""The sizes that no call had and that a model is run at, and which of them would cost too much."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, zip_longest
+from typing import Any, Literal
+
+from calltape_analyzer.arguments.sizings import (
+    Bound,
+    Sizing,
+    elements_at,
+    sizings_around,
+    sizings_below,
+    sizings_between,
+    sizings_beyond,
+    sizings_far,
+    sizings_of_one,
+    sizings_unrelated,
+    sizings_unseen,
+)
+from calltape_analyzer.exporting.session.free_memory import half_of_free
+from calltape_analyzer.exporting.session.run_costs import Cost, Imagine, RunCosts, variant_key
+from calltape_analyzer.exporting.session.time_limit import time_limit
+from calltape_analyzer.facts import Fact
+from calltape_analyzer.foreign_errors import failure_of
+from calltape_analyzer.programs import reasons
+from calltape_analyzer.programs.attempts import Attempt
+from calltape_analyzer.programs.notes import Probed, Untried
+from calltape_analyzer.programs.program import Program
+from calltape_analyzer.reading.call_ref import CallRef
+from calltape_analyzer.variants.facts import VariantFacts
+
+__all__ = ["Probe", "Probing"]
+
+Probe = Literal["near", "far", "none"]
+
+_MAX_OF_A_KIND = 3
+_SECONDS = 60.0
+_MIN_PATIENCE = 3.0
+"""A proof should not take as long as what it proves; of small models it may."""
+_AT_ONCE = 2
+"""What the model returned is in memory while the program runs."""
+_LEAST_MEMORY = 256 * 2**20
+"""Bytes that a run and the one that it is compared with may take in any case."""
+
+
+@dataclass
+class Probing:
+    """Runs a model at sizes that no call had, within bounds
+    (docs/decisions/guards-and-verdicts.md).
+
+    What a run costs is predicted (``run_costs.RunCosts``); the first run that is measured has
+    recorded sizes.
+
+    Attributes:
+        probe: ``"near"`` for sizes within :class:`~calltape_analyzer.arguments.sizings.Bound`: no
+            run has more than 4 times the elements of the largest recorded call, in all input
+            tensors together, and no size or int is more than 4 times its largest recorded value.
+            ``"far"`` for these and sizes up to 500 times the recorded ones, as long as the inputs
+            stay small: only this finds what a model does from some size on. ``"none"`` for recorded
+            sizes only.
+        memory: the most bytes that a run and the run that it is compared with may take; None for
+            what the largest recorded call takes, or 256 MiB if that is more. It is half of what is
+            free at that moment if that is less, or the probe is ``"far"``. A run that is predicted
+            to take more is not made, and ``attempts`` and the notes of the report say so.
+        seconds: how long a run may take.
+        bound: of the tape.
+        fused: whether programs have the kernels of torch that keep the scores of attention out of
+            memory.
+    """
+
+    probe: Probe = "near"
+    memory: int | None = None
+    seconds: float = _SECONDS
+    bound: Bound = field(default_factory=lambda: Bound(0))
+    fused: bool = True
+    _costs: RunCosts = field(default_factory=RunCosts)
+    _slow: set[Hashable] = field(default_factory=set)
+
+    def sizings(
+        self, variant: VariantFacts, around: Sequence[Sizing], *, narrow: bool = False
+    ) -> list[Sizing]:
+        """The sizes to run.
+
+        Args:
+            variant: what is run.
+            around: sizes that must be among them, with some a little larger.
+            narrow: whether these alone are run.
+        """
+        if self.probe == "none":
+            return []
+        if narrow:
+            return [sizing for sizing in around if self.bound.allows(variant, sizing)]
+        kinds = (
+            sizings_unseen,
+            sizings_of_one,
+            sizings_beyond,
+            sizings_unrelated,
+            sizings_between,
+        )
+        found_of_kind = [kind(variant, _MAX_OF_A_KIND) for kind in kinds]
+        # One of each kind comes first: there may be no time for all.
+        in_turn = chain.from_iterable(zip_longest(*found_of_kind))
+        near = [*around, *sizings_around(variant, around), *filter(None, in_turn)]
+        found = [sizing for sizing in near if self.bound.allows(variant, sizing)]
+        found += sizings_far(variant) if self.probe == "far" else []
+        return list(dict.fromkeys(found))
+
+    def cheaper(self, variant: VariantFacts) -> list[Sizing]:
+        """Sizes that cost less than a recorded call, for a model that is too large for others."""
+        return [] if self.probe == "none" else sizings_below(variant, _MAX_OF_A_KIND)
+
+    def patience(self, seconds: float) -> float:
+        """How long all runs at sizes that no call had may take together.
+
+        Args:
+            seconds: how long the trace and the runs of recorded calls took.
+        """
+        return math.inf if self.probe == "far" else max(seconds / 2, _MIN_PATIENCE)
+
+    def why_unrun(
+        self,
+        variant: VariantFacts,
+        sizing: Sizing,
+        run: Callable[[Sizing], Any],
+        imagine: Imagine,
+        device: str,
+    ) -> Fact | None:
+        """Why the model is not run at sizes that no call had; None if it may be run.
+
+        Args:
+            variant: what would be run.
+            sizing: the sizes.
+            run: runs the model. It is called at recorded sizes, to measure.
+            imagine: the bytes that a run takes, found without one.
+            device: of the model.
+        """
+        if self.probe == "none":
+            return reasons.RecordedOnly(self.probe)
+        if self.probe == "near" and not self.bound.allows(variant, sizing):
+            return reasons.Because(reasons.Why.TOO_LARGE)
+        if variant_key(variant) in self._slow:
+            return reasons.TooSlow(self.seconds, was_run=True)
+        reason = self._too_much(variant, sizing, imagine, device)
+        if reason is None:
+            return None
+        # No run like it was measured yet, or the measured ones are too far from it.
+        values = tuple(symbol.values[sizing.row] for symbol in variant.symbols)
+        recorded = Sizing(sizing.row, values, False)
+        if self._costs.has(variant, values):
+            return reason
+        try:
+            self.run(variant, recorded, lambda: run(recorded))
+        except Exception as error:  # the model's own
+            return reasons.OfModel(failure_of(error), at_recorded=True)
+        return self._too_much(variant, sizing, imagine, device)
+
+    def _too_much(
+        self, variant: VariantFacts, sizing: Sizing, imagine: Imagine, device: str
+    ) -> Fact | None:
+        """Why a run would cost too much, as predicted from runs that were measured."""
+        if not self._costs.has(variant):
+            return reasons.Because(reasons.Why.UNMEASURED)
+        needed = _AT_ONCE * self._costs.memory(variant, sizing)
+        allowed = self._allowed(variant, needed, imagine, device)
+        if needed > allowed:
+            needed = min(needed, _AT_ONCE * self._costs.imagined(variant, sizing, imagine))
+        if needed > allowed:
+            return reasons.TooMuchMemory(int(needed), int(allowed), self.memory is not None)
+        if self._costs.seconds(variant, sizing) > self.seconds:
+            return reasons.TooSlow(self.seconds, was_run=False)
+        return None
+
+    def _allowed(
+        self, variant: VariantFacts, needed: float, imagine: Imagine, device: str
+    ) -> float:
+        """The bytes that a run and the one that it is compared with may take."""
+        if self.memory is not None:
+            return self.memory
+        free = half_of_free(device)
+        if self.probe == "far":
+            return free
+        if needed <= _LEAST_MEMORY:
+            return min(free, _LEAST_MEMORY)
+        return min(free, max(_LEAST_MEMORY, self._costs.recorded(variant, imagine)))
+
+    def run(
+        self,
+        variant: VariantFacts,
+        sizing: Sizing,
+        function: Callable[[], Any],
+        seconds: float | None = None,
+    ) -> Any:
+        """Runs a function at some sizes, and measures it if other runs are predicted from it.
+
+        Args:
+            variant: what is run.
+            sizing: the sizes.
+            function: runs it.
+            seconds: how long it may take; ``self.seconds`` by default.
+
+        Raises:
+            TimeoutError: it takes too long.
+        """
+        try:
+            with time_limit(self.seconds if seconds is None else seconds):
+                value, cost = self.measured(variant, sizing, function)
+        except TimeoutError:
+            self.note_slow(variant)
+            raise
+        if cost is not None:
+            self.learn(variant, cost)
+        return value
+
+    def measured(
+        self, variant: VariantFacts, sizing: Sizing, function: Callable[[], Any]
+    ) -> tuple[Any, Cost | None]:
+        """What a function returns at some sizes, and what it costs if other runs are predicted from
+        it."""
+        from calltape_analyzer.exporting.session.memory import measured
+
+        if sizing.resized and self.probe != "far":
+            return function(), None
+        begin = time.perf_counter()
+        value, peak = measured(function, fused=self.fused)
+        seconds = time.perf_counter() - begin
+        return value, Cost(sizing.values, elements_at(variant, sizing), peak, seconds)
+
+    def learn(self, variant: VariantFacts, cost: Cost, call: CallRef | None = None) -> None:
+        """Learns from a run that was measured, of a recorded call if there is one."""
+        self._costs.add(variant, cost, call)
+
+    def note_slow(self, variant: VariantFacts) -> None:
+        """Notes that a run took too long: no other sizes of the variant are run."""
+        self._slow.add(variant_key(variant))
+
+    def memory_of(self, function: Callable[[], Any]) -> int:
+        """The bytes that the tensors of a run take at once."""
+        from calltape_analyzer.exporting.session.memory import measured
+
+        return measured(function, fused=self.fused).peak
+
+    def note(self, program: Program, attempt: Attempt) -> None:
+        """Tells a program at which sizes it was tried."""
+        came_to = Probed(
+            attempt.probed,
+            attempt.agreed,
+            attempt.wrong,
+            self.probe,
+            attempt.declined,
+            bool(program.variant.symbols),
+        )
+        program.told.append(came_to)
+        if attempt.untried:
+            first, more = attempt.untried[0], len(attempt.untried) - 1
+            program.told.append(Untried(first, more, came_to.is_remark))

@@ -1,0 +1,598 @@
+"""Runs of the model and of its programs, which leave the state of the model as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from calltape_analyzer.arguments.complete_inputs import has_made_up
+from calltape_analyzer.arguments.plan import Plan
+from calltape_analyzer.arguments.samples import Sample, resized, resized_row, sample_in
+from calltape_analyzer.arguments.sizings import Sizing, sizings_of_one
+from calltape_analyzer.arguments.value_rules import ValueRule, value_rules
+from calltape_analyzer.comparison.comparing import (
+    Difference,
+    Tolerances,
+    compared,
+    has_values,
+    is_described,
+    leaves_of,
+    recorded_leaves,
+)
+from calltape_analyzer.errors import UsageError
+from calltape_analyzer.exporting.session.observed_calls import (
+    MODES,
+    Effects,
+    ObservedCall,
+    Questions,
+    hides_questions,
+)
+from calltape_analyzer.exporting.session.sandbox import DeathError, apart
+from calltape_analyzer.exporting.torch_fixes.nonzero_loops import Line, LoopEvidence
+from calltape_analyzer.exporting.torch_fixes.patching import PATCHING
+from calltape_analyzer.facts import Fact
+from calltape_analyzer.model.asked_modes import may_ask
+from calltape_analyzer.model.calls import as_module, device_of, eager, entry_of, wanted_classes
+from calltape_analyzer.model.contexts import detached, without_saved_tensors
+from calltape_analyzer.observing.contexts import Context, Mode
+from calltape_analyzer.observing.sorting import CallSorter
+from calltape_analyzer.programs import reasons
+from calltape_analyzer.programs.notes import NotAsked, Question
+from calltape_analyzer.programs.onnx_trial import End
+from calltape_analyzer.programs.program import Program
+from calltape_analyzer.pytree.classes import ClassIndex
+from calltape_analyzer.reading.call import Call
+from calltape_analyzer.reading.call_ref import CallRef
+from calltape_analyzer.variants.facts import VariantFacts
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from calltape_analyzer.model.randomness import Numbers
+    from calltape_analyzer.tape import Tape
+
+__all__ = ["Runner"]
+
+_MAX_LOOKED = 4
+_MAX_SMALL = 2
+_MAX_ASKED = 2
+"""Variants of which a call is run with and without a mode, if the model's code names the mode."""
+_SEEDS = 8
+"""Other states of the generators that a call is run in, if no result differs."""
+_SECONDS = 60.0
+"""How long a run with arguments that a call lacks may take."""
+
+
+class Drawn(NamedTuple):
+    """Two results of a call that depend on random numbers.
+
+    Attributes:
+        generators: that the model draws from.
+        now: the leaves that it returns from their state now.
+        other: those from another state.
+        seed: of that one.
+    """
+
+    generators: Sequence[str]
+    now: dict[str, Any]
+    other: dict[str, Any]
+    seed: int
+
+
+@dataclass
+class Runner:
+    """Runs calls of a tape through the model, and through its programs.
+
+    Attributes:
+        module: the model.
+        entry: what a recorded call called: the model, or a method of it.
+        sorter: lays calls out.
+        find: gives the call of a reference.
+        classes: the classes that arguments may be made of.
+        device: of the model.
+        tolerances: how far results of a program may be off.
+        state: the parameters, buffers and attributes of the model that calls changed, with what
+            they were, in words.
+        unknown: what could not be found out about the model, and why.
+        unlike: in what calls with recorded results differ from what the model returns now; None
+            for calls that do not.
+    """
+
+    module: Any
+    entry: Callable[..., Any]
+    sorter: CallSorter
+    find: Callable[[CallRef], Call]
+    classes: ClassIndex
+    device: str
+    tolerances: Tolerances
+    state: dict[str, str] = field(default_factory=dict)
+    unknown: list[NotAsked] = field(default_factory=list)
+    unlike: dict[CallRef, str | None] = field(default_factory=dict)
+    _observed: dict[CallRef, ObservedCall] = field(default_factory=dict)
+    _effects: dict[tuple[Hashable, CallRef], Effects] = field(default_factory=dict)
+    _drawing: set[Hashable] = field(default_factory=set)
+    _searched: set[Hashable] = field(default_factory=set)
+    _rules: dict[Hashable, Mapping[int, ValueRule]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, tape: Tape, module: Any, tolerances: Tolerances) -> Self:
+        """For the calls of a tape, and the model that was recorded.
+
+        Raises:
+            UsageError: this is no module or function, or does not have the recorded method.
+        """
+        is_function = not hasattr(module, "named_parameters")
+        if is_function:
+            if not callable(module) or isinstance(module, type):
+                raise UsageError(
+                    f"{type(module).__name__} is neither a torch.nn.Module nor a function",
+                    advice="pass the module or function whose calls are on the tape",
+                )
+            module = as_module(module)
+        classes = wanted_classes(module, tape.class_index)
+        sorter = CallSorter.of(tape, classes.renamed).with_model(module)
+        entry = module if is_function else entry_of(module, tape.target)
+        device = str(device_of(module))
+        return cls(module, entry, sorter, tape.calls.at, classes, device, tolerances)
+
+    def sample(self, variant: VariantFacts, sizing: Sizing, *, salt: str = "") -> Sample:
+        """The values of a recorded row, resized to other sizes; with another ``salt`` other ones,
+        as far as they are free."""
+        call = self.find(variant.rows.seen(sizing.row).first)
+        sample = sample_in(variant, call, self.sorter, self.device)
+        if not sizing.resized:
+            return sample
+        rules = self._rules_of(variant)
+        return resized(sample, variant, sizing.row, sizing.values, rules, salt=salt)
+
+    def prepare(self, variant: VariantFacts) -> None:
+        """Learns once what the values of tensors have to do with sizes."""
+        self._rules_of(variant)
+
+    def points_to_nothing(self, variant: VariantFacts, sizing: Sizing) -> str | None:
+        """The argument whose values point into a size that would be 0; None if there is none."""
+        shapes = resized_row(variant, sizing.row, sizing.values).shapes
+        for number, rule in self._rules_of(variant).items():
+            is_zero = rule.symbol is not None and sizing.values[rule.symbol] == 0
+            if rule.needs_one and is_zero and 0 not in shapes[number]:
+                return str(variant.group.layout.tensors[number])
+        return None
+
+    def _rules_of(self, variant: VariantFacts) -> Mapping[int, ValueRule]:
+        key = variant.group.key, tuple(tuple(symbol.columns) for symbol in variant.symbols)
+        if key not in self._rules:
+            self._rules[key] = value_rules(variant, self.find, self.sorter)
+        return self._rules[key]
+
+    def expected(self, program: Program, call: Call, sample: Sample) -> tuple[dict[str, Any], str]:
+        """What a call should return: what was recorded (``"tape"``), or if that is not on the tape,
+        what the model returns now (``"module"``)."""
+        facts = call.record.inputs.facts()
+        outputs = call.record.outputs
+        kept = outputs is not None and all(leaf.key for leaf in (*facts, *outputs.facts()))
+        found = recorded_leaves(call) if kept else None
+        if found is not None and is_described(found):
+            return found, "tape"
+        now = self.eager(program.plan, sample)
+        if found is not None and not is_described(now):
+            return found, "tape"  # what the model returns can be described no better
+        return now, "module"
+
+    def eager(
+        self,
+        plan: Plan,
+        sample: Sample,
+        *,
+        seed: int | None = None,
+        python: Numbers | None = None,
+        context: Context | None = None,
+        changes: Mapping[int, Callable[[Any], Any]] | None = None,
+    ) -> dict[str, Any]:
+        """The leaves of what the model returns now. Its state stays as it is, and so do the
+        generators of random numbers: each run begins with one state of them, or with another one
+        for each ``seed``. ``python`` are other numbers for the generators of Python and numpy only.
+        ``context`` is by default that of the variant's calls. ``changes`` make of the copy of a
+        tensor, by its number, what the model gets in its place."""
+        from calltape_analyzer.model.randomness import reseed, set_python
+        from calltape_analyzer.model.state import apart_from
+
+        with self.undisturbed():
+            if seed is not None:
+                reseed(self.module, seed)
+            if python is not None:
+                set_python(self.module, python)
+            given = sample.cloned()
+            for number, change in (changes or {}).items():
+                given.tensors[number] = change(given.tensors[number])
+            value = eager(self.entry, plan, given, self.classes, self.device, context)
+            return apart_from(self.module, detached(leaves_of(value)))
+
+    def observed(self, variant: VariantFacts, ref: CallRef) -> ObservedCall:
+        """A run of a recorded call that is watched: what it asks, and what it returns. What the
+        model returned is in the answer of the run itself only."""
+        found, call = ObservedCall(), self.find(ref)
+        if has_made_up(call):  # with other values than recorded it may end the process
+            self._observed[ref] = found
+            return found
+        with suppress(Exception):  # the model raises, or cannot be watched: nobody knows
+            sample = sample_in(variant, call, self.sorter, self.device)
+            plan = Plan.of(variant, sample, self.sorter.signature)
+            questions = Questions(self.module)
+            with PATCHING:
+                found.leaves, effects = self._with_effects(plan, sample, questions)
+            found.asked = None if hides_questions(self.module) else questions.asked
+            found.makes_generators = questions.makes_generators
+            found.effects = self._effects[variant.group.key, ref] = effects
+        self._observed[ref] = replace(found, leaves=None)
+        return found
+
+    def _with_effects(
+        self, plan: Plan, sample: Sample, within: AbstractContextManager[Any] | None = None
+    ) -> tuple[dict[str, Any], Effects]:
+        """The leaves of what the model returns now, and what else the run does. ``within`` is
+        around the call alone."""
+        from calltape_analyzer.model.randomness import Generators
+        from calltape_analyzer.model.state import apart_from
+
+        given = sample.cloned()
+        with self.undisturbed():
+            generators = Generators(self.module)
+            value = eager(self.entry, plan, given, self.classes, self.device, within=within)
+            moved = generators.moved()
+            leaves = apart_from(self.module, detached(leaves_of(value)))
+        return leaves, Effects.of(moved, value, sample, given)
+
+    def asks(self, variant: VariantFacts, names: Collection[str]) -> bool:
+        """Whether the model may ask for any of these in calls of a variant: it did in one that was
+        watched, or none was.
+
+        Args:
+            variant: of the calls.
+            names: as of :class:`~calltape_analyzer.exporting.session.observed_calls.ObservedCall`.
+        """
+        known = [one.asked for one in self._watched(variant)]
+        return not known or any(asked is None or not asked.isdisjoint(names) for asked in known)
+
+    def makes_generators(self, variant: VariantFacts) -> bool:
+        """Whether the model makes the generators that it draws from anew in each call, in calls of
+        a variant that were watched."""
+        own = self._watched(variant)
+        return bool(own) and all(one.makes_generators for one in own)
+
+    def _watched(self, variant: VariantFacts) -> list[ObservedCall]:
+        refs = {seen.first for _, seen in variant.rows.items()}
+        return [one for ref, one in self._observed.items() if ref in refs]
+
+    def differ(self, one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+        """Whether two results differ. What cannot be compared is no evidence."""
+        found = compared(one, other, self.tolerances)
+        return not found.agrees and (found.compared > 0 or one.keys() != other.keys())
+
+    def was_watched(self, ref: CallRef) -> ObservedCall | None:
+        """What came of a call that was watched, without what it returned."""
+        return self._observed.get(ref)
+
+    def asked_modes(self, variants: Sequence[VariantFacts]) -> frozenset[Mode]:
+        """The modes that the model asks for, and that change what it returns. If its code names
+        one, the first calls of a few variants are run with and without it."""
+        found: set[Mode] = set()
+        for variant in variants[:_MAX_ASKED]:
+            for mode in may_ask(self.module) - found if self.asks(variant, MODES) else ():
+                with suppress(Exception):  # errors of any type are no evidence
+                    if self._minds(variant, mode):
+                        found.add(mode)
+        return frozenset(found)
+
+    def _minds(self, variant: VariantFacts, mode: Mode) -> bool:
+        call = self.find(variant.rows.first)
+        sample = sample_in(variant, call, self.sorter, self.device)
+        plan = Plan.of(variant, sample, self.sorter.signature)
+        plain = replace(plan.context, grad=False, inference=False, asked=frozenset({mode}))
+        with_mode = replace(plain, grad=mode == "grad", inference=mode == "inference")
+        with without_saved_tensors():
+            on, off = (self.eager(plan, sample, context=one) for one in (with_mode, plain))
+        return not compared(on, off, self.tolerances).agrees
+
+    def outputs(
+        self, program: Program, sample: Sample, *, seed: int | None = None
+    ) -> dict[str, Any]:
+        """The leaves of what a program returns. The state of the model stays as it is, and the
+        generators begin as for :meth:`eager`.
+
+        Raises:
+            Exception: what the runtime raises.
+        """
+        from calltape_analyzer.model.randomness import reseed
+        from calltape_analyzer.model.state import apart_from
+
+        with self.undisturbed() as changed:
+            if seed is not None:
+                reseed(self.module, seed)
+            leaves = apart_from(self.module, program.leaves(program.outputs(sample.cloned())))
+        program.changed_state |= changed.keys()
+        return leaves
+
+    @contextmanager
+    def undisturbed(self) -> Iterator[dict[str, Any]]:
+        """Undoes what a call changes in the model, and adds to ``state`` what that was. Random
+        numbers that are drawn do not move the generators."""
+        from calltape_analyzer.model.randomness import generators_kept
+        from calltape_analyzer.model.state import in_words, unchanged
+
+        with generators_kept(self.module), unchanged(self.module) as changed:
+            yield changed
+        self.add_state({name: in_words(value) for name, value in changed.items()})
+
+    def add_state(self, changed: Mapping[str, str]) -> None:
+        """Adds what a call changed in the model, with what it was, in words."""
+        for name, value in changed.items():
+            self.state.setdefault(name, value)
+
+    def apart(self, function: Callable[[], Any], seconds: float) -> Any:
+        """What a function returns that runs the model with arguments that nobody recorded.
+
+        Args:
+            function: returns plain data.
+            seconds: how long it may take.
+
+        Raises:
+            DeathError, TimeoutError: as ``Apart.ask``.
+        """
+
+        def answer(_: Any, __: Any) -> Any:
+            return function(), self.state
+
+        with apart(answer, self.device) as runs:
+            found, state = runs.ask(None, seconds)
+        self.add_state(state)
+        return found
+
+    def asked(
+        self,
+        question: Callable[[], Any],
+        seconds: float,
+        unknown: tuple[str, Question] | None = None,
+    ) -> Any:
+        """The answer of the model to a question that its runs have an answer to, as :meth:`apart`;
+        None if a run ends the process, or does not come to its end.
+
+        Args:
+            question: returns plain data.
+            seconds: how long it may take.
+            unknown: the variant, and what is not known of it then: it is noted with the reason.
+        """
+        try:
+            return self.apart(question, seconds)
+        except (DeathError, TimeoutError) as error:
+            self.unknown += [NotAsked(*unknown, str(error))] if unknown else []
+            return None
+
+    def harmless_loops(self, variant: VariantFacts) -> frozenset[Line]:
+        """The model's loops over what is hit that may run for every item, as recorded calls of a
+        variant show. A few calls are run three times each."""
+        found = LoopEvidence()
+        # From the last: a decode step has the fewest tokens.
+        firsts = [seen.first for _, seen in variant.rows.items()]
+        for ref in firsts[: -_MAX_LOOKED - 1 : -1]:
+            call = self.find(ref)
+            sample = sample_in(variant, call, self.sorter, self.device)
+            plan = Plan.of(variant, sample, self.sorter.signature)
+            with PATCHING, suppress(Exception):  # errors of any type are no evidence
+                found.look(partial(self._with_buffers, plan, sample), self._are_same)
+        for sizing in sizings_of_one(variant, _MAX_SMALL) if found.is_open else ():
+            with suppress(DeathError, TimeoutError):  # nobody recorded these sizes
+                found.add(self.apart(partial(self._loops_at, variant, sizing), _SECONDS))
+        return found.allowed
+
+    def _loops_at(self, variant: VariantFacts, sizing: Sizing) -> LoopEvidence:
+        found = LoopEvidence()
+        with PATCHING, suppress(Exception):
+            sample = self.sample(variant, sizing)
+            plan = Plan.of(variant, sample, self.sorter.signature)
+            found.look(partial(self._with_buffers, plan, sample), self._are_same)
+        return found
+
+    def _with_buffers(self, plan: Plan, sample: Sample) -> dict[str, Any]:
+        """The leaves of what the model returns now, and its buffers after that."""
+        from calltape_analyzer.model.state import apart_from
+
+        with self.undisturbed():
+            value = eager(self.entry, plan, sample.cloned(), self.classes, self.device)
+            found = apart_from(self.module, leaves_of(value))
+            buffers = self.module.named_buffers()
+            return {**found, **{f"buffer {name}": one.clone() for name, one in buffers}}
+
+    def _are_same(self, expected: Mapping[str, Any], got: Mapping[str, Any]) -> bool:
+        found = compared(expected, got, self.tolerances)
+        return found.agrees and found.compared > 0
+
+    def why_incomplete(self, variant: VariantFacts, call: Call) -> Fact | None:
+        """Why the model itself does not return what was recorded, if a call is given what it lacks
+        in a variant: an empty cache. None if it does. Also if that is unknown: no program was
+        tried."""
+        expected = recorded_leaves(call)
+        if expected is None or not is_described(expected) or not has_values(expected):
+            return None
+        try:
+            differs, effects = self.apart(lambda: self._differs(variant, call, expected), _SECONDS)
+        except DeathError as death:
+            return reasons.Ended(End.DIED, how=death.how, empty_cache=True)
+        except TimeoutError:  # a trace may do without what fails here
+            return None
+        if effects is not None:
+            self._effects[variant.group.key, call.ref] = effects
+        return reasons.Because(reasons.Why.OTHER_WITHOUT_CACHE) if differs else None
+
+    def _differs(
+        self, variant: VariantFacts, call: Call, expected: Mapping[str, Any]
+    ) -> tuple[bool, Effects | None]:
+        """Whether the model returns something else than was recorded, in what both have; and what
+        else the run does."""
+        sample = sample_in(variant, call, self.sorter, self.device)
+        plan = Plan.of(variant, sample, self.sorter.signature)
+        try:
+            got, effects = self._with_effects(plan, sample)
+        except Exception:  # a trace may do without what fails here
+            return False, None
+        found = {path: leaf for path, leaf in got.items() if path in expected}
+        wanted = {path: expected[path] for path in found}
+        difference = compared(wanted, found, self.tolerances)
+        return bool(difference.compared) and not difference.agrees, effects
+
+    def does_as_model(self, program: Program, sample: Sample, got: Mapping[str, Any]) -> bool:
+        """Whether a program of a model with state does what the model does from its state now. The
+        recorded call may have begun with another state."""
+        program.note_state(self.state)
+        if not program.state:
+            return False
+        try:
+            now = self.eager(program.plan, sample)
+        except Exception:  # the model raises: that is no evidence
+            return False
+        return compared(now, got, self.tolerances).agrees
+
+    def why_unlike(
+        self,
+        program: Program,
+        call: Call,
+        sample: Sample,
+        expected: Mapping[str, Any],
+        got: Mapping[str, Any],
+    ) -> str | None:
+        """In what the model differs from the tape, if a program does what the model does now: the
+        call was recorded with other weights, or another state that nobody sees. None if it does
+        not, the program is wrong, or the model returns something else each time. A call is asked
+        for again only as long as no program does what the model does now.
+
+        Args:
+            program: that was run.
+            call: the call.
+            sample: its values.
+            expected: what was recorded.
+            got: what the program returned.
+        """
+        if call.ref in self.unlike:
+            return self.unlike[call.ref]
+        try:
+            now, again = (self.eager(program.plan, sample) for _ in range(2))
+        except Exception:  # the model raises: that is no evidence
+            return None
+        difference = compared(expected, now, self.tolerances)
+        if difference.agrees:
+            self.unlike[call.ref] = None
+        elif all(compared(now, one, self.tolerances).agrees for one in (got, again)):
+            self.unlike[call.ref] = difference.error
+        return self.unlike.get(call.ref)
+
+    def if_random(
+        self, program: Program, sample: Sample, got: Mapping[str, Any], found: Difference
+    ) -> Difference | None:
+        """In what a program differs from the model, if what a call returns depends on random
+        numbers, so that no tape has it. Both run from one state of the generators. None for other
+        calls.
+
+        Args:
+            program: that was run.
+            sample: the values of the call.
+            got: what the program returned.
+            found: in what that differs from what was recorded.
+        """
+        try:
+            drawn = self.drawn(program.plan, sample, 1 if found.agrees else _SEEDS)
+        except Exception:  # the model raises: that is no evidence
+            return None
+        if drawn is None:
+            return None
+        program.note_draws(drawn.generators)
+        difference = compared(drawn.now, got, self.tolerances)
+        advice = reasons.RandomAdvice.OTHERS_DRAWN
+        if difference.agrees:
+            # From one state, a number that was drawn while the model was traced looks right.
+            other = self.outputs(program, sample, seed=drawn.seed)
+            again = compared(drawn.other, other, self.tolerances)
+            if again.agrees:
+                return difference
+            difference = again
+            advice = reasons.RandomAdvice.CONSTANT
+        random = reasons.RandomDiffers(difference.error, tuple(drawn.generators), advice)
+        return difference._replace(error=str(random))
+
+    def drawn(self, plan: Plan, sample: Sample, seeds: int = _SEEDS) -> Drawn | None:
+        """What the model returns from two states of the generators, if it draws random numbers in a
+        call and that differs; None if not.
+
+        Args:
+            plan: of the call.
+            sample: the values of the call.
+            seeds: how many other states are tried. One proves little: a coin shows heads twice.
+
+        Raises:
+            Exception: whatever the model raises.
+        """
+        now, effects = self._with_effects(plan, sample)
+        for seed in range(seeds if effects.moved else 0):
+            other = self.eager(plan, sample, seed=seed)
+            if not compared(now, other, self.tolerances).agrees:
+                return Drawn(effects.moved, now, other, seed)
+        return None
+
+    def moved(self, plan: Plan, sample: Sample) -> list[str]:
+        """The generators that the model draws from in a call.
+
+        Raises:
+            Exception: whatever the model raises.
+        """
+        from calltape_analyzer.model.randomness import Generators
+
+        with self.undisturbed():
+            generators = Generators(self.module)
+            eager(self.entry, plan, sample.cloned(), self.classes, self.device)
+            return generators.moved()
+
+    def draws(self, program: Program) -> bool:
+        """Whether calls of a program's variant are known to draw random numbers."""
+        return program.variant.group.key in self._drawing
+
+    def find_state(self, program: Program) -> None:
+        """Finds out once for each kind of call what the model changes, by a run that was made
+        before, or one now. A run of the program does not show all of it: no program changes Python
+        attributes, and an ONNX model writes to no input."""
+        variant = program.variant
+        key, ref = variant.group.key, variant.rows.first
+        writes = program.model.has_state
+        if key in self._searched and writes:
+            return
+        self._searched.add(key)
+        with suppress(Exception):  # the model raises: that is no evidence
+            sample = sample_in(variant, self.find(ref), self.sorter, self.device)
+            if (key, ref) not in self._effects:
+                _, self._effects[key, ref] = self._with_effects(program.plan, sample)
+            effects = self._effects[key, ref]
+            if "torch" in effects.moved:
+                self._drawing.add(key)
+            if not writes:
+                _note_unwritten(program, effects.written)
+
+    def note_views(self, program: Program) -> None:
+        """Notes which outputs share memory with arguments in the model. Of another runtime than
+        torch, none do."""
+        effects = self._effects.get((program.variant.group.key, program.variant.rows.first))
+        if effects is not None and program.model.has_state:
+            program.note_views(effects.views)
+
+
+def _note_unwritten(program: Program, written: Mapping[int, bool]) -> None:
+    """Notes the tensors that a call writes to and that a program does not return.
+
+    Args:
+        program: cannot write to its inputs.
+        written: as of :class:`~calltape_analyzer.exporting.session.observed_calls.Effects`.
+    """
+    returned = set(program.returned.values())
+    places = program.variant.group.layout.tensors
+    for number, is_returned in written.items():
+        if places[number].argument not in returned:
+            program.note_unwritten(str(places[number]), is_returned=is_returned)

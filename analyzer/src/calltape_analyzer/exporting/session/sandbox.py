@@ -1,0 +1,427 @@
+"""Runs that must not end this process: of a model with arguments that nobody recorded.
+
+A native kernel reads beyond its memory where an argument points to nothing, loops for ever or takes
+all memory. In comes a function that answers questions. It runs in a fork of this process, which has
+the model already, answers many questions, and is replaced when it dies. Out come its answers, or
+how the fork ended. What a run changes in the fork nobody sees here.
+
+Where a fork is not safe (a model on CUDA, another system than Linux), the function runs here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import gc
+import os
+import pickle
+import random
+import re
+import select
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any, NoReturn
+
+from calltape_analyzer.exporting.session.free_memory import half_of_free
+from calltape_analyzer.exporting.session.time_limit import time_limit
+
+__all__ = ["AnswerError", "Apart", "DeathError", "apart", "may_fork"]
+
+Say = Callable[[str], None]
+"""Is told what a run does next."""
+
+_HEAD = 8
+"""Bytes that say how long a message is."""
+_CHUNK = 2**20
+_LOOKED = 0.2
+"""Seconds after which it is looked whether the fork lives."""
+_BEGINNING, _SETTLING = 20.0, 60.0
+"""Seconds that a fork gets to begin, and for a run that was made here."""
+_FORKS = 3
+"""So many are tried: whether another thread holds a lock when a fork begins is chance."""
+_PARENT_DEATH_SIGNAL = 1
+_OPENMP = re.compile(r"/lib(gomp|iomp5|omp)\b[^/]*\.so[^/]*$")
+_PAUSE_SOFT = 1
+_ADDED = 2**28
+"""Bytes of addresses that a fork may take in any case."""
+
+
+_unfit: list[str] = []
+"""Why forks of this process are of no use, once one was not."""
+
+
+class DeathError(Exception):
+    """A run ended the process that it was in.
+
+    Attributes:
+        how: the signal, or the exit code.
+        doing: what it did then, if it said so.
+    """
+
+    def __init__(self, how: str, doing: str) -> None:
+        super().__init__(f"the process was ended ({how})")
+        self.how = how
+        self.doing = doing
+
+
+class AnswerError(RuntimeError):
+    """A function gave no answer, and its process lives."""
+
+
+def may_fork(device: str) -> bool:
+    """Whether a fork of this process can run a model on a device."""
+    import torch
+
+    if _unfit or sys.platform != "linux" or not device.startswith("cpu"):
+        return False
+    # A context of CUDA does not outlive a fork.
+    return not torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+
+
+@contextlib.contextmanager
+def apart(
+    function: Callable[[Any, Say], Any],
+    device: str,
+    first: Any = None,
+    begin: Callable[[], None] | None = None,
+) -> Iterator[Apart]:
+    """Lets a function answer questions in a fork, which is ended at the end of the block.
+
+    Args:
+        function: answers a question with plain data.
+        device: of the model that it runs.
+        first: a question that was answered here before. If other threads run here, one of them may
+            hold a lock when the fork begins. A fork that does not answer it is of no use.
+        begin: is called once in each fork, before the first question.
+    """
+    made = Apart(function, may_fork(device), first, begin)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+class Apart:
+    """Answers questions in a fork of this process.
+
+    Args:
+        function: as above.
+        forks: whether there is a fork. Otherwise the function is run here.
+        first, begin: as above.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[Any, Say], Any],
+        forks: bool,
+        first: Any = None,
+        begin: Callable[[], None] | None = None,
+    ) -> None:
+        self._function = function
+        self._forks = forks
+        self._first = first
+        self._begin = begin
+        self._fork: _Fork | None = None
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the function runs in this process."""
+        return not self._forks
+
+    def ask(self, question: Any, seconds: float) -> Any:
+        """The answer of the function.
+
+        Args:
+            question: for the function.
+            seconds: how long it may take.
+
+        Raises:
+            DeathError: the run ended the fork.
+            TimeoutError: it takes too long, and was ended.
+            AnswerError: the function raised an error, or its answer cannot be sent.
+        """
+        if self._fork is None and self._forks:
+            self._fork = self._begun()
+        if self._fork is None:
+            with time_limit(seconds):
+                return self._function(question, _unheard)
+        try:
+            return self._fork.ask(question, seconds)
+        except AnswerError:
+            raise
+        except BaseException:  # it died, or does not come to its end; or Ctrl-C
+            self.close()
+            raise
+
+    def _begun(self) -> _Fork | None:
+        """A new fork; None if the system gives none, or none can run what was run here."""
+        reason = ""
+        for _ in range(_FORKS):
+            try:
+                fork = _Fork(self._function, self._begin)
+            except OSError:
+                break
+            try:
+                fork.hear(_BEGINNING)
+                if self._first is not None and _has_other_threads():
+                    fork.ask(self._first, _SETTLING)
+                    self._first = None
+            except (DeathError, TimeoutError) as error:
+                fork.end()
+                reason = str(error)
+            except BaseException:
+                fork.end()
+                raise
+            else:
+                return fork
+        else:
+            _unfit.append(reason)
+        self._forks = False
+        return None
+
+    def close(self) -> None:
+        """Ends the fork, if there is one."""
+        if self._fork is not None:
+            self._fork.end()
+            self._fork = None
+
+
+def _unheard(_: str) -> None:
+    pass
+
+
+def _has_other_threads() -> bool:
+    import threading
+
+    return threading.active_count() > 1
+
+
+class _Fork:
+    """A fork of this process that answers questions until it is ended."""
+
+    def __init__(
+        self, function: Callable[[Any, Say], Any], begin: Callable[[], None] | None
+    ) -> None:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):  # what is not written yet would be written twice
+                stream.flush()
+        room, threads = int(2 * half_of_free()), _threads_after_fork()
+        state = random.getstate()  # a fork gets another one
+        asked, answered = os.pipe(), os.pipe()
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # Python warns of a fork beside other threads
+                self._process = os.fork()
+        except BaseException:
+            for end in (*asked, *answered):
+                os.close(end)
+            raise
+        if not self._process:
+            try:
+                os.close(asked[1])
+                os.close(answered[0])
+                random.setstate(state)
+                _settle(room, threads)
+                if begin is not None:
+                    begin()
+                _answer_all(function, asked[0], answered[1])
+            finally:
+                os._exit(1)
+        os.close(asked[0])
+        os.close(answered[1])
+        self._questions, self._answers = asked[1], answered[0]
+        self._code = 0
+        self._doing = ""
+
+    def ask(self, question: Any, seconds: float) -> Any:
+        """The answer to a question.
+
+        Raises:
+            DeathError, TimeoutError: as :meth:`Apart.ask`.
+            AnswerError: as there.
+        """
+        try:
+            _write(self._questions, question)
+        except BrokenPipeError:
+            raise self._death() from None
+        return self.hear(seconds)
+
+    def hear(self, seconds: float) -> Any:
+        """The next answer. Each thing that it does may take so many seconds.
+
+        Raises:
+            DeathError, TimeoutError, AnswerError: as :meth:`ask`.
+        """
+        until = time.monotonic() + seconds
+        self._doing = ""
+        while True:
+            kind, value = pickle.loads(self._read(until, seconds))  # our own process wrote it
+            if kind == "doing":
+                self._doing, until = value, time.monotonic() + seconds
+            elif kind == "answer":
+                return value
+            else:
+                raise AnswerError(value)
+
+    def _read(self, until: float, seconds: float) -> bytes:
+        size = int.from_bytes(self._exactly(_HEAD, until, seconds), "big")
+        return self._exactly(size, until, seconds)
+
+    def _exactly(self, size: int, until: float, seconds: float) -> bytes:
+        found = bytearray()
+        poll = select.poll()  # select() takes no descriptor above 1023
+        poll.register(self._answers, select.POLLIN | select.POLLHUP)
+        while len(found) < size:
+            left = until - time.monotonic()
+            if left <= 0:
+                raise TimeoutError(f"not done after {seconds:.0f} s, and ended")
+            if not poll.poll(1000 * min(left, _LOOKED)):
+                if self._status() is not None:  # a process that it started holds the pipe
+                    raise self._death()
+                continue
+            part = os.read(self._answers, min(size - len(found), _CHUNK))
+            if not part:
+                raise self._death()
+            found += part
+        return bytes(found)
+
+    def _death(self) -> DeathError:
+        until = time.monotonic() + 1
+        while (status := self._status()) is None and time.monotonic() < until:
+            time.sleep(0.001)
+        return DeathError(_how(status), self._doing)
+
+    def _status(self) -> int | None:
+        """Its exit code if it has ended, negative for a signal; None if it has not."""
+        if not self._process:
+            return self._code
+        try:
+            ended, status = os.waitpid(self._process, os.WNOHANG)
+        except ChildProcessError:  # somebody else waited for it
+            ended, status = self._process, 0
+        if not ended:
+            return None
+        self._process, self._code = 0, os.waitstatus_to_exitcode(status)
+        return self._code
+
+    def end(self) -> None:
+        """Ends it, and everything that it started."""
+        if self._status() is None:
+            with suppress(OSError):
+                os.killpg(self._process, signal.SIGKILL)
+            with suppress(OSError):
+                os.kill(self._process, signal.SIGKILL)
+            with suppress(OSError):
+                os.waitpid(self._process, 0)
+            self._process, self._code = 0, -signal.SIGKILL
+        for pipe in (self._questions, self._answers):
+            with suppress(OSError):
+                os.close(pipe)
+
+
+def _how(code: int | None) -> str:
+    if code is None or code >= 0:
+        return f"exit code {code}"
+    with suppress(ValueError):
+        return signal.Signals(-code).name
+    return f"signal {-code}"
+
+
+def _threads_after_fork() -> int:
+    """How many threads torch may use in a fork that is made next. A pool of threads does not
+    outlive a fork, and a kernel would wait for it for ever: the pool is given up, and each process
+    makes its own when it needs one. Where that cannot be, there is no pool for one thread."""
+    import torch
+
+    threads = torch.get_num_threads()
+    if threads == 1:
+        return 1
+    with suppress(OSError, AttributeError):
+        with open("/proc/self/maps") as file:
+            paths = {line.split()[-1] for line in file if _OPENMP.search(line)}
+        given_up = [ctypes.CDLL(path).omp_pause_resource_all(_PAUSE_SOFT) for path in paths]
+        if given_up and not any(given_up):
+            return threads
+    return 1
+
+
+def _settle(room: int, threads: int) -> None:
+    """Makes a fork harmless: it prints nothing, leaves nothing, ends with its parent, and gets no
+    more memory than is free."""
+    import torch
+
+    with suppress(OSError):
+        os.setsid()  # so that what it starts ends with it
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    for number in (signal.SIGTERM, signal.SIGALRM, signal.SIGINT):
+        with suppress(ValueError):  # not the main thread of an interpreter
+            signal.signal(number, signal.SIG_DFL)
+    faulthandler.disable()
+    recorders = sys.modules.get("calltape_recorder.host.lifecycle")
+    for recorder in recorders.known() if recorders is not None else ():
+        with suppress(Exception):  # a run with made-up arguments is no call of the host
+            recorder.close()
+    gc.freeze()  # a collection would write to all of the memory that both have
+    torch.set_num_threads(threads)
+    with suppress(OSError, ValueError):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        taken = _addresses() + max(room, _ADDED)
+        _, most = resource.getrlimit(resource.RLIMIT_AS)
+        if most != resource.RLIM_INFINITY:
+            taken = min(taken, most)
+        resource.setrlimit(resource.RLIMIT_AS, (taken, most))
+    with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")  # of all processes it is the one to end
+    if not os.environ.get("CALLTAPE_DEBUG"):
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1, 2):
+            os.dup2(nowhere, stream)
+        # Another thread may have held the locks of the ones before.
+        sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+
+
+def _addresses() -> int:
+    """The bytes of addresses that this process has."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _answer_all(function: Callable[[Any, Say], Any], questions: int, answers: int) -> NoReturn:
+    _write(answers, ("answer", None))  # it lives
+    while True:
+        head = _read_exactly(questions, _HEAD)
+        question = pickle.loads(_read_exactly(questions, int.from_bytes(head, "big")))
+        try:
+            answer = ("answer", function(question, lambda doing: _write(answers, ("doing", doing))))
+            message = pickle.dumps(answer)
+        except Exception as error:  # models raise errors of any type
+            message = pickle.dumps(("error", f"{type(error).__name__}: {str(error)[:500]}"))
+        _send(answers, message)
+
+
+def _read_exactly(pipe: int, size: int) -> bytes:
+    found = b""
+    while len(found) < size:
+        part = os.read(pipe, size - len(found))
+        if not part:
+            os._exit(0)  # nobody asks any more
+        found += part
+    return found
+
+
+def _write(pipe: int, value: Any) -> None:
+    _send(pipe, pickle.dumps(value))
+
+
+def _send(pipe: int, message: bytes) -> None:
+    data = memoryview(len(message).to_bytes(_HEAD, "big") + message)
+    while data:
+        data = data[os.write(pipe, data) :]

@@ -1,0 +1,334 @@
+"""Whether a program does what the model does: at recorded sizes, and at others.
+
+A program is good if it reproduces every recorded size, and better if it also agrees with the model
+at sizes that no call had. A program that returns wrong values at one of them serves only the sizes
+at which it was right (:mod:`calltape_analyzer.exporting.session.restrictions`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+from calltape_analyzer.arguments.live_calls import facts_of_tensors
+from calltape_analyzer.arguments.plan import Plan
+from calltape_analyzer.arguments.samples import resized_row, sample_in
+from calltape_analyzer.arguments.sizings import (
+    Sizing,
+    is_between,
+    is_part_way,
+    sizes_in_words,
+    values_at,
+)
+from calltape_analyzer.comparison.comparing import compared
+from calltape_analyzer.exporting.session.budget import Budget
+from calltape_analyzer.exporting.session.observed_calls import ObservedCall
+from calltape_analyzer.exporting.session.probing import Probing
+from calltape_analyzer.exporting.session.runner import Runner
+from calltape_analyzer.exporting.session.same_model import Unlike, other_model
+from calltape_analyzer.exporting.session.sandbox import DeathError
+from calltape_analyzer.exporting.session.unseen_runs import UnseenRuns, unseen_runs
+from calltape_analyzer.facts import Fact
+from calltape_analyzer.foreign_errors import failure_of
+from calltape_analyzer.model.calls import eager
+from calltape_analyzer.observing.groups import layout_in_memory
+from calltape_analyzer.programs import reasons
+from calltape_analyzer.programs.attempts import Attempt, RowOutcome
+from calltape_analyzer.programs.exported_model import ConditionError
+from calltape_analyzer.programs.notes import NotCompared
+from calltape_analyzer.programs.onnx_trial import End
+from calltape_analyzer.programs.program import Program
+from calltape_analyzer.reading.call import Call
+from calltape_analyzer.reading.call_ref import CallRef
+from calltape_analyzer.variants.facts import VariantFacts
+
+__all__ = ["Verifier"]
+
+_MAX_ROWS = 24
+
+
+class Replayed(NamedTuple):
+    """Whether a call was reproduced, whether the program ran at all, what was wrong, and whether
+    the program raised an error while it ran instead of rejecting the call."""
+
+    ok: bool
+    ran: bool
+    error: Fact | None
+    broke: bool = False
+
+    @property
+    def outcome(self) -> RowOutcome:
+        """As :attr:`Attempt.rows` has it."""
+        if self.ran:
+            return "ok" if self.ok else "wrong"
+        return "failed" if self.broke else "rejected"
+
+    @property
+    def is_error(self) -> bool:
+        """Whether the program did something wrong. To reject a call is not wrong."""
+        return self.broke or (self.ran and not self.ok)
+
+
+@dataclass
+class Verifier(Runner):
+    """Compares what programs of a model return with what was recorded, and with what the model
+    returns now.
+
+    Attributes:
+        probing: at which other sizes the model is run.
+        budget: the time of the export. What is not run when it is up counts as not reproduced.
+    """
+
+    probing: Probing = field(default_factory=Probing)
+    budget: Budget = field(default_factory=Budget)
+
+    def verify(
+        self,
+        program: Program,
+        attempt: Attempt,
+        around: Sequence[Sizing],
+        *,
+        begin: float,
+        whole: bool = False,
+        narrow: bool = False,
+    ) -> None:
+        """Runs recorded calls and other sizes through a program. Fills in what came of the attempt;
+        the program gets notes about state and about what could not be verified.
+
+        Args:
+            program: what the attempt made.
+            attempt: is filled in.
+            around: sizes that no call had and that the program was made for.
+            begin: when the attempt began, by :func:`time.perf_counter`.
+            whole: whether the program is of no use if it fails at one recorded size; then it is run
+                no further.
+            narrow: whether it takes no other sizes than recorded ones and those of ``around``.
+        """
+        self.find_state(program)
+        for row, seen in program.variant.rows.items()[:_MAX_ROWS]:
+            has_failed = whole and attempt.reproduced < attempt.tried
+            if has_failed or self.budget.is_spent:
+                attempt.rows[row] = "untried"
+                attempt.unrun += 1
+                if not has_failed:
+                    attempt.note(self.budget.reason)
+                continue
+            attempt.tried += 1
+            found = self.replayed(program, self.find(seen.first), attempt)
+            if found.is_error:
+                attempt.error = attempt.error or found.error
+            elif found.error is not None:
+                attempt.note(found.error)
+            attempt.note_row(row, found.outcome)
+        if attempt.reproduced and not attempt.compared:
+            # All outputs are empty, or not a number: any program returns that.
+            attempt.reproduced = 0
+            for row, became in attempt.rows.items():
+                attempt.rows[row] = "wrong" if became == "ok" else became
+            attempt.error = reasons.Because(reasons.Why.NOTHING_COMPARED)
+        program.told += map(NotCompared, attempt.unverified)
+        self.note_views(program)
+        program.note_state(self.state)
+        if (not attempt.reproduced and not around) or (whole and not attempt.ok):
+            return
+        now = time.perf_counter()
+        until = now + self.probing.patience(now - begin)
+        sizings = self.probing.sizings(program.variant, around, narrow=narrow)
+        self._probe_all(program, attempt, sizings, until)
+        if sizings and not attempt.probed and not narrow:
+            self._probe_all(program, attempt, self.probing.cheaper(program.variant), until)
+        self.probing.note(program, attempt)
+
+    def _probe_all(
+        self, program: Program, attempt: Attempt, sizings: Sequence[Sizing], until: float
+    ) -> None:
+        with unseen_runs(self, self.probing, program) as runs:
+            for sizing in sizings:
+                is_late = time.perf_counter() > until
+                if is_late or self.budget.is_spent:
+                    why = reasons.Because(reasons.Why.LATE) if is_late else self.budget.reason
+                    attempt.untried.append(_untried(program.variant, sizing, why))
+                    continue
+                self.probe(program, attempt, sizing, runs)
+
+    def observed(self, variant: VariantFacts, ref: CallRef) -> ObservedCall:
+        """As of any runner; what the run costs is learned, so that no other run has to tell."""
+        rows = variant.rows.items()
+        row = next(i for i, (_, seen) in enumerate(rows) if seen.first == ref)
+        sizing = Sizing(row, values_at(variant, row), False)
+        run = partial(super().observed, variant, ref)
+        found: ObservedCall
+        found, cost = self.probing.measured(variant, sizing, run)
+        if cost is not None and found.leaves is not None:
+            self.probing.learn(variant, cost, ref)
+        return found
+
+    def replayed(self, program: Program, call: Call, attempt: Attempt) -> Replayed:
+        """What became of a recorded call."""
+        sample = sample_in(program.variant, call, self.sorter, self.device)
+        rejection = program.rejects_call(self.sorter.sorted(call.record.inputs))
+        rejection = rejection or program.rejects_values(sample)
+        if rejection is not None:
+            return Replayed(False, False, reasons.OfCall(call.number, rejection))
+        expected, against = self.expected(program, call, sample)
+        try:
+            got = self.outputs(program, sample)
+        except Exception as error:  # torch and runtimes raise errors of any type
+            broke = not isinstance(error, ConditionError)
+            return Replayed(False, False, reasons.OfCall(call.number, failure_of(error)), broke)
+        found = compared(expected, got, self.tolerances)
+        if found.agrees:
+            program.note_layouts(expected, got)
+        if against == "tape" and (not found.agrees or self.draws(program)):
+            random = self.if_random(program, sample, got, found)
+            if random is not None:
+                found, against = random, "module"
+        attempt.add(found)
+        if found.agrees:
+            return Replayed(True, True, None)
+        wrong: Fact = reasons.OfCall(call.number, reasons.Differs(str(found.error)))
+        if against == "tape" and self.does_as_model(program, sample, got):
+            return Replayed(True, True, reasons.OfCall(call.number, reasons.InState(program.state)))
+        if against == "tape":
+            unlike = self.why_unlike(program, call, sample, expected, got)
+            if unlike is not None:
+                wrong = other_model([Unlike(call.ref, unlike)])
+        return Replayed(False, True, wrong)
+
+    def why_unrun(self, variant: VariantFacts, sizing: Sizing) -> Fact | None:
+        """Why the model is not run at sizes that no call had; None if it may be run."""
+        if self._lies_otherwise(variant, sizing):
+            return reasons.Because(reasons.Why.OTHER_STRIDES)
+        return self.probing.why_unrun(
+            variant,
+            sizing,
+            partial(self._run, variant),
+            partial(self._imagined, variant),
+            self.device,
+        )
+
+    def _lies_otherwise(self, variant: VariantFacts, sizing: Sizing) -> bool:
+        """Whether a model that reads layouts would be asked for a call of another variant: a
+        transposed tensor with one row is contiguous."""
+        read = [i for i, facts in enumerate(variant.group.facts) if facts.memory]
+        if not read or not sizing.resized:
+            return False
+        leaves = facts_of_tensors(self.sample(variant, sizing).tensors)
+        return any(layout_in_memory(leaves[i]) != variant.group.facts[i].memory for i in read)
+
+    def takes(self, variant: VariantFacts, sizing: Sizing) -> bool:
+        """Whether the model itself takes sizes that no call had. It is run there, if it may be."""
+        return self.why_unrun(variant, sizing) is None and self.why_not(variant, sizing) is None
+
+    def why_not(self, variant: VariantFacts, sizing: Sizing) -> Fact | None:
+        """Why the model does not come to its end at sizes that no call had; None if it does."""
+        limit = self.budget.within(self.probing.seconds)
+        try:
+            why: Fact | None = self.apart(lambda: self._failure(variant, sizing), limit)
+            return why
+        except TimeoutError as error:
+            self.probing.note_slow(variant)
+            return reasons.Interrupted(str(error))
+        except DeathError as death:
+            return reasons.Ended(End.DIED, how=death.how)
+
+    def why_harmful(self, variant: VariantFacts) -> reasons.SyntheticHarms | None:
+        """Why the model is not run with a recorded call whose values are not on the tape: with the
+        values that are made up it ends its process, or does not come to its end."""
+        call = self.find(variant.rows.first)
+        if all(leaf.key for leaf in call.record.inputs.facts()):
+            return None
+        recorded = Sizing(0, values_at(variant, 0), False)
+        try:
+            self.apart(lambda: self._failure(variant, recorded), self.probing.seconds)
+        except (TimeoutError, DeathError) as error:
+            return reasons.SyntheticHarms(call.number, str(error))
+        return None
+
+    def _failure(self, variant: VariantFacts, sizing: Sizing) -> Fact | None:
+        try:
+            self.probing.measured(variant, sizing, lambda: self._run(variant, sizing))
+        except TimeoutError:
+            raise
+        except Exception as error:  # models raise errors of any type
+            return failure_of(error)
+        return None
+
+    def _run(self, variant: VariantFacts, sizing: Sizing) -> Any:
+        sample = self.sample(variant, sizing)
+        return self.eager(Plan.of(variant, sample, self.sorter.signature), sample)
+
+    def _imagined(self, variant: VariantFacts, sizing: Sizing) -> int:
+        """The bytes that a run of the model takes, by a run with tensors that have no memory.
+
+        Raises:
+            Exception: whatever the model raises where it asks for a value.
+        """
+        from torch._subclasses.fake_tensor import FakeTensorMode
+
+        sample = self.sample(variant, sizing)
+        plan = Plan.of(variant, sample, self.sorter.signature)
+        with self.undisturbed(), FakeTensorMode(allow_non_fake_inputs=True):
+            return self.probing.memory_of(
+                lambda: eager(self.entry, plan, sample.cloned(), self.classes, self.device)
+            )
+
+    def probe(self, program: Program, attempt: Attempt, sizing: Sizing, runs: UnseenRuns) -> None:
+        """Runs one size that no call had. What the model returns is right.
+
+        Args:
+            program: is compared with the model.
+            attempt: is filled in.
+            sizing: the sizes.
+            runs: of the program.
+        """
+        variant = program.variant
+        reason = self.why_unrun(variant, sizing)
+        if reason is not None:
+            attempt.untried.append(_untried(variant, sizing, reason))
+            return
+        rejection = program.rejects(resized_row(variant, sizing.row, sizing.values))
+        limit = self.budget.within(self.probing.seconds)
+        ran = runs.at(sizing, limit, with_program=rejection is None)
+        if ran.is_late:
+            self.probing.note_slow(variant)
+        if ran.unrun is not None:
+            attempt.untried.append(_untried(variant, sizing, ran.unrun))
+        elif ran.raised is not None:  # the model does not take these sizes: that is no evidence
+            attempt.declined += 1
+        elif rejection is not None:
+            self._note_rejected(variant, attempt, sizing, rejection)
+        elif ran.died is not None:
+            attempt.probed += 1
+            attempt.note_wrong(sizing)
+            attempt.note(reasons.Unseen(ran.died))
+        elif ran.failed is not None:  # it rejects
+            attempt.probed += 1
+            attempt.note(reasons.Unseen(ran.failed.why))
+            attempt.rejected.append(sizing)
+            if not ran.failed.is_condition:
+                attempt.note_failed(sizing)
+        elif ran.doubt is not None:
+            attempt.untried.append(_untried(variant, sizing, ran.doubt))
+        elif ran.found is not None:
+            attempt.note_compared(sizing, ran.found)
+
+    def _note_rejected(
+        self, variant: VariantFacts, attempt: Attempt, sizing: Sizing, rejection: Fact
+    ) -> None:
+        """Notes sizes that the model takes and the program rejects."""
+        if is_between(variant, sizing):
+            # A condition that all recorded sizes keep. Another program may be for the others.
+            attempt.rejected += [sizing] if is_part_way(variant, sizing) else []
+            return
+        attempt.probed += 1
+        attempt.note(reasons.Unseen(rejection))
+        if 1 not in sizing.values:
+            attempt.rejected.append(sizing)
+
+
+def _untried(variant: VariantFacts, sizing: Sizing, why: Fact) -> reasons.UntriedSize:
+    return reasons.UntriedSize(sizes_in_words(variant, sizing), why)

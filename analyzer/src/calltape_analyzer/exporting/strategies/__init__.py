@@ -1,0 +1,1 @@
+"""How a variant, or a part of it, is traced."""

@@ -1,0 +1,185 @@
+"""Texts and floats that vary from call to call, as constants of programs: a part of a variant for
+each value.
+
+``torch.export`` makes a constant of every text and float. Replay shows whether that matters: a
+program that reproduces calls with other values serves all of them; otherwise a program is for one
+value, and a variant gets several. One value is no evidence about others: where the calls that a
+program serves have only one, it is run with values that other calls of the tape had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any
+
+from calltape_analyzer.arguments.samples import sample_in
+from calltape_analyzer.comparison.comparing import compared
+from calltape_analyzer.exporting.session.verifier import Verifier
+from calltape_analyzer.observing.columns import SizeRow
+from calltape_analyzer.observing.sorting import CallSorter
+from calltape_analyzer.observing.switches import shown_constant
+from calltape_analyzer.observing.tallies import Seen
+from calltape_analyzer.programs.attempts import Attempt
+from calltape_analyzer.programs.constant_values import constants_of
+from calltape_analyzer.programs.notes import ConstantTexts
+from calltape_analyzer.programs.program import Program
+from calltape_analyzer.reading.call import Call
+from calltape_analyzer.reading.call_ref import CallRef
+from calltape_analyzer.reading.calls import Calls
+from calltape_analyzer.variants.derivation import part_of
+from calltape_analyzer.variants.facts import VariantFacts
+
+__all__ = ["ValueCalls", "calls_by_value", "part_of_value", "serves_all_values"]
+
+_MAX_KNOWN = 1024
+_MAX_TRIED = 8
+_MAX_CROSSED = 3
+
+
+@dataclass
+class ValueCalls:
+    """The calls of a variant that have one value for each text and float that varies.
+
+    Attributes:
+        values: by place among the scalars.
+        rows: the distinct sizes, each with its calls.
+    """
+
+    values: Mapping[int, Any]
+    rows: dict[SizeRow, Seen] = field(default_factory=dict)
+
+    @property
+    def calls(self) -> int:
+        """How many calls that are."""
+        return sum(seen.calls for seen in self.rows.values())
+
+    @property
+    def first(self) -> CallRef:
+        """The first of them."""
+        return min(seen.first for seen in self.rows.values())
+
+
+def calls_by_value(
+    variant: VariantFacts, calls: Calls, sorter: CallSorter, *, of_group: bool = False
+) -> list[ValueCalls]:
+    """The calls of a variant by the values that vary in it, most calls first. Of more than 1,024
+    values the earliest are given.
+
+    Args:
+        variant: whose calls.
+        calls: of the tape.
+        sorter: lays them out.
+        of_group: whether calls with other sizes count too, which are of other variants.
+    """
+    varying = {(place.argument, place.path) for place in variant.group.varying}
+    places = {
+        i: (place.argument, place.path)
+        for i, place in enumerate(variant.group.layout.scalars)
+        if (place.argument, place.path) in varying
+    }
+    found: dict[str, ValueCalls] = {}
+    for seen in calls.by_inputs():
+        if seen.raised:
+            continue
+        placed = sorter.sorted(seen.inputs)
+        if not variant.group.key.takes(placed.key):
+            continue
+        if not of_group and not all(one.holds(placed.row) for one in variant.conditions):
+            continue
+        given = constants_of(placed)
+        values = {i: given[path] for i, path in places.items()}
+        if repr(values) not in found and len(found) >= _MAX_KNOWN:
+            continue
+        rows = found.setdefault(repr(values), ValueCalls(values)).rows
+        first = seen.first.ref
+        known = rows.get(placed.row, Seen(0, first))
+        rows[placed.row] = Seen(known.calls + seen.calls, min(known.first, first))
+    return sorted(found.values(), key=lambda value: (-value.calls, value.first))
+
+
+def serves_all_values(
+    program: Program,
+    attempt: Attempt,
+    values: Sequence[ValueCalls],
+    everywhere: Sequence[ValueCalls],
+    verifier: Verifier,
+) -> bool:
+    """Whether a program that was traced with one value returns what the model does for others; a
+    note says how many were tried. Of many values the ones with most calls are tried.
+
+    Args:
+        program: what was traced.
+        attempt: what came of it so far; comparisons are added to it.
+        values: all that calls of its variant had.
+        everywhere: those, and what calls of other sizes had.
+        verifier: runs calls.
+    """
+    tried = values[:_MAX_TRIED]
+    calls = [verifier.find(value.first) for value in tried]
+    replayed = [verifier.replayed(program, call, attempt) for call in calls]
+    if "wrong" in attempt.rows.values() or any(one.ran and not one.ok for one in replayed):
+        return False
+    good = [value for value, one in zip(tried, replayed, strict=True) if one.ok]
+    served = [seen.first for row, seen in program.variant.rows.items()
+              if attempt.rows.get(row) == "ok"]  # fmt: skip
+    if not served:
+        return True  # it serves no call: there is nothing to say of values
+    known = {repr(value.values) for value in good}
+    if len(known) < 2:
+        call = verifier.find(served[0])
+        others = _others_than(call, everywhere, verifier)
+        crossed = [_does_as_model(program, call, value, verifier) for value in others]
+        if not crossed or not all(crossed):
+            return False
+        known |= {repr(value.values) for value in others}
+    names = tuple(map(str, program.variant.group.varying))
+    lengths = _lengths(everywhere)
+    program.told.append(ConstantTexts(names, len(known), len(everywhere), *lengths))
+    return True
+
+
+def _others_than(call: Call, values: Sequence[ValueCalls], verifier: Verifier) -> list[ValueCalls]:
+    """A few values that a call does not have."""
+    own = verifier.sorter.sorted(call.record.inputs)
+    scalars = own.layout.scalars_of(call.record.inputs.scalars)
+    others = (
+        value for value in values
+        if any(repr(scalars[i]) != repr(one) for i, one in value.values.items())
+    )  # fmt: skip
+    return list(islice(others, _MAX_CROSSED))
+
+
+def _does_as_model(program: Program, call: Call, value: ValueCalls, verifier: Verifier) -> bool:
+    """Whether a program returns what the model does for a recorded call that has, for its texts and
+    floats, the values of another one."""
+    try:
+        sample = sample_in(program.variant, call, verifier.sorter, verifier.device)
+        scalars = [value.values.get(i, one) for i, one in enumerate(sample.scalars)]
+        crossed = replace(sample, scalars=scalars)
+        expected = verifier.eager(program.plan, crossed)
+        found = compared(expected, verifier.outputs(program, crossed), verifier.tolerances)
+    except Exception:  # models, torch and runtimes raise errors of any type: that is no evidence
+        return False
+    return found.agrees and found.compared > 0
+
+
+def _lengths(values: Sequence[ValueCalls]) -> tuple[int | None, int | None]:
+    """The length of the shortest and the longest text among values; None if there are no texts."""
+    found = [len(v) for one in values for v in one.values.values() if isinstance(v, str | bytes)]
+    return min(found, default=None), max(found, default=None)
+
+
+def part_of_value(variant: VariantFacts, value: ValueCalls, number: int) -> VariantFacts:
+    """The variant of the calls with one value. Its name shows no private text, but the number of
+    the value instead."""
+    places = variant.group.layout.scalars
+    shown = ", ".join(
+        f"{places[i]}={text}" if repr(constant) == text else f"{places[i]} of value {number}"
+        for i, constant in value.values.items()
+        for text in [shown_constant(constant)]
+    )
+    part = part_of(variant, value.rows.items(), f"{variant.name}, {shown}")
+    part.held = dict(value.values)
+    return part

@@ -1,0 +1,79 @@
+"""``int`` and ``float`` as dtypes (``torch.zeros(2, dtype=int)``, ``x.to(float)``) where something
+stands for them.
+
+torch takes Python's own classes for dtypes and nothing else, and looks before any mode is asked. So
+a model's modules see functions of torch that put them back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from calltape_analyzer.exporting.torch_fixes.model_names import Beside, replaced
+
+__all__ = ["python_dtypes"]
+
+_FUNCTIONS = (
+    "arange", "as_tensor", "asarray", "cumprod", "cumsum", "empty", "empty_like", "empty_permuted",
+    "empty_strided", "eye", "full", "full_like", "linspace", "logspace", "nansum", "ones",
+    "ones_like", "prod", "randint", "randint_like", "randperm", "range", "scalar_tensor", "sum",
+    "tensor", "tril_indices", "triu_indices", "zeros", "zeros_like",
+)  # fmt: skip
+_METHODS = (
+    "cumprod", "cumsum", "nansum", "new_empty", "new_empty_strided", "new_full", "new_ones",
+    "new_tensor", "new_zeros", "prod", "sum", "to",
+)  # fmt: skip
+
+
+@contextlib.contextmanager
+def python_dtypes(modules: list[dict[str, Any]], stand_ins: Mapping[type, type]) -> Iterator[None]:
+    """Lets functions of torch take stand-ins for Python's classes as dtypes within the block.
+
+    Args:
+        modules: the names of the modules that see the stand-ins.
+        stand_ins: what they have, each with what it stands for.
+    """
+    functions = {name: vars(torch)[name] for name in _FUNCTIONS if name in vars(torch)}
+    taking = {name: _taking(function, stand_ins) for name, function in functions.items()}
+    others: dict[int, Any] = {id(function): taking[name] for name, function in functions.items()}
+    others[id(torch)] = Beside(torch, taking)
+    with replaced(modules, others), _methods(stand_ins):
+        yield
+
+
+@contextlib.contextmanager
+def _methods(stand_ins: Mapping[type, type]) -> Iterator[None]:
+    tensor = torch.Tensor
+    names = [name for name in _METHODS if hasattr(tensor, name)]
+    own = {name: vars(tensor)[name] for name in names if name in vars(tensor)}
+    try:
+        for name in names:
+            setattr(tensor, name, _taking(getattr(tensor, name), stand_ins))
+        yield
+    finally:
+        for name in names:
+            if name in own:
+                setattr(tensor, name, own[name])
+            elif name in vars(tensor):
+                delattr(tensor, name)
+
+
+def _taking(function: Callable[..., Any], stand_ins: Mapping[type, type]) -> Callable[..., Any]:
+    """A function that takes the stand-ins."""
+
+    def own(value: Any) -> Any:
+        # Stand-ins are equal to what they stand for, and a tensor has no truth.
+        return next((stands for one, stands in stand_ins.items() if value is one), value)
+
+    @functools.wraps(function)
+    def taking(*args: Any, **kwargs: Any) -> Any:
+        if "dtype" in kwargs:
+            kwargs["dtype"] = own(kwargs["dtype"])
+        return function(*map(own, args), **kwargs)
+
+    return taking

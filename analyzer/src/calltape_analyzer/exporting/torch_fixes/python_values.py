@@ -1,0 +1,336 @@
+"""Values that a model reads with Python: ``len(x)``, ``int(x.max())``, ``if x.any()``.
+
+A trace that is not strict runs the model's Python. ``int()`` and ``len()`` have to return a number
+then, which a trace does not have (docs/decisions/export-strategies.md). :func:`symbolic_sizes` lets
+the model's own code take symbols for ints, and is there in every trace. Two more ways out are tried
+if something is missing then. :func:`symbolic_numbers` lets ``int``, ``tolist`` and slices, and
+``float``, give symbols as well. :func:`real_values` computes the values of the sample beside the
+trace, so that an ``if`` takes the branch of these values; that is an assertion in the program
+(:mod:`calltape_analyzer.exporting.torch_fixes.kept_assertions`).
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import importlib
+import math
+import sys
+from collections.abc import Iterator
+from typing import Any, get_args
+
+import torch
+from torch._subclasses import FakeTensor
+from torch.overrides import TorchFunctionMode
+
+from calltape_analyzer.exporting.torch_fixes.known_maxima import known_max, known_min
+from calltape_analyzer.exporting.torch_fixes.model_names import modules_of, named
+from calltape_analyzer.exporting.torch_fixes.python_dtypes import python_dtypes
+from calltape_analyzer.exporting.torch_fixes.symbol_sets import SymbolicSet
+
+__all__ = ["real_values", "symbolic_numbers", "symbolic_sizes"]
+
+_PYTHON_SQRT = math.sqrt
+_TENSOR_LENGTH = torch.Tensor.__len__
+
+
+class _OfPython(type):
+    """What a class has in common with the class of Python that it is derived from and stands
+    for."""
+
+    def __subclasscheck__(cls, other: type) -> bool:
+        return issubclass(other, cls.__mro__[1])
+
+    def __eq__(cls, other: object) -> bool:
+        return other is cls.__mro__[1] or other is cls
+
+    def __hash__(cls) -> int:
+        return hash(cls.__mro__[1])
+
+    @property
+    def dtype(cls) -> Any:
+        """What NumPy takes a class for."""
+        import numpy
+
+        return numpy.dtype(cls.__mro__[1])
+
+
+class _OfTensors(_OfPython):
+    """``int`` that makes symbols of tensors of one element, leaves symbols what they are, and knows
+    that they are ints."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        if len(args) == 1 and not kwargs:
+            (value,) = args
+            if isinstance(value, torch.Tensor) and value.numel() == 1:
+                return (value.to(torch.int64) if value.is_floating_point() else value).item()
+            if isinstance(value, torch.SymInt):
+                return value
+            if isinstance(value, torch.SymFloat):
+                return torch.sym_int(value)
+        return builtins.int(*args, **kwargs)
+
+    def __instancecheck__(cls, value: Any) -> bool:
+        return isinstance(value, builtins.int | torch.SymInt)
+
+
+class _SymbolicInt(builtins.int, metaclass=_OfTensors):
+    """Stands for ``int`` in the modules of a model while it is traced. To ``is`` it is another
+    class, so that it is not always there."""
+
+
+class _OfNumbers(_OfPython):
+    """``float`` that makes symbols of tensors of one element and of sizes
+    (``math.ceil(float(height) / 32)``), and knows that they are floats."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        if len(args) == 1 and not kwargs:
+            (value,) = args
+            if isinstance(value, torch.Tensor) and value.numel() == 1 and not value.is_complex():
+                return torch.sym_float(value.item())
+            if isinstance(value, torch.SymInt | torch.SymFloat):
+                return torch.sym_float(value)
+        return builtins.float(*args, **kwargs)
+
+    def __instancecheck__(cls, value: Any) -> bool:
+        return isinstance(value, builtins.float | torch.SymFloat)
+
+
+class _SymbolicFloat(builtins.float, metaclass=_OfNumbers):
+    """Stands for ``float`` as :class:`_SymbolicInt` does for ``int``."""
+
+
+def _isinstance(value: Any, kinds: Any) -> bool:
+    """``isinstance`` that takes a symbol for an int. transformers asks
+    ``isinstance(logits_to_keep, int)``, and takes all else for an index."""
+    if type(value) is torch.SymInt:
+        every = kinds if isinstance(kinds, tuple) else get_args(kinds) or (kinds,)
+        if builtins.int in every:
+            return True
+    return isinstance(value, kinds)
+
+
+def _is_real_instance(value: Any, kinds: Any) -> bool:
+    """``isinstance`` to which the tensors of a trace are tensors as all others."""
+    return kinds is not FakeTensor and _isinstance(value, kinds)
+
+
+def _len(value: Any) -> Any:
+    """``len`` that gives the symbol of a tensor's first size. Python wants a number of
+    ``__len__``."""
+    if isinstance(value, torch.Tensor) and value.dim() and type(value).__len__ is _TENSOR_LENGTH:
+        return value.shape[0]
+    return len(value)
+
+
+def _sqrt(value: Any) -> Any:
+    """``math.sqrt`` that takes symbols. Python's own makes a number of its argument."""
+    if isinstance(value, torch.SymInt | torch.SymFloat):
+        return torch.sym_sqrt(value)
+    return _PYTHON_SQRT(value)
+
+
+class _OfSizes(type):
+    """``range`` that leaves its end a symbol if it goes in larger steps."""
+
+    def __call__(cls, *args: Any) -> range:
+        start, end, step = (0, args[0], 1) if len(args) == 1 else (*args, 1)[:3]
+        if type(end) is not torch.SymInt or type(start) is not int or type(step) is not int:
+            return builtins.range(*args)
+        if step < 2:  # each step is a condition: together they say what the end is
+            return builtins.range(*args)
+        count = 0
+        while start + count * step < end:
+            count += 1
+        return builtins.range(start, start + count * step, step)
+
+    def __instancecheck__(cls, value: Any) -> bool:
+        return isinstance(value, builtins.range)
+
+
+class _SymbolicRange(metaclass=_OfSizes):
+    """Stands for ``range`` in the modules of a model while it is traced. A loop over parts of 128
+    (``range(0, length, 128)``) has as many turns for each length of a range of lengths."""
+
+
+_NUMBERS: dict[str, type] = {"int": _SymbolicInt, "float": _SymbolicFloat}
+_STAND_INS = {
+    "isinstance": _isinstance, "len": _len, "range": _SymbolicRange, "max": known_max,
+    "min": known_min, "set": SymbolicSet,
+}  # fmt: skip
+
+
+@contextlib.contextmanager
+def symbolic_sizes(model: torch.nn.Module, *, unnoticed: bool = False) -> Iterator[None]:
+    """Lets the code of a model take the symbols of sizes for ints while it is traced.
+
+    Args:
+        model: what is traced.
+        unnoticed: whether it cannot ask if a tensor is one of a trace.
+    """
+    names: Any = vars(math)
+    stand_ins = {**_STAND_INS, "isinstance": _is_real_instance} if unnoticed else _STAND_INS
+    try:
+        names["sqrt"] = _sqrt
+        with named(modules_of(model), stand_ins):
+            yield
+    finally:
+        names["sqrt"] = _PYTHON_SQRT
+
+
+@contextlib.contextmanager
+def symbolic_numbers(
+    model: torch.nn.Module, *, ints: bool = False, floats: bool = False
+) -> Iterator[None]:
+    """Lets Python's numbers of tensors and sizes be symbols while a model is traced.
+
+    Args:
+        model: what is traced.
+        ints: whether ``int(tensor)``, ``int(size / 2)``, ``tensor.tolist()`` and slices with
+            tensors give symbols.
+        floats: whether ``float(size)`` and ``float(tensor)`` do.
+    """
+    wanted = {"int": ints, "float": floats}
+    stand_ins = {name: stand_in for name, stand_in in _NUMBERS.items() if wanted[name]}
+    if not stand_ins:
+        yield
+        return
+    modules = modules_of(model)
+    dtypes = {stand_ins[name]: getattr(builtins, name) for name in stand_ins}
+    reading = _Reading() if ints else contextlib.nullcontext()
+    with named(modules, stand_ins), python_dtypes(modules, dtypes), reading:
+        yield
+
+
+class _Reading(TorchFunctionMode):
+    """Takes ``tolist`` and slices with tensors of one element apart into single values."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func is torch.Tensor.tolist:
+            return _items(args[0])
+        if func in (torch.Tensor.__getitem__, torch.Tensor.__setitem__):
+            args = (args[0], _plain(args[1]), *args[2:])
+        return func(*args, **(kwargs or {}))
+
+
+def _items(tensor: torch.Tensor) -> Any:
+    if tensor.dim() == 0:
+        return tensor.item()
+    return [_items(tensor[i]) for i in range(tensor.shape[0])]
+
+
+def _plain(index: Any) -> Any:
+    """An index without tensors in its slices."""
+    if isinstance(index, tuple):
+        return tuple(_plain(part) for part in index)
+    if isinstance(index, slice):
+        ends = (index.start, index.stop, index.step)
+        return slice(*(end.item() if isinstance(end, torch.Tensor) else end for end in ends))
+    return index
+
+
+@contextlib.contextmanager
+def real_values(wanted: bool) -> Iterator[None]:
+    """Lets a trace compute the values of its sample, to know which way an ``if`` goes.
+
+    Args:
+        wanted: does nothing if it is False, or if this torch has no such setting.
+    """
+    from torch._functorch import config
+
+    setting = "fake_tensor_propagate_real_tensors"
+    if not wanted or not hasattr(config, setting):
+        yield
+        return
+    with (
+        config.patch(setting, True),
+        _Comparing(),
+        _offsets_not_compared(),
+        _parts_not_compared(),
+        _hashes_of_values(),
+    ):
+        yield
+
+
+class _Comparing(TorchFunctionMode):
+    """Takes comparisons that return a bool apart, into tensors and a value of theirs."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        given: dict[str, Any] = kwargs or {}
+        if func in (torch.equal, torch.Tensor.equal):
+            one, other = *args, *given.values()
+            return one.shape == other.shape and builtins.bool((one == other).all())
+        if func in (torch.allclose, torch.Tensor.allclose):
+            return builtins.bool(torch.isclose(*args, **given).all())
+        return func(*args, **given)
+
+
+@contextlib.contextmanager
+def _offsets_not_compared() -> Iterator[None]:
+    """Keeps torch from comparing where a tensor begins in its memory with where the real one does:
+    ``edges[1]`` begins at the number of edges, which would become a constant (torch 2.15)."""
+    tensors: Any = importlib.import_module("torch._subclasses.fake_utils")
+    check = getattr(tensors, "_check_fake_real_tensors", None)
+    if check is None:
+        yield
+        return
+
+    def checked(real: Any, fake: Any, *args: Any, **kwargs: Any) -> None:
+        if not isinstance(fake.storage_offset(), torch.SymInt):
+            check(real, fake, *args, **kwargs)
+
+    try:
+        tensors._check_fake_real_tensors = checked
+        yield
+    finally:
+        tensors._check_fake_real_tensors = check
+
+
+@contextlib.contextmanager
+def _hashes_of_values() -> Iterator[None]:
+    """Lets an int of a tensor be the key of a dict: ``grids[kind]`` for ``kind`` in
+    ``kinds.tolist()``. Its value is known, and a condition of the program. torch's own code relies
+    on symbols without hashes."""
+    own = torch.SymInt.__hash__
+
+    def hashed(number: torch.SymInt) -> int:
+        name = str(sys._getframe(1).f_globals.get("__name__", ""))
+        is_torch = name.partition(".")[0] == "torch"
+        return own(number) if is_torch else hash(builtins.int(number))
+
+    try:
+        torch.SymInt.__hash__ = hashed  # type: ignore[method-assign,assignment]
+        yield
+    finally:
+        torch.SymInt.__hash__ = own  # type: ignore[method-assign]
+
+
+@contextlib.contextmanager
+def _parts_not_compared() -> Iterator[None]:
+    """Keeps torch from comparing what it takes operators apart into (``prims``): a sum of int32
+    numbers is int64 there, and the sign of an int is one (torch 2.15). The operators themselves are
+    compared."""
+    mode: Any = importlib.import_module("torch._subclasses.fake_tensor").FakeTensorMode
+    name = "_maybe_infer_fake_kernel_from_pytree_out"
+    check = getattr(mode, name, None)
+    if check is None:
+        yield
+        return
+
+    def checked(self: Any, func: Any, *args: Any) -> Any:
+        is_part = getattr(func, "namespace", None) == "prims"
+        return args[_FAKE_OUT] if is_part else check(self, func, *args)
+
+    try:
+        setattr(mode, name, checked)
+        yield
+    finally:
+        setattr(mode, name, check)
+
+
+_FAKE_OUT = 2
+"""Where a check gets what an operator returns in a trace."""

@@ -1,0 +1,202 @@
+"""What others say in their errors: torch, torch.onnx (onnxscript) and ONNX Runtime.
+
+Their texts are read here and nowhere else. In comes an error, or a text of one; out goes what it
+means, as an enum or a fact. Each text is noted with the version in which it was seen.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from enum import Enum
+
+from calltape_analyzer.facts import Fact, Rejection
+
+__all__ = [
+    "ASKS", "AssertionFailed", "ErrorKind", "OtherAssertion", "Raised", "failure_of",
+    "is_beyond_memory", "is_of_inputs", "kinds_of",
+]  # fmt: skip
+
+ASKS = "the model asks at "
+"""Begins what calltape itself adds to an assertion of torch: where in the model it comes from."""
+NOTHING_FOUND = "nothing is found, and the model asks about that at "
+"""Begins the assertion that calltape itself puts in the place of one of torch's that a result is
+not empty."""
+
+
+class ErrorKind(Enum):
+    """What an error means."""
+
+    NEEDS_VALUE = "needs_value"
+    """A trace needed the value of a tensor."""
+    SIZES_OF_TENSOR = "sizes_of_tensor"
+    """A tensor was given for sizes, which no other way of tracing helps."""
+    NESTED_TENSOR = "nested_tensor"
+    """The model makes a nested tensor."""
+    ROUNDED_BOUND = "rounded_bound"
+    """torch rounded the bound of a size up by one, and its own assertion fails."""
+    NO_SUCH_INDEX = "no_such_index"
+    """An ``IndexError``."""
+    OF_CALLTAPE = "of_calltape"
+    """The tape does not say how the model is called (``InferenceError``)."""
+
+
+_SIGNS = {
+    # torch 2.12 to 2.15, torch.fx.experimental.symbolic_shapes and torch.export
+    ErrorKind.NEEDS_VALUE: re.compile(
+        r"data-dependent|DataDependent|specialized integer|Could not guard|unbacked|\bu\d+\b"
+        r"|\.item\(\)|without concrete values|symbolically traced variables|non-nested SymInt"
+        r"|nothing is found, and the model asks"
+    ),
+    # torch 2.15, arguments of operators
+    ErrorKind.SIZES_OF_TENSOR: re.compile(r"must be tuple of ints,but got FakeTensor"),
+    # torch 2.15, torch.nested
+    ErrorKind.NESTED_TENSOR: re.compile(r"cast NotImplemented to Tensor|nested_tensor_from"),
+    # torch 2.15, ShapeEnv._set_replacement
+    ErrorKind.ROUNDED_BOUND: re.compile(r"not a subset of"),
+}
+_TYPES = {"IndexError": ErrorKind.NO_SUCH_INDEX, "InferenceError": ErrorKind.OF_CALLTAPE}
+_OF_INPUTS = re.compile(
+    r"Guard failed|Runtime assertion failed"  # torch 2.12 to 2.15, a program that is run
+    r"|Invalid argument|INVALID_ARGUMENT"  # ONNX Runtime 1.21 to 1.26
+)
+_BEYOND = re.compile(r"are out of bounds for storage of size")  # torch 2.15, as_strided
+_ASSERTION = re.compile(  # torch 2.12 to 2.15, torch.fx.passes.runtime_assert
+    r"Runtime assertion failed for expression (?P<condition>.+?) on node '[^']*'"
+    r"(?:: (?P<place>.+))?",
+    re.DOTALL,
+)
+_FAILED = "Runtime assertion failed"
+_NOT_EMPTY = re.compile(
+    r"expression (?:Ne\((.+), 0\)|(.+) > 0|0 < (.+)|(.+) >= 1|1 <= (.+)) on node"
+)
+_NOT_NEGATIVE = re.compile(r"expression (?:u\d+ >= 0|0 <= u\d+) on node")
+_INPUT = r"L(?:\['[^']*'\]|\[\d{1,9}\])+"
+_KEY = re.compile(r"\['([^']*)'\]|\[(\d+)\]")
+"""``L['past'][0]``, and the keys in it (torch 2.12 to 2.15, guards of an exported program)."""
+INPUT = re.compile(rf"{_INPUT}(?![\w\[])")
+_SIZE = re.compile(rf"({_INPUT})\.size\(\)((?:\[\d+\])+)")
+UNBACKED = re.compile(r"\bz?u[f]?\d+\b")
+"""A number that torch does not know before it has the values."""
+_OF_ONE = re.compile(
+    r"(?:Eq|Ne)\((z?uf?\d+), [^u]*\)|(z?uf?\d+) [<>]=? [^u]*|[-\d.]+ [<>]=? (z?uf?\d+)"
+)
+
+
+class Raised(Fact, code="raised"):
+    """A model, torch or a runtime raised an error.
+
+    Attributes:
+        error: its type.
+        said: the first lines of its text.
+        kinds: what it means.
+    """
+
+    error: str
+    said: str
+    kinds: tuple[ErrorKind, ...] = ()
+
+
+class AssertionFailed(Rejection, code="assertion_failed"):
+    """What a trace asserted about values does not hold.
+
+    Attributes:
+        condition: in torch's notation.
+        place: where in the model it comes from; empty if that is unknown.
+        kinds: as of :class:`Raised`.
+    """
+
+    condition: str
+    place: str = ""
+    kinds: tuple[ErrorKind, ...] = ()
+
+
+class OtherAssertion(Rejection, code="other_assertion"):
+    """An assertion failed that says what it is about in its own words."""
+
+    said: str
+    kinds: tuple[ErrorKind, ...] = ()
+
+
+def failure_of(error: BaseException) -> Raised | AssertionFailed | OtherAssertion:
+    """What an error is. Of its text, the first lines say what happened: errors of torch go on with
+    tracebacks."""
+    # torch.onnx 2.12 to 2.15: the cause of a ConversionError says what went wrong.
+    while error.__cause__ is not None and type(error).__name__.endswith("ConversionError"):
+        error = error.__cause__
+    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    shown = " ".join(lines[:3])[:400]
+    if found := _ASSERTION.search(shown):
+        condition, place = found["condition"], found["place"] or ""
+        # One number that is compared has a place of its own; more of them follow from values.
+        told = place if _OF_ONE.fullmatch(condition) else f"{condition} {place}"
+        return AssertionFailed(condition, place, kinds_of(told))
+    if shown.startswith(f"{_FAILED}: "):
+        said = shown.removeprefix(f"{_FAILED}: ")
+        return OtherAssertion(said, kinds_of(said))
+    name = type(error).__name__
+    of_type = [kind for start, kind in _TYPES.items() if name.startswith(start)]
+    return Raised(name, shown, (*of_type, *kinds_of(f"{name}: {shown}")))
+
+
+def kinds_of(text: str) -> tuple[ErrorKind, ...]:
+    """What the text of an error means, or the line of code that raised it."""
+    return tuple(kind for kind, sign in _SIGNS.items() if sign.search(text))
+
+
+def is_of_inputs(error: Exception) -> bool:
+    """Whether a program rejected its inputs, rather than failing with the model's own error. The
+    conditions of an exported program are assertions; ONNX Runtime names its own errors."""
+    if isinstance(error, AssertionError) or _OF_INPUTS.search(str(error)):
+        return True
+    return type(error).__module__.startswith("onnxruntime")
+
+
+def is_beyond_memory(text: str) -> bool:
+    """Whether a view begins or ends outside of the memory that it is one of."""
+    return _BEYOND.search(text) is not None
+
+
+def asserted_condition(text: str) -> str | None:
+    """The condition that an assertion of torch is about; None for other texts."""
+    found = _ASSERTION.match(text)
+    return None if found is None else found["condition"]
+
+
+def asserted_size(text: str) -> str | None:
+    """The size that an assertion wants to be more than 0; None for other assertions."""
+    found = _NOT_EMPTY.search(text)
+    return None if found is None else next(filter(None, found.groups()))
+
+
+def says_not_negative(text: str) -> bool:
+    """Whether an assertion always holds: that a size is not negative."""
+    return _NOT_NEGATIVE.search(text) is not None
+
+
+def place_of(text: str) -> str:
+    """Where in the model an assertion comes from; empty if it does not say."""
+    return text.partition(ASKS)[2]
+
+
+def says_where(text: str) -> bool:
+    """Whether an assertion of torch, or one of a program's own, says where it comes from."""
+    return " at " in text
+
+
+def failed_text(text: str) -> str:
+    """The text of an assertion as torch's errors begin with it."""
+    return text if text.startswith(_FAILED) else f"{_FAILED}: {text}"
+
+
+def inputs_in(guard: str) -> Iterator[tuple[str, list[str | int]]]:
+    """The inputs that a guard is about, in torch's words, with the keys that lead to each."""
+    for found in INPUT.finditer(guard):
+        yield found[0], [key or int(at) for key, at in _KEY.findall(found[0])]
+
+
+def size_in(guard: str) -> tuple[str, str] | None:
+    """The first dimension that a guard is about: its input in torch's words, and ``[1]``."""
+    found = _SIZE.search(guard)
+    return None if found is None else (found[1], found[2])
