@@ -37,7 +37,12 @@ from calltape_schema.fields import Count, Index, Int64, Many, Record, validated
 from calltape_schema.packing import is_array, little_endian, pack, u64s, unpack
 from calltape_schema.recent import Room
 from calltape_schema.records import Tree
-from calltape_schema.tree import lengths_in, sized_leaves_in
+from calltape_schema.tree import (
+    decode_structure,
+    lengths_in,
+    parts_of_inputs,
+    sized_leaves_in,
+)
 
 Ranges = Iterable[tuple[int, int, int]]
 """Of integer leaves: the leaf, its smallest and its largest element."""
@@ -289,6 +294,23 @@ class Kind(Counts):
             for at, axis in enumerate(self.axes)
         ]
         return Kind(structure, self.dtypes, self.ranks, axes, self)
+
+    def expect_sound(self) -> None:
+        """Compares its parts with its structure.
+
+        Raises:
+            TapeError: ``damaged``, ``invalid`` or ``limit``.
+        """
+        spec, first = decode_structure(self.structure), sum(self.ranks)
+        lengths = len(self.dtypes), len(self.axes) - first
+        has_others = any(
+            one is not int and self.axes[first + at] is not None
+            for at, one in (spec.scalar_types if lengths[1] == spec.scalars else ())
+        )
+        if parts_of_inputs(spec.root) is None or lengths != (spec.leaves, spec.scalars):
+            raise _contradiction("a kind does not fit its structure")
+        if has_others:
+            raise _contradiction("a kind has values of a scalar that is no int")
 
     @property
     def key(self) -> int:
@@ -555,6 +577,8 @@ class _KindForm(Record):
             counted = 0 if axis is None else axis.other + sum(axis.sizes.values())
             if counted > calls.seen or (at < sizes and counted != calls.seen):
                 raise _contradiction("an axis does not count the calls of its kind")
+            if axis is not None and at < sizes and (min(axis.sizes) < 0 or axis.max > MAX_COUNT):
+                raise _contradiction("a size that no tensor has")
         return Kind(self.structure, self.dtypes, self.ranks, axes, calls)
 
 
@@ -649,4 +673,6 @@ def _spans(data: bytes) -> Ranges:
     found = validated(_ranges, unpack(data), "the ranges of a row")
     if any(low > high for _, low, high in found):
         raise _contradiction("a range without an element")
+    if len({leaf for leaf, _, _ in found}) != len(found):
+        raise _contradiction("two ranges of a leaf")
     return found
