@@ -7,7 +7,7 @@ import process from "node:process";
 import { Float, SurrogateText, unpack } from "./src/documents.mjs";
 import { elementsIn } from "./src/dtypes.mjs";
 import { TapeError } from "./src/errors.mjs";
-import { tableOf } from "./src/inputs_table.mjs";
+import { checkDocuments, tableOf } from "./src/inputs_table.mjs";
 import { leavesOf } from "./src/leaves.mjs";
 import { neutralOf } from "./src/structure.mjs";
 import { openTape } from "./src/tape.mjs";
@@ -218,8 +218,10 @@ async function tableForm(end) {
   let table;
   try {
     table = await tableOf(end);
+    if (table !== null) checkDocuments(table);
   } catch (error) {
     kindOf(error); // it is among the corruption
+    return undefined;
   }
   if (!table) return undefined;
   const made = {

@@ -24,11 +24,11 @@ export class DistinctInputs {
     this.bytes = 0;
   }
 
-  /** By the signature of inputs the calls with them: how many, the first and the last number, and how many raised. */
+  /** By the signature of inputs the calls with them: how many, the first and the last number, how many raised, and the ranges of those that did not. */
   counts() {
     return new Map(Array.from(this.numbers, ([signature, number]) => {
-      const { calls, first, last, raised } = this.entries[number];
-      return [signature, { calls, first, last, raised }];
+      const { calls, first, last, raised, ranges } = this.entries[number];
+      return [signature, { calls, first, last, raised, ranges }];
     }));
   }
 
@@ -51,7 +51,7 @@ export class DistinctInputs {
   /** The number of the inputs of a call; NOT_NUMBERED if there are too many different ones. */
   numberOf(signature, tree, call, hasRaised) {
     const number = this.numbers.get(signature) ?? this.add(signature, tree);
-    if (number !== NOT_NUMBERED) addTo(this.entries[number], BigInt(call), hasRaised);
+    if (number !== NOT_NUMBERED) addTo(this.entries[number], BigInt(call), hasRaised, tree.ranges);
     return number;
   }
 
@@ -95,14 +95,18 @@ export class DistinctInputs {
 }
 
 /** The counts of calls with the same inputs, before there is one. */
-export const noCalls = () => ({ calls: 0n, first: null, last: null, raised: 0n });
+export const noCalls = () => ({ calls: 0n, first: null, last: null, raised: 0n, ranges: new Map() });
 
 /** Counts a call with the others that have its inputs. */
-export function addTo(counts, call, hasRaised) {
+export function addTo(counts, call, hasRaised, ranges = []) {
   counts.calls += 1n;
   if (counts.first === null || call < counts.first) counts.first = call;
   if (counts.last === null || call > counts.last) counts.last = call;
   if (hasRaised) counts.raised += 1n;
+  for (const { leaf, min, max } of hasRaised ? [] : ranges) {
+    const [low, high] = counts.ranges.get(leaf) ?? [min, max];
+    counts.ranges.set(leaf, [min < low ? min : low, max > high ? max : high]);
+  }
 }
 
 const own = (value) => (value instanceof Uint8Array ? value.slice() : value);

@@ -218,6 +218,11 @@ export function unpack(bytes) {
  * @throws {TapeError} damaged or limit
  */
 export function openEnvelope(bytes) {
+  return envelopeOf(bytes).payload;
+}
+
+/** The same, and the `last` element of the envelope. */
+export function envelopeOf(bytes) {
   const found = unpack(bytes);
   const [checksum, payload] = Array.isArray(found) ? found : [];
   if (!isInt(checksum) || !(payload instanceof Uint8Array)) {
@@ -226,5 +231,5 @@ export function openEnvelope(bytes) {
   if (crc32(payload) !== checksum) {
     throw damaged("the checksum of the member does not match its bytes");
   }
-  return payload;
+  return { payload, last: found.at(-1) };
 }

@@ -1,10 +1,10 @@
 // The end of a sealed tape: what became of all calls, and where their groups are; and what was counted before there
 // is one (FORMAT.md, section 8).
 
-import { openEnvelope, plainInt, unpack } from "./documents.mjs";
-import { TapeError, invalid } from "./errors.mjs";
+import { envelopeOf, openEnvelope, plainInt, unpack } from "./documents.mjs";
+import { TapeError, damaged, invalid } from "./errors.mjs";
 import {
-  array, bool, bytes, count, expectKnown, features, int, optional, pairs, record, tapeId, text, tuple, withDefault,
+  array, bool, bytes, count, expectKnown, features, int, optional, pairs, record, runs, tapeId, text, tuple, withDefault,
 } from "./fields.mjs";
 import { BLOCK, END, Member, parseHeader } from "./framing.mjs";
 import { MAX_COUNT, MAX_INDEX_BYTES, MAX_MEMBER_BYTES, MAX_REASONS, MAX_WIDTH } from "./limits.mjs";
@@ -28,15 +28,7 @@ const coverageFields = {
 };
 const coverage = record(coverageFields);
 
-/** Numbers of files as runs that ascend, with gaps between them. */
-function fileNumbers(value) {
-  const runs = array(tuple(count, count), MAX_REASONS)(value);
-  runs.forEach(([first, last], at) => {
-    const before = at === 0 ? -2n : BigInt(runs[at - 1][1]);
-    if (BigInt(first) < before + 2n || first > last) throw invalid("the runs of file numbers do not ascend");
-  });
-  return runs;
-}
+const fileNumbers = runs(MAX_REASONS);
 
 const counts = record({
   tape: tapeId,
@@ -88,7 +80,9 @@ const end = record({
  * @throws {TapeError} unsupported, damaged, invalid or limit
  */
 export function endFrom(content) {
-  const document = unpack(openEnvelope(content));
+  const { payload, last } = envelopeOf(content);
+  if (!(last instanceof Uint8Array) || last.length !== LOCATOR_BYTES) throw damaged("an end without a locator");
+  const document = unpack(payload);
   expectKnown(document, "the end of the tape");
   const found = end(document);
   const { kept } = found.coverage;
@@ -120,7 +114,7 @@ export async function indexOf({ index, index_width: width, coverage, elsewhere }
   let sum = 0n;
   for (let at = 0; at < data.length; at += width) {
     const [offset, calls, low, high, first, last] = [0, 8, 16, 24, 32, 40].map((place) => word(at + place));
-    const isSound = offset > before && calls > 0 && low <= high && high <= MAX_COUNT && first <= last && last <= MAX_COUNT;
+    const isSound = offset > before && offset <= MAX_COUNT && calls > 0 && low <= high && high <= MAX_COUNT && first <= last && last <= MAX_COUNT;
     if (!isSound) throw invalid("the index has a group that cannot be");
     found.set(offset, { calls, low, high, first, last });
     before = offset;

@@ -125,6 +125,19 @@ export function tuple(...checks) {
   };
 }
 
+/** Numbers as at most so many runs that ascend, with gaps between them. */
+export function runs(max) {
+  const check = array(tuple(count, count), max);
+  return (value) => {
+    const found = check(value);
+    found.forEach(([first, last], at) => {
+      const before = at === 0 ? -2n : BigInt(found[at - 1][1]);
+      if (BigInt(first) < before + 2n || first > last) throw invalid("runs of numbers that do not ascend");
+    });
+    return found;
+  };
+}
+
 /** A map from text to checked values, as an array of pairs. */
 export function pairs(check, max) {
   return (value) => {

@@ -139,7 +139,7 @@ export async function groupOf(content, offset, id) {
     throw invalid(`the table of a group has ${entries.length} bytes`);
   }
   const view = knownColumns(entries, width);
-  checkTable(view, documents.size, content.length);
+  checkTable(view, documents.size, table.data.length + documents.data.length);
   return new Group(view, documents);
 }
 
@@ -153,7 +153,7 @@ function knownColumns(entries, width) {
 }
 
 /** The records must begin one after another, within the documents; and what several share must not be large many times. */
-function checkTable(table, size, memberBytes) {
+function checkTable(table, size, stored) {
   if (table.byteLength > ENTRY_BYTES && size > MAX_GROUP_BYTES_OF_SEVERAL) {
     throw overLimit(`a group of several calls has ${size} bytes (at most ${MAX_GROUP_BYTES_OF_SEVERAL})`);
   }
@@ -167,7 +167,7 @@ function checkTable(table, size, memberBytes) {
     before = begin;
   }
   const calls = table.byteLength / ENTRY_BYTES;
-  if (calls > 1 && calls * table.getUint32(BEGIN, true) > MAX_SHARED_TIMES * memberBytes) {
+  if (calls > 1 && calls * table.getUint32(BEGIN, true) > MAX_SHARED_TIMES * stored) {
     throw overLimit(`${calls} calls share more than ${MAX_SHARED_TIMES} times the bytes of their group`);
   }
 }

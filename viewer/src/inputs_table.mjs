@@ -9,8 +9,9 @@ import {
   MAX_SIGNATURE, MAX_SIZES, MAX_TABLE_BYTES, MAX_UINT64,
 } from "./limits.mjs";
 import { packedArray } from "./packing.mjs";
-import { recordedScalars } from "./records.mjs";
+import { partsOfInputs, recordedScalars, rootOfInputs } from "./records.mjs";
 import { signatureOf } from "./signatures.mjs";
+import { structureOf } from "./structure.mjs";
 
 const calls = tuple(count, count, count);
 const nilOr = (check) => (value) => (value === null ? null : check(value));
@@ -112,6 +113,7 @@ function intsIn(leaves) {
 function rangesOf(data) {
   const found = data.length > 0 ? ranges(unpack(data)) : [];
   if (found.some(([, low, high]) => low > high)) throw wrong("a range without an element");
+  if (new Set(found.map(([leaf]) => leaf)).size < found.length) throw wrong("two ranges of a leaf");
   return found;
 }
 
@@ -128,6 +130,7 @@ function checkKinds(kinds) {
     axes.forEach((axis, at) => {
       const counted = axis === null ? 0n : countedOn(axis);
       if (counted > seen || (at < sizes && counted !== BigInt(seen))) throw wrong("an axis does not count the calls of its kind");
+      if (at < sizes && (axis[0][0][0] < 0 || axis[2] > MAX_COUNT)) throw wrong("a size that no tensor has");
     });
   }
   if (costs > MAX_KIND_COSTS || size > MAX_KIND_BYTES) throw overLimit("the kinds of the table of inputs cost too much");
@@ -152,6 +155,38 @@ function countedOn([pairs, other, max]) {
  */
 export function treeOf({ structure, leaves, scalars }) {
   return { structure, leaves, scalars: recordedScalars(unpack(scalars)), ranges: [] };
+}
+
+/**
+ * Compares the documents of a table with the format, and each kind with its structure.
+ *
+ * @throws {TapeError} damaged, invalid or limit
+ */
+export function checkDocuments({ rows, kinds }) {
+  for (const row of rows) {
+    const ranges = row.ranges.map(([leaf, min, max]) => ({ leaf, min, max }));
+    partsOfInputs({ ...treeOf(row), ranges });
+  }
+  for (const { structure, dtypes, ranks, axes } of kinds) {
+    const found = rootOfInputs(structureOf(structure));
+    const sizes = ranks.reduce((sum, rank) => sum + rank, 0);
+    if (found.leaves !== dtypes.length || found.scalars !== axes.length - sizes) throw wrong("a kind does not fit its structure");
+    for (const [at, of] of found.types) {
+      if (of !== "int" && axes[sizes + at] !== null) throw wrong("a kind has values of a scalar that is no int");
+    }
+  }
+}
+
+/** Whether the rows have the ranges of their calls that returned: those in `counts`, which are of all calls. */
+export function haveRanges({ rows }, counts) {
+  return rows.every((row) => {
+    const found = counts.get(row.signature)?.ranges ?? new Map();
+    const fits = ([leaf, min, max]) => {
+      const [low, high] = found.get(leaf) ?? [];
+      return low === min && high === max;
+    };
+    return row.ranges.length === found.size && row.ranges.every(fits);
+  });
 }
 
 /**

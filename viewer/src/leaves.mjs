@@ -61,6 +61,9 @@ function leaf(value) {
   if (found.key === undefined && found.quantizer !== undefined) {
     throw invalid("a quantizer without the elements that it follows from");
   }
+  if (found.layout === "nested" && (shape.length > 0 || found.key !== undefined)) {
+    throw invalid("a nested tensor with one shape, or with bytes");
+  }
   return found;
 }
 

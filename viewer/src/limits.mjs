@@ -9,7 +9,7 @@ export const MAX_GROUP_CALLS = 65_536;
 export const MAX_GROUP_BYTES = 64 * 1024 * 1024;
 export const MAX_GROUP_BYTES_OF_SEVERAL = 1024 * 1024;
 export const MAX_GROUP_TIMES = 128;
-/** How many times the bytes of its member the calls of a group may ask for of what they share. */
+/** How many times the bytes of its table and documents, as they are stored, the calls of a group may ask for of what they share. */
 export const MAX_SHARED_TIMES = 1024;
 export const MAX_INDEX_BYTES = 48 * 1024 * 1024;
 export const MAX_TABLE_BYTES = 64 * 1024 * 1024;

@@ -1,13 +1,13 @@
 // The manifest: which tape, which model, which recorder (FORMAT.md, section 4).
 
-import { isInt, isMap, fieldOf, unpack } from "./documents.mjs";
-import { TapeError, invalid } from "./errors.mjs";
+import { Float, isInt, isMap, fieldOf, unpack } from "./documents.mjs";
+import { TapeError, damaged, invalid } from "./errors.mjs";
 import {
-  array, bool, count, expectKnown, features, int, oneOf, optional, record, scalar, seconds, tapeId, text, tuple,
+  array, bool, count, expectKnown, features, int, oneOf, optional, record, runs, scalar, seconds, tapeId, text, tuple,
   typeName, withDefault,
 } from "./fields.mjs";
 import {
-  MAX_PARTS,   MAX_OUTSIDE, MAX_PARAMETERS, MAX_REASONS, MAX_SOURCES, MAX_STEPS, MIN_INT64,
+  MAX_PARTS, MAX_OUTSIDE, MAX_PARAMETERS, MAX_REASONS, MAX_SOURCES, MAX_STEPS, MIN_INT64,
 } from "./limits.mjs";
 
 const VERSION = 1;
@@ -54,6 +54,13 @@ const target = record({
 
 const values = oneOf("all", "none");
 
+function share(value) {
+  const found = Number(seconds(value) instanceof Float ? value.value : value);
+  if (!(found > 0 && found <= 1)) throw invalid("a share that is not above 0 and at most 1");
+  return value;
+}
+
+
 const policy = record({
   outputs: withDefault(bool, true),
   values: withDefault(values, "all"),
@@ -63,6 +70,7 @@ const policy = record({
   write_ahead: withDefault(bool, false),
   max_calls: optional(count),
   max_seconds: optional(seconds),
+  max_share: optional(share),
   max_queue_bytes: optional(count),
   max_disk_bytes: optional(count),
   min_free_bytes: optional(count),
@@ -71,14 +79,20 @@ const policy = record({
   when_full: optional(oneOf("stop", "delete_oldest")),
 });
 
+function fileName(value) {
+  if (short(value).includes("/")) throw invalid("the name of a file with a folder");
+  return value;
+}
+
 const source = record({
   tape: tapeId,
-  files: withDefault(array(short, 16), []),
+  files: withDefault(array(fileName, 16), []),
   other_files: withDefault(count, 0),
   calls: withDefault(count, 0),
   left_out: optional(count),
   redacted: optional(oneOf("all", "part")),
-  parts: optional(array(tuple(count, count), MAX_PARTS)),
+  host: optional(short),
+  parts: optional(runs(MAX_PARTS)),
   first: withDefault(int(MIN_INT64), 0),
 });
 
@@ -130,7 +144,8 @@ const manifest = record({
  */
 export function manifestOf(payload) {
   const document = unpack(payload);
-  if (!isMap(document) || fieldOf(document, "format") !== "calltape") {
+  if (!isMap(document)) throw damaged("the document of the manifest is no map");
+  if (fieldOf(document, "format") !== "calltape") {
     throw new TapeError("not_a_tape", "the manifest does not say that this is a tape of calltape");
   }
   const version = fieldOf(document, "version");

@@ -143,18 +143,25 @@ export function partsOf(tree) {
       throw invalid(`scalar ${at} is of the kind ${kindOf(tree.scalars[at])}, and should be ${kind}`);
     }
   }
+  if (structure.lengths.some((at) => tree.scalars[at] < 0)) throw invalid("a text of a negative length");
   return { structure, leaves };
 }
 
 /** The same for inputs, whose root is (args, kwargs). */
 export function partsOfInputs(tree) {
   const found = partsOf(tree);
-  const { kind, type, children } = found.structure.root;
+  rootOfInputs(found.structure);
+  return found;
+}
+
+/** A structure of inputs, after a check of its root. */
+export function rootOfInputs(structure) {
+  const { kind, type, children } = structure.root;
   const [args, kwargs] = children ?? [];
   const fits = kind === "tuple" && children.length === 2 && args.kind === "tuple" && kwargs.kind === "dict";
   const isPlain = type === undefined && args?.type === undefined && kwargs?.type === undefined;
   if (!fits || !isPlain || kwargs.keys.some((key) => typeof key !== "string" && !(key instanceof SurrogateText))) {
     throw invalid("the inputs are not (args, kwargs)");
   }
-  return found;
+  return structure;
 }

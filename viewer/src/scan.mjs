@@ -8,7 +8,7 @@ import { accounted, countsFrom, indexOf, endFrom } from "./endings.mjs";
 import { TapeError, damaged, overLimit } from "./errors.mjs";
 import { BLOCK, COUNTS, END, isBlob, isGroup, parseHeader } from "./framing.mjs";
 import { groupOf } from "./groups.mjs";
-import { isTableOf, tableOf } from "./inputs_table.mjs";
+import { checkDocuments, haveRanges, isTableOf, tableOf } from "./inputs_table.mjs";
 import { MAX_MEMBER_BYTES } from "./limits.mjs";
 import { areEqual } from "./nesting.mjs";
 import { walk } from "./walk.mjs";
@@ -59,9 +59,12 @@ export class Scan {
 
   /** Walks from the offset of a header to the end. */
   async run(start, onProgress) {
-    if (this.end !== null) await this.located({ name: END, offset: null }, async () => (this.index = await indexOf(this.end)));
+    if (this.end !== null) {
+      this.index = this.end.elsewhere ? new Map() : null;
+      await this.located({ name: END, offset: null }, async () => (this.index = await indexOf(this.end)));
+    }
     await walk(
-      this.window, start, (member) => this.member(member), (error) => this.hold(error), onProgress,
+      this.window, start, (member) => this.member(member), (error) => this.hold(error), onProgress, this.end?.offset,
     );
     if (this.end === null) this.endUnsealed();
     else await this.located({ name: END, offset: null }, () => this.endSealed());
@@ -203,9 +206,10 @@ export class Scan {
   async addHidden(until) {
     this.offsets ??= [...(this.index?.keys() ?? [])];
     for (; this.passed < this.offsets.length && this.offsets[this.passed] < until; this.passed++) {
-      const [offset, after] = [this.offsets[this.passed], this.offsets[this.passed + 1] ?? until];
+      const [offset, after] = [this.offsets[this.passed], this.offsets[this.passed + 1] ?? this.end.offset];
       const told = this.index.get(offset);
-      if (told === undefined || offset + BLOCK > this.window.size) continue; // it was found, or is not there
+      // It was found, or is not there.
+      if (told === undefined || offset + BLOCK > this.window.size || offset % BLOCK !== 0) continue;
       const member = parseHeader(await this.window.at(offset, BLOCK), offset);
       if (member === null || !isGroup(member.name) || member.end > after) continue;
       try {
@@ -236,9 +240,12 @@ export class Scan {
   async tableCorruption(isWhole) {
     try {
       const table = await tableOf(this.end);
+      if (table === null) return null;
+      checkDocuments(table);
       const counts = isWhole ? this.counts() : null;
-      const isTrue = table === null || counts === null || isTableOf(table, counts);
-      return isTrue ? null : "it does not count the calls of the tape";
+      if (counts === null) return null;
+      if (!isTableOf(table, counts)) return "it does not count the calls of the tape";
+      return this.broken.size > 0 || haveRanges(table, counts) ? null : "it has other ranges of integers than the records";
     } catch (error) {
       if (!(error instanceof TapeError) || error.kind === "io") throw error;
       return error.message;

@@ -195,14 +195,15 @@ function walk(root, visit) {
 const nameLength = (value) => (isText(value) ? characters(value) : packedSize(value));
 
 /**
- * The structure from its document: its `root`, the numbers of `leaves` and `scalars`, and in
- * `types` which kind each scalar must have.
+ * The structure from its document: its `root`, the numbers of `leaves` and `scalars`, in `types` which kind each
+ * scalar must have, and in `lengths` which of them are lengths.
  *
  * @throws {TapeError} damaged, invalid or limit
  */
 export function structureOf(bytes) {
   const found = document(checkedTree(bytes, "structure"));
   const types = new Map();
+  const lengths = [];
   let paths = 0;
   const refer = (at, kind) => {
     if (at >= found.scalars) throw invalid(`scalar ${at} of ${found.scalars}`);
@@ -217,8 +218,11 @@ export function structureOf(bytes) {
       if (inside) throw invalid("a tensor in the context of a custom node");
     }
     if (one.scalar !== undefined) refer(one.scalar, one.kind);
-    if (one.length !== undefined) refer(one.length, "int");
+    if (one.length !== undefined) {
+      refer(one.length, "int");
+      lengths.push(one.length);
+    }
   });
   if (paths > MAX_PATHS) throw invalid(`paths of more than ${MAX_PATHS} characters together`);
-  return { ...found, types };
+  return { ...found, types, lengths };
 }

@@ -11,7 +11,7 @@ import { endOf, indexOf } from "./endings.mjs";
 import { TapeError, damaged, invalid, overLimit } from "./errors.mjs";
 import { BLOCK, END, MANIFEST, blobName, isGroup, parseHeader } from "./framing.mjs";
 import { groupOf } from "./groups.mjs";
-import { tableOf, treeOf } from "./inputs_table.mjs";
+import { checkDocuments, tableOf, treeOf } from "./inputs_table.mjs";
 import { MAX_GROUP_CALLS } from "./limits.mjs";
 import { manifestOf } from "./manifest.mjs";
 import { areEqual } from "./nesting.mjs";
@@ -134,11 +134,12 @@ export class Tape {
     try {
       const table = await tableOf(this.end);
       if (table === null) return;
+      checkDocuments(table);
       const rows = table.rows.filter((row) => row.calls > 0n);
       this.table = { ...table, rows: rows.map((row) => ({ ...row, tree: treeOf(row) })) };
     } catch (error) {
       if (!(error instanceof TapeError)) throw error;
-      this.addCorruption(error.at({ member: END }));
+      this.addCorruption(damaged(`the table of inputs: ${error.message}`).at({ member: END }));
     }
   }
 
@@ -192,7 +193,7 @@ export class Tape {
   }
 
   async memberAt(offset) {
-    if (!Number.isSafeInteger(offset) || offset + BLOCK > this.source.size) return null;
+    if (!Number.isSafeInteger(offset) || offset % BLOCK !== 0 || offset + BLOCK > this.source.size) return null;
     const member = parseHeader(await this.window.at(offset, BLOCK), offset);
     return member === null || member.start + member.size > this.source.size ? null : member;
   }

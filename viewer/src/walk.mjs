@@ -15,8 +15,9 @@ const SEARCHED = 256 * 1024;
  * @param {(member: Member) => Promise|undefined} onMember
  * @param {(error: TapeError) => void} onCorruption
  * @param {(offset: number) => Promise|undefined} onProgress called at each header.
+ * @param {number|undefined} last the offset of the header of the last member, if it is known: none reaches into it.
  */
-export async function walk(window, start, onMember, onCorruption, onProgress = () => undefined) {
+export async function walk(window, start, onMember, onCorruption, onProgress = () => undefined, last = undefined) {
   let offset = start;
   while (offset < window.size) {
     const waiting = onProgress(offset);
@@ -24,7 +25,8 @@ export async function walk(window, start, onMember, onCorruption, onProgress = (
     const block = window.peek(offset, BLOCK) ?? (await window.at(offset, BLOCK));
     const member = parseHeader(block, offset);
     // A file that ends within the padding still has the whole content.
-    if (member !== null && member.start + member.size <= window.size) {
+    const most = last === undefined || offset >= last ? window.size : last;
+    if (member !== null && member.start + member.size <= most) {
       if (member.name !== "") {
         const pending = onMember(member);
         if (pending !== undefined) await pending;

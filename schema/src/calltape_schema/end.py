@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from operator import le, lt
 from typing import Annotated, Any, NamedTuple, TypeAlias
 
-from pydantic import AfterValidator, Field, TypeAdapter, model_validator
+from pydantic import Field, TypeAdapter, model_validator
 from typing_extensions import Self
 
 from calltape_schema.bounds import (
@@ -31,8 +31,10 @@ from calltape_schema.fields import (
     Count,
     Features,
     Many,
+    ManyRuns,
     Nanoseconds,
     Record,
+    Runs,
     Short,
     TapeId,
     at_most,
@@ -41,7 +43,7 @@ from calltape_schema.fields import (
 )
 from calltape_schema.inputs_document import unpack_inputs
 from calltape_schema.inputs_table import InputsTable
-from calltape_schema.packing import open_envelope, pack, seal_envelope, u64s, unpack
+from calltape_schema.packing import envelope_of, open_envelope, pack, seal_envelope, u64s, unpack
 from calltape_schema.sections import section_of
 from calltape_schema.tar import BLOCK, ZEROS_AT_END, padding
 
@@ -89,8 +91,8 @@ class Coverage(Record):
         return lost_of(self.dropped)
 
 
-FileNumbers: TypeAlias = tuple[tuple[int, int], ...]
-"""Numbers of files as runs: the first and the last number of each, ascending, with gaps between."""
+FileNumbers: TypeAlias = Runs
+"""Numbers of files."""
 
 
 def joined_runs(runs: Iterable[tuple[int, int]]) -> FileNumbers:
@@ -104,16 +106,7 @@ def joined_runs(runs: Iterable[tuple[int, int]]) -> FileNumbers:
     return tuple(found[-MAX_DELETED_RUNS:])
 
 
-def _ascend(runs: FileNumbers) -> FileNumbers:
-    bounds = [bound for first, last in runs for bound in (first, last + 1)]
-    if not all(map(lt, bounds, bounds[1:])):
-        raise ValueError("the runs of file numbers do not ascend")
-    return runs
-
-
-_FileNumbers = Annotated[
-    Many[tuple[Count, Count]], Field(max_length=MAX_DELETED_RUNS), AfterValidator(_ascend)
-]
+_FileNumbers = Annotated[ManyRuns, Field(max_length=MAX_DELETED_RUNS)]
 
 
 class Dump(Record):
@@ -170,6 +163,7 @@ class Index:
         self.firsts_ns, self.lasts_ns = columns[4::6], columns[5::6]
         if not (
             all(map(lt, self.offsets, self.offsets[1:])) and all(self.calls)
+            and max(self.offsets[-1:], default=0) <= MAX_COUNT
             and all(map(le, self.lows, self.highs)) and max(self.highs, default=0) <= MAX_COUNT
             and all(map(le, self.firsts_ns, self.lasts_ns))
             and max(self.lasts_ns, default=0) <= MAX_COUNT
@@ -327,7 +321,10 @@ def decode_end(content: bytes) -> End:
     Raises:
         TapeError: ``unsupported``, ``damaged``, ``invalid`` or ``limit``.
     """
-    document = unpack(open_envelope(content))
+    payload, locator = envelope_of(content)
+    if type(locator) is not bytes or len(locator) != _LOCATOR.size:
+        raise TapeError("damaged", "an end without a locator")
+    document = unpack(payload)
     expect_known(document, "the end of the tape")
     return validated(_ends, document, "end")
 

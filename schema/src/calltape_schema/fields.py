@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sized
+from operator import lt
 from typing import Annotated, Any, TypeAlias, TypeVar
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -67,6 +69,18 @@ Int64 = Annotated[int, Field(ge=-(2**63), le=2**64 - 1)]
 Index = Annotated[int, Field(ge=0, lt=MAX_NODES)]
 Size = Annotated[int, Field(ge=0, le=MAX_ELEMENTS)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Runs: TypeAlias = tuple[tuple[int, int], ...]
+"""Numbers as runs: the first and the last number of each, ascending, with gaps between."""
+
+
+def _ascend(runs: Runs) -> Runs:
+    bounds = [bound for first, last in runs for bound in (first, last + 1)]
+    if not all(map(lt, bounds, bounds[1:])):
+        raise ValueError("runs of numbers that do not ascend")
+    return runs
+
+
+ManyRuns = Annotated[Many[tuple[Count, Count]], AfterValidator(_ascend)]
 
 
 def now_ns() -> int:

@@ -18,7 +18,6 @@ from calltape_schema.bounds import (
     MAX_ROWS,
     MAX_SIZES,
 )
-from calltape_schema.errors import TapeError
 from calltape_schema.fields import Count, Index, Int64, Many, Record, validated
 from calltape_schema.inputs_table import (
     RANGE_COST,
@@ -29,6 +28,7 @@ from calltape_schema.inputs_table import (
     Ranges,
     Row,
     Signatures,
+    contradiction,
     row_cost,
 )
 from calltape_schema.packing import little_endian, pack, u64s, unpack
@@ -81,11 +81,11 @@ def unpack_inputs(data: bytes) -> InputsTable:
     found = len(table.kinds), len(table.rows), table.kinds_below, table.rows_below
     told = len(document.kinds), len(document.rows), document.kinds_below, document.rows_below
     if found != told:
-        raise _contradiction(_NO_ROOM)
+        raise contradiction(_NO_ROOM)
     if not (_ascend(table.rows) and _ascend(table.kinds)):
-        raise _contradiction("inputs or kinds that do not ascend by their signature")
+        raise contradiction("inputs or kinds that do not ascend by their signature")
     if table.totals().seen > MAX_COUNT:
-        raise _contradiction("more than 2^63 calls")
+        raise contradiction("more than 2^63 calls")
     return table
 
 
@@ -112,11 +112,13 @@ class _KindForm(Record):
         calls, sizes = _counts(*self.calls), sum(self.ranks)
         axes = [None if form is None else _axis(*form) for form in self.axes]
         if not calls.seen or len(self.dtypes) != len(self.ranks) or sizes > len(axes):
-            raise _contradiction("a kind does not fit its parts")
+            raise contradiction("a kind does not fit its parts")
         for at, axis in enumerate(axes):
             counted = 0 if axis is None else axis.other + sum(axis.sizes.values())
             if counted > calls.seen or (at < sizes and counted != calls.seen):
-                raise _contradiction("an axis does not count the calls of its kind")
+                raise contradiction("an axis does not count the calls of its kind")
+            if axis is not None and at < sizes and (min(axis.sizes) < 0 or axis.max > MAX_COUNT):
+                raise contradiction("a size that no tensor has")
         return Kind(self.structure, self.dtypes, self.ranks, axes, calls)
 
 
@@ -139,19 +141,19 @@ class _TableForm(Record):
         left = MAX_ROW_BYTES
         for structure, leaves, scalars, ranges in self.rows:
             if not (0 <= structure < len(parts) and 0 <= leaves < len(parts)):
-                raise _contradiction("a row without its parts")
+                raise contradiction("a row without its parts")
             left -= row_cost(lengths[structure], lengths[leaves], len(scalars), ranged[leaves])
             if left < 0:
-                raise _contradiction(_NO_ROOM)
+                raise contradiction(_NO_ROOM)
             if len(ranges) > _MOST_OF_HEADER + RANGE_COST * ranged[leaves]:
-                raise _contradiction("a row with ranges of leaves that have no integers")
+                raise contradiction("a row with ranges of leaves that have no integers")
         if sum(1 + len(kind.axes) + len(kind.dtypes) for kind in self.kinds) > MAX_AXES:
-            raise _contradiction(_NO_ROOM)
+            raise contradiction(_NO_ROOM)
 
     def made(self) -> Iterator[Row]:
         """Its rows."""
         if len(self.numbers) != 8 * _COLUMNS * len(self.rows):
-            raise _contradiction("numbers for another number of rows")
+            raise contradiction("numbers for another number of rows")
         numbers, parts = u64s(self.numbers), self.parts
         for at, (structure, leaves, scalars, ranges) in enumerate(self.rows):
             seen, kept, raised, first, last, example = numbers[_COLUMNS * at : _COLUMNS * (at + 1)]
@@ -160,7 +162,7 @@ class _TableForm(Record):
             row.example = example if kept else None
             is_example = first <= example <= last if kept else example == _NO_CALL
             if not (seen and first <= last < 2**63 and is_example):
-                raise _contradiction("a row contradicts itself")
+                raise contradiction("a row contradicts itself")
             if ranges:
                 row.widen(_spans(ranges))
             yield row
@@ -173,13 +175,9 @@ _ranges: TypeAdapter[tuple[tuple[int, int, int], ...]] = TypeAdapter(
 )
 
 
-def _contradiction(what: str) -> TapeError:
-    return TapeError("invalid", f"the table of inputs: {what}")
-
-
 def _counts(seen: int, kept: int, raised: int) -> Counts:
     if max(kept, raised) > seen:
-        raise _contradiction(f"{kept} calls kept and {raised} raised of {seen}")
+        raise contradiction(f"{kept} calls kept and {raised} raised of {seen}")
     return Counts(seen, kept, raised)
 
 
@@ -187,11 +185,11 @@ def _axis(pairs: tuple[tuple[int, int], ...], other: int, largest: int) -> Axis:
     sizes = dict(pairs)
     ascending = [size for size, _ in pairs] == sorted(sizes)
     if not pairs or not ascending or not all(sizes.values()) or len(sizes) > MAX_SIZES:
-        raise _contradiction("sizes of an axis that do not ascend, or are too many or none")
+        raise contradiction("sizes of an axis that do not ascend, or are too many or none")
     if (largest <= max(sizes)) == bool(other) or largest < max(sizes):
-        raise _contradiction("an axis without its largest size")
+        raise contradiction("an axis without its largest size")
     if other and len(sizes) < MAX_SIZES:
-        raise _contradiction("other sizes, although there was room")
+        raise contradiction("other sizes, although there was room")
     return Axis(sizes, other, largest)
 
 
@@ -209,5 +207,7 @@ def _document_of(kind: Kind) -> dict[str, Any]:
 def _spans(data: bytes) -> Ranges:
     found = validated(_ranges, unpack(data), "the ranges of a row")
     if any(low > high for _, low, high in found):
-        raise _contradiction("a range without an element")
+        raise contradiction("a range without an element")
+    if len({leaf for leaf, _, _ in found}) != len(found):
+        raise contradiction("two ranges of a leaf")
     return found

@@ -32,10 +32,20 @@ from calltape_schema.fields import validated
 from calltape_schema.packing import is_array, pack, unpack
 from calltape_schema.recent import Room
 from calltape_schema.records import Tree
-from calltape_schema.tree import lengths_in, sized_leaves_in
+from calltape_schema.tree import (
+    decode_structure,
+    lengths_in,
+    parts_of_inputs,
+    sized_leaves_in,
+)
 
 Ranges = Iterable[tuple[int, int, int]]
 """Of integer leaves: the leaf, its smallest and its largest element."""
+
+
+def contradiction(what: str) -> TapeError:
+    """The error of a table that cannot be as a tape has it."""
+    return TapeError("invalid", f"the table of inputs: {what}")
 
 
 def signature_of(structure: bytes, leaves: bytes, scalars: bytes) -> int:
@@ -286,6 +296,23 @@ class Kind(Counts):
             for at, axis in enumerate(self.axes)
         ]
         return Kind(structure, self.dtypes, self.ranks, axes, self)
+
+    def expect_sound(self) -> None:
+        """Compares its parts with its structure.
+
+        Raises:
+            TapeError: ``damaged``, ``invalid`` or ``limit``.
+        """
+        spec, first = decode_structure(self.structure), sum(self.ranks)
+        lengths = len(self.dtypes), len(self.axes) - first
+        has_others = any(
+            one is not int and self.axes[first + at] is not None
+            for at, one in (spec.scalar_types if lengths[1] == spec.scalars else ())
+        )
+        if parts_of_inputs(spec.root) is None or lengths != (spec.leaves, spec.scalars):
+            raise contradiction("a kind does not fit its structure")
+        if has_others:
+            raise contradiction("a kind has values of a scalar that is no int")
 
     @property
     def key(self) -> int:

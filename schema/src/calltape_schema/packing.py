@@ -156,6 +156,8 @@ def _unpack_pairs(pairs: list[tuple[Any, Any]]) -> dict[str, Any]:
         document[key] = value
     if len(document) != len(pairs):
         raise ValueError("a map holds the same key twice")
+    if not (names := "".join(document)).isascii():
+        names.encode()  # raises for lone surrogates
     return document
 
 
@@ -269,6 +271,15 @@ def open_envelope(data: bytes) -> bytes:
     Raises:
         TapeError: ``damaged`` if this is no envelope, or if the checksum does not match.
     """
+    return envelope_of(data)[0]
+
+
+def envelope_of(data: bytes) -> tuple[bytes, Any]:
+    """The payload of an envelope, and its last element.
+
+    Raises:
+        TapeError: as :func:`open_envelope`.
+    """
     envelope = unpack(data)
     if (
         not is_array(envelope)
@@ -280,7 +291,7 @@ def open_envelope(data: bytes) -> bytes:
     payload: bytes = envelope[1]
     if crc32(payload) != envelope[0]:
         raise TapeError("damaged", "the checksum of the member does not match its bytes")
-    return payload
+    return payload, envelope[-1]
 
 
 def u64s(data: bytes) -> array[int]:

@@ -136,6 +136,7 @@ class TapeReader:
             taken from its end.
         end: what the end of a sealed tape says; None if the tape is not sealed, or if its end
             cannot be read. Nothing of it was compared with the records, unless there is a scan.
+        end_at: where its member begins.
 
     Raises:
         TapeError: ``io``, ``not_a_tape``, ``version``, ``unsupported``, ``damaged`` or ``invalid``.
@@ -148,9 +149,10 @@ class TapeReader:
         try:
             self._document, self.start = _manifest_in(source)
             self.manifest = _decoded(self._document)
-            self.end = _end_of(source, self.start, self.manifest.tape)
+            self.end, self.end_at = _end_of(source, self.start, self.manifest.tape)
         except TapeError as error:
-            end = _end_of(source, 0, None) if error.kind in ("damaged", "not_a_tape") else None
+            is_replaced = error.kind in ("damaged", "not_a_tape")
+            end, self.end_at = _end_of(source, 0, None) if is_replaced else (None, None)
             if end is None:
                 raise
             self.manifest, self.start, self.end = manifest_of(end.manifest), 0, end
@@ -172,7 +174,8 @@ class TapeReader:
             watch: sees the members as the walk comes to them.
         """
         if self._scan is None:
-            self._scan = Scan(self.source, self.manifest.tape, self.start, self.end, watch)
+            where = self.manifest.tape, self.start
+            self._scan = Scan(self.source, *where, self.end, self.end_at, watch)
             wrong = self._wrong_manifest()
             if wrong is not None:
                 self._scan.report(wrong)
@@ -319,7 +322,7 @@ class TapeReader:
 
     def _read_group(self, offset: int) -> Group:
         read = Window(self.source).read  # header and content at once, if these are short
-        found = parse_header(read(offset, BLOCK), offset)
+        found = None if offset % BLOCK else parse_header(read(offset, BLOCK), offset)
         if found is None or not is_group(found.name):
             raise TapeError("damaged", "no group of records begins here", offset=offset)
         group = group_of(member_content(read, found), offset)
@@ -461,7 +464,7 @@ class TapeReader:
         group, _ = self._place_of(record.call)
         offset, size = group - record.blob.back, record.blob.size
         head = b""
-        if self.start <= offset < group:
+        if self.start <= offset < group and offset % BLOCK == 0:
             head = self.source.read_at(offset, BLOCK + min(_HEAD_BYTES, size))
         found = parse_header(head[:BLOCK], offset)
         if (
@@ -557,23 +560,23 @@ def _torn_manifest(reason: str) -> TapeError:
     return TapeError("damaged", reason, member=MANIFEST, offset=0, advice=advice)
 
 
-def _end_of(source: Source, first: int, tape: bytes | None) -> End | None:
-    """What the end of a sealed tape says; None if the tape is not sealed, or if it cannot be read,
-    or is of another tape."""
+def _end_of(source: Source, first: int, tape: bytes | None) -> tuple[End | None, int | None]:
+    """What the end of a sealed tape says, and where it begins; None if the tape is not sealed, or
+    if it cannot be read, or is of another tape."""
     start = max(source.size - TAIL_BYTES, 0)
     tail = source.read_at(start, TAIL_BYTES)
     offset = end_offset(tail, source.size)
     if offset is None or offset < first:
-        return None
+        return None, None
     if offset < start:
         tail = source.read_at(offset, start - offset) + tail
         start = offset
     data = tail[offset - start :]
     found = parse_header(data[:BLOCK], offset)
     if found is None or found.name != END_MEMBER or found.size > len(data):
-        return None
+        return None, None
     try:
         end = decode_end(data[BLOCK : BLOCK + found.size])
     except TapeError:
-        return None  # a scan reports it
-    return end if tape in (None, end.tape) else None
+        return None, None  # a scan reports it
+    return (end, offset) if tape in (None, end.tape) else (None, None)

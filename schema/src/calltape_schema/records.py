@@ -32,8 +32,10 @@ from calltape_schema.fields import (
     Features,
     Int64,
     Many,
+    ManyRuns,
     Nanoseconds,
     Record,
+    Runs,
     Seconds,
     Short,
     TapeId,
@@ -178,11 +180,12 @@ class Rank(Record):
 Redacted = Literal["all", "part"]
 """How much of a tape was redacted."""
 
-Parts = tuple[tuple[int, int], ...]
-"""Runs of numbers, each from its first to its last one."""
-
 _TAKES_ONLY_SOURCES = frozenset({"filter", "merge", "recover", "minimise", "replay", "survey"})
 """Steps whose result has nothing that nobody redacted, if their sources had nothing."""
+
+
+FileName = Annotated[Short, Field(pattern=r"^[^/]*\z")]
+"""A name without a folder."""
 
 
 class Source(Record):
@@ -204,16 +207,16 @@ class Source(Record):
     """
 
     tape: TapeId
-    files: Annotated[Many[Short], Field(max_length=16)] = ()
+    files: Annotated[Many[FileName], Field(max_length=16)] = ()
     other_files: Count = 0
     calls: Count = 0
     left_out: Count | None = None
     first: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] = 0
     redacted: Redacted | None = None
     host: Short | None = None
-    parts: Annotated[Many[tuple[Count, Count]], Field(max_length=MAX_PARTS)] | None = None
+    parts: Annotated[ManyRuns, Field(max_length=MAX_PARTS)] | None = None
 
-    def shares(self, tape: bytes, parts: Parts | None) -> bool:
+    def shares(self, tape: bytes, parts: Runs | None) -> bool:
         """Whether it includes some files of a recording.
 
         Args:
@@ -227,7 +230,7 @@ class Source(Record):
         return any(a <= last and first <= b for a, b in self.parts for first, last in parts)
 
 
-def joined_parts(parts: Iterable[tuple[int, int]]) -> Parts:
+def joined_parts(parts: Iterable[tuple[int, int]]) -> Runs:
     """Runs of numbers as a :class:`Source` has them. Of too many runs, those with the smallest gaps
     between them become one."""
     found: list[tuple[int, int]] = []
@@ -349,6 +352,8 @@ class Tree(Record):
                 found = type(self.scalars[index]).__name__
                 reason = f"scalar {index} is a {found}, but the structure has another type there"
                 raise TapeError("invalid", reason)
+        if any(self.scalars[index] < 0 for index in spec.lengths):
+            raise TapeError("invalid", "a text of a negative length")
 
     def facts(self) -> tuple[Leaf, ...]:
         """The decoded leaves."""
@@ -499,7 +504,9 @@ def manifest_of(payload: bytes) -> Manifest:
             ``unsupported``, ``damaged`` or ``invalid``.
     """
     document = unpack(payload)
-    if not is_map(document) or document.get("format") != FORMAT:
+    if not is_map(document):
+        raise TapeError("damaged", "the document of the manifest is not a map")
+    if document.get("format") != FORMAT:
         raise TapeError("not_a_tape", "the manifest does not say that this is a tape of calltape")
     version = document.get("version")
     if type(version) is int and version > VERSION:

@@ -37,7 +37,6 @@ from calltape_schema.tar import (
     BLOCK,
     COUNTS_MEMBER,
     END_MEMBER,
-    ZEROS_AT_END,
     Member,
     TornError,
     is_group,
@@ -76,11 +75,12 @@ class Scan:
         tape: its id.
         start: where the member after the manifest begins.
         end: of the tape, if it is sealed. What it says is compared with what is found.
+        end_at: where the member of the end begins; None without an end.
         watch: sees the members as the walk comes to them.
     """
 
     def __init__(
-        self, source: Source, tape: bytes, start: int, end: End | None,
+        self, source: Source, tape: bytes, start: int, end: End | None, end_at: int | None,
         watch: Watch = lambda found, size: found,
     ) -> None:  # fmt: skip
         self.numbers, self.times, self.places = array("Q"), array("Q"), array("Q")
@@ -93,7 +93,7 @@ class Scan:
         self.table: InputsTable | None = None
         self.counts: InterimCounts | None = None
         self._tape = tape
-        self._end = end
+        self._end, self._end_at = end, end_at
         self._index: Index | None = None
         self._found = bytearray()  # per group of the index whether it was found
         self._passed = 0  # the groups of the index that the walk has come past
@@ -159,7 +159,10 @@ class Scan:
                 self._found = bytearray(len(self._index))
             except TapeError as error:
                 self.report(error.at(member=END_MEMBER))
-        walk = members(self._read, source.size, self._on_damage, start, source.next_data)
+                self._index = Index(b"") if self._end.elsewhere else None
+        walk = members(
+            self._read, source.size, self._on_damage, start, source.next_data, self._end_at
+        )
         for found in watch(walk, source.size):
             try:
                 if is_group(found.name):
@@ -172,7 +175,7 @@ class Scan:
                     if self._blob is None:
                         self._blob = found.offset
                 elif found.name == END_MEMBER:
-                    if self._end is None or found.end + len(ZEROS_AT_END) != source.size:
+                    if found.offset != self._end_at:
                         raise self._no_end(found)
                 elif found.name == COUNTS_MEMBER and self._end is None:
                     self._add_counts(found)
@@ -319,7 +322,9 @@ class Scan:
                 return
             if self._found[at]:
                 continue
-            after = index.offsets[at + 1] if at + 1 < len(index) else until
+            if offset % BLOCK:  # no member begins there
+                continue
+            after = index.offsets[at + 1] if at + 1 < len(index) else self._end_at or until
             try:
                 found = parse_header(self._read(offset, BLOCK), offset)
                 if found is None or not is_group(found.name) or found.end > after:
@@ -421,11 +426,11 @@ class Scan:
         return None
 
 
-def stale_table(told: str, kind: Kind = "damaged") -> TapeError:
+def stale_table(told: str) -> TapeError:
     """The damage of a table of counted inputs that is not that of the calls."""
     advice = "the records are used; calltape recover writes a tape with a true one"
     reason = f"forged or stale table of inputs: {told}"
-    return TapeError(kind, reason, member=END_MEMBER, advice=advice)
+    return TapeError("damaged", reason, member=END_MEMBER, advice=advice)
 
 
 def _difference_of(row: Row, found: list[int] | None) -> str | None:

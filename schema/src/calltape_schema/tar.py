@@ -142,6 +142,7 @@ def members(
     on_damage: Callable[[TapeError], None],
     start: int = 0,
     next_data: Callable[[int], int] = int,
+    last: int | None = None,
 ) -> Iterator[Member]:
     """Walks over a tape from header to header, and yields the members that are regular files.
 
@@ -156,6 +157,7 @@ def members(
         start: the offset of the first header.
         next_data: ``next_data(offset)`` may return the offset of the next byte that is stored: a
             file of 4 KiB can claim terabytes of holes, which are zeros.
+        last: the offset of the header of the last member, if it is known: none reaches into it.
     """
     offset = start
     while offset < length:
@@ -163,7 +165,7 @@ def members(
         if member is not None:
             after = offset + BLOCK + member.size
             # A file that ends within the padding still holds the whole content.
-            if after <= length:
+            if after <= length and (last is None or after <= last or offset >= last):
                 if member.name:
                     yield member
                 offset = after + -after % BLOCK

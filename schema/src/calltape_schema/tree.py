@@ -341,6 +341,12 @@ class Structure(Record):
         found = [pair for node in walk(self.root) for pair in _scalars_of(node)]
         return tuple(dict(found).items())
 
+    @cached_property
+    def lengths(self) -> tuple[int, ...]:
+        """The positions of scalars that are lengths of texts or bytes that are not on the tape."""
+        nodes = [node for node in walk(self.root) if isinstance(node, OpaqueNode)]
+        return tuple(node.length for node in nodes if node.length is not None)
+
 
 _SCALAR_TYPES: dict[str, type] = {
     "int": int, "float": float, "complex": tuple, "str": str, "bytes": bytes
@@ -513,6 +519,8 @@ class Leaf(Record):
             raise ValueError("not either a key or a reason why the value is missing")
         if self.key is None and self.quantizer is not None:
             raise ValueError("a quantizer without the elements that it follows from")
+        if self.layout == "nested" and (self.shape or self.key is not None):
+            raise ValueError("a nested tensor with one shape, or with bytes")
         return self
 
 

@@ -276,7 +276,7 @@ class RecordedCalls(Shown):
     @bounded()
     def verify(self) -> list[TapeError]:
         """Compares every tensor byte with its checksum, every tree with the format, and what the
-        ends say of ranges with the records. A survey has none of these.
+        ends say of ranges with the records. A survey has no more than the trees of its table.
 
         Returns:
             All damage that is known now; empty for a clean tape.
@@ -284,8 +284,8 @@ class RecordedCalls(Shown):
         if self._calls.are_single:
             for _ in whole_calls(self._calls, entries=True):
                 pass
-            for segment in self._segments:
-                segment.check_table()
+        for segment in self._segments:
+            segment.check_table()
         return self.damage
 
     def _leave_out_damaged(self) -> None:

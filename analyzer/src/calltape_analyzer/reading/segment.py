@@ -137,7 +137,7 @@ class Segment:
             self._table = end.table()
         except TapeError as error:
             if end.elsewhere:  # else the scan reports it
-                self.damage.add(error.at(path=self.path, member=END_MEMBER))
+                self.damage.add(stale_table(str(error.reason)).at(path=self.path))
         if end.elsewhere and self._table is None:
             self._table = InputsTable()  # there is nothing else
         if self._table is not None:
@@ -496,7 +496,7 @@ class Segment:
             try:
                 self._rows = self._told_inputs()
             except TapeError as error:
-                broken = stale_table(str(error.reason), error.kind).at(path=self.path)
+                broken = stale_table(str(error.reason)).at(path=self.path)
                 if self.elsewhere:
                     self.damage.add(broken)
                     self._rows = []
@@ -588,10 +588,23 @@ class Segment:
         return self._scan.signature(position) << 1 | self._scan.raised(position)
 
     def check_table(self) -> None:
-        """Compares the ranges in the table of the end with those of the records, if all of these
-        are whole."""
-        if self._table is not None and not self.damaged:
+        """Compares the documents in the table of the end with the format, and its ranges with those
+        of the records, if all of these are sound."""
+        if self._table is None:
+            return
+        try:
+            for row in self._table.rows.values():
+                checked_inputs(row.tree())
+            for kind in self._table.kinds.values():
+                kind.expect_sound()
+        except TapeError as error:
+            self.damage.add(stale_table(error.reason).at(path=self.path))
+            self._table = InputsTable() if self.elsewhere else None
+        if not self.elsewhere:
             self._all_ranges()
+        else:  # it has no calls, but may have members
+            for found in self.reader.scan().damage:
+                self.damage.add(found.at(path=self.path))
 
     def _all_ranges(self) -> dict[int, dict[int, tuple[int, int]]]:
         if self._ranges is None:
@@ -607,7 +620,8 @@ class Segment:
 
     def _compare_ranges(self, found: dict[int, dict[int, tuple[int, int]]]) -> None:
         """Compares the ranges of all calls with those of the table."""
-        if self._table is None or self._scan.damage or self.damaged:
+        unsound = any(flags & _UNSOUND for flags in self._checked)
+        if self._table is None or self._scan.damage or unsound:
             return
         told: dict[int, dict[int, tuple[int, int]]] = {}
         for number, spans in found.items():
