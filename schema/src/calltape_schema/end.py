@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from operator import le, lt
 from typing import Annotated, Any, NamedTuple, TypeAlias
 
-from pydantic import Field, TypeAdapter, model_validator
+from pydantic import AfterValidator, Field, TypeAdapter, model_validator
 from typing_extensions import Self
 
 from calltape_schema.bounds import (
