@@ -84,6 +84,11 @@ def _enveloped(decode: Callable[[bytes], Any], **fields: Any) -> Callable[[], An
     return lambda: decode(seal_envelope(pack(fields)))
 
 
+def _end(content: bytes) -> Any:
+    """An end, with a place for where it is after its envelope."""
+    return decode_end(b"\x93" + content[1:] + pack(bytes(24)))
+
+
 def _bare(decode: Callable[[bytes], Any], document: Any) -> Callable[[], Any]:
     return lambda: decode(pack(document))
 
@@ -106,10 +111,10 @@ WRONG = {
     ),
     "history": _enveloped(decode_manifest, format="calltape", version=1, history=[{}] * _MANY),
     "dumps": _enveloped(
-        decode_end, tape=_ID, closed_ns=0, coverage=_COVERAGE, index=_INDEX, dumps=[{}] * _MANY
+        _end, tape=_ID, closed_ns=0, coverage=_COVERAGE, index=_INDEX, dumps=[{}] * _MANY
     ),
     "dropped": _enveloped(
-        decode_end, tape=_ID, closed_ns=0, index=_INDEX,
+        _end, tape=_ID, closed_ns=0, index=_INDEX,
         coverage={**_COVERAGE, "dropped": dict.fromkeys(map(str, range(_MANY)), "x")},
     ),
     "references": lambda: group_of(_group({"at": [0] * _MANY}), 0).record(0),
