@@ -122,19 +122,34 @@ def pack_text(value: str) -> str | msgpack.ExtType:
     """A str for msgpack: itself if it is valid UTF-8; if it has lone surrogates, extension type 2
     (UTF-8 with ``surrogatepass``)."""
     # isascii() reads a flag. Only other text, which is rare, is encoded to find out.
-    if value.isascii():
+    if value.isascii() or _is_utf8(value):
         return value
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return msgpack.ExtType(_EXT_TEXT, value.encode("utf-8", "surrogatepass"))
-    return value
+    return msgpack.ExtType(_EXT_TEXT, value.encode("utf-8", "surrogatepass"))
 
 
 _PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 
 
+class _LoneSurrogatesError(Exception):
+    """A text of a document has them."""
+
+
 def _unpack_ext(code: int, data: bytes) -> Any:
+    found = _unpack_any_ext(code, data)
+    if type(found) is str and not _is_utf8(found):
+        raise _LoneSurrogatesError
+    return found
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _unpack_any_ext(code: int, data: bytes) -> Any:
     if code == _EXT_BIG_INT and 0 < len(data) <= MAX_INT_BYTES:
         return int.from_bytes(data, "big", signed=True)
     if code == _EXT_TEXT:
@@ -156,8 +171,13 @@ def _unpack_pairs(pairs: list[tuple[Any, Any]]) -> dict[str, Any]:
         document[key] = value
     if len(document) != len(pairs):
         raise ValueError("a map holds the same key twice")
-    if not (names := "".join(document)).isascii():
-        names.encode()  # raises for lone surrogates
+    return document
+
+
+def _unpack_utf8_keys(pairs: list[tuple[Any, Any]]) -> dict[str, Any]:
+    document = _unpack_pairs(pairs)
+    if not all(map(_is_utf8, document)):
+        raise ValueError("a key of a map has lone surrogates")
     return document
 
 
@@ -183,20 +203,27 @@ def unpack(data: bytes | memoryview, bound: int = MAX_DOCUMENT_BYTES) -> Any:
     ):
         _count_values(data)
     try:
-        return _unpackb(
-            data,
-            raw=False,
-            use_list=False,
-            strict_map_key=True,  # so a hostile map has no keys of one hash
-            object_pairs_hook=_unpack_pairs,
-            ext_hook=_unpack_ext,
-            timestamp=0,
-        )
+        try:
+            return _decoded(data, _unpack_pairs, _unpack_ext)
+        except _LoneSurrogatesError:  # which are rare: only then keys are looked at
+            return _decoded(data, _unpack_utf8_keys, _unpack_any_ext)
     except _UNPACK_ERRORS as error:
         raise TapeError(
             "damaged",
             f"not a valid msgpack document: {(str(error) or type(error).__name__).rstrip('.')}",
         ) from None
+
+
+def _decoded(data: bytes | memoryview, pairs: Any, ext: Any) -> Any:
+    return _unpackb(
+        data,
+        raw=False,
+        use_list=False,
+        strict_map_key=True,  # so a hostile map has no keys of one hash
+        object_pairs_hook=pairs,
+        ext_hook=ext,
+        timestamp=0,
+    )
 
 
 # By the first byte of a value. _FIXED: how many bytes follow. _SIZED: how wide the length field of
