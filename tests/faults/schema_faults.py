@@ -90,8 +90,8 @@ FAULTS = (
     Fault(
         "schema-end-of-another-tape",
         f"{_SCHEMA}reader.py",
-        "return end if tape in (None, end.tape) else None",
-        "return end",
+        "return (end, offset) if tape in (None, end.tape) else (None, None)",
+        "return end, offset",
         "A tape with the end of another recording is reported as sealed, with counts of that one.",
         ("schema/container",),
     ),

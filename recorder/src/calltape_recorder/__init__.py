@@ -32,9 +32,11 @@ if TYPE_CHECKING:
     )
     from calltape_recorder.options import Keywords, Options
     from calltape_recorder.recorder import Recorder, record
+    from calltape_schema.drop_reasons import DropReason
     from calltape_schema.errors import TapeError
 
 __all__ = [
+    "DropReason",
     "Every",
     "First",
     "FlightRecorder",
@@ -70,6 +72,7 @@ _NAMES = {
     ),
     "calltape_recorder.options": ("Keywords", "Options"),
     "calltape_recorder.recorder": ("Recorder", "record"),
+    "calltape_schema.drop_reasons": ("DropReason",),
     "calltape_schema.errors": ("TapeError",),
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}

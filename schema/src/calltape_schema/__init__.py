@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from calltape_schema.errors import Kind, Problem, TapeError
 
 if TYPE_CHECKING:
+    from calltape_schema.drop_reasons import DropReason
     from calltape_schema.end import Coverage, Dump
     from calltape_schema.records import (
         BlobFacts,
@@ -63,6 +64,7 @@ __all__ = [
     "Coverage",
     "CustomNode",
     "DictNode",
+    "DropReason",
     "Dump",
     "EnumNode",
     "FieldsNode",
@@ -96,7 +98,7 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-_HOMES = ("records", "tree", "end")
+_HOMES = ("records", "tree", "end", "drop_reasons")
 
 
 def __getattr__(name: str) -> Any:

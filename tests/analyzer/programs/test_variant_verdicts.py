@@ -50,7 +50,7 @@ def test_general(tmp_path: Path) -> None:
     assert programs.is_general
     assert verdict.open == ("x[0]", "x[1]")
     assert verdict.tried == verdict.taken > 2
-    assert str(verdict).startswith("general: main: new calls may have any x[0] and x[1] (takes ")
+    assert str(verdict).startswith("general: main: new calls may have any x[0] and x[1] (accepts ")
     programs(torch.rand(17, 23))
     programs.save(tmp_path / "saved")
     loaded = load_programs(tmp_path / "saved", trusted=True)
