@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Watched", "watched"]
+__all__ = ["Event", "Watched", "watched"]
 
 _WATCHING = Path(__file__).parent / "watching"
 _ROOT = Path(__file__).parents[2]

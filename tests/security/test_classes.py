@@ -71,7 +71,8 @@ for name, cls in classes.items():
         node = nodes.validate_python(document)
         for index in indexes:
             got = rebuild(node, None, scalars, index)
-            if type(got) is not Placeholder and not (type(got) in plain and "scalar" in document):
+            is_scalar = type(got) in plain and "scalar" in document
+            if not isinstance(got, Placeholder) and not is_scalar:
                 found = got if issubclass(type(got), type) else type(got)
                 made.setdefault(f"{module_of(found)}:{qualname_of(found)}", name)
 armed = False

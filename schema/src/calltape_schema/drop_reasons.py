@@ -43,6 +43,7 @@ class DropReason(str, Enum):
     CONTRADICTED = "unknown (the end contradicts itself)"
 
     __str__ = str.__str__
+    __repr__ = str.__repr__  # a dict of counts reads as one of texts
     __format__ = str.__format__  # type: ignore[assignment]  # pyright: ignore
 
 

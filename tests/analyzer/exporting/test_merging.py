@@ -187,7 +187,7 @@ def test_what_one_program_for_both_refuses_is_said(tmp_path: Path) -> None:
     assert len(programs) == 1
     (note,) = programs.notes
     assert isinstance(note, MergeRejects)
-    assert "export(..., merge='never') makes a program for each" in str(note)
+    assert "ExportOptions(merge='never') makes a program for each" in str(note)
     whole = tmp_path / "whole"
     whole.mkdir()
     assert not made(whole, Attending(), STEPS, classes=[ToyCache]).notes

@@ -266,7 +266,7 @@ def check_counts(tape: Tape, variants: list[Variant]) -> None:
         assert len(set(rows)) == len(rows)
         for call in variant.calls:
             row = variant._sorter.sorted(call.record.inputs).row
-            assert facts.refuses(row) is None
+            assert facts.rejects(row) is None
             for column in named_columns(facts).values():
                 span = facts.every.span(column)
                 assert span.min <= value_in(row, column) <= span.max

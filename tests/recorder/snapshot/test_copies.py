@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from calltape_recorder.snapshot import buffers as pool
 from calltape_recorder.snapshot import copies as copying
-from calltape_recorder.snapshot.buffers import Buffers, SideCopies, data_of
+from calltape_recorder.snapshot.buffers import Buffers, SideCopies
 from calltape_recorder.snapshot.copies import copy_leaves, joined, pieces_of, release
 from calltape_recorder.snapshot.device_copies import HostMemory
 from calltape_recorder.snapshot.look import look_at
@@ -40,7 +40,7 @@ def test_large_leaves_of_one_side_lie_side_by_side() -> None:
     leaves = [torch.randn(50_000), torch.randn(3), torch.randn(70_001), torch.randn(600_000)]
     pieces = pieces_of(*copies(leaves, buffers))
     for leaf, piece in zip(leaves, pieces, strict=True):
-        assert bytes(data_of(piece)) == leaf.numpy().tobytes()
+        assert bytes(piece.data) == leaf.numpy().tobytes()
     parts = joined([pieces[0], pieces[2], pieces[3]])
     assert len(parts) == 1
     assert bytes(parts[0]) == b"".join(leaves[i].numpy().tobytes() for i in (0, 2, 3))
@@ -90,13 +90,13 @@ class Own(torch.Tensor):
 )
 def test_a_leaf_that_changes_after_the_call_does_not_change_its_copy(leaf: Any) -> None:
     (piece,) = pieces_of(*copies([leaf], HostMemory(64 * MIB)))
-    before = bytes(data_of(piece))
+    before = bytes(piece.data)
     assert any(before)
     if isinstance(leaf, np.ndarray):
         leaf.fill(0)
     else:
         leaf.untyped_storage().fill_(0)
-    assert bytes(data_of(piece)) == before
+    assert bytes(piece.data) == before
 
 
 # --- large sides ------------------------------------------------------------------------------

@@ -233,18 +233,6 @@ def packed_numbers(numbers: list[int]) -> bytes:
     return array("q", numbers).tobytes()
 
 
-def unpacked_numbers(packed: bytes) -> Sequence[int]:
-    """The numbers again."""
-    return memoryview(packed).cast("q")
-
-
-def data_of(piece: Any) -> Any:
-    """The bytes of the copy of a leaf; empty if there is none."""
-    if type(piece) is bytearray:
-        return piece
-    return b"" if piece is None else piece.data
-
-
 # From addresses to a buffer: the same bytes, one piece behind the other.
 
 _MOST_LOCKED = 4 * 1024 * 1024  # bytes of one side, copied in less than a millisecond

@@ -79,15 +79,11 @@ class Side:
         self.shared = shared
         self.is_shared = False
 
-    def copies(self) -> SideCopies:
-        """The copies, if few bytes are joined as well."""
-        if self.joined is not None:
-            return split(self.joined, self.look.sizes), b""
-        return self.places, self.spans
-
     def pieces(self) -> Sequence[Any]:
         """The copy of each leaf, made anew; None if it has none."""
-        return pieces_of(*self.copies())
+        if self.joined is not None:
+            return split(self.joined, self.look.sizes)
+        return pieces_of(self.places, self.spans)
 
 
 def split(joined: bytes, sizes: Iterable[int]) -> list[bytearray | None]:
@@ -207,7 +203,10 @@ class Chunks:
     def places(self) -> list[Any]:
         """Where the copies of all tensors lie so far. Those of a chunk that did not fit stand last,
         so their memory is given back with the others."""
-        return [*[place for side in self._sides for place in side.copies()[0]], *self._unused]
+        found: list[Any] = []
+        for side in self._sides:
+            found += side.places if side.joined is None else side.pieces()
+        return [*found, *self._unused]
 
     def next(self) -> bool:
         """Counts a chunk, and returns whether it must be added."""

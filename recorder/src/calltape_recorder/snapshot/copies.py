@@ -20,11 +20,9 @@ from calltape_recorder.snapshot.buffers import (
     Piece,
     SideCopies,
     copy_all,
-    data_of,
     memory_at,
     packed_numbers,
     source_of,
-    unpacked_numbers,
     unseen,
 )
 from calltape_recorder.snapshot.device_copies import HostMemory, Landing, copy_out
@@ -98,7 +96,7 @@ def pieces_of(places: Sequence[Any], spans: bytes) -> Sequence[Any]:
     if not spans:
         return places
     found: list[Any] = []
-    numbers = unpacked_numbers(spans)
+    numbers = memoryview(spans).cast("q")
     for at, place in enumerate(places[: len(numbers) // 5]):  # there may be more to release
         one, two, width, count, axis = numbers[5 * at : 5 * at + 5]
         if width:
@@ -138,7 +136,7 @@ def joined(pieces: Iterable[Any]) -> list[Any]:
             owner = None
             continue
         if type(piece) is not Piece or not isinstance(piece.owner, Buffer | Landing):
-            parts.append(data_of(piece))
+            parts.append(piece if type(piece) is bytearray else piece.data if piece else b"")
             owner = None
             continue
         if piece.owner is owner and piece.begin == end:

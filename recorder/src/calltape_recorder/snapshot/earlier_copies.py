@@ -26,7 +26,6 @@ from calltape_recorder.snapshot.buffers import (
     Span,
     packed_numbers,
     source_of,
-    unpacked_numbers,
 )
 from calltape_recorder.snapshot.facts import Facts, Shape, data_ptr, untyped_storage
 from calltape_recorder.snapshot.grown_copies import (
@@ -151,7 +150,7 @@ class EarlierCopies:
             Per leaf the origin of its bytes and that of its first part, see :class:`Earlier`, as
             :func:`packed_numbers` gives them. Both are 0 for what is not remembered.
         """
-        places, spans = copies[0], unpacked_numbers(copies[1])
+        places, spans = copies[0], memoryview(copies[1]).cast("q")
         origins = [0] * 2 * len(leaves)
         for at, (leaf, fact, shape, size) in enumerate(
             zip(leaves, look.facts, look.shapes, look.sizes, strict=True)

@@ -15,7 +15,6 @@ from calltape_recorder.bounds import (
     MAX_RANGE_BYTES,
     Remembered,
 )
-from calltape_recorder.snapshot.buffers import data_of, unpacked_numbers
 from calltape_recorder.snapshot.call import EncodedLeaves, QueuedCall, Side, split
 from calltape_recorder.snapshot.copies import joined, wait_for_copies
 from calltape_recorder.snapshot.facts import DTYPES, is_plain, leaf_document
@@ -282,7 +281,7 @@ class Encoder:
             self._file = file
             self._places.clear()
         for side, leaves, copies in zip(sides, known, pieces, strict=True):
-            origins = unpacked_numbers(side.origins)
+            origins = memoryview(side.origins).cast("q")
             for leaf, (key, entry) in zip(leaves.stored, leaves.header.items(), strict=True):
                 if key in stored or key in at:
                     continue
@@ -330,7 +329,7 @@ class Encoder:
     def forget(self, call: QueuedCall) -> None:
         """Notes that the bytes of a call are on no tape: it could not be written."""
         for side in (call.inputs, call.outputs):
-            for origin in () if side is None else unpacked_numbers(side.origins)[::2]:
+            for origin in () if side is None else memoryview(side.origins).cast("q")[::2]:
                 if self._places.get(origin, (None,))[0] == call.number:
                     del self._places[origin]
 
@@ -352,7 +351,7 @@ class Encoder:
 
 def _shared_keys(inputs: Side, outputs: Side) -> SharedKeys:
     """Keys of outputs that are inputs which the model did not change, such as a cache."""
-    before, after = unpacked_numbers(inputs.origins), unpacked_numbers(outputs.origins)
+    before, after = memoryview(inputs.origins).cast("q"), memoryview(outputs.origins).cast("q")
     wanted, keys = inputs.wanted, inputs.structure.keys
     known = {
         origin: keys[at]
@@ -385,7 +384,7 @@ def _tree(
             piece, dtype = pieces[leaf], look.facts[leaf].dtype
             if type(piece) is Grown and piece.size > MAX_RANGE_BYTES:
                 continue
-            data = data_of(piece)
+            data = piece if type(piece) is bytearray else piece.data if piece else b""
             found = range_of(data, dtype) if len(data) <= MAX_RANGE_BYTES else None
             if found is not None and (leaf in leaves.stored or not _tells(found, data, dtype)):
                 ranges.append({"leaf": leaf, "min": found[0], "max": found[1]})
