@@ -180,6 +180,7 @@ def test_dask_with_a_worker_that_is_killed_in_the_middle(tmp_path: Path, cluster
     found = survey(paths, Before(client.get_executor(), _take_a_while), progress=progress)
     assert killed.is_set()
     assert len(client.scheduler_info()["workers"]) == 2
+    assert len(found.unreadable) == 1, found.unreadable  # broken.tape
     assert found.target().to_bytes() == expected
 
 
