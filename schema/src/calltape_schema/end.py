@@ -57,9 +57,7 @@ _ENVELOPE, _ENVELOPE_OF_THREE = b"\x92", b"\x93"
 _BIN = b"\xc4" + bytes([_LOCATOR.size])
 
 
-Dropped: TypeAlias = Annotated[
-    dict[Short, Count], at_most(1000), AfterValidator(known_reasons)
-]  # fmt: skip
+Dropped: TypeAlias = Annotated[dict[Short, Count], at_most(1000), AfterValidator(known_reasons)]
 
 
 class Coverage(Record):

@@ -75,8 +75,8 @@ def export(
         ExportError: no variant could be exported; says what was tried. Or the model, or a part of
             it, is a TorchScript module.
         InferenceError: the tape has no calls, or an argument cannot be rebuilt here.
-        UsageError: for a module without the recorded method, or options that do not exist; or torch
-            is older than 2.12.
+        UsageError: for a module without the recorded method, or a format that does not exist; or
+            torch is older than 2.12.
     """
     from calltape_analyzer.model.randomness import generators_kept
 
@@ -84,9 +84,9 @@ def export(
     check_tape(tape, "export")
     if to not in ("torch", "onnx"):
         raise UsageError(f"to={to!r}", advice="pass 'torch' or 'onnx'")
-    again = partial(export, to=to, options=options, progress=told_by(progress))
     if parts or drive is not None:
-        return _with_parts(tape, module, parts, drive, again)
+        exported = partial(export, to=to, options=options, progress=told_by(progress))
+        return _with_parts(tape, module, parts, drive, exported)
     bounds = options.tolerances or (ONNX_TOLERANCES if to == "onnx" else Tolerances())
     verifier = Verifier.of(tape, module, bounds)
     _reject_scripted(verifier.module)

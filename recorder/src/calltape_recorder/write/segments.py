@@ -605,9 +605,8 @@ class ClosedSegments:
         """Deletes a file, because its room is needed; False if it is still there."""
         # The oldest of the files with the least evidence: what is only a sample goes first.
         first = min(self._all, key=lambda closed: closed.tape.evidence)
-        reason = (
-            DropReason.DELETED if first.tape.is_there() else None
-        )  # somebody may just have moved it
+        # Somebody may just have moved it.
+        reason = DropReason.DELETED if first.tape.is_there() else None
         if first in self.unsealed:
             return self._delete(first, reason, first.tape.table)
         # The table is read from the file: in memory, tables would grow with every segment.

@@ -25,7 +25,7 @@ __all__ = ["own_generators"]
 @contextmanager
 def own_generators(module: torch.nn.Module) -> Iterator[None]:
     """Lets a trace within the block draw at once from generators that are made in it. Where that
-    cannot be, the trace fails with a NotImplementedError.
+    cannot be, the trace fails with a RuntimeError.
 
     Args:
         module: the model. Generators that it holds go on from call to call, and stay as they are.
@@ -52,7 +52,7 @@ class _Drawing(TorchFunctionMode):
             return func(*args, **given)
         others = pytree.tree_leaves((args, {**given, "generator": None}))
         if any(isinstance(one, (torch.Tensor, torch.SymInt, torch.SymFloat)) for one in others):
-            raise NotImplementedError(
+            raise RuntimeError(
                 "the model makes a generator of random numbers in each call, and what it draws "
                 "follows from sizes or values of its arguments: a program would go on drawing from "
                 "one call to the next (draw a fixed number and take a part of it, or pass the "
