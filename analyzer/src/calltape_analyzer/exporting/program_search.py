@@ -21,7 +21,7 @@ from calltape_analyzer.exporting.inspection.sharing import sharing_unread
 from calltape_analyzer.exporting.inspection.strides import layouts_read
 from calltape_analyzer.exporting.inspection.untraceable import why_untraceable
 from calltape_analyzer.exporting.merging import Merging
-from calltape_analyzer.exporting.session.call_sequences import why_lost, why_out_of_sight
+from calltape_analyzer.exporting.session.call_sequences import out_of_sight, why_lost
 from calltape_analyzer.exporting.session.same_model import (
     Unlike,
     other_model,
@@ -115,7 +115,7 @@ class ProgramSearch:
         """
         variants = self._variants()
         self.exporter.verifier.probing.bound = Bound.of(variants)
-        every, variants = variants, [v for v in variants if self._can_be_traced(v, variants)]
+        every, variants = variants, [v for v in variants if self._can_be_traced(v)]
         merged = Merging(self.tape, self.exporter)
         left = merged.run(variants) if merging else variants
         self.programs += merged.programs
@@ -284,12 +284,13 @@ class ProgramSearch:
         return [variant for variant in variants if variant.rows.first in own]
 
     def _traceable(self, variants: Sequence[VariantFacts]) -> list[VariantFacts]:
-        return [variant for variant in variants if self._why_untraceable(variant, variants) is None]
+        self._find_out_of_sight(variants)
+        return [variant for variant in variants if self._why_untraceable(variant) is None]
 
-    def _can_be_traced(self, variant: VariantFacts, variants: Sequence[VariantFacts]) -> bool:
+    def _can_be_traced(self, variant: VariantFacts) -> bool:
         """Whether a trace is worth trying. If not, it is noted why."""
         verifier = self.exporter.verifier
-        reason, strategy = self._why_untraceable(variant, variants), Strategy.NOT_TRACED
+        reason, strategy = self._why_untraceable(variant), Strategy.NOT_TRACED
         if reason is not None and reason is self._out_of_sight.get(variant.rows.first):
             strategy = Strategy.IN_A_ROW
         if reason is None and (unlike := self._unlike_in(variant)):
@@ -321,22 +322,23 @@ class ProgramSearch:
     ) -> None:
         self.lacks[f"{variant.name}{what}"] = Lack(variant, kind, reason)
 
-    def _why_untraceable(
-        self, variant: VariantFacts, variants: Sequence[VariantFacts]
-    ) -> Fact | None:
+    def _why_untraceable(self, variant: VariantFacts) -> Fact | None:
         reason = why_untraceable(variant, self.tape.calls.at(variant.rows.first))
-        return reason or self._why_out_of_sight(variant, variants)
+        return reason or self._out_of_sight.get(variant.rows.first)
 
-    def _why_out_of_sight(
-        self, variant: VariantFacts, variants: Sequence[VariantFacts]
-    ) -> Fact | None:
-        """Why no program has the state of the model. It is found out once, before anything else
-        runs the model here or traces it: nobody could put that state back."""
-        verifier, first = self.exporter.verifier, variant.rows.first
-        if first not in self._out_of_sight:
+    def _find_out_of_sight(self, variants: Sequence[VariantFacts]) -> None:
+        """Finds out of which variants no program has the state of the model: once for each, before
+        anything else runs the model here or traces it. Nobody could put that state back."""
+        verifier = self.exporter.verifier
+        known = [variant for variant in variants if variant.rows.first in self._out_of_sight]
+        new = [v for v in variants if v not in known and self._why_untraceable(v) is None]
+        if new:
             seconds = verifier.budget.within(verifier.probing.seconds)
-            self._out_of_sight[first] = why_out_of_sight(verifier, variant, variants, seconds)
-        return self._out_of_sight[first]
+            found = out_of_sight(verifier, new, known, seconds)
+            for first in (variant.rows.first for variant in new):
+                is_lost = first in found
+                reason = reasons.Because(reasons.Why.OUT_OF_SIGHT) if is_lost else None
+                self._out_of_sight[first] = reason
 
     def _leave_out_lost(self) -> None:
         """Leaves out programs that recorded calls show to lose state."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from itertools import islice
 from random import Random
 from typing import Any, NamedTuple
@@ -26,19 +25,20 @@ from calltape_analyzer.comparison.comparing import (
     recorded_leaves,
 )
 from calltape_analyzer.exporting.session.runner import Runner
+from calltape_analyzer.exporting.session.sandbox import DeathError, Sandbox
 from calltape_analyzer.exporting.session.verifier import Verifier
 from calltape_analyzer.model.calls import eager
 from calltape_analyzer.model.contexts import detached
 from calltape_analyzer.observing.evidence import has_raised
 from calltape_analyzer.programs.attempts import Attempt
 from calltape_analyzer.programs.program import Program
-from calltape_analyzer.programs.reasons import Because, StateNeeded, Why
+from calltape_analyzer.programs.reasons import StateNeeded
 from calltape_analyzer.programs.strategies import Strategy
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.variants.facts import VariantFacts
 
-__all__ = ["why_lost", "why_out_of_sight"]
+__all__ = ["out_of_sight", "why_lost"]
 
 _MAX_BETWEEN = 2
 """Calls of so many other variants are run between those of one."""
@@ -64,40 +64,43 @@ class _Served(NamedTuple):
     call: Call
 
 
-def why_out_of_sight(
-    runner: Runner, variant: VariantFacts, others: Sequence[VariantFacts], seconds: float
-) -> Because | None:
-    """Why there is no program if a model returns something else when it is called again although
-    its state was put back; None if it does not. It runs apart: what it keeps, nobody puts back.
+def out_of_sight(
+    runner: Runner, variants: Sequence[VariantFacts], others: Sequence[VariantFacts], seconds: float
+) -> set[CallRef]:
+    """The first calls of the variants for which a model returns something else when it is called
+    again although its state was put back. They run apart: what the model keeps, nobody puts back.
 
     Args:
         runner: has the model.
-        variant: whose first call is run.
-        others: calls of these are run between.
-        seconds: how long the runs may take.
+        variants: whose first calls are run, twice each and once more after all others.
+        others: calls of a few of these are run between.
+        seconds: how long a run may take.
     """
-    if not all(leaf.key for leaf in runner.find(variant.rows.first).record.inputs.facts()):
-        return None  # with made-up values it may not come to its end
-    between = [one for one in others if one is not variant][:_MAX_BETWEEN]
-    if not runner.asked(partial(_differs_again, runner, variant, between), seconds):
-        return None
-    return Because(Why.OUT_OF_SIGHT)
+    known: dict[CallRef, dict[str, Any]] = {}
+
+    def differs(variant: VariantFacts, _: Any) -> bool:
+        ref = variant.rows.first
+        try:
+            sample = sample_in(variant, runner.find(ref), runner.sorter, runner.device)
+            got = runner.eager(Plan.of(variant, sample, runner.sorter.signature), sample)
+        except Exception:  # the model raises: that is no evidence
+            return False
+        return runner.differ(known.setdefault(ref, got), got)
+
+    # With values that are not on the tape a run may not come to its end.
+    own, others = ([v for v in some if _has_all_values(runner, v)] for some in (variants, others))
+    row = [variant for variant in own for _ in range(2)] + others[:_MAX_BETWEEN]
+    found: set[CallRef] = set()
+    with Sandbox(differs, runner.device) as runs:
+        for variant in [*row, *(own if len(row) > 2 else ())]:
+            with suppress(DeathError, TimeoutError):
+                if runs.ask(variant, seconds):
+                    found.add(variant.rows.first)
+    return found
 
 
-def _differs_again(runner: Runner, variant: VariantFacts, between: Sequence[VariantFacts]) -> bool:
-    def run(one: VariantFacts) -> dict[str, Any]:
-        sample = sample_in(one, runner.find(one.rows.first), runner.sorter, runner.device)
-        return runner.eager(Plan.of(one, sample, runner.sorter.signature), sample)
-
-    with suppress(Exception):  # the model raises: that is no evidence
-        first = run(variant)
-        for others in ((), between):
-            for other in others:
-                with suppress(Exception):
-                    run(other)
-            if runner.differ(first, run(variant)):
-                return True
-    return False
+def _has_all_values(runner: Runner, variant: VariantFacts) -> bool:
+    return all(leaf.key for leaf in runner.find(variant.rows.first).record.inputs.facts())
 
 
 def why_lost(
