@@ -33,7 +33,7 @@ EXPECTED = {
     "calltape_schema": {"Kind", "Problem", "TapeError", "CallRecord", "Coverage", "Manifest"},
     "calltape_recorder": {"Every", "First", "FlightRecorder", "Keep", "Novelty", "Options"}
     | {"PerSecond", "PerStructure", "Rate", "Recorder", "Stats", "TapeError", "When", "record"},
-    "calltape_analyzer": {"Acceptance", "Call", "CheckReport", "ExportError", "Explanation"}
+    "calltape_analyzer": {"Acceptance", "Call", "ExportError", "Explanation"}
     | {"InferenceError", "InputObserver", "Inputs", "KeyTypeError", "NoVariant", "Observations"}
     | {"Placeholder", "Programs", "Report", "ShapeFindings", "Tape", "TapeDifference", "TapeError"}
     | {"Tolerances", "UnsupportedError", "UsageError", "Variant", "VariantFindings", "check"}

@@ -220,7 +220,8 @@ def example_of(hint: Any) -> Any:
     if isinstance(hint, type) and issubclass(hint, Fact):
         if hint.code:
             return made(hint)
-        return OtherSize("x[1]", 2, 3) if hint is Rejection else Because(Why.LATE)
+        abstract = {Rejection: OtherSize("x[1]", 2, 3), Note: OneSize()}
+        return abstract.get(hint, Because(Why.LATE))
     return {str: "x[1]", int: 2, float: 2.5, bool: True}[hint]
 
 

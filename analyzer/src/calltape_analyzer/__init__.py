@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from calltape_analyzer.arguments.sizings import Sizing
     from calltape_analyzer.bundling import Bundle, BundledFile, bundle
     from calltape_analyzer.comparison.comparing import Tolerances
-    from calltape_analyzer.comparison.leaf_differences import ElementDifference, LeafDifference
     from calltape_analyzer.comparison.reports import Report, ReportRow
+    from calltape_analyzer.comparison.verdicts import ElementDifference, LeafDifference
     from calltape_analyzer.differences.changes import Change
     from calltape_analyzer.differences.difference import TapeDifference, diff
     from calltape_analyzer.editing.choice import Choice
@@ -91,7 +91,6 @@ if TYPE_CHECKING:
         private_data,
     )
     from calltape_analyzer.redacting.redaction import redact
-    from calltape_analyzer.replaying.check_report import CheckReport, CheckRow
     from calltape_analyzer.replaying.checking import check
     from calltape_analyzer.replaying.replaying import replay
     from calltape_analyzer.scripting import script
@@ -121,8 +120,6 @@ __all__ = [
     "CallRef",
     "Calls",
     "Change",
-    "CheckReport",
-    "CheckRow",
     "Choice",
     "ClassIndex",
     "Column",
@@ -231,7 +228,7 @@ _NAMES = {
     "arguments.sizings": ("Sizing",),
     "bundling": ("Bundle", "BundledFile", "bundle"),
     "comparison.comparing": ("Tolerances",),
-    "comparison.leaf_differences": ("ElementDifference", "LeafDifference"),
+    "comparison.verdicts": ("ElementDifference", "LeafDifference"),
     "comparison.reports": ("Report", "ReportRow"),
     "differences.changes": ("Change",),
     "differences.difference": ("TapeDifference", "diff"),
@@ -298,7 +295,6 @@ _NAMES = {
     "reading.calls": ("Calls", "Place", "SeenInputs"),
     "redacting.private_data": ("PrivateData", "PrivateFinding", "private_data"),
     "redacting.redaction": ("redact",),
-    "replaying.check_report": ("CheckReport", "CheckRow"),
     "replaying.checking": ("check",),
     "replaying.replaying": ("replay",),
     "scripting": ("script",),

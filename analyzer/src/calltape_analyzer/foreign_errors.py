@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from enum import Enum
 
 from calltape_analyzer.facts import Fact, Rejection
+from calltape_schema.errors import TapeError
 
 __all__ = [
     "ASKS", "AssertionFailed", "ErrorKind", "OtherAssertion", "Raised", "failure_of",
-    "is_beyond_memory", "is_of_inputs", "kinds_of",
+    "is_of_inputs", "kinds_of", "means", "text_of",
 ]  # fmt: skip
 
 ASKS = "the model asks at "
@@ -39,6 +40,12 @@ class ErrorKind(Enum):
     """An ``IndexError``."""
     OF_CALLTAPE = "of_calltape"
     """The tape does not say how the model is called (``InferenceError``)."""
+    BEYOND_MEMORY = "beyond_memory"
+    """A view begins or ends outside of the memory that it is one of."""
+    OF_TAPE = "of_tape"
+    """A tape cannot be read, which says nothing of a model."""
+    OF_DAMAGE = "of_damage"
+    """That, because it is damaged or of another version."""
 
 
 _SIGNS = {
@@ -54,13 +61,17 @@ _SIGNS = {
     ErrorKind.NESTED_TENSOR: re.compile(r"cast NotImplemented to Tensor|nested_tensor_from"),
     # torch 2.15, ShapeEnv._set_replacement
     ErrorKind.ROUNDED_BOUND: re.compile(r"not a subset of"),
+    ErrorKind.BEYOND_MEMORY: re.compile(
+        r"are out of bounds for storage of size"  # torch 2.15, as_strided
+    ),
 }
 _TYPES = {"IndexError": ErrorKind.NO_SUCH_INDEX, "InferenceError": ErrorKind.OF_CALLTAPE}
 _OF_INPUTS = re.compile(
     r"Guard failed|Runtime assertion failed"  # torch 2.12 to 2.15, a program that is run
     r"|Invalid argument|INVALID_ARGUMENT"  # ONNX Runtime 1.21 to 1.26
 )
-_BEYOND = re.compile(r"are out of bounds for storage of size")  # torch 2.15, as_strided
+_OF_DAMAGE = ("damaged", "invalid", "unsupported")
+_OF_TAPE = (*_OF_DAMAGE, "limit", "io", "closed")
 _ASSERTION = re.compile(  # torch 2.12 to 2.15, torch.fx.passes.runtime_assert
     r"Runtime assertion failed for expression (?P<condition>.+?) on node '[^']*'"
     r"(?:: (?P<place>.+))?",
@@ -124,7 +135,7 @@ def failure_of(error: BaseException) -> Raised | AssertionFailed | OtherAssertio
     # torch.onnx 2.12 to 2.15: the cause of a ConversionError says what went wrong.
     while error.__cause__ is not None and type(error).__name__.endswith("ConversionError"):
         error = error.__cause__
-    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
+    text = re.sub(r"\x1b\[[0-9;]*m", "", text_of(error))
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     shown = " ".join(lines[:3])[:400]
     if found := _ASSERTION.search(shown):
@@ -137,7 +148,23 @@ def failure_of(error: BaseException) -> Raised | AssertionFailed | OtherAssertio
         return OtherAssertion(said, kinds_of(said))
     name = type(error).__name__
     of_type = [kind for start, kind in _TYPES.items() if name.startswith(start)]
+    if isinstance(error, TapeError):
+        of_type += [ErrorKind.OF_TAPE] if error.kind in _OF_TAPE else []
+        of_type += [ErrorKind.OF_DAMAGE] if error.kind in _OF_DAMAGE else []
     return Raised(name, shown, (*of_type, *kinds_of(f"{name}: {shown}")))
+
+
+def text_of(error: BaseException) -> str:
+    """The text of an exception, whatever its class does."""
+    try:
+        return str(error)
+    except Exception as broken:  # code of its class
+        return f"(its text raised {type(broken).__name__})"
+
+
+def means(fact: Fact | None, kind: ErrorKind) -> bool:
+    """Whether an error is of a kind, in whatever came of it."""
+    return fact is not None and any(kind in getattr(part, "kinds", ()) for part in fact.parts)
 
 
 def kinds_of(text: str) -> tuple[ErrorKind, ...]:
@@ -151,11 +178,6 @@ def is_of_inputs(error: Exception) -> bool:
     if isinstance(error, AssertionError) or _OF_INPUTS.search(str(error)):
         return True
     return type(error).__module__.startswith("onnxruntime")
-
-
-def is_beyond_memory(text: str) -> bool:
-    """Whether a view begins or ends outside of the memory that it is one of."""
-    return _BEYOND.search(text) is not None
 
 
 def asserted_condition(text: str) -> str | None:

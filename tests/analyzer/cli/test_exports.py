@@ -13,8 +13,8 @@ import torch
 from calltape_analyzer import ExportOptions, export, load_programs, open_tape
 from calltape_analyzer.cli import exports
 from calltape_analyzer.cli.exports import _print_attempts
+from calltape_analyzer.facts import Other
 from calltape_analyzer.programs.attempts import Attempt
-from calltape_analyzer.programs.reasons import Differs
 from calltape_analyzer.programs.strategies import Strategy
 from calltape_recorder import record
 from tests.analyzer.cli.commands import run
@@ -149,7 +149,7 @@ def test_export_replay_and_check(classifier_tape: Path, folder: Path) -> None:
     assert (code, err) == (1, "")
     document = json.loads(out)
     assert document["ok"] is False
-    assert document["rows"][0]["accepted"] is False
+    assert document["rows"][0]["ok"] is False
 
 
 @pytest.mark.integration
@@ -253,8 +253,8 @@ def test_export_of_a_part(classifier_tape: Path) -> None:
 def test_what_came_of_an_attempt_ends_with_a_word(capsys: pytest.CaptureFixture[str]) -> None:
     place = "GuardOnDataDependentSymNode: the model needs a value at model.py:3 (use torch.where)"
     attempts = [
-        Attempt(variant="main", strategy=Strategy.PLAIN, error=Differs(place)),
-        Attempt(variant="other", strategy=Strategy.DEFERRED, error=Differs("elephant " * 100)),
+        Attempt(variant="main", strategy=Strategy.PLAIN, error=Other(place)),
+        Attempt(variant="other", strategy=Strategy.DEFERRED, error=Other("elephant " * 100)),
     ]
     _print_attempts(attempts)
     _, first, second = capsys.readouterr().out.splitlines()

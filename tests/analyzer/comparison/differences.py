@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from calltape_analyzer.comparison.comparing import (
-    Difference,
     Tolerances,
     compared,
     leaves_of,
 )
+from calltape_analyzer.comparison.verdicts import Verdict
 
 
-def difference(expected: Any, got: Any, **tolerances: Any) -> Difference:
+def difference(expected: Any, got: Any, **tolerances: Any) -> Verdict:
     return compared(leaves_of(expected), leaves_of(got), Tolerances(**tolerances))

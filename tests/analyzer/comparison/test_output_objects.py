@@ -69,7 +69,7 @@ def assert_says_no(report: Report, words: str) -> None:
     assert not report.ok
     assert report.reproduced == 0
     assert "largest difference" not in report.summary
-    assert all(words in (row.error or "") for row in report), report.table()
+    assert all(words in str(row.error) for row in report), report.table()
 
 
 def test_another_result_of_a_plain_class_is_not_reproduced(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_an_object_comes_out_of_programs(to: Any, tmp_path: Path) -> None:
     torch.testing.assert_close(placeholder["mean"], x)
     told = loaded.verify(open_tape(tmp_path / "calls.tape"))
     assert told.ok
-    assert f"main: returns placeholders for {__name__}:Dist, not known here" in told.notes
+    assert f"main: returns placeholders for {__name__}:Dist, not known here" in map(str, told.notes)
     knowing = load_programs(tmp_path / "saved", classes=[Dist], trusted=True)
     assert type(knowing(x)["latent_dist"]) is Dist
 
@@ -110,12 +110,11 @@ def test_a_part_that_cannot_be_described_is_named_everywhere(tmp_path: Path) -> 
     programs = export(tape, model.eval())
     report = programs.verify()
     assert_says_no(report, f"not verified: {words}")
-    assert any(words in note for note in report.notes)
+    assert any(words in note for note in map(str, report.notes))
     assert all(words in " ".join(map(str, program.notes)) for program in programs.values())
     checked = check(tape, programs)
     assert checked.ok
-    assert words in " ".join(checked.notes)
-    assert words in checked.notes[0]
+    assert words in str(checked.notes[0])
     assert words in checked.table()
 
 
@@ -237,7 +236,7 @@ def test_a_list_of_a_subclass_is_one_in_what_a_program_returns(tmp_path: Path) -
     programs.save(tmp_path / "saved")
     loaded = load_programs(tmp_path / "saved", trusted=True)
     notes = loaded.verify(open_tape(tmp_path / "calls.tape")).notes
-    assert f"main: returns placeholders for {__name__}:Listed, not known here" in notes
+    assert f"main: returns placeholders for {__name__}:Listed, not known here" in map(str, notes)
 
 
 def test_what_a_program_can_only_give_a_placeholder_for_is_not_reproduced(tmp_path: Path) -> None:
@@ -274,9 +273,8 @@ def test_a_tape_of_shapes_verifies_nothing(tmp_path: Path) -> None:
     programs.save(tmp_path / "saved")
     loaded: Programs = load_programs(tmp_path / "saved", trusted=True)
     report = loaded.verify(tape)
-    assert {row.against for row in report} == {"shapes"}
     assert_says_no(report, "has no value on the tape, only a dtype and a shape")
-    assert "2 calls in dtypes and shapes only" in report.summary
+    assert report.summary.endswith("no value was compared")
 
 
 class Numbers(torch.nn.Module):
@@ -299,7 +297,7 @@ def test_what_a_flat_program_does_not_return_is_not_taken_from_the_tape(tmp_path
     report = replay(tape, torch.export.export(Tensors(), (t(4, 3),), dynamic_shapes=dims))
     assert report.ok, report.table()
     (note,) = report.notes
-    assert note.startswith("not compared, because the model does not return them: outputs.n")
+    assert str(note).startswith("not compared, because the model does not return them: outputs.n")
     (tmp_path / "numbers").mkdir()
     tape = taped(tmp_path / "numbers", Numbers(True), CALLS)
 

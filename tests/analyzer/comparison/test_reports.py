@@ -10,30 +10,31 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calltape_analyzer.comparison.reports import Report, ReportRow, failed_row
+from calltape_analyzer.comparison.judging import failed
+from calltape_analyzer.comparison.reports import Report, ReportRow
+from calltape_analyzer.comparison.verdicts import CallsKind, NotVerified, SomeCalls
+from calltape_analyzer.facts import Other, OtherNote, document_of
 from calltape_schema.errors import TapeError
 
-FINE = ReportRow(call=0, variant="prefill", ok=True, max_abs=1e-7, max_rel=1e-6, compared=8)
-WORSE = ReportRow(call=1, variant="decode", ok=True, max_abs=3e-6, max_rel=1e-5, compared=8)
-EMPTY = ReportRow(call=2, variant="decode", ok=True)
-SHAPES = ReportRow(call=3, variant="decode", ok=False, error="not verified", against="shapes")
+FINE = ReportRow(call=0, variant="prefill", max_abs=1e-7, max_rel=1e-6, compared=8)
+WORSE = ReportRow(call=1, variant="decode", max_abs=3e-6, max_rel=1e-5, compared=8)
+EMPTY = ReportRow(call=2, variant="decode")
+SHAPES = ReportRow(call=3, variant="decode", error=NotVerified((), 1), against="shapes")
 DIFFERS = "logits: 3 of 8 elements differ by up to 0.5"
-WRONG = ReportRow(call=7, variant="decode", ok=False, max_abs=0.5, max_rel=2.0, error=DIFFERS)
+WRONG = ReportRow(call=7, variant="decode", max_abs=0.5, max_rel=2.0, error=Other(DIFFERS))
 HOMELESS = ReportRow(
     call=9,
     variant=None,
-    ok=False,
     max_abs=math.inf,
     max_rel=math.inf,
-    error="no program accepts these arguments",
+    error=Other("no program accepts these arguments"),
 )
 NAN = ReportRow(
     call=10,
     variant="decode",
-    ok=False,
     max_abs=math.nan,
     max_rel=-math.inf,
-    error="logits is nan",
+    error=Other("logits is nan"),
     against="module",
 )
 
@@ -78,14 +79,13 @@ def test_the_summary_says_how_many_which_and_how_far() -> None:
             "0 of 2 recorded calls reproduced (decode: 0 of 1; no variant: 0 of 1)",
         ),
         (
-            [ReportRow(call=0, variant="main", ok=True, compared=1)],
+            [ReportRow(call=0, variant="main", compared=1)],
             "1 of 1 recorded calls reproduced (main: 1); largest difference 0.0e+00",
         ),
         ([EMPTY], "0 of 1 recorded calls reproduced (decode: 0 of 1); no value was compared"),
         (
             [SHAPES],
-            "0 of 1 recorded calls reproduced (decode: 0 of 1); 1 call in dtypes and shapes only: "
-            "no values on the tape",
+            "0 of 1 recorded calls reproduced (decode: 0 of 1); no value was compared",
         ),
     ],
 )
@@ -107,22 +107,22 @@ ROWS = st.builds(
     ReportRow,
     call=st.integers(0, 99),
     variant=st.none() | st.sampled_from(["main", "decode"]),
-    ok=st.booleans(),
     max_abs=NUMBERS,
     max_rel=NUMBERS,
-    error=st.none() | st.text(),
+    error=st.none() | st.builds(Other, st.text()),
 )
 
 
 @given(st.lists(ROWS), st.lists(st.text(), max_size=2))
 def test_json_is_json_whatever_the_differences_are(rows: list[ReportRow], notes: list[str]) -> None:
-    report = Report(rows=rows, notes=notes)
+    report = Report(rows=rows, notes=list(map(OtherNote, notes)))
     text = report.model_dump_json()
     found = strict(text)
     assert found["ok"] is report.ok
-    assert found["notes"] == notes
+    assert [note["text"] for note in found["notes"]] == notes
     assert [row["call"] for row in found["rows"]] == [row.call for row in rows]
-    assert [row["error"] for row in found["rows"]] == [row.error for row in report]
+    errors = [row.error and document_of(row.error) for row in report]
+    assert [row["error"] for row in found["rows"]] == errors
     assert found["summary"] == report.summary
     for row, plain in zip(rows, found["rows"], strict=True):
         for name in ("max_abs", "max_rel"):
@@ -133,24 +133,23 @@ def test_json_is_json_whatever_the_differences_are(rows: list[ReportRow], notes:
 
 
 def test_a_name_that_utf8_does_not_have_is_escaped() -> None:
-    row = ReportRow(call=0, variant="a\ud800b", ok=False, error="\udfff: other outputs")
-    report = Report(rows=[row], notes=["\udabc"])
-    report.notes.append("\udabd")
+    row = ReportRow(call=0, variant="a\ud800b", error=Other("\udfff: other outputs"))
+    report = Report(rows=[row], notes=[OtherNote("\udabc")])
     found = strict(report.model_dump_json())
     assert found["rows"][0]["variant"] == "a\\ud800b"
-    assert found["rows"][0]["error"] == "\\udfff: other outputs"
-    assert found["notes"] == ["\\udabc", "\\udabd"]
+    assert found["rows"][0]["error"]["text"] == "\\udfff: other outputs"
+    assert found["notes"][0]["text"] == "\\udabc"
 
 
 def test_the_table_has_a_line_per_call_and_the_summary() -> None:
-    report = Report(rows=[FINE, WRONG, HOMELESS, NAN], notes=["2 calls raised an error: left out"])
+    report = Report(rows=[FINE, WRONG, HOMELESS, NAN], notes=[SomeCalls(CallsKind.UNTIMED, 2)])
     lines = report.table(every=True).splitlines()
     assert lines[0].split() == ["call", "variant", "ok", "max", "abs", "max", "rel", "error"]
     assert lines[1].split() == ["0", "prefill", "yes", "1.0e-07", "1.0e-06"]
     assert lines[2].split()[:5] == ["7", "decode", "NO", "5.0e-01", "2.0e+00"]
     assert lines[2].endswith("logits: 3 of 8 elements differ by up to 0.5")
     assert lines[3].split()[:5] == ["9", "-", "NO", "-", "-"]
-    assert lines[-2] == "2 calls raised an error: left out"
+    assert lines[-2] == "2 calls may take any time: the tape has no duration"
     assert lines[-1] == report.summary
     assert len(lines) == 7
     # Columns stand below each other.
@@ -163,11 +162,10 @@ def test_an_empty_table_is_a_summary() -> None:
 
 
 def test_a_short_table_has_the_failing_rows_and_counts_the_others() -> None:
-    lines = Report(rows=[FINE, WRONG, WORSE, HOMELESS], notes=["a note"]).table().splitlines()
+    rows = [FINE, WRONG, WORSE, HOMELESS]
+    lines = Report(rows=rows, notes=[OtherNote("a note")]).table().splitlines()
     assert [line.split()[0] for line in lines[:3]] == ["call", "7", "9"]
-    assert lines[3:] == ["2 other calls are fine", "a note", Report(
-        rows=[FINE, WRONG, WORSE, HOMELESS]
-    ).summary]  # fmt: skip
+    assert lines[3:] == ["2 other calls are fine", "a note", Report(rows=rows).summary]
     assert Report(rows=[FINE]).table() == Report(rows=[FINE]).summary
 
 
@@ -193,8 +191,8 @@ def test_the_repr_begins_with_what_fails() -> None:
 
 
 def test_terminals_get_no_control_characters() -> None:
-    row = ReportRow(call=0, variant="\x1b[31m", ok=False, error="\x1b[2J\u202e")
-    report = Report(rows=[row], notes=["\x1b[2J"])
+    row = ReportRow(call=0, variant="\x1b[31m", error=Other("\x1b[2J\u202e"))
+    report = Report(rows=[row], notes=[OtherNote("\x1b[2J")])
     assert repr(report).isprintable()
     assert all(line.isprintable() for line in report.table(every=True).splitlines())
 
@@ -208,19 +206,19 @@ UNVERIFIED = [
 
 @pytest.mark.parametrize(("against", "words"), UNVERIFIED)
 def test_what_was_not_compared_is_not_reproduced(against: str, words: str) -> None:
-    report = Report(rows=[ReportRow(call=0, variant=None, ok=True, against=against)])
+    report = Report(rows=[ReportRow(call=0, variant=None, against=against)])
     assert report.ok
     assert report.reproduced == 0
     assert report.summary == f"0 of 1 recorded calls reproduced; 1 call {words}"
 
 
 def test_an_error_of_several_lines_stays_on_its_row() -> None:
-    report = Report(rows=[ReportRow(call=0, variant="main", ok=False, error="first\nsecond")])
+    report = Report(rows=[ReportRow(call=0, variant="main", error=Other("first\nsecond"))])
     assert len(report.table().splitlines()) == 3
 
 
 def test_what_was_compared_with_the_model_alone_is_said() -> None:
-    row = ReportRow(call=0, variant="main", ok=True, compared=3, against="module")
+    row = ReportRow(call=0, variant="main", compared=3, against="module")
     assert Report(rows=[row]).summary == (
         "1 of 1 recorded calls reproduced (main: 1); largest difference 0.0e+00; "
         "1 call compared with the model, not with the tape"
@@ -234,19 +232,17 @@ def test_what_was_compared_with_the_model_alone_is_said() -> None:
 def test_damage_of_the_tape_says_nothing_of_the_target(
     kind: Any, is_tested: bool, is_unreadable: bool
 ) -> None:
-    row = failed_row(3, None, TapeError(kind, "no more"), "tape").model_copy(
-        update={"address": "a"}
-    )
+    row = ReportRow(call=3, variant=None, **dict(failed(TapeError(kind, "no more"))))
     assert (row.is_tested, row.is_unreadable) == (is_tested, is_unreadable)
-    assert failed_row(3, None, ValueError(), "tape").is_tested
+    assert failed(ValueError()).against == "tape"
 
 
 def test_a_long_error_is_written_once() -> None:
     long = "no program accepts these arguments: " + "why " * 30
-    rows = [ReportRow(call=n, variant=None, ok=False, error=long) for n in (4, 7, 9)]
+    rows = [ReportRow(call=n, variant=None, error=Other(long)) for n in (4, 7, 9)]
     lines = Report(rows=[*rows, HOMELESS, HOMELESS]).table().splitlines()
     assert [line.partition("-        -")[2].strip() for line in lines[1:6]] == [
-        long.strip(), "as call 4", "as call 4", HOMELESS.error, HOMELESS.error
+        long.strip(), "as call 4", "as call 4", str(HOMELESS.error), str(HOMELESS.error)
     ]  # fmt: skip
 
 

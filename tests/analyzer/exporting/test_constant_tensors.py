@@ -40,15 +40,16 @@ def test_a_report_says_what_is_constant(exported: tuple[Tape, Programs]) -> None
     assert (by_values, constant) == ("main", "main, grid=[[1, 2]]")
     report = programs.verify()
     assert [row.ok for row in report] == [True, False, False]
+    notes = [*map(str, report.notes)]
     assert f"{constant}: grid is a constant of it: calls with another value of it are rejected" in (
-        report.notes
+        notes
     )
     values = "main: was traced with the values of one call: calls with others may be rejected"
-    assert values in report.notes
+    assert values in notes
     # Only a run tells whether a program takes the values of a call.
     found = check(tape, programs)
     assert found.ok
-    assert found.notes == [
+    assert [*map(str, found.notes)] == [
         "main: only a run checks guards on values of tensors, and may reject calls that are "
         "accepted here"
     ]
@@ -62,8 +63,8 @@ def test_calls_with_other_values_are_not_called_served(
     only.save(tmp_path / "saved")
     for target in (only, tmp_path / "saved"):
         rows = check(tape, target).rows
-        assert [row.accepted for row in rows] == [True, False, False]
-        assert rows[1].reason == (
+        assert [row.ok for row in rows] == [True, False, False]
+        assert str(rows[1].error) == (
             "main, grid=[[1, 2]]: grid is [[2, 2]]; this program has [[1, 2]]"
         )
     with pytest.raises(NoVariant, match=r"grid is .* this program has"):
@@ -114,4 +115,4 @@ def test_a_report_names_them(tmp_path: Path) -> None:
     calls = [call(torch.ones(n, 3), torch.tensor([1, 2, 3])) for n in (2, 3)]
     tape = taped(tmp_path, Sized(), calls)
     programs = export(tape, Sized(), options=ExportOptions(probe="none"))
-    assert "main: nothing of it depends on the values of ids" in programs.verify().notes
+    assert "main: nothing of it depends on the values of ids" in map(str, programs.verify().notes)

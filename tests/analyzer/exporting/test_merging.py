@@ -152,7 +152,7 @@ def test_merge_in_vain_says_what_it_cost(
     tried = [attempt for attempt in programs.attempts if " + " in attempt.variant]
     assert tried
     assert not any(attempt.ok for attempt in tried)
-    said = [remark for remark in programs.verify().remarks if "merge='never'" in remark]
+    said = [remark for remark in map(str, programs.verify().remarks) if "merge='never'" in remark]
     assert list(map(str, programs.remarks)) == said
     assert len(said) == (1 if least == 0 else 0)
     programs.save(tmp_path / "saved")

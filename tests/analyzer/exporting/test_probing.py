@@ -177,7 +177,7 @@ def test_nothing_but_recorded_sizes_is_run_and_that_is_said(
     _, programs = probed(tmp_path, module, PLAIN, **options)
     assert {elements for elements, _ in module.seen} <= allowed
     assert sum(attempt.probed for attempt in programs.attempts) == 0
-    notes = programs.verify().notes
+    notes = [*map(str, programs.verify().notes)]
     assert any("tried at 0 unrecorded sizes" in note for note in notes)
     if "max_memory" in options:
         assert any("not tried" in note and "max_memory is 0.0 MiB" in note for note in notes)

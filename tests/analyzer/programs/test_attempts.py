@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 
 from calltape_analyzer.arguments.sizings import Sizing
+from calltape_analyzer.facts import Other
 from calltape_analyzer.observing.columns import SizeRow
 from calltape_analyzer.programs.attempts import Attempt
-from calltape_analyzer.programs.reasons import Because, Differs, OfCall, Unseen, UntriedSize, Why
+from calltape_analyzer.programs.reasons import Because, OfCall, Unseen, UntriedSize, Why
 from calltape_analyzer.programs.strategies import Sampled, Strategy
 
 SAMPLE = Sampled(3)
@@ -20,7 +21,7 @@ def test_its_json_has_what_a_person_may_want() -> None:
     attempt.probed, attempt.agreed = 3, 2
     attempt.rows[SizeRow(((2, 3),), ())] = "ok"
     attempt.note_wrong(Sizing(0, (7,), True))
-    attempt.error = OfCall(2, Differs("\ud800 differs"))
+    attempt.error = OfCall(2, Other("\ud800 differs"))
     found = json.loads(attempt.model_dump_json())
     assert found == {
         "variant": "decode",
@@ -36,11 +37,7 @@ def test_its_json_has_what_a_person_may_want() -> None:
         "error": {
             "code": "of_call",
             "call": 2,
-            "why": {
-                "code": "differs",
-                "difference": "\\ud800 differs",
-                "text": "\\ud800 differs",
-            },
+            "why": {"code": "other", "text": "\\ud800 differs"},
             "text": "call 2: \\ud800 differs",
         },
         "remark": None,

@@ -116,7 +116,7 @@ def test_sizes_that_a_program_does_not_serve_are_not_called_wrong(programs: Prog
 
 def test_a_report_does_not_advise_to_record_what_was_recorded(programs: Programs) -> None:
     programs["main"].serve_only([], WhyOnly(WhyNotOthers.CONDITIONS))
-    errors = {row.error or "" for row in programs.verify().rows}
+    errors = {str(row.error) for row in programs.verify().rows}
     assert len(errors) == 1
     (error,) = errors
     assert "The export had this call, and made no program that takes it" in error

@@ -27,7 +27,7 @@ from calltape_analyzer import (
 )
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.facts import Other
-from calltape_analyzer.programs.reasons import Differs, UntriedSize
+from calltape_analyzer.programs.reasons import UntriedSize
 from calltape_analyzer.writing import temporary
 from tests.analyzer.exported import Call, assert_as_module, call, made, taped
 from tests.analyzer.exporting.test_arguments import (
@@ -95,11 +95,11 @@ def test_what_was_tried_is_kept(tmp_path: Path) -> None:
 @pytest.mark.integration
 def test_long_and_broken_texts_of_attempts_are_saved_cut(tmp_path: Path) -> None:
     programs = made(tmp_path, Branching(), [call(t(n, 3)) for n in (2, 3)])
-    programs.attempts[0].error = Differs("e" * 20_000)
-    programs.attempts[0].untried.append(UntriedSize("\ud800" + "u" * 20_000, Differs("")))
+    programs.attempts[0].error = Other("e" * 20_000)
+    programs.attempts[0].untried.append(UntriedSize("\ud800" + "u" * 20_000, Other("")))
     programs.save(tmp_path / "saved")
     found = load_programs(tmp_path / "saved", trusted=True).attempts[0]
-    assert found.error == Differs("e" * 10_000)
+    assert found.error == Other("e" * 10_000)
     assert found.untried[-1].sizes.startswith("\\ud800uuu")
     assert len(found.untried[-1].sizes) == 10_000
 

@@ -118,7 +118,7 @@ def test_of_a_strided_one_there_is_a_placeholder(tmp_path: Path) -> None:
     with recorded(tmp_path / "b", torch.ones(2)) as tape:
         report = replay(tape, lambda x: value)
         assert report.reproduced == 0
-        assert "nested" in (report.rows[0].error or "")
+        assert "nested" in str(report.rows[0].error)
 
 
 def test_tapes_that_are_written_by_hand(tmp_path: Path) -> None:

@@ -51,4 +51,4 @@ def test_replay_leaves_a_call_under_way_out(tmp_path: Path) -> None:
         report = replay(tape, lambda x: x)
     assert report.ok
     assert [row.call for row in report] == [0, 1, 2]
-    assert report.notes == ["1 call under way when the process died: left out"]
+    assert [*map(str, report.notes)] == ["1 call under way when the process died: left out"]

@@ -64,10 +64,10 @@ def test_what_differs_is_named(tmp_path: Path) -> None:
     tape, model = taped(tmp_path)
     tape = tape.only(calls="0")
     same = Scales()
-    assert "values: " in (replay(tape, same).rows[0].error or "")
+    assert "values: " in str(replay(tape, same).rows[0].error)
     offsets = Other("offsets")
     offsets.linear = model.linear
-    assert "offsets: 1 of 3 elements differ" in (replay(tape, offsets).rows[0].error or "")
+    assert "offsets: 1 of 3 elements differ" in str(replay(tape, offsets).rows[0].error)
     assert not replay(tape, Other("plain")).ok
 
 

@@ -41,7 +41,7 @@ def test_what_was_copied_is_said(tmp_path: Path) -> None:
     assert report.ok
     assert all(target.were_contiguous)
     (note,) = report.notes
-    assert note.startswith("2 calls got contiguous copies of tensors")
+    assert str(note).startswith("2 calls got contiguous copies of tensors")
 
 
 def test_nothing_is_said_where_nothing_was_copied(tmp_path: Path) -> None:

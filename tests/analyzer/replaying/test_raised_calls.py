@@ -53,7 +53,7 @@ def test_the_same_exception_is_a_pass(tape: Tape) -> None:
             ValueError("13 at 0x7f3a"),
             f"ValueError: 13 at 0x7f3a, instead of {__name__}:UnluckyError",
         ),
-        (UnluckyError("14"), "UnluckyError with the message '14', instead of '13 at 0x'"),
+        (UnluckyError("14"), "the message of UnluckyError is '14' instead of '13 at 0x'"),
         (SystemExit(0), f"SystemExit: 0, instead of {__name__}:UnluckyError"),
     ],
 )
@@ -63,7 +63,7 @@ def test_another_exception_or_none_is_a_failure(
     report = replay(tape, Picky(error))
     assert not report.ok
     assert [row.ok for row in report] == [True, False]
-    assert report.rows[1].error == words
+    assert str(report.rows[1].error) == words
 
 
 def test_what_is_to_succeed_is_to_return(tape: Tape) -> None:
@@ -73,7 +73,7 @@ def test_what_is_to_succeed_is_to_return(tape: Tape) -> None:
     assert fixed.reproduced == 1  # nobody knows what call 1 should give
     still = replay(tape, Picky(UnluckyError("13")), expect="success")
     assert [row.ok for row in still] == [True, False]
-    assert still.rows[1].error == "UnluckyError: 13"
+    assert str(still.rows[1].error) == "UnluckyError: 13"
     # Calls that returned are compared as ever.
     assert not replay(tape, lambda x: x * 3, expect="success").rows[0].ok
 
@@ -83,7 +83,7 @@ def test_a_model_that_raises_in_replay_only_fails(tape: Tape) -> None:
         raise SystemExit(0)  # would end the process with 0
 
     report = replay(tape.only(calls="0"), fails)
-    assert report.rows[0].error == "SystemExit: 0"
+    assert str(report.rows[0].error) == "SystemExit: 0"
     assert not report.ok
 
 
@@ -95,7 +95,7 @@ def test_ctrl_c_ends_the_replay(tape: Tape) -> None:
 def test_a_class_that_is_not_here_is_compared_by_its_name(tmp_path: Path) -> None:
     raised = Recorded(args=(t(13, 3),), error=("their.house:UnluckyError", "13"))
     tape = open_tape(write_tape(tmp_path / "a.tape", [raised], target=Picky(None)))
-    assert [row.error for row in replay(tape, Picky(UnluckyError("13")))] == [
+    assert [str(row.error) for row in replay(tape, Picky(UnluckyError("13")))] == [
         "UnluckyError: 13, instead of their.house:UnluckyError, a class that is not loaded here"
     ]
     theirs = type("UnluckyError", (ValueError,), {"__module__": "their.house"})
@@ -114,7 +114,7 @@ def test_a_message_that_is_not_on_the_tape_is_not_compared(tmp_path: Path) -> No
     tape = taped(tmp_path, Picky(UnluckyError("a secret")), calls, values="none")
     report = replay(tape, Picky(UnluckyError("something else")))
     assert report.ok, report.table()
-    assert any("only the class was compared" in note for note in report.notes)
+    assert any("only the class was compared" in note for note in map(str, report.notes))
     assert not replay(tape, Picky(KeyError("a secret"))).ok
 
 
@@ -131,14 +131,14 @@ def test_what_somebody_interrupted_is_left_out(tmp_path: Path) -> None:
     report = replay(tape, fails)
     assert report.ok
     assert [row.call for row in report] == [1]
-    assert report.notes == ["1 call ended because of an interruption: left out"]
+    assert [*map(str, report.notes)] == ["1 call ended because of an interruption: left out"]
 
 
 def test_programs_leave_out_what_raised(tape: Tape) -> None:
     programs = export(tape, Picky(UnluckyError("13")).eval())
     report = replay(tape, programs)
     assert report.ok
-    assert report.notes[0] == "1 call raised and is left out"
+    assert str(report.notes[0]) == "1 call raised and is left out"
     assert [row.call for row in replay(tape, programs, expect="success")] == [0, 1]
 
 
@@ -161,7 +161,7 @@ def test_an_exception_without_a_text_is_a_row(tape: Tape) -> None:
             raise RuntimeError("no text")
 
     report = replay(tape.only(calls="0"), _raiser(BrokenError()))
-    assert report.rows[0].error == "BrokenError: (its text raised RuntimeError)"
+    assert str(report.rows[0].error) == "BrokenError: (its text raised RuntimeError)"
 
 
 def _raiser(error: BaseException):

@@ -18,7 +18,7 @@ from calltape_analyzer.programs import runtimes
 from calltape_analyzer.programs.conditions import Sized
 from calltape_analyzer.programs.exported_model import ExportedModel
 from calltape_analyzer.programs.onnx_model import OnnxModel
-from calltape_analyzer.programs.rejections import OutOfRange, Unreadable
+from calltape_analyzer.programs.rejections import OtherCall, OutOfRange
 from calltape_analyzer.programs.runtimes import runtime_of
 from calltape_analyzer.programs.torch_model import TorchModel
 from tests.analyzer.exported import call, taped
@@ -68,7 +68,7 @@ class AbacusModel(ExportedModel):
         assert isinstance(times, int)
         if x.shape[0] > self._facts["rows"]:
             return OutOfRange("x[0]", x.shape[0], most=self._facts["rows"])
-        return Unreadable("nothing to do") if times == 1 else None
+        return OtherCall("nothing to do") if times == 1 else None
 
 
 @pytest.fixture
@@ -88,15 +88,15 @@ def written(folder: Path, inputs: Sequence[str] = ("x", "times"), rows: int = 5)
 def test_replay(tape: Tape, tmp_path: Path) -> None:
     report = replay(tape, written(tmp_path))
     assert [row.ok for row in report] == [True, True, True, False]
-    assert "out of beads" in (report.rows[3].error or "")
+    assert "out of beads" in str(report.rows[3].error)
     assert not any(row.ok for row in replay(tape, written(tmp_path), tolerances=Tolerances()))
 
 
 def test_check(tape: Tape, tmp_path: Path) -> None:
     report = check(tape, written(tmp_path))
-    assert [row.accepted for row in report] == [True, True, False, False]
-    assert [row.dimension for row in report] == [None, None, None, "x[0]"]
-    assert [row.reason for row in report][2:] == [
+    assert [row.ok for row in report] == [True, True, False, False]
+    assert [getattr(row.error, "dimension", None) for row in report] == [None] * 3 + ["x[0]"]
+    assert [str(row.error) for row in report][2:] == [
         "nothing to do",
         "x[0] is 8; the program takes at most 5",
     ]

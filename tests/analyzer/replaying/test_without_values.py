@@ -54,7 +54,7 @@ def test_shapes_replay_through_the_model(tape: Tape, model: Talking) -> None:
     assert report.reproduced == 0
     assert [row.compared for row in report] == [0, 0]
     assert "2 calls agree in structure, dtypes and shapes; no value was compared" in report.summary
-    assert any("arguments of 2 calls were synthetic" in note for note in report.notes)
+    assert any("arguments of 2 calls were synthetic" in note for note in map(str, report.notes))
     assert "verified" not in report.table(every=True)
 
 
@@ -97,7 +97,7 @@ def test_what_fails_with_made_up_arguments_says_so(tape: Tape) -> None:
         raise IndexError("index out of range in self")
 
     report = replay(tape, fails)
-    assert {row.error for row in report} == {
+    assert {str(row.error) for row in report} == {
         "IndexError: index out of range in self (with synthetic arguments: the tape has no values)"
     }
 
@@ -109,7 +109,9 @@ def test_values_are_compared_where_there_are_some(tmp_path: Path, model: Talking
     assert report.ok, report.table()
     assert {row.against for row in report} == {"part"}
     assert report.reproduced == 0
-    assert "not on the tape, so compared in dtype and shape only: outputs.x" in report.notes
+    assert "not on the tape, so compared in dtype and shape only: outputs.x" in map(
+        str, report.notes
+    )
     other = replay(tape, lambda *a, **k: {**model(*a, **k), "n": 4})
     assert [row.ok for row in other] == [False, False]
     assert "n is 4 instead of 3" in str(other)
@@ -189,7 +191,8 @@ def test_shapes_replay_through_saved_programs_as_through_the_model(tmp_path: Pat
     assert [row.compared for row in report] == [0, 0, 0]
     assert report.reproduced == 0
     assert "3 calls agree in structure, dtypes and shapes; no value was compared" in report.summary
-    assert [note for note in report.notes if "synthetic" in note] == direct.notes
+    assert set(direct.notes) <= set(report.notes)
+    assert "synthetic" in str(*direct.notes)
     assert "verified" not in report.table(every=True)
 
 
@@ -197,8 +200,8 @@ def test_shapes_replay_through_saved_programs_as_through_the_model(tmp_path: Pat
 @pytest.mark.parametrize(
     ("form", "error"),
     [
-        ({"dtype": torch.float64}, "outputs.x is float64[2,3,4] instead of float32[2,3,4]"),
-        ({"width": 6}, "outputs.x is float32[2,3,6] instead of float32[2,3,4]"),
+        ({"dtype": torch.float64}, "outputs.x is float64[2, 3, 4] instead of float32[2, 3, 4]"),
+        ({"width": 6}, "outputs.x is float32[2, 3, 6] instead of float32[2, 3, 4]"),
         ({"key": "z"}, "other outputs (missing: outputs.x; unexpected: outputs.z)"),
     ],
 )
@@ -208,9 +211,8 @@ def test_saved_programs_of_another_form_fail(tmp_path: Path, form: Any, error: s
     export(table_tape(tmp_path, "other.tape", other), other).save(tmp_path / "saved")
     report = replay(tape, tmp_path / "saved", trusted=True)
     assert [row.ok for row in report] == [False] * 3
-    assert report.rows[0].error is not None
-    assert report.rows[0].error.startswith(error)
-    assert "with synthetic arguments" in report.rows[0].error
+    assert str(report.rows[0].error).startswith(error)
+    assert "with synthetic arguments" in str(report.rows[0].error)
     assert report.reproduced == 0
 
 
@@ -222,7 +224,9 @@ def test_saved_programs_are_compared_where_there_are_values(tmp_path: Path) -> N
     assert report.ok, report.table()
     assert {row.against for row in report} == {"part"}
     assert report.reproduced == 0
-    assert "not on the tape, so compared in dtype and shape only: outputs.x" in report.notes
+    assert "not on the tape, so compared in dtype and shape only: outputs.x" in map(
+        str, report.notes
+    )
 
 
 def test_saved_programs_with_an_argument_that_is_not_on_the_tape(tmp_path: Path) -> None:

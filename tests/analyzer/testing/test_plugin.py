@@ -305,5 +305,5 @@ def test_a_tape_of_shapes_and_a_class_of_theirs(project: Project) -> None:
     before = shapes.read_bytes()
     ran = project.run("--calltape-update")
     assert ran.code == 1
-    assert "y is float32[1,3] instead of float32[2,3] (with synthetic arguments" in ran.text
+    assert "y is float32[1, 3] instead of float32[2, 3] (with synthetic arguments" in ran.text
     assert shapes.read_bytes() == before

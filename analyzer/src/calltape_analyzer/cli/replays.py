@@ -35,7 +35,6 @@ from calltape_schema.errors import TapeError
 
 if TYPE_CHECKING:
     from calltape_analyzer.comparison.reports import Report
-    from calltape_analyzer.replaying.check_report import CheckReport
 
 __all__ = ["replay"]
 
@@ -173,7 +172,7 @@ def _check(
 
 def _check_duration(text: str | None) -> None:
     """Raises BadParameter for a text that is no duration."""
-    from calltape_analyzer.replaying.time_bound import TimeBound
+    from calltape_analyzer.comparison.time_bound import TimeBound
 
     try:
         TimeBound.of(text or "1s")
@@ -204,7 +203,7 @@ def _existing(path: Path) -> Path:
     return path
 
 
-def _print(report: Report | CheckReport, json: bool) -> None:
+def _print(report: Report, json: bool) -> None:
     if json:
         print_json(report)
     else:

@@ -11,41 +11,33 @@ on the tape, is named with its path and is not the same as anything
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from calltape_analyzer.comparison.element_distances import distances
 from calltape_analyzer.comparison.renamed_outputs import as_recorded
+from calltape_analyzer.comparison.verdicts import (
+    Against,
+    Incomparable,
+    LeafDifference,
+    NotVerified,
+    OtherOutputs,
+    Verdict,
+    shown_path,
+)
+from calltape_analyzer.facts import Fact
 from calltape_analyzer.pytree.placeholder import Placeholder
 from calltape_analyzer.pytree.recorded_description import describe_result
 from calltape_analyzer.pytree.result_values import Constant, Unknown, values_in
 
 __all__ = [
-    "NO_VALUE",
-    "ONNX_TOLERANCES",
-    "Difference",
-    "Tolerances",
-    "because",
-    "compared",
-    "has_values",
-    "is_described",
-    "is_within",
-    "leaf_error",
-    "leaves_of",
-    "not_verified",
-    "other_outputs",
-    "recorded_leaves",
-    "shown_path",
-]
+    "ONNX_TOLERANCES", "Tolerances", "compared", "has_values", "is_described", "leaves_of",
+    "recorded_leaves", "what_to_compare", "without_value",
+]  # fmt: skip
 
-NO_VALUE = (
-    "the outputs hold no tensor and no value, and what the call did beside returning is not on the "
-    "tape"
-)
-"""Why a call that returned None is not verified: it was made for what it does, and a program that
-does nothing returns None as well."""
-
+_MAX_PATHS, _MAX_LEAVES = 3, 3
+_SCALARS = ("int", "float", "complex", "str", "bytes")
 # rtol and atol by dtype; other dtypes must be equal.
 _DEFAULTS = {
     "float16": (1e-3, 1e-5),
@@ -98,40 +90,17 @@ ONNX_TOLERANCES = Tolerances(
 for its own verification of float32, and similar ones for other dtypes."""
 
 
-class Difference(NamedTuple):
-    """What came of a comparison.
-
-    Attributes:
-        ok: whether everything was compared, and is the same.
-        max_abs, max_rel: the largest absolute and relative difference of any element
-            (``|a - b| / |b|`` if ``b`` is not 0).
-        error: why it is not ok, None if it is.
-        compared: how many elements of tensors and other values were compared. An element that is
-            NaN on both sides is the same, and proves nothing: it is not counted.
-        agrees: whether nothing that was compared differs, and there was something.
-        unverified: what could not be compared: where it is, and why.
-    """
-
-    ok: bool
-    max_abs: float = 0.0
-    max_rel: float = 0.0
-    error: str | None = None
-    compared: int = 0
-    agrees: bool = False
-    unverified: tuple[str, ...] = ()
-
-
 class _Found(NamedTuple):
-    """What came of one leaf; ``unverified`` says why it was not compared, without its path."""
+    """What came of one leaf."""
 
+    difference: LeafDifference | None = None
     max_abs: float = 0.0
     max_rel: float = 0.0
-    error: str | None = None
     compared: int = 0
-    unverified: str | None = None
+    has_value: bool = True
 
 
-_NO_VALUE = "has no value on the tape, only a dtype and a shape"
+_WITHOUT_VALUE = _Found(has_value=False)
 
 
 def leaves_of(value: Any) -> dict[str, Any]:
@@ -145,7 +114,8 @@ def compared(
     got: Mapping[str, Any],
     tolerances: Tolerances,
     omitted: Collection[str] = (),
-) -> Difference:
+    against: Against = "tape",
+) -> Verdict:
     """Compares leaves by path.
 
     Args:
@@ -154,44 +124,59 @@ def compared(
         got: what came out.
         tolerances: how far apart they may be.
         omitted: paths of ``expected`` that the model does not return; they are left out.
+        against: ``"part"`` compares dtypes, shapes and types where ``expected`` has no value, and
+            ``"shapes"`` does so everywhere. Otherwise a leaf without value is not verified.
     """
-    got = as_recorded(expected, got)
+    renamed = as_recorded(expected, got)
+    expected, got = (
+        {p: v for p, v in side.items() if p not in omitted} for side in (expected, renamed)
+    )
+    by_form = expected.keys() if against == "shapes" else frozenset[str]()
+    if against == "part":
+        by_form = without_value(expected)
+    # Of a value that the policy kept off the tape nobody knows what is in it.
+    hidden = {p: v for p, v in expected.items() if p in by_form and is_withheld(v)}
     unknown = {
         path: value
         for side in (got, expected)
         for path, value in side.items()
-        if isinstance(value, Unknown | Placeholder) and path not in omitted
+        if isinstance(value, Unknown | Placeholder) and not is_within(path, hidden)
     }
+    apart = {*hidden, *unknown}
     wanted, given = (
-        {p: v for p, v in side.items() if p not in omitted and not is_within(p, unknown)}
-        for side in (expected, got)
+        {p: v for p, v in side.items() if not is_within(p, apart)} for side in (expected, got)
     )
-    unverified = [f"outputs{path} {because(value)}" for path, value in unknown.items()]
     if wanted.keys() != given.keys():
-        return Difference(
-            False, math.inf, math.inf, other_outputs(wanted, given), 0, False, tuple(unverified)
+        missing, unexpected = (
+            tuple(map(shown_path, sorted(one.keys() - other.keys())[:_MAX_PATHS]))
+            for one, other in ((wanted, given), (given, wanted))
         )
-    found = {path: _leaf(path, one, given[path], tolerances) for path, one in wanted.items()}
-    unverified += [f"outputs{path} {f.unverified}" for path, f in found.items() if f.unverified]
-    error = next((f.error for f in found.values() if f.error), None)
-    is_any = len(found) > sum(f.unverified is not None for f in found.values())
-    return Difference(
-        error is None and is_any and not unverified,
-        max((f.max_abs for f in found.values()), default=0.0),
-        max((f.max_rel for f in found.values()), default=0.0),
-        error or _not_compared(unverified, is_any, omitted),
-        sum(f.compared for f in found.values()),
-        error is None and is_any,
-        tuple(unverified),
+        other = OtherOutputs(missing, unexpected)
+        return Verdict(error=other, against=against, max_abs=math.inf, max_rel=math.inf)
+    found = {
+        path: _by_form(path, one, given[path])
+        if path in by_form
+        else _leaf(path, one, given[path], tolerances)
+        for path, one in wanted.items()
+    }
+    found |= {path: _by_type(path, one, got.get(path)) for path, one in hidden.items()}
+    parts = [Incomparable.of(path, value) for path, value in unknown.items()]
+    parts += [Incomparable(shown_path(p)) for p, one in found.items() if not one.has_value]
+    differing = [one.difference for one in found.values() if one.difference]
+    error: Fact | None = None
+    if differing:
+        error = replace(differing[0], elements=())
+    elif parts or not found:
+        is_any = any(one.has_value for one in found.values())
+        error = NotVerified.of(parts, is_any=is_any, is_omitted=bool(omitted))
+    return Verdict(
+        error=error,
+        against=against,
+        max_abs=max((one.max_abs for one in found.values()), default=0.0),
+        max_rel=max((one.max_rel for one in found.values()), default=0.0),
+        compared=sum(one.compared for one in found.values()),
+        differences=tuple(differing[:_MAX_LEAVES]),
     )
-
-
-def not_verified(found: Difference, parts: Iterable[str]) -> Difference:
-    """A difference with more parts that should be the same, and could not be compared, or are
-    not the same."""
-    unverified = (*found.unverified, *parts)
-    error = found.error if found.error and not found.agrees else _not_compared(unverified, True, ())
-    return found._replace(ok=False, error=error, unverified=unverified)
 
 
 def is_within(path: str, others: Collection[str]) -> bool:
@@ -204,39 +189,39 @@ def is_within(path: str, others: Collection[str]) -> bool:
     return path in others
 
 
-def because(value: Unknown | Placeholder) -> str:
-    """Why something cannot be compared, in words that follow its path."""
-    return str(Unknown(value.type_name, value.reason))
+def _by_form(path: str, expected: Any, got: Any) -> _Found:
+    """Compares a dtype and a shape, or a type."""
+    one, other = _form(expected), _form(got)
+    return _Found() if one == other else _other(path, one, other)
 
 
-def other_outputs(expected: Mapping[str, Any], got: Mapping[str, Any]) -> str:
-    missing = sorted(expected.keys() - got.keys())
-    more = sorted(got.keys() - expected.keys())
-    parts = [f"{what} {', '.join(map(shown_path, paths[:3]))}" for what, paths in
-             (("missing:", missing), ("unexpected:", more)) if paths]  # fmt: skip
-    return f"other outputs ({'; '.join(parts)})"
+def _by_type(path: str, expected: Unknown | Placeholder, got: Any) -> _Found:
+    """Compares the type of a scalar whose value is not on the tape."""
+    name, now = expected.type_name.rpartition(":")[2], type(got).__name__
+    return (
+        _Found() if name not in _SCALARS or name == now else _other(path, f"a {name}", f"a {now}")
+    )
 
 
-def _not_compared(unverified: Sequence[str], is_any: bool, omitted: Collection[str]) -> str | None:
-    """Why a comparison that found no difference proves nothing, or not everything; None if it
-    does."""
-    if is_any and not unverified:
-        return None
-    what = "not verified" if is_any else "nothing was compared"
-    nothing = "the model returns nothing of what was recorded" if omitted else NO_VALUE
-    shown = "; ".join(unverified[:3]) or nothing
-    more = f"; and {len(unverified) - 3} more" if len(unverified) > 3 else ""
-    return f"{what}: {shown}{more}"
+def _form(leaf: Any) -> str:
+    """What is compared of a leaf without its value: ``float32[2, 3]``, ``str``."""
+    if isinstance(leaf, Constant):
+        return leaf.kind
+    if not hasattr(leaf, "untyped_storage"):
+        return type(leaf).__name__
+    layout = str(leaf.layout).removeprefix("torch.")
+    is_usual = layout == "strided"
+    return f"{_dtype(leaf)}{list(leaf.shape)}" + ("" if is_usual else f" ({layout})")
 
 
-def shown_path(path: str) -> str:
-    """Where a leaf is, by the name that the other reports and ``redact`` have for it."""
-    return f"outputs{path}"
+def _dtype(tensor: Any) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
 
 
-def leaf_error(path: str, expected: Any, got: Any, tolerances: Tolerances) -> str | None:
-    """What differs about one leaf, with its path; None if nothing does."""
-    return _leaf(path, expected, got, tolerances).error
+def _other(path: str, recorded: str, got: str, compared: int = 0) -> _Found:
+    return _Found(
+        LeafDifference(shown_path(path), recorded, got), math.inf, math.inf, compared=compared
+    )
 
 
 def _leaf(path: str, expected: Any, got: Any, tolerances: Tolerances) -> _Found:
@@ -246,7 +231,7 @@ def _leaf(path: str, expected: Any, got: Any, tolerances: Tolerances) -> _Found:
         return _tensors(path, expected, got, tolerances)
     for one in (expected, got):
         if isinstance(one, torch.Tensor) and one.device.type == "meta":
-            return _Found(unverified=_NO_VALUE)
+            return _WITHOUT_VALUE
     # A number for a tensor may be an int instead of a float; two numbers must have one type.
     numbers = (
         (int, float)
@@ -266,8 +251,7 @@ def _leaf(path: str, expected: Any, got: Any, tolerances: Tolerances) -> _Found:
         same = type(expected) is type(got) and bool(expected == got)
     if same:
         return _Found(compared=0 if both_nan else 1)
-    error = f"{shown_path(path)} is {_shown_value(got)} instead of {_shown_value(expected)}"
-    return _Found(math.inf, math.inf, error, 1)
+    return _other(path, _shown_value(expected), _shown_value(got), 1)
 
 
 def _shown_value(value: Any) -> str:
@@ -275,34 +259,55 @@ def _shown_value(value: Any) -> str:
 
 
 def _tensors(path: str, expected: Any, got: Any, tolerances: Tolerances) -> _Found:
-    facts = [(tuple(t.shape), str(t.dtype).removeprefix("torch.")) for t in (expected, got)]
-    if facts[0] != facts[1]:
-        (shape, dtype), (other, other_dtype) = facts
-        error = f"{shown_path(path)} is {other_dtype}{list(other)} instead of {dtype}{list(shape)}"
-        return _Found(math.inf, math.inf, error, 1)
-    if "meta" in (expected.device.type, got.device.type):
-        return _Found(unverified=_NO_VALUE)
-    if expected.layout != got.layout:
-        error = f"{shown_path(path)} is {got.layout} instead of {expected.layout}"
-        return _Found(math.inf, math.inf, error, 1)
+    is_meta = "meta" in (expected.device.type, got.device.type)
+    same_layout = is_meta or expected.layout == got.layout
+    if (expected.shape, expected.dtype) != (got.shape, got.dtype) or not same_layout:
+        return _other(path, _form(expected), _form(got), 1)
+    if is_meta:
+        return _WITHOUT_VALUE
     if expected.numel() == 0:
         return _Found()  # it has only a dtype and a shape
-    largest, relative, beyond, counted = distances(expected, got, tolerances.of(facts[0][1]))
-    if beyond == 0:
-        return _Found(largest, relative, None, counted)
-    error = (
-        f"{shown_path(path)}: {beyond} of {expected.numel()} elements differ by up to "
-        f"{largest:.3g} (relative {relative:.3g})"
+    apart = distances(expected, got, tolerances.of(_dtype(expected)))
+    difference = LeafDifference(
+        shown_path(path),
+        differing=apart.differing,
+        total=expected.numel(),
+        max_abs=apart.max_abs,
+        max_rel=apart.max_rel,
+        elements=apart.elements,
     )
-    return _Found(largest, relative, error, counted)
+    return _Found(difference if apart.differing else None, *apart[:2], apart.compared)
+
+
+def without_value(leaves: Mapping[str, Any]) -> frozenset[str]:
+    """The paths of leaves of which the tape has a dtype and a shape, or a type, and no value."""
+    return frozenset(path for path, leaf in leaves.items() if not has_values({path: leaf}))
+
+
+def what_to_compare(expected: Mapping[str, Any], made_up: bool) -> Against:
+    """What a result can be compared with.
+
+    Args:
+        expected: what was recorded.
+        made_up: whether some of the arguments are not the recorded ones. Then no value that comes
+            out need be the recorded one.
+    """
+    withheld = without_value(expected)
+    if made_up or (withheld and len(withheld) == len(expected)):
+        return "shapes"
+    return "part" if withheld else "tape"
+
+
+def is_withheld(leaf: Any) -> bool:
+    """Whether the policy kept a value off the tape, of which its type is there."""
+    return isinstance(leaf, Unknown) and leaf.is_withheld
 
 
 def has_values(leaves: Mapping[str, Any]) -> bool:
     """Whether all expected leaves have values to compare. In a recording of shapes some have only a
     dtype and a shape."""
     return not any(
-        (isinstance(leaf, Unknown) and leaf.is_withheld)
-        or getattr(getattr(leaf, "device", None), "type", "") == "meta"
+        is_withheld(leaf) or getattr(getattr(leaf, "device", None), "type", "") == "meta"
         for leaf in leaves.values()
     )
 

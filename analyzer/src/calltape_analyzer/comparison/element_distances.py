@@ -1,7 +1,7 @@
 """How far the elements of two tensors are apart.
 
 In come two tensors of one dtype and shape, and how far they may be apart. Out go the largest
-differences, and the first elements that differ.
+differences, and the first elements that differ by more.
 """
 
 from __future__ import annotations
@@ -10,68 +10,63 @@ import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-__all__ = ["ElementPair", "distances", "first_beyond"]
+from calltape_analyzer.comparison.verdicts import ElementDifference
+
+__all__ = ["Distances", "distances"]
 
 _PART = 2**20
+_MAX_ELEMENTS = 5
+_DIGITS = {"float16": 5, "bfloat16": 4, "float32": 9, "complex64": 9}
 
 
-class ElementPair(NamedTuple):
-    """An element that differs.
+class Distances(NamedTuple):
+    """How far two tensors are apart.
 
     Attributes:
-        place: where it is, one number per axis.
-        recorded, got: its values, as Python numbers.
+        max_abs, max_rel: the largest absolute and relative difference.
+        differing, compared: how many elements differ, and how many were compared.
+        elements: the first that differ.
     """
 
-    place: tuple[int, ...]
-    recorded: Any
-    got: Any
+    max_abs: float = 0.0
+    max_rel: float = 0.0
+    differing: int = 0
+    compared: int = 0
+    elements: tuple[ElementDifference, ...] = ()
 
 
-class _Distances(NamedTuple):
-    """Of flat tensors, element by element; ``beyond`` says which differ by more than they may."""
-
-    distance: Any
-    size: Any
-    same: Any
-    beyond: Any
-    unknown: Any
-
-
-def distances(
-    expected: Any, got: Any, bounds: tuple[float, float]
-) -> tuple[float, float, int, int]:
-    """The largest absolute and relative difference, how many elements differ, and how many were
-    compared.
+def distances(expected: Any, got: Any, bounds: tuple[float, float]) -> Distances:
+    """How far two tensors of one dtype and shape are apart.
 
     Args:
-        expected, got: tensors of one dtype and shape.
+        expected, got: the tensors.
         bounds: ``(rtol, atol)``.
     """
-    largest, relative, beyond, counted = 0.0, 0.0, 0, 0
-    for one, other in _parts(expected, got):
-        found = _summed(one, other, bounds)
-        largest, relative = max(largest, found[0]), max(relative, found[1])
-        beyond, counted = beyond + found[2], counted + found[3]
-    return largest, relative, beyond, counted
+    digits = _DIGITS.get(str(expected.dtype).removeprefix("torch."), 17)
 
+    def text(value: Any) -> str:
+        return f"{value:.{digits}g}" if isinstance(value, float | complex) else str(value)
 
-def first_beyond(
-    expected: Any, got: Any, bounds: tuple[float, float], most: int
-) -> list[ElementPair]:
-    """The first elements that differ by more than they may, ``most`` at most; for the arguments of
-    :func:`distances`."""
-    found: list[ElementPair] = []
-    start = 0
+    every, start = Distances(), 0
     for one, other in _parts(expected, got):
-        beyond = _apart(one, other, bounds).beyond
-        for place in beyond.nonzero().flatten()[: most - len(found)].tolist():
-            index = _index(start + place, tuple(expected.shape))
-            found.append(ElementPair(index, one[place].item(), other[place].item()))
-        start += len(beyond)
-        if len(found) == most:
-            break
-    return found
+        found, beyond = _apart(one, other, bounds)
+        elements = tuple(
+            ElementDifference(
+                _index(start + place, tuple(expected.shape)),
+                text(one[place].item()),
+                text(other[place].item()),
+            )
+            for place in beyond[: _MAX_ELEMENTS - len(every.elements)].tolist()
+        )
+        every = Distances(
+            max(every.max_abs, found.max_abs),
+            max(every.max_rel, found.max_rel),
+            every.differing + found.differing,
+            every.compared + found.compared,
+            every.elements + elements,
+        )
+        start += len(one)
+    return every
 
 
 def _index(place: int, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -99,23 +94,12 @@ def _parts(expected: Any, got: Any) -> Iterator[tuple[Any, Any]]:
         yield one.cpu().to(wide), other.cpu().to(wide)
 
 
-def _summed(one: Any, other: Any, bounds: tuple[float, float]) -> tuple[float, float, int, int]:
+def _apart(one: Any, other: Any, bounds: tuple[float, float]) -> tuple[Distances, Any]:
+    """How far flat tensors are apart, and the places of the elements that differ."""
     import torch
 
     if torch.equal(one, other):
-        return 0.0, 0.0, 0, one.numel()
-    found = _apart(one, other, bounds)
-    fractions = torch.where(found.same, 0.0, math.inf)
-    relative = torch.where(found.size > 0, found.distance / found.size, fractions)
-    finite = relative[torch.isfinite(relative)]
-    counted = one.numel() - int(found.unknown.sum())
-    largest = float(finite.max()) if len(finite) else 0.0
-    return float(found.distance.max()), largest, int(found.beyond.sum()), counted
-
-
-def _apart(one: Any, other: Any, bounds: tuple[float, float]) -> _Distances:
-    import torch
-
+        return Distances(compared=one.numel()), torch.empty(0)
     rtol, atol = bounds
     unknown = one.isnan() & other.isnan()
     if one.dtype.is_complex:
@@ -134,5 +118,9 @@ def _apart(one: Any, other: Any, bounds: tuple[float, float]) -> _Distances:
     distance = torch.nan_to_num(distance, nan=math.inf, posinf=math.inf)
     bound = atol + rtol * size
     # Only infinity itself agrees with infinity.
-    beyond = ~same & ~((distance <= bound) & bound.isfinite())
-    return _Distances(distance, size, same, beyond, unknown)
+    beyond = (~same & ~((distance <= bound) & bound.isfinite())).nonzero().flatten()
+    relative = torch.where(size > 0, distance / size, torch.where(same, 0.0, math.inf))
+    finite = relative[torch.isfinite(relative)]
+    counted = one.numel() - int(unknown.sum())
+    largest = float(finite.max()) if len(finite) else 0.0
+    return Distances(float(distance.max()), largest, len(beyond), counted), beyond

@@ -1,71 +1,58 @@
 """Every call of a tape through something, as a report.
 
-In come a tape and a function that gives the row of a call. Out goes the report, with notes about
-calls that were left out.
+In come a tape and a judge. Out goes the report, with notes about calls that were left out.
 """
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+from calltape_analyzer.comparison.judging import Judge
 from calltape_analyzer.comparison.reports import Report, ReportRow
+from calltape_analyzer.comparison.verdicts import CallsKind, CorruptedTape, SomeCalls
 from calltape_analyzer.observing.call_source import CallSource
-from calltape_analyzer.observing.evidence import has_raised, left_out_note
-from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.progress import watched
 from calltape_analyzer.reading.call import Call
-from calltape_analyzer.reading.segment import UNDER_WAY_WORDS, Segment
-from calltape_analyzer.text import counted, some_of
+from calltape_analyzer.reading.segment import Segment
 from calltape_schema.errors import OF_CALLS, TapeError
+
+__all__ = ["report_on"]
 
 
 def report_on(
-    tape: CallSource,
-    row_of: Callable[[Call], ReportRow],
-    progress: bool,
-    failing: str | os.PathLike[str] | None,
-    left_out: Callable[[Call], str | None] | None = None,
+    tape: CallSource, judge: Judge, progress: bool, failing: str | os.PathLike[str] | None
 ) -> Report:
-    """The rows of all calls that have ended.
+    """The rows of all calls that have ended, and that the judge does not leave out.
 
     Args:
         tape: the calls.
-        row_of: gives the row of a call.
+        judge: gives the row of a call.
         progress: shows a progress bar on stderr.
         failing: a path to which the calls are written whose rows are not ok, as a sealed tape; None
             for none. Nothing is written if all are ok.
-        left_out: why a call has no row (``raised``), None if it has one; by default, calls that
-            raised have none.
     """
-    reasons: Counter[str] = Counter()
+    left_out: Counter[CallsKind] = Counter()
     # Positions, not calls: a call holds its record once that was read.
     calls, places = tape.calls, list[int]()
     for call in calls:
-        reason = UNDER_WAY_WORDS if call.under_way else (left_out or _raised)(call)
-        reasons.update([reason] if reason else [])
-        places += [] if reason else [call.index]
+        kind = CallsKind.UNDER_WAY if call.under_way else judge.leaves_out(call)
+        left_out.update([kind] if kind else [])
+        places += [] if kind else [call.index]
     rows: list[ReportRow] = []
     for place in watched(places, progress):
         call = calls[place]
-        rows.append(_addressed(row_of(call), call, tape))
+        address = tape.calls.address_of(call.ref)
+        rows.append(judge.row(call).model_copy(update={"address": address}))
     report = Report(rows=rows)
     pairs = zip(places, report.rows, strict=True)
     wrong = [calls[place] for place, row in pairs if not row.ok]
-    lost = 0
     if failing is not None and wrong:
-        lost = _write_failing(tape.segments, wrong, failing)
-    notes = [f"{counted(lost, 'failing call')} could not be written: corrupted"] if lost else []
-    notes += raised_note(reasons.pop("raised", 0))
-    notes += [f"{counted(count, 'call')} {why}: left out" for why, count in reasons.items()]
-    if damage := len(tape.damage):
-        notes.append(
-            f"the tape is corrupted in {counted(damage, 'place')}: the calls there were left out, "
-            "or could not be tried"
-        )
-    report.notes += notes
+        left_out[CallsKind.UNWRITTEN] = _write_failing(tape.segments, wrong, failing)
+    report.notes += [SomeCalls(kind, count) for kind, count in left_out.items() if count]
+    report.notes += [CorruptedTape(len(tape.damage))] if tape.damage else []
+    report.notes += judge.notes()
     return report
 
 
@@ -101,55 +88,3 @@ def _write_failing(
                 damaged += 1
         writer.seal(coverage_for(segments, writer.calls, left_out.total()))
     return damaged
-
-
-def _raised(call: Call) -> str | None:
-    return "raised" if has_raised(call) else None
-
-
-def _addressed(row: ReportRow, call: Call, tape: CallSource) -> ReportRow:
-    address = tape.calls.address_of(call.ref)
-    return row if address is None else row.model_copy(update={"address": address})
-
-
-def raised_note(count: int) -> list[str]:
-    """A note on calls that ended with an error; no note if there are none."""
-    return [left_out_note(count)] if count else []
-
-
-MADE_UP = " (with synthetic arguments: the tape has no values)"
-"""What to know of a run that failed."""
-
-
-def made_up_note(count: int) -> list[str]:
-    """A note on calls whose arguments are not on the tape; no note if there are none."""
-    if not count:
-        return []
-    return [
-        f"the arguments of {counted(count, 'call')} were synthetic, in whole or in part, because "
-        "the tape lacks them; output values were not compared"
-    ]
-
-
-def withheld_note(paths: Collection[str]) -> list[str]:
-    """A note on outputs whose values are not on the tape; no note if there are none."""
-    if not paths:
-        return []
-    names = some_of([f"outputs{path}" for path in sorted(paths)], 5)
-    return [f"not on the tape, so compared in dtype and shape only: {names}"]
-
-
-def without_removed(
-    args: tuple[Any, ...], kwargs: dict[str, Any], signature: Signature
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments as they were passed, without the ones that :meth:`Tape.remove_inputs` left out. An
-    argument behind one of these is passed by name, if it can be."""
-    if not signature.removed:
-        return args, kwargs
-    from calltape_analyzer.arguments.templates import as_passed
-
-    names = [signature.complete.name_at(i) for i in range(len(args))]
-    leading = next((i for i, n in enumerate(names) if n in signature.removed), len(names))
-    named = dict(zip(names, args, strict=True)) | kwargs
-    left = {name: value for name, value in named.items() if name not in signature.removed}
-    return as_passed(left, leading, signature)

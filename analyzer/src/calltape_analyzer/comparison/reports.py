@@ -6,62 +6,39 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, computed_field
+from pydantic import BaseModel, Field, computed_field
 
-from calltape_analyzer.comparison.comparing import Difference
-from calltape_analyzer.comparison.json_values import JsonFloat, JsonText
-from calltape_analyzer.comparison.leaf_differences import LeafDifference
-from calltape_analyzer.foreign_errors import is_beyond_memory
+from calltape_analyzer.comparison.json_values import JsonText
+from calltape_analyzer.comparison.verdicts import (
+    Against,
+    ArgumentsUnmade,
+    NothingCompared,
+    NotVerified,
+    Unsteady,
+    Verdict,
+)
+from calltape_analyzer.facts import Fact, Note
+from calltape_analyzer.foreign_errors import ErrorKind, means
 from calltape_analyzer.notebook import Shown, Sketch
 from calltape_analyzer.text import counted, printable, variant_names
-from calltape_schema.errors import TapeError
 
-__all__ = [
-    "Report", "ReportRow", "compared_row", "error_in_words", "failed_row",
-    "text_of",
-]  # fmt: skip
+__all__ = ["Report", "ReportRow"]
 
 
-_NOTHING = "no value was compared in any call: what came out is empty, or not a number"
-
-
-class ReportRow(BaseModel):
+class ReportRow(Verdict):
     """One recorded call.
 
     Attributes:
         call: its number on the tape.
         address: its address, if the tape is of several recordings.
         variant: the program that it went through; None if no program accepts it.
-        ok: whether the call did what ``against`` says.
-        max_abs, max_rel: the largest absolute and relative difference of any element.
-        error: why it is not ok: what differs, or what could not be compared.
-        against: what the result was compared with. ``"tape"``: all of what was recorded, within the
-            tolerance of its dtype. ``"module"``: the tape has no values, or random ones, and the
-            module was called instead. ``"part"``: the recorded values, and dtypes and shapes where
-            the tape has no value. ``"shapes"``: structure, dtypes and shapes only.
-            ``"exception"``: the exception that the call raised. ``"success"``: nothing, the call
-            only had to return. ``"nothing"``: the call could not be tried, or has no outputs on the
-            tape.
-        compared: how many elements and other values were compared. If it is 0, what came out is
-            empty, or not a number on both sides, or no value was looked at.
-        differences: the first leaves and elements that differ.
         seconds: how long the call took, if that was measured: the fastest of its runs.
     """
 
-    model_config = ConfigDict(frozen=True)
-
     call: int
     variant: JsonText | None
-    ok: bool
-    max_abs: JsonFloat = 0.0
-    max_rel: JsonFloat = 0.0
-    error: JsonText | None = None
-    against: str = "tape"
-    compared: int = 0
     address: str | None = None
-    differences: tuple[LeafDifference, ...] = ()
     seconds: float | None = None
-    _is_unreadable: bool = PrivateAttr(default=False)
 
     @property
     def is_verified(self) -> bool:
@@ -76,70 +53,10 @@ class ReportRow(BaseModel):
     @property
     def is_unreadable(self) -> bool:
         """Whether the call was not tried because the tape is damaged there."""
-        return self._is_unreadable
-
-    def set_unreadable(self) -> None:
-        """Sets :attr:`is_unreadable`."""
-        self._is_unreadable = True
+        return means(self.error, ErrorKind.OF_DAMAGE)
 
 
-_OF_DAMAGE = ("damaged", "invalid", "unsupported")
-_OF_THE_TAPE = (*_OF_DAMAGE, "limit", "io", "closed")
-"""Kinds of errors that reading a tape raises."""
-_WITHOUT_VALUES = ("part", "shapes", "success", "nothing")
-
-
-def compared_row(
-    call: int, variant: str | None, found: Difference, against: str = "tape"
-) -> ReportRow:
-    """The row of a call whose result was compared."""
-    return ReportRow(
-        call=call,
-        variant=variant,
-        ok=found.ok,
-        max_abs=found.max_abs,
-        max_rel=found.max_rel,
-        error=found.error,
-        against=against,
-        compared=found.compared,
-    )
-
-
-_BEYOND = " (of an argument, the memory between and beyond its elements is on no tape)"
-
-
-def failed_row(call: int, variant: str | None, error: BaseException, against: str) -> ReportRow:
-    """The row of a call that raised an error instead of giving a result. An error of the tape says
-    nothing about the target."""
-    kind = error.kind if isinstance(error, TapeError) else None
-    row = ReportRow(
-        call=call,
-        variant=variant,
-        ok=False,
-        max_abs=math.inf,
-        max_rel=math.inf,
-        error=error_in_words(error),
-        against="nothing" if kind in _OF_THE_TAPE else against,
-    )
-    if kind in _OF_DAMAGE:
-        row.set_unreadable()
-    return row
-
-
-def error_in_words(error: BaseException) -> str:
-    """The class of an exception, and the first line of its text. What reads beyond the memory of an
-    argument is told why it cannot."""
-    first_line = (text_of(error).splitlines() or [""])[0]
-    beyond = _BEYOND if is_beyond_memory(first_line) else ""
-    return f"{type(error).__name__}: {first_line:.300}{beyond}"
-
-
-def text_of(error: BaseException) -> str:
-    """The text of an exception, whatever its class does."""
-    try:
-        return str(error)
-    except Exception as broken:  # code of its class
-        return f"(its text raised {type(broken).__name__})"
+_WITHOUT_VALUES = ("part", "shapes", "success", "declared", "nothing")
 
 
 class Report(BaseModel, Shown):
@@ -156,16 +73,14 @@ class Report(BaseModel, Shown):
     """
 
     rows: list[ReportRow]
-    notes: list[JsonText] = Field(default_factory=list)
-    remarks: list[JsonText] = Field(default_factory=list)
-    _is_unsteady: bool = PrivateAttr(default=False)
-    _unmade: dict[str, str] = PrivateAttr(default_factory=dict)
+    notes: list[Note] = Field(default_factory=list)
+    remarks: list[Note] = Field(default_factory=list)
 
     def model_post_init(self, context: object) -> None:
         """If nothing was compared in any call, no row is ok: any model would give this."""
         if not self.has_compared:
-            nothing = {"ok": False, "error": _NOTHING}
-            self.rows = [row.model_copy(update=nothing) if row.ok else row for row in self.rows]
+            nothing = NothingCompared()
+            self.rows = [row.but(nothing) if row.ok else row for row in self.rows]
 
     def __iter__(self) -> Iterator[ReportRow]:  # type: ignore[override]
         return iter(self.rows)
@@ -193,21 +108,16 @@ class Report(BaseModel, Shown):
     @property
     def is_unsteady(self) -> bool:
         """Whether the target gave other values when a call that failed was run once more."""
-        return self._is_unsteady
-
-    def set_unsteady(self, found: bool) -> None:
-        """Sets :attr:`is_unsteady`."""
-        self._is_unsteady = found
+        return any(isinstance(note, Unsteady) for note in self.notes)
 
     @property
     def unmade(self) -> Mapping[str, str]:
         """The classes of arguments that could not be made, so that their calls were not tried, each
         with the reason."""
-        return self._unmade
-
-    def set_unmade(self, found: Mapping[str, str]) -> None:
-        """Sets :attr:`unmade`."""
-        self._unmade = dict(found)
+        found = (row.error for row in self.rows if isinstance(row.error, ArgumentsUnmade))
+        return {
+            name: why for one in found for name, why in zip(one.classes, one.reasons, strict=False)
+        }
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -241,6 +151,8 @@ class Report(BaseModel, Shown):
     def summary(self) -> str:
         """One line: how many calls were reproduced, by variant, and the largest difference; and how
         many are fine without that their values were compared."""
+        if any(row.against == "declared" for row in self.rows):
+            return "; in the way: ".join(self._accepted())
         done = f"{self.reproduced} of {len(self.rows)} recorded calls reproduced"
         by_variant = Counter(row.variant or "no variant" for row in self.rows)
         verified = Counter(row.variant or "no variant" for row in self.rows if row.is_verified)
@@ -256,6 +168,14 @@ class Report(BaseModel, Shown):
         )
         return "; ".join([f"{done} ({parts})" if parts else done, *self._details()])
 
+    def _accepted(self) -> Iterator[str]:
+        failing = self.failing
+        accepted = len(self.rows) - len(failing)
+        yield f"{accepted} of {len(self.rows)} recorded calls would be accepted"
+        ways = Counter(getattr(row.error, "dimension", None) or _error(row) for row in failing)
+        if ways:
+            yield ", ".join(f"{way} ({count})" for way, count in ways.most_common(5))
+
     def _details(self) -> Iterator[str]:
         # A call may fail for something else: a difference of 0 would say too much of it.
         rows = [r for r in self.rows if r.compared and r.against != "exception"]
@@ -264,12 +184,11 @@ class Report(BaseModel, Shown):
             yield f"largest difference {max(finite):.1e}"
         fine = Counter(row.against for row in self.rows if row.ok)
         for against, words in _FINE.items():
-            if fine[against]:
-                yield f"{counted(fine[against], 'call')} {words[fine[against] != 1]}"
-        weak = sum(row.against == "shapes" and not row.ok for row in self.rows)
-        if weak and not fine["shapes"]:
-            yield f"{counted(weak, 'call')} in dtypes and shapes only: no values on the tape"
-        elif any(row.error == _NOTHING for row in self.rows):
+            if count := fine[against]:
+                agree = "agrees" if count == 1 else "agree"
+                yield f"{counted(count, 'call')} {words.format(agree=agree)}"
+        lacks = any(isinstance(row.error, NothingCompared | NotVerified) for row in self.rows)
+        if lacks and not self.has_compared:
             yield _NO_VALUE
 
     def table(self, *, every: bool = False, remarks: bool = False) -> str:
@@ -284,7 +203,7 @@ class Report(BaseModel, Shown):
         lines = _lines(rows) if rows else []
         lines += [] if every else self._left_out(len(rows))
         told = [*self.notes, *(self.remarks if remarks else ())]
-        return "\n".join([*lines, *map(printable, told), printable(self.summary)])
+        return "\n".join([*lines, *map(printable, [*map(str, told), self.summary])])
 
     def _left_out(self, shown: int) -> Iterator[str]:
         """What is said of the calls without a line."""
@@ -303,20 +222,19 @@ _LONG_ERROR = 100
 """A longer error is written once, and the other calls refer to the first one."""
 _HEAD = ("call", "variant", "ok", "max abs", "max rel", "error")
 
-_AGREE = ("agrees", "agree")
 _NO_VALUE = "no value was compared"
-_FINE = {
-    "module": ("compared with the model, not with the tape",) * 2,
-    "exception": ("raised what was recorded",) * 2,
-    "part": tuple(f"{verb} in part: the tape does not have all values" for verb in _AGREE),
-    "shapes": tuple(f"{verb} in structure, dtypes and shapes; {_NO_VALUE}" for verb in _AGREE),
-    "success": ("returned, which is all that was asked",) * 2,
+_FINE: dict[Against, str] = {
+    "module": "compared with the model, not with the tape",
+    "exception": "raised what was recorded",
+    "part": "{agree} in part: the tape does not have all values",
+    "shapes": f"{{agree}} in structure, dtypes and shapes; {_NO_VALUE}",
+    "success": "returned, which is all that was asked",
 }
-"""What is said of one call, and of several, that are fine for a weaker reason than values."""
+"""What is said of calls that are fine for a weaker reason than values."""
 
 
 def _lines(rows: Sequence[ReportRow]) -> list[str]:
-    first: dict[str | None, ReportRow] = {}
+    first: dict[Fact | None, ReportRow] = {}
     cells: list[Sequence[str]] = [
         _HEAD, *(_cells(row, first.setdefault(row.error, row)) for row in rows)
     ]  # fmt: skip
@@ -363,4 +281,4 @@ def _name(row: ReportRow) -> str:
 
 
 def _error(row: ReportRow) -> str:
-    return " ".join((row.error or "").split())
+    return "" if row.error is None else " ".join(str(row.error).split())

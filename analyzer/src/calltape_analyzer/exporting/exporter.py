@@ -37,7 +37,7 @@ from calltape_analyzer.exporting.torch_fixes.empty_selections import settle_asse
 from calltape_analyzer.exporting.torch_fixes.kept_assertions import demand_assertions
 from calltape_analyzer.exporting.torch_fixes.own_generators import own_generators
 from calltape_analyzer.exporting.torch_fixes.recurrence import has_recurrence
-from calltape_analyzer.foreign_errors import ErrorKind, failure_of
+from calltape_analyzer.foreign_errors import ErrorKind, failure_of, means
 from calltape_analyzer.model.calls import preserved
 from calltape_analyzer.model.contexts import as_called
 from calltape_analyzer.model.state import unchanged
@@ -48,7 +48,7 @@ from calltape_analyzer.programs.conditions import Conditions
 from calltape_analyzer.programs.exported_model import ExportedModel
 from calltape_analyzer.programs.memory_as_traced import as_traced
 from calltape_analyzer.programs.program import Program
-from calltape_analyzer.programs.reasons import OfModel, means, stopped_by
+from calltape_analyzer.programs.reasons import OfModel, stopped_by
 from calltape_analyzer.programs.strategies import Sampled, Strategy
 from calltape_analyzer.programs.torch_model import TorchModel
 from calltape_analyzer.pytree.classes import ClassIndex

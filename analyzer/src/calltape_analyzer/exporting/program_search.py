@@ -36,7 +36,7 @@ from calltape_analyzer.exporting.strategies.text_values import (
     serves_all_values,
 )
 from calltape_analyzer.facts import Fact, Note
-from calltape_analyzer.foreign_errors import ErrorKind, failure_of
+from calltape_analyzer.foreign_errors import ErrorKind, failure_of, means
 from calltape_analyzer.observing.columns import SizeRow
 from calltape_analyzer.observing.evidence import has_raised
 from calltape_analyzer.programs import notes, reasons
@@ -554,7 +554,7 @@ class ProgramSearch:
         that reads such a tensor with Python (``grid.tolist()``) cannot be traced otherwise. Tells
         whether there are any."""
         own = [a.summary for a in self.exporter.attempts if a.variant == variant.name]
-        if not any(reasons.means(one, ErrorKind.NEEDS_VALUE) for one in own):
+        if not any(means(one, ErrorKind.NEEDS_VALUE) for one in own):
             return False
         sorter = self.exporter.verifier.sorter
         for where, count, parts in tensor_value_parts(variant, self.tape.calls, sorter):

@@ -155,8 +155,11 @@ def settle(tape: Tape, model: Any, path: str) -> bool:
                 if leaf.key is not None:
                     values[leaf.key] = call.stored("inputs", place)
             try:
-                result = runner.prepared(call).start()
+                run = runner.prepared(call)
+                result = run.start()
             except Exception:
+                return False
+            if run.unmade:
                 return False
             tree = build_tree(result, "outputs", values)
             changed = {"outputs": tree, "outputs_missing": None, "blob": None}

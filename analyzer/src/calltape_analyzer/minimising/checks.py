@@ -18,8 +18,9 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from calltape_analyzer.comparison.reports import text_of
 from calltape_analyzer.errors import ExportError, TapeError, UsageError
+from calltape_analyzer.facts import Fact
+from calltape_analyzer.foreign_errors import text_of
 from calltape_analyzer.minimising.changed_calls import is_changed, settle
 from calltape_analyzer.model.factories import UnfitNameError, imported, made_by
 from calltape_analyzer.opening import open_tape
@@ -206,8 +207,8 @@ def _of_predicate(tape: Tape, predicate: Any) -> Outcome:
         return Outcome(end="failed", reasons=(_reason_of(error),))
     if not fails:
         return Outcome(end="passed")
-    reason = normalised(found) if isinstance(found, str) else "the predicate returned true"
-    return Outcome(end="failed", reasons=(reason,))
+    said = str(found) if isinstance(found, str | Fact) else "the predicate returned true"
+    return Outcome(end="failed", reasons=(normalised(said),))
 
 
 def _of_export(tape: Tape, model: Any, to: Literal["torch", "onnx"]) -> Outcome:
@@ -282,13 +283,13 @@ def _of_report(report: Any) -> Outcome:
 
 
 def _reasons_of_row(row: Any) -> Iterator[str]:
-    from calltape_analyzer.comparison.reporting import MADE_UP
+    from calltape_analyzer.comparison.verdicts import Doubted
 
     for one in row.differences:
         yield f"{one.path} differs"
     if not row.differences:
         # The smallest tape may lack values that the failure has nothing to do with.
-        yield normalised((row.error or "it differs").replace(MADE_UP, ""))
+        yield normalised(str(row.error.why if isinstance(row.error, Doubted) else row.error))
 
 
 def _failed(reasons: list[str], calls: tuple[int, ...] = ()) -> Outcome:

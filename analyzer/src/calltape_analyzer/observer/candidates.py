@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from calltape_analyzer.comparison.comparing import because, recorded_leaves
+from calltape_analyzer.comparison.comparing import recorded_leaves
+from calltape_analyzer.comparison.verdicts import Incomparable
 from calltape_analyzer.errors import InferenceError
+from calltape_analyzer.facts import Fact
 from calltape_analyzer.inference.argument_builder import detached
 from calltape_analyzer.inference.binding import given_argument
 from calltape_analyzer.inference.one_program import OneProgram
@@ -134,11 +136,15 @@ class ObserverInfo:
         """The tensors that one call returned, detached."""
         return [detached(tensor) for tensor in flat_outputs(self._calls[index])]
 
-    def unknown(self, index: int) -> list[str]:
+    def call(self, index: int) -> Call:
+        """One call."""
+        return self._calls[index]
+
+    def unknown(self, index: int) -> list[Fact]:
         """The parts of what one call returned that nothing can be compared with, and why."""
         leaves = recorded_leaves(self._calls[index]) or {}
         return [
-            f"outputs{path} {because(leaf)}"
+            Incomparable.of(path, leaf)
             for path, leaf in leaves.items()
             if isinstance(leaf, Unknown | Placeholder)
         ]

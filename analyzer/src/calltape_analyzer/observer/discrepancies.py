@@ -2,142 +2,106 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from calltape_analyzer.comparison.comparing import Tolerances
+from calltape_analyzer.comparison.judging import Run, judge
+from calltape_analyzer.comparison.verdicts import Against, Verdict
+from calltape_analyzer.facts import Fact
 from calltape_analyzer.programs.exported_model import ExportedModel
 from calltape_analyzer.programs.input_matching import CallValue, match_inputs
 from calltape_analyzer.pytree.rendering import render
+from calltape_analyzer.pytree.result_values import Returned
+from calltape_analyzer.reading.call import Call
 
-__all__ = ["Feed", "PeerTolerance", "compare", "row_of"]
-
-
-@dataclass(frozen=True)
-class PeerTolerance:
-    """When two outputs agree: bounds of the absolute and of the relative difference, and whether
-    an output that only one side has is no difference."""
-
-    atol: float
-    rtol: float
-    skip_none: bool
-
+__all__ = ["Feed", "PeerRun"]
 
 Feed = tuple[str, str, Any, bool]
 """Argument, path below it, tensor, and whether the recorded call did not have it."""
 
 
-def _feeds_of(names: Sequence[str], given: Sequence[Feed]) -> dict[str, Any]:
-    """The tensors of a call by the names of the model's inputs.
+@dataclass
+class PeerRun(Run):
+    """A recorded call through the model, compared as the peers do: outputs in their order.
 
-    Raises:
-        InferenceError: the model has other inputs.
+    Attributes:
+        model: is run.
+        given: the tensors that it gets.
+        outputs: the tensors that were recorded.
+        unknown: the parts of what was recorded that nothing can be compared with.
+        skip_none: whether an output that is None on one side is no difference.
     """
-    values = [CallValue(name, path, "tensor", i) for i, (name, path, *_) in enumerate(given)]
-    return {name: given[value.number][2] for name, value in match_inputs(names, values).items()}
 
+    model: ExportedModel
+    given: Sequence[Feed]
+    outputs: Sequence[Any]
+    unknown: Sequence[Fact]
+    skip_none: bool
 
-def row_of(
-    model: ExportedModel,
-    given: Sequence[Feed],
-    expected: Sequence[Any],
-    unknown: Sequence[str],
-    tolerance: PeerTolerance,
-    *,
-    include_io: bool,
-) -> dict[str, Any]:
-    """One recorded call through the model: its row in the table. ``unknown`` are the parts of
-    what it returned that nothing can be compared with.
+    def row(self, call: Call, atol: float, rtol: float, *, include_io: bool) -> dict[str, Any]:
+        """The row of the call in the table: the absolute and the relative difference each have a
+        bound of their own.
 
-    Raises:
-        InferenceError: the model has other inputs than the call.
-    """
-    names = model.input_names
-    feeds = _feeds_of(names, given)
-    got, error, seconds = _timed(lambda: model.run(feeds))
-    row: dict[str, Any] = {"SUCCESS": False, "error": error}
-    if error is None:
-        row = compare(expected, got, tolerance)
-        if unknown and row["SUCCESS"]:
-            row = {**row, "SUCCESS": False, "error": f"not verified: {'; '.join(unknown[:3])}"}
-    row |= {
-        "ort_duration": seconds,
-        "n_inputs": len(names),
-        "n_none": sum(missing for _, _, _, missing in given),
-        "n_empty": sum(missing or tensor.numel() == 0 for _, _, tensor, missing in given),
-    }
-    if include_io:
+        Raises:
+            InferenceError: the model has other inputs than the call.
+        """
+        given, names = self.given, self.model.input_names
+        values = [CallValue(name, path, "tensor", i) for i, (name, path, *_) in enumerate(given)]
+        matched = match_inputs(names, values).items()
+        self._feeds = {name: given[value.number][2] for name, value in matched}
+        found = judge(call, self, Tolerances(rtol=rtol, atol=atol))
+        row: dict[str, Any] = {"SUCCESS": found.ok}
+        row |= {} if found.error is None else {"error": str(found.error)}
+        if found.compared and math.isfinite(found.max_abs):
+            relative = self._relative(rtol)
+            is_near = found.max_abs <= atol and relative <= rtol
+            row |= {"SUCCESS": found.ok and is_near, "abs": found.max_abs, "rel": relative}
         row |= {
-            "inputs": render(feeds),
-            "outputs_torch": render(expected),
-            "outputs_ort": render(got),
+            "ort_duration": self.seconds,
+            "n_inputs": len(names),
+            "n_none": sum(missing for _, _, _, missing in given),
+            "n_empty": sum(missing or tensor.numel() == 0 for _, _, tensor, missing in given),
         }
-    return row
+        if include_io:
+            row |= {
+                "inputs": render(self._feeds),
+                "outputs_torch": render(self.outputs),
+                "outputs_ort": render(self.result),
+            }
+        return row
 
+    def run(self) -> list[Any]:
+        got = self.model.run(self._feeds)
+        if not self.skip_none:
+            return got
+        kept = [i for i, one in enumerate(self.outputs) if one is not None]
+        got = [got[i] for i in kept] if len(got) == len(self.outputs) else got
+        self.outputs = [self.outputs[i] for i in kept]
+        return got
 
-def compare(
-    expected: Sequence[Any],
-    got: Sequence[Any],
-    tolerance: PeerTolerance,
-) -> dict[str, Any]:
-    """One row: whether the outputs agree, and the largest absolute and relative difference.
+    def leaves(self, result: Any) -> Returned:
+        return Returned({f".{i}": tensor for i, tensor in enumerate(result)})
 
-    The relative difference is ``|a - b| / (|a| + rtol)``, as in ``torch.onnx.InputObserver``.
-    """
-    if len(expected) != len(got) and tolerance.skip_none:
-        expected = [tensor for tensor in expected if tensor is not None]
-    if len(expected) != len(got):
-        return {"SUCCESS": False, "error": "not the same number of outputs"}
-    absolute = relative = 0.0
-    compared = 0
-    for ours, theirs in zip(expected, got, strict=True):
-        if ours is None or theirs is None:
-            if (ours is None) != (theirs is None) and not tolerance.skip_none:
-                return {"SUCCESS": False, "error": "missing output"}
-            continue
-        if not hasattr(ours, "shape") or ours.device.type == "meta":
-            continue  # its value was not kept
-        if ours.shape != theirs.shape:
-            error = f"not the same shape: {list(ours.shape)} and {list(theirs.shape)}"
-            return {"SUCCESS": False, "error": error}
-        if ours.dtype != theirs.dtype:
-            error = f"not the same type: {ours.dtype} and {theirs.dtype}"
-            return {"SUCCESS": False, "error": error}
-        compared += 1
-        one, other = _distance(ours.detach().cpu(), theirs, tolerance.rtol)
-        absolute, relative = max(absolute, one), max(relative, other)
-    if not compared:
-        return {
-            "SUCCESS": False,
-            "error": "nothing was compared: no output is a tensor on both sides",
-        }
-    # NaN is never below a bound.
-    agree = absolute <= tolerance.atol and relative <= tolerance.rtol
-    return {"SUCCESS": agree, "abs": absolute, "rel": relative}
+    def expected(self, call: Call) -> tuple[dict[str, Any], Against]:
+        return self.leaves(self.outputs).leaves, "tape"
 
+    def explained(self, call: Call, verdict: Verdict, expected: Mapping[str, Any]) -> Verdict:
+        return verdict.without(self.unknown)
 
-def _distance(ours: Any, theirs: Any, rtol: float) -> tuple[float, float]:
-    import torch
+    def _relative(self, rtol: float) -> float:
+        """The largest ``|a - b| / (|a| + rtol)``, as in ``torch.onnx.InputObserver``."""
+        import torch
 
-    if ours.numel() == 0:
-        return 0.0, 0.0
-    wide = torch.complex128 if ours.is_complex() else torch.float64
-    ours, theirs = ours.to(wide), theirs.to(wide)
-    # Equal infinities and NaN on both sides are no difference.
-    same = (ours == theirs) | (ours.isnan() & theirs.isnan())
-    difference = torch.where(same, 0.0, (ours - theirs).abs())
-    difference = torch.nan_to_num(difference, nan=float("inf"))
-    scaled = torch.where(same, 0.0, difference / (ours.abs() + rtol))
-    scaled = torch.nan_to_num(scaled, nan=float("inf"))
-    return float(difference.max()), float(scaled.max())
-
-
-def _timed(action: Callable[[], Any]) -> tuple[Any, str | None, float]:
-    """What an action gives, the error that it raised instead, and its seconds."""
-    begin = time.perf_counter()
-    try:
-        result, error = action(), None
-    except Exception as failure:  # the runtime's own, which become part of the table
-        result, error = None, str(failure)
-    return result, error, time.perf_counter() - begin
+        largest = 0.0
+        for ours, theirs in zip(self.outputs, self.result, strict=True):
+            if theirs.numel():
+                wide = torch.complex128 if theirs.is_complex() else torch.float64
+                one, other = ours.cpu().to(wide), theirs.to(wide)
+                # Equal infinities and NaN on both sides are no difference.
+                same = (one == other) | (one.isnan() & other.isnan())
+                apart = torch.where(same, 0.0, (one - other).abs() / (one.abs() + rtol))
+                largest = max(largest, float(apart.max()))
+        return largest

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from calltape_analyzer.errors import InferenceError, UsageError
 from calltape_analyzer.inference.one_program import OneProgram
 from calltape_analyzer.observer.candidates import ObserverInfo
-from calltape_analyzer.observer.discrepancies import PeerTolerance, row_of
+from calltape_analyzer.observer.discrepancies import PeerRun
 from calltape_analyzer.observing.declarations import BatchFor, DimNames
 from calltape_analyzer.observing.signature import Key
 from calltape_analyzer.opening import open_tape
@@ -203,14 +203,9 @@ class InputObserver:
         try:
             _ = model.session  # an error of loading is not one of the first call
             for index in watched(info.returned, progress_bar):
-                row = row_of(
-                    model,
-                    inference.call_tensors(index),
-                    info.outputs(index),
-                    info.unknown(index),
-                    PeerTolerance(atol, rtol, skip_none),
-                    include_io=include_io,
-                )
+                given, outputs = inference.call_tensors(index), info.outputs(index)
+                run = PeerRun(model, given, outputs, info.unknown(index), skip_none)
+                row = run.row(info.call(index), atol, rtol, include_io=include_io)
                 rows.append({**row, "index": len(rows), "duration_torch": info.latency(index)})
         finally:
             model.close()

@@ -9,12 +9,12 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field, SkipValidation, computed_field
 
 from calltape_analyzer.arguments.sizings import Sizing
-from calltape_analyzer.comparison.comparing import Difference
 from calltape_analyzer.comparison.json_values import JsonText
+from calltape_analyzer.comparison.verdicts import Verdict
 from calltape_analyzer.facts import Fact
 from calltape_analyzer.observing.columns import SizeRow
 from calltape_analyzer.programs.program import Program
-from calltape_analyzer.programs.reasons import Differs, Unseen, UntriedSize
+from calltape_analyzer.programs.reasons import Unseen, UntriedSize
 from calltape_analyzer.programs.strategies import Sampled, Strategy, Tried
 
 __all__ = ["Attempt", "Outcome", "RowOutcome"]
@@ -81,11 +81,11 @@ class Attempt(BaseModel):
     agreed_at: SkipValidation[list[Sizing]] = _of_use_to_the_export(list)
     untried: list[UntriedSize] = Field(default_factory=list)
     compared: int = 0
-    unverified: tuple[JsonText, ...] = ()
+    unverified: tuple[Fact, ...] = ()
     by_values: bool = Field(default=False, exclude=True)
     is_untranslated: bool = Field(default=False, exclude=True)
 
-    def add(self, found: Difference) -> None:
+    def add(self, found: Verdict) -> None:
         """Counts a comparison."""
         self.compared += found.compared
         self.unverified = tuple(dict.fromkeys((*self.unverified, *found.unverified)))[
@@ -124,7 +124,7 @@ class Attempt(BaseModel):
         self.reproduced += outcome == "ok"
         self.failed += outcome == "failed"
 
-    def note_compared(self, sizing: Sizing, found: Difference) -> None:
+    def note_compared(self, sizing: Sizing, found: Verdict) -> None:
         """Counts a size that no call had, at which the program ran to its end."""
         self.probed += 1
         self.add(found)
@@ -133,7 +133,8 @@ class Attempt(BaseModel):
             self.agreed_at.append(sizing)
             return
         self.note_wrong(sizing)
-        self.note(Unseen(Differs(str(found.error))))
+        if found.error is not None:
+            self.note(Unseen(found.error))
 
     @property
     def ok(self) -> bool:

@@ -231,7 +231,7 @@ class _Attempt(TypedDict):
     failed: Size
     untried: Annotated[Many[UntriedSize], Field(max_length=_MAX_UNTRIED)]
     compared: Size
-    unverified: Annotated[Many[Line], Field(max_length=_MAX_UNTRIED)]
+    unverified: Annotated[Many[Fact], Field(max_length=_MAX_UNTRIED)]
     by_values: bool
 
 

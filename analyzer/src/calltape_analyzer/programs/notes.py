@@ -138,7 +138,31 @@ class FailsAt(Note, code="fails_at"):
 class NotCompared(Note, code="not_compared"):
     """A part of an output could not be compared."""
 
-    what: str
+    what: Fact
+
+
+class ComesAsPlaceholder(Fact, code="comes_as_placeholder"):
+    """An object of a result cannot be made, although its class is known here."""
+
+    type_name: str
+    reason: str
+
+
+class ReturnsPlaceholders(Note, code="returns_placeholders"):
+    """Objects in results are of classes that are not known here."""
+
+    classes: Names
+
+
+class OfProgram(Note, code="of_program"):
+    """What a person should know about one of several programs."""
+
+    program: str
+    note: Note
+
+    @property
+    def is_remark(self) -> bool:
+        return self.note.is_remark
 
 
 class ConstantTensor(Note, code="constant_tensor"):
@@ -325,7 +349,7 @@ class OtherModel(Note, code="other_model"):
     """
 
     calls: Names
-    difference: str
+    difference: Fact
     outside: Names = ()
     asked: Names = ()
 

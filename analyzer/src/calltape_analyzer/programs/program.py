@@ -14,7 +14,7 @@ from calltape_analyzer.arguments.forms import FormLeaf, PlainForm
 from calltape_analyzer.arguments.plan import Plan
 from calltape_analyzer.arguments.samples import Sample
 from calltape_analyzer.arguments.templates import Template
-from calltape_analyzer.comparison.comparing import shown_path
+from calltape_analyzer.comparison.verdicts import shown_path
 from calltape_analyzer.facts import Fact, Note, Rejection
 from calltape_analyzer.model.contexts import with_default_dtype
 from calltape_analyzer.observing.columns import SizeRow
@@ -221,11 +221,11 @@ class Program:
                 found[name] = None
         return sorted(found)
 
-    def unmade(self, outputs: Sequence[Any]) -> list[str]:
+    def unmade(self, outputs: Sequence[Any]) -> list[Fact]:
         """The objects of a result that cannot be made although their classes are known here, each
         with the reason. Whoever calls the program gets placeholders for them."""
         return [
-            f"a {one.type_name} comes as a placeholder: {one.reason}"
+            kinds.ComesAsPlaceholder(one.type_name, one.reason)
             for one in placeholders_in(self.value(outputs))
             if isinstance(one, Unmade)
         ]

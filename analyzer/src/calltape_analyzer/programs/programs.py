@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 from calltape_analyzer.arguments.live_calls import LiveCall
 from calltape_analyzer.arguments.samples import in_variant
 from calltape_analyzer.comparison.comparing import Tolerances
+from calltape_analyzer.comparison.judging import Expect, Judge
 from calltape_analyzer.comparison.reporting import report_on
 from calltape_analyzer.comparison.reports import Report
+from calltape_analyzer.comparison.time_bound import TimeBound
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.facts import Fact, Note
 from calltape_analyzer.notebook import Shown, Sketch
@@ -23,11 +25,11 @@ from calltape_analyzer.observing.groups import SortedCall
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.programs.attempts import Attempt
 from calltape_analyzer.programs.dispatch import accepting_programs, no_variant, serve
-from calltape_analyzer.programs.notes import ValuesUnchecked
+from calltape_analyzer.programs.notes import OfProgram, ReturnsPlaceholders, ValuesUnchecked
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.returned_arguments import in_own_objects
 from calltape_analyzer.programs.variant_verdicts import VariantVerdict
-from calltape_analyzer.programs.verification import ModelReference, Verification
+from calltape_analyzer.programs.verification import ModelReference, ProgramsRunner
 from calltape_analyzer.text import variant_names
 
 if TYPE_CHECKING:
@@ -304,6 +306,8 @@ class Programs(Mapping[str, Program], Shown):
         progress: bool = False,
         failing: str | os.PathLike[str] | None = None,
         shapes_suffice: bool = False,
+        expect: Expect = "recorded",
+        bound: TimeBound | None = None,
     ) -> Report:
         """As :meth:`verify`.
 
@@ -312,26 +316,27 @@ class Programs(Mapping[str, Program], Shown):
             shapes_suffice: whether a call whose values are not on the tape may be compared in
                 structure, dtypes and shapes, if the model is not here. It does not count as
                 reproduced.
+            expect, bound: what a call is to do, and how long it may take; None for any time.
         """
-        verification = Verification(
+        runner = ProgramsRunner(
             self,
             self._sorter,
             tape,
             self.missing,
             self._reference,
             tolerances or self.tolerances,
-            shapes_suffice,
+            shapes_suffice=shapes_suffice,
             origin="exported" if tape is self._tape else "tape",
         )
-        report = report_on(tape, verification.row, progress, failing)
+        judge = Judge(runner, runner.tolerances, expect, bound)
+        report = report_on(tape, judge, progress, failing)
+        told: list[Note] = []
         for program in self._programs.values():
-            notes: list[object] = [*program.notes]
+            told += [OfProgram(program.name, note) for note in program.told]
             if unknown := program.unknown_classes():
-                notes.append(f"returns placeholders for {', '.join(unknown)}, not known here")
-            report.notes += [f"{program.name}: {note}" for note in notes]
-            report.remarks += [f"{program.name}: {remark}" for remark in program.remarks]
-        report.notes += [*map(str, self.notes), *verification.notes]
-        report.remarks += map(str, self.remarks)
+                told.append(OfProgram(program.name, ReturnsPlaceholders(tuple(unknown))))
+        for note in (*told, *self.told):
+            (report.remarks if note.is_remark else report.notes).append(note)
         return report
 
     @property

@@ -99,17 +99,6 @@ def stopped_by(fact: Fact | None, kind: ErrorKind) -> bool:
     return isinstance(fact, Cause | Raised) and kind in fact.kinds
 
 
-def means(fact: Fact | None, kind: ErrorKind) -> bool:
-    """Whether an error is of a kind, in whatever came of it."""
-    return fact is not None and any(kind in getattr(part, "kinds", ()) for part in fact.parts)
-
-
-class Differs(Fact, code="differs"):
-    """A result differs from what it should be."""
-
-    difference: str
-
-
 class OfCall(Fact, code="of_call"):
     """What came of a recorded call."""
 
@@ -139,7 +128,7 @@ class InState(Fact, code="in_state"):
 class MaybeState(Fact, code="maybe_state"):
     """A result differs, maybe because the model was in another state."""
 
-    difference: str
+    difference: Fact
     names: Names
 
 
@@ -162,7 +151,7 @@ class RandomAdvice(Enum):
 class RandomDiffers(Fact, code="random_differs"):
     """A result that depends on random numbers differs."""
 
-    difference: str | None
+    difference: Fact
     generators: Names
     advice: RandomAdvice
 

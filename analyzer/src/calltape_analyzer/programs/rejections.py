@@ -175,19 +175,6 @@ class NoProgram(Rejection, code="no_program"):
         return next(filter(None, known), None)
 
 
-class Unreadable(Rejection, code="unreadable"):
-    """The call cannot be read."""
-
-    reason: str
-
-
-class InputsMissing(Rejection, code="inputs_missing"):
-    """The call does not have the inputs of a model."""
-
-    reason: str
-    advice: str
-
-
 class FilledState(Rejection, code="filled_state"):
     """The call brings a cache that is filled, and the model takes none."""
 

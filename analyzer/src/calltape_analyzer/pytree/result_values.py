@@ -37,8 +37,9 @@ ABSENT = object()
 ITSELF = "contains itself"
 """The reason of an opaque node that stands for a container which holds itself."""
 
-BESIDE = "beside"
-"""The reason of a value that is unknown because it is an attribute on a value of another kind."""
+BESIDE, POLICY = "beside", "policy"
+"""The reasons of a value that is unknown because it is an attribute on a value of another kind, or
+because the policy kept it off the tape."""
 
 _MAX_MARKS = 16
 
@@ -62,14 +63,7 @@ class Unknown(NamedTuple):
     @property
     def is_withheld(self) -> bool:
         """Whether the policy kept the value off the tape."""
-        return self.reason == "policy"
-
-    def __str__(self) -> str:
-        if self.reason == BESIDE:
-            return f"is an attribute of a {self.type_name} beside what is recorded of it"
-        if self.is_withheld:
-            return f"({self.type_name}) has no value on the tape"
-        return f"({self.type_name}) cannot be described: {self.reason}"
+        return self.reason == POLICY
 
 
 class Returned(NamedTuple):

@@ -8,8 +8,10 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
-from calltape_analyzer.comparison.reporting import raised_note
-from calltape_analyzer.errors import InferenceError, TapeError, UsageError
+from calltape_analyzer.comparison.judging import failed
+from calltape_analyzer.comparison.reports import Report, ReportRow
+from calltape_analyzer.comparison.verdicts import CallsKind, Incomparable, SomeCalls, Verdict
+from calltape_analyzer.errors import TapeError, UsageError
 from calltape_analyzer.facts import Note, Rejection
 from calltape_analyzer.observing.evidence import has_raised
 from calltape_analyzer.observing.groups import SortedCall
@@ -25,37 +27,37 @@ from calltape_analyzer.programs.input_matching import (
 )
 from calltape_analyzer.programs.loading import declared_programs
 from calltape_analyzer.programs.manifest import within_manifest
+from calltape_analyzer.programs.notes import NotCompared
 from calltape_analyzer.programs.programs import Programs
 from calltape_analyzer.programs.runtimes import opened_model
 from calltape_analyzer.programs.untrusted_files import check_trusted
 from calltape_analyzer.pytree.caches import is_cache_argument
 from calltape_analyzer.pytree.result_values import ABSENT, Unknown, values_in
 from calltape_analyzer.reading.call import Call
-from calltape_analyzer.replaying.check_report import CheckReport, CheckRow
 from calltape_analyzer.tape import Tape, check_tape
 
 __all__ = ["check"]
 
 
-Verdict = tuple[str | None, Rejection | None]
+Decision = tuple[str | None, Rejection | None]
 """The program that would take a call, if the model has several, and why the call is rejected."""
 
-Verdicts = Callable[[Call, SortedCall], Verdict]
+Decide = Callable[[Call, SortedCall], Decision]
 
 
 class _Decided(NamedTuple):
     """What decides about calls, whether values of tensors do too, and what it cannot know."""
 
-    verdict_on: Verdicts
+    decide: Decide
     by_values: bool = False
     doubts: Sequence[Note] = ()
 
 
-def _decided(programs: Programs, verdict_on: Verdicts) -> _Decided:
-    return _Decided(verdict_on, programs.has_constant_tensors, programs.doubts)
+def _decided(programs: Programs, decide: Decide) -> _Decided:
+    return _Decided(decide, programs.has_constant_tensors, programs.doubts)
 
 
-def check(tape: Tape, exported_model: Any, *, trusted: bool = False) -> CheckReport:
+def check(tape: Tape, exported_model: Any, *, trusted: bool = False) -> Report:
     """Whether a model would have accepted the calls on a tape: its declared inputs, dimensions and
     conditions are compared with what was recorded. Nothing is run, and no tensor bytes are read but
     those of small tensors that are constants of a program.
@@ -68,7 +70,8 @@ def check(tape: Tape, exported_model: Any, *, trusted: bool = False) -> CheckRep
         trusted: loads a ``.pt2``, which runs code of its author.
 
     Returns:
-        A report, which is true if every call would be accepted.
+        A report, which is true if every call would be accepted. Its rows are
+        ``against="declared"``.
 
     Raises:
         UsageError: the model is none of these, or a ``.pt2`` that is not trusted.
@@ -76,28 +79,19 @@ def check(tape: Tape, exported_model: Any, *, trusted: bool = False) -> CheckRep
     """
     check_tape(tape, "check")
     check_trusted(trusted)
-    rows: list[CheckRow] = []
-    with _verdicts(tape, exported_model, trusted) as decided:
-        for call, (variant, rejection) in _each(tape, decided):
-            rows.append(
-                CheckRow(
-                    call=call.number,
-                    accepted=rejection is None,
-                    variant=variant,
-                    rejection=rejection,
-                    address=tape.calls.address_of(call.ref),
-                )
-            )
-    left_out = raised_note(sum(map(has_raised, tape.calls)))
-    notes = [*map(str, decided.doubts), *_unverifiable(tape), *left_out]
-    return CheckReport(rows=rows, notes=notes)
+    with _deciding(tape, exported_model, trusted) as decided:
+        rows = list(_rows(tape, decided))
+    report = Report(rows=rows, notes=[*decided.doubts, *_unverifiable(tape)])
+    if raised := sum(map(has_raised, tape.calls)):
+        report.notes.append(SomeCalls(CallsKind.RAISED, raised))
+    return report
 
 
-def _each(tape: Tape, decided: _Decided) -> Iterator[tuple[Call, Verdict]]:
+def _rows(tape: Tape, decided: _Decided) -> Iterator[ReportRow]:
     """The calls that returned. Calls of equal sizes and scalars have one verdict, which is found
     once, unless it depends on values of tensors."""
     sorter = CallSorter.of(tape)
-    known: dict[Any, Verdict] = {}
+    known: dict[Any, tuple[str | None, Verdict]] = {}
     for call in tape.calls:
         if has_raised(call):
             continue
@@ -105,15 +99,18 @@ def _each(tape: Tape, decided: _Decided) -> Iterator[tuple[Call, Verdict]]:
         key = (inputs.structure, inputs.leaves, tuple(map(repr, inputs.scalars)))
         if decided.by_values or key not in known:
             try:
-                known[key] = decided.verdict_on(call, sorter.sorted(inputs))
+                name, rejection = decided.decide(call, sorter.sorted(inputs))
+                known[key] = name, Verdict(error=rejection, against="declared")
             except TapeError as error:
-                known[key] = (None, rejections.Unreadable(error.reason))
-        yield call, known[key]
+                known[key] = None, failed(error, "declared")
+        name, verdict = known[key]
+        address = tape.calls.address_of(call.ref)
+        yield ReportRow(call=call.number, variant=name, address=address, **dict(verdict))
 
 
-def _unverifiable(tape: Tape) -> list[str]:
+def _unverifiable(tape: Tape) -> list[Note]:
     """The parts of recorded outputs that nothing can be compared with, each once."""
-    found: dict[str, None] = {}
+    found: dict[Note, None] = {}
     known: set[bytes] = set()
     for call in tape.calls:
         tree = call.record.outputs
@@ -124,7 +121,7 @@ def _unverifiable(tape: Tape) -> list[str]:
         for path, part in parts.items():
             if not isinstance(part, Unknown) or part.is_withheld or len(found) == _MAX_NOTES:
                 continue
-            found[f"not verified: outputs{path} {part}"] = None
+            found[NotCompared(Incomparable.of(path, part))] = None
     return list(found)
 
 
@@ -132,31 +129,31 @@ _MAX_NOTES = 5
 
 
 @contextmanager
-def _verdicts(tape: Tape, model: Any, trusted: bool) -> Iterator[_Decided]:
+def _deciding(tape: Tape, model: Any, trusted: bool) -> Iterator[_Decided]:
     """What decides about a call."""
     if isinstance(model, Programs):
-        yield _decided(model, partial(_verdict_of_programs, model, tape))
+        yield _decided(model, partial(_decided_by_programs, model, tape))
         return
     if isinstance(model, str | os.PathLike) and os.path.isdir(model):
         folder = os.fspath(model)
         programs = declared_programs(folder, classes=tape.class_index)
 
-        def verdict_on(call: Call, placed: SortedCall) -> Verdict:
+        def decide(call: Call, placed: SortedCall) -> Decision:
             return within_manifest(
-                folder, lambda: _verdict_of_programs(programs, tape, call, placed)
+                folder, lambda: _decided_by_programs(programs, tape, call, placed)
             )
 
-        yield _decided(programs, verdict_on)
+        yield _decided(programs, decide)
         return
     with opened_model(model, tape, trusted=trusted, to_run=False) as opened:
         if opened is None:
             raise UsageError(
                 f"a {type(model).__name__} is not an exported model", advice="see help(check)"
             )
-        yield _Decided(partial(_verdict_of_model, opened, advice_for(model, "check")))
+        yield _Decided(partial(_decided_by_model, opened, advice_for(model, "check")))
 
 
-def _verdict_of_programs(programs: Programs, tape: Tape, call: Call, _: SortedCall) -> Verdict:
+def _decided_by_programs(programs: Programs, tape: Tape, call: Call, _: SortedCall) -> Decision:
     # Their own sorter leaves out the arguments that were left out at their export.
     placed = programs.sorter.sorted(call.record.inputs)
     found, reasons = programs.for_sizes(
@@ -167,11 +164,8 @@ def _verdict_of_programs(programs: Programs, tape: Tape, call: Call, _: SortedCa
     return None, rejections.NoProgram(tuple(reasons), tuple(reasons.values()))
 
 
-def _verdict_of_model(model: ExportedModel, advice: str, _: Call, placed: SortedCall) -> Verdict:
-    try:
-        values = match_inputs(model.input_names, values_of_layout(placed.layout), advice)
-    except InferenceError as error:
-        return None, rejections.InputsMissing(error.reason, str(error.advice))
+def _decided_by_model(model: ExportedModel, advice: str, _: Call, placed: SortedCall) -> Decision:
+    values = match_inputs(model.input_names, values_of_layout(placed.layout), advice)
     ints = placed.layout.column_of_scalar
     sizes: dict[str, Sized | int] = {
         name: Sized(placed.facts[value.number].dtype, placed.row.shapes[value.number])

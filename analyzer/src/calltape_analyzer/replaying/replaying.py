@@ -9,17 +9,16 @@ import os
 from typing import Any
 
 from calltape_analyzer.comparison.comparing import Tolerances
+from calltape_analyzer.comparison.judging import Expect, Judge, Outcomes, was_interrupted
 from calltape_analyzer.comparison.reporting import report_on
 from calltape_analyzer.comparison.reports import Report
+from calltape_analyzer.comparison.time_bound import TimeBound
 from calltape_analyzer.errors import InferenceError, UsageError
 from calltape_analyzer.observing.evidence import has_raised
 from calltape_analyzer.programs.programs import Programs
 from calltape_analyzer.programs.untrusted_files import check_trusted
-from calltape_analyzer.reading.call import Call, advice_on_outputs
-from calltape_analyzer.replaying.call_replay import CallReplay, Expect, Outcomes
-from calltape_analyzer.replaying.exceptions import was_interrupted
+from calltape_analyzer.reading.call import advice_on_outputs
 from calltape_analyzer.replaying.runners import runner_of
-from calltape_analyzer.replaying.time_bound import TimeBound
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_schema.remedies import Remedy
 
@@ -108,30 +107,21 @@ def replay_with(
         from calltape_analyzer.programs.loading import load_programs
 
         target = load_programs(target, classes=tape.class_index, trusted=trusted)
-    if isinstance(target, Programs) and expect == "recorded" and bound is None:
+    if isinstance(target, Programs):
         return target.replayed(
             tape,
             tolerances=tolerances,
             progress=progress,
             failing=failing,
             shapes_suffice=True,
+            expect=expect,
+            bound=bound,
         )
     if expect == "recorded":
         _check_outputs(tape)
     with runner_of(tape, target, trusted=trusted) as runner:
-        calls = CallReplay(runner, tolerances or runner.tolerances, expect, bound, outcomes)
-
-        def left_out(call: Call) -> str | None:
-            if was_interrupted(call):
-                return "ended because of an interruption"
-            is_wanted = expect == "success" or runner.raises_as_recorded
-            return "raised" if has_raised(call) and not is_wanted else None
-
-        report = report_on(tape, calls.row, progress, failing, left_out)
-        report.notes += calls.notes()
-        report.set_unsteady(calls.is_unsteady)
-        report.set_unmade(calls.unmade)
-        return report
+        judge = Judge(runner, tolerances or runner.tolerances, expect, bound, outcomes)
+        return report_on(tape, judge, progress, failing)
 
 
 def _check_outputs(tape: Tape) -> None:

@@ -6,10 +6,10 @@ import os
 from typing import Any
 
 from calltape_analyzer.comparison.comparing import Tolerances
+from calltape_analyzer.comparison.judging import Expect
 from calltape_analyzer.errors import TapeError
 from calltape_analyzer.opening import open_tape
 from calltape_analyzer.programs.untrusted_files import check_trusted
-from calltape_analyzer.replaying.call_replay import Expect
 from calltape_analyzer.replaying.replaying import replay
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.testing.failure_text import failure_text

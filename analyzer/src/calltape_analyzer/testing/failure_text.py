@@ -31,7 +31,7 @@ def failure_text(tape: Tape, report: Report) -> str:
     lines += (
         [f"{counted(more, 'more call')} {'fails' if more == 1 else 'fail'}"] if more > 0 else []
     )
-    lines += [*report.notes, report.summary]
+    lines += [*map(str, report.notes), report.summary]
     if report.failing:
         lines += _commands(call_of(tape, report.failing[0]))
     return "\n".join(printable(line[:_MAX_LINE]) for line in lines)
@@ -51,8 +51,8 @@ def difference_lines(call: Call, row: ReportRow) -> list[str]:
                 f"  {at:{first}}  recorded {one:>{second}}  got {other:>{third}}"
                 for at, one, other in cells
             ]
-        elif leaf.error != row.error:
-            lines.append(f"  {leaf.error}")
+        elif leaf != row.error:
+            lines.append(f"  {leaf}")
     return lines
 
 

@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from calltape_analyzer.comparison.reports import Report, ReportRow, text_of
+from calltape_analyzer.comparison.reports import Report, ReportRow
 from calltape_analyzer.errors import TapeError, UsageError
+from calltape_analyzer.foreign_errors import text_of
 from calltape_analyzer.opening import open_tape
 from calltape_analyzer.pytree.classes import name_of
 from calltape_analyzer.pytree.placeholder import Placeholder
@@ -86,7 +87,7 @@ class Updates:
         if not kept:
             return report
         rest = [row for row in report.rows if row not in kept]
-        fine = [row.model_copy(update={"ok": True, "against": "success"}) for row in kept]
+        fine = [row.model_copy(update={"error": None, "against": "success"}) for row in kept]
         return report.model_copy(update={"rows": [*rest, *fine]})
 
     def _keep(self, call: Call, row: ReportRow, built: BuiltCall) -> None:

@@ -218,6 +218,11 @@ WORDS = {
         f"{note.runtime} fails at {'; '.join(note.sizes)}, and raises an error there"
     ),
     notes.NotCompared: "not verified: {what}",
+    notes.ComesAsPlaceholder: "a {type_name} comes as a placeholder: {reason}",
+    notes.ReturnsPlaceholders: lambda note: (
+        f"returns placeholders for {', '.join(note.classes)}, not known here"
+    ),
+    notes.OfProgram: "{program}: {note}",
     notes.ConstantTensor: "{place} is a constant of it: calls with another value of it are "
     "rejected",
     notes.ConstantTexts: _constant_texts,

@@ -6,7 +6,7 @@ import re
 
 from calltape_analyzer.arguments.sizings import GROWTH
 from calltape_analyzer.facts import Other
-from calltape_analyzer.foreign_errors import Raised
+from calltape_analyzer.foreign_errors import ErrorKind, Raised
 from calltape_analyzer.programs import reasons
 from calltape_analyzer.programs.onnx_trial import End
 from calltape_analyzer.text import listed, printable
@@ -17,6 +17,7 @@ __all__ = ["WORDS"]
 
 _END_OF_SENTENCE = re.compile(r"\s+\((?:unhinted|Size-like)|\s+consider using|\. |\n")
 _MODEL = "the model itself"
+_BEYOND = " (of an argument, the memory between and beyond its elements is on no tape)"
 _WHYS = {
     reasons.Why.NOTHING_COMPARED: "nothing was compared: no recorded output has an element that is "
     "a number (record a call whose outputs have some)",
@@ -150,10 +151,11 @@ def _untraceable(found: reasons.Untraceable) -> str:
 
 WORDS = {
     Other: "{text}",
-    Raised: "{error}: {said}",
+    Raised: lambda found: (
+        f"{found.error}: {found.said}" + _BEYOND * (ErrorKind.BEYOND_MEMORY in found.kinds)
+    ),
     reasons.Because: lambda found: _WHYS[found.why],
     reasons.Cause: _cause,
-    reasons.Differs: "{difference}",
     reasons.OfCall: "call {call}: {why}",
     reasons.Unseen: "at unseen sizes: {why}",
     reasons.OfModel: _of_model,

@@ -95,8 +95,6 @@ WORDS = {
     rejections.NoProgram: lambda found: "; ".join(
         f"{name}: {why}" for name, why in zip(found.names, found.whys, strict=False)
     ),
-    rejections.Unreadable: "{reason}",
-    rejections.InputsMissing: "{reason}; {advice}",
     rejections.FilledState: "the call has a filled {name}, which is not an input of the model",
     AssertionFailed: _assertion,
     OtherAssertion: "{said}",

@@ -14,7 +14,6 @@ from calltape_analyzer.arguments.samples import Sample, resized, resized_row, sa
 from calltape_analyzer.arguments.sizings import Sizing, sizings_of_one
 from calltape_analyzer.arguments.value_rules import ValueRule, value_rules
 from calltape_analyzer.comparison.comparing import (
-    Difference,
     Tolerances,
     compared,
     has_values,
@@ -22,6 +21,7 @@ from calltape_analyzer.comparison.comparing import (
     leaves_of,
     recorded_leaves,
 )
+from calltape_analyzer.comparison.verdicts import Against, Verdict
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.exporting.session.observed_calls import (
     MODES,
@@ -110,7 +110,7 @@ class Runner:
     tolerances: Tolerances
     state: dict[str, str] = field(default_factory=dict)
     unknown: list[NotAsked] = field(default_factory=list)
-    unlike: dict[CallRef, str | None] = field(default_factory=dict)
+    unlike: dict[CallRef, Fact | None] = field(default_factory=dict)
     _observed: dict[CallRef, ObservedCall] = field(default_factory=dict)
     _effects: dict[tuple[Hashable, CallRef], Effects] = field(default_factory=dict)
     _drawing: set[Hashable] = field(default_factory=set)
@@ -167,7 +167,9 @@ class Runner:
             self._rules[key] = value_rules(variant, self.find, self.sorter)
         return self._rules[key]
 
-    def expected(self, program: Program, call: Call, sample: Sample) -> tuple[dict[str, Any], str]:
+    def expected(
+        self, program: Program, call: Call, sample: Sample
+    ) -> tuple[dict[str, Any], Against]:
         """What a call should return: what was recorded (``"tape"``), or if that is not on the tape,
         what the model returns now (``"module"``)."""
         facts = call.record.inputs.facts()
@@ -463,7 +465,7 @@ class Runner:
         sample: Sample,
         expected: Mapping[str, Any],
         got: Mapping[str, Any],
-    ) -> str | None:
+    ) -> Fact | None:
         """In what the model differs from the tape, if a program does what the model does now: the
         call was recorded with other weights, or another state that nobody sees. None if it does
         not, the program is wrong, or the model returns something else each time. A call is asked
@@ -490,8 +492,8 @@ class Runner:
         return self.unlike.get(call.ref)
 
     def if_random(
-        self, program: Program, sample: Sample, got: Mapping[str, Any], found: Difference
-    ) -> Difference | None:
+        self, program: Program, sample: Sample, got: Mapping[str, Any], found: Verdict
+    ) -> Verdict | None:
         """In what a program differs from the model, if what a call returns depends on random
         numbers, so that no tape has it. Both run from one state of the generators. None for other
         calls.
@@ -509,18 +511,19 @@ class Runner:
         if drawn is None:
             return None
         program.note_draws(drawn.generators)
-        difference = compared(drawn.now, got, self.tolerances)
+        difference = compared(drawn.now, got, self.tolerances, against="module")
         advice = reasons.RandomAdvice.OTHERS_DRAWN
         if difference.agrees:
             # From one state, a number that was drawn while the model was traced looks right.
             other = self.outputs(program, sample, seed=drawn.seed)
-            again = compared(drawn.other, other, self.tolerances)
+            again = compared(drawn.other, other, self.tolerances, against="module")
             if again.agrees:
                 return difference
             difference = again
             advice = reasons.RandomAdvice.CONSTANT
+        assert difference.error is not None
         random = reasons.RandomDiffers(difference.error, tuple(drawn.generators), advice)
-        return difference._replace(error=str(random))
+        return difference.but(random)
 
     def drawn(self, plan: Plan, sample: Sample, seeds: int = _SEEDS) -> Drawn | None:
         """What the model returns from two states of the generators, if it draws random numbers in a
@@ -556,7 +559,7 @@ class Runner:
 
     def draws(self, program: Program) -> bool:
         """Whether calls of a program's variant are known to draw random numbers."""
-        return program.variant.group.key in self._drawing
+        return bool(program.draws) or program.variant.group.key in self._drawing
 
     def find_state(self, program: Program) -> None:
         """Finds out once for each kind of call what the model changes, by a run that was made

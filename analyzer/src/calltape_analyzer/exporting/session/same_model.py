@@ -19,6 +19,7 @@ from calltape_analyzer.comparison.comparing import (
     recorded_leaves,
 )
 from calltape_analyzer.exporting.session.runner import Runner
+from calltape_analyzer.facts import Fact
 from calltape_analyzer.programs.notes import OtherModel
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.variants.facts import VariantFacts
@@ -37,7 +38,7 @@ class Unlike(NamedTuple):
     """
 
     call: CallRef
-    error: str
+    error: Fact
 
 
 def unlike_recorded(
@@ -82,7 +83,7 @@ def telling_calls(variant: VariantFacts) -> Iterator[CallRef]:
 
 def _difference(
     runner: Runner, variant: VariantFacts, ref: CallRef, *, watched: bool
-) -> str | None:
+) -> Fact | None:
     """In what the model differs from the tape; None if it does not, or nobody knows."""
     call = runner.find(ref)
     seen = runner.observed(variant, ref).leaves if watched else None

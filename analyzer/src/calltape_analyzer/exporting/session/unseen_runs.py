@@ -14,7 +14,8 @@ from typing import Any
 
 from calltape_analyzer.arguments.samples import Sample
 from calltape_analyzer.arguments.sizings import Sizing
-from calltape_analyzer.comparison.comparing import Difference, compared
+from calltape_analyzer.comparison.comparing import compared
+from calltape_analyzer.comparison.verdicts import Verdict
 from calltape_analyzer.exporting.session.inconclusive_runs import doubt_of
 from calltape_analyzer.exporting.session.probing import Probing
 from calltape_analyzer.exporting.session.run_costs import Cost
@@ -72,7 +73,7 @@ class Ran:
     is_finite: bool = True
     failed: Failure | None = None
     died: Fact | None = None
-    found: Difference | None = None
+    found: Verdict | None = None
     doubt: Fact | None = None
     is_late: bool = False
     cost: Cost | None = None

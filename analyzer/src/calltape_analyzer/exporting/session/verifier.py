@@ -8,14 +8,14 @@ at which it was right (:mod:`calltape_analyzer.exporting.session.restrictions`).
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
 from calltape_analyzer.arguments.live_calls import facts_of_tensors
 from calltape_analyzer.arguments.plan import Plan
-from calltape_analyzer.arguments.samples import resized_row, sample_in
+from calltape_analyzer.arguments.samples import Sample, resized_row, sample_in
 from calltape_analyzer.arguments.sizings import (
     Sizing,
     is_between,
@@ -23,7 +23,8 @@ from calltape_analyzer.arguments.sizings import (
     sizes_in_words,
     values_at,
 )
-from calltape_analyzer.comparison.comparing import compared
+from calltape_analyzer.comparison.judging import judge
+from calltape_analyzer.comparison.verdicts import Verdict
 from calltape_analyzer.exporting.session.budget import Budget
 from calltape_analyzer.exporting.session.observed_calls import ObservedCall
 from calltape_analyzer.exporting.session.probing import Probing
@@ -38,9 +39,11 @@ from calltape_analyzer.observing.groups import layout_in_memory
 from calltape_analyzer.programs import reasons
 from calltape_analyzer.programs.attempts import Attempt, RowOutcome
 from calltape_analyzer.programs.exported_model import ConditionError
-from calltape_analyzer.programs.notes import NotCompared
+from calltape_analyzer.programs.notes import NotCompared, OtherModel
 from calltape_analyzer.programs.onnx_trial import End
 from calltape_analyzer.programs.program import Program
+from calltape_analyzer.programs.reasons import InState
+from calltape_analyzer.programs.verification import ProgramRun
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.variants.facts import VariantFacts
@@ -173,30 +176,17 @@ class Verifier(Runner):
         rejection = rejection or program.rejects_values(sample)
         if rejection is not None:
             return Replayed(False, False, reasons.OfCall(call.number, rejection))
-        expected, against = self.expected(program, call, sample)
-        try:
-            got = self.outputs(program, sample)
-        except Exception as error:  # torch and runtimes raise errors of any type
-            broke = not isinstance(error, ConditionError)
-            return Replayed(False, False, reasons.OfCall(call.number, failure_of(error)), broke)
-        found = compared(expected, got, self.tolerances)
-        if found.agrees:
-            program.note_layouts(expected, got)
-        if against == "tape" and (not found.agrees or self.draws(program)):
-            random = self.if_random(program, sample, got, found)
-            if random is not None:
-                found, against = random, "module"
+        run = _RecordedRun(self, program, sample)
+        found = judge(call, run, self.tolerances)
+        if found.error is not None and run.raised is not None:
+            broke = not isinstance(run.raised, ConditionError)
+            return Replayed(False, False, reasons.OfCall(call.number, found.error), broke)
         attempt.add(found)
-        if found.agrees:
+        if found.error is None or found.agrees:
             return Replayed(True, True, None)
-        wrong: Fact = reasons.OfCall(call.number, reasons.Differs(str(found.error)))
-        if against == "tape" and self.does_as_model(program, sample, got):
-            return Replayed(True, True, reasons.OfCall(call.number, reasons.InState(program.state)))
-        if against == "tape":
-            unlike = self.why_unlike(program, call, sample, expected, got)
-            if unlike is not None:
-                wrong = other_model([Unlike(call.ref, unlike)])
-        return Replayed(False, True, wrong)
+        is_unlike = isinstance(found.error, OtherModel)
+        wrong = found.error if is_unlike else reasons.OfCall(call.number, found.error)
+        return Replayed(isinstance(found.error, InState), True, wrong)
 
     def why_unrun(self, variant: VariantFacts, sizing: Sizing) -> Fact | None:
         """Why the model is not run at sizes that no call had; None if it may be run."""
@@ -328,6 +318,25 @@ class Verifier(Runner):
         attempt.note(reasons.Unseen(rejection))
         if 1 not in sizing.values:
             attempt.rejected.append(sizing)
+
+
+class _RecordedRun(ProgramRun):
+    """A recorded call through a program that is being made."""
+
+    def __init__(self, verifier: Verifier, program: Program, sample: Sample) -> None:
+        super().__init__(verifier)
+        self._verifier, self.program, self.sample = verifier, program, sample
+
+    def run(self) -> dict[str, Any]:
+        return self._verifier.outputs(self.program, self.sample)
+
+    def explained(self, call: Call, verdict: Verdict, expected: Mapping[str, Any]) -> Verdict:
+        verdict = super().explained(call, verdict, expected)
+        if verdict.agrees or verdict.against != "tape" or isinstance(verdict.error, InState):
+            return verdict
+        got = self.returned.leaves
+        unlike = self._verifier.why_unlike(self.program, call, self.sample, expected, got)
+        return verdict if unlike is None else verdict.but(other_model([Unlike(call.ref, unlike)]))
 
 
 def _untried(variant: VariantFacts, sizing: Sizing, why: Fact) -> reasons.UntriedSize:

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from calltape_analyzer.arguments.samples import resized_row
 from calltape_analyzer.arguments.sizings import sizings_with_zero
-from calltape_analyzer.comparison.comparing import Difference
+from calltape_analyzer.comparison.verdicts import Verdict
 from calltape_analyzer.exporting.session.unseen_runs import Ran, UnseenRuns
 from calltape_analyzer.exporting.session.verifier import Verifier
 from calltape_analyzer.facts import Fact
@@ -38,7 +38,7 @@ def try_zeros(program: Program, verifier: Verifier, seconds: float, runs: Unseen
     if program.only is not None or verifier.probing.probe == "none":
         return
     until = time.perf_counter() + verifier.probing.patience(seconds)
-    taken: dict[frozenset[Column], Difference] = {}
+    taken: dict[frozenset[Column], Verdict] = {}
     rejected: dict[frozenset[Column], Fact] = {}
     for sizing in sizings_with_zero(program.variant):
         row = resized_row(program.variant, sizing.row, sizing.values)
@@ -84,7 +84,7 @@ def _why_rejected(ran: Ran) -> Fact | None:
     return None
 
 
-def _note(program: Program, taken: Mapping[frozenset[Column], Difference]) -> None:
+def _note(program: Program, taken: Mapping[frozenset[Column], Verdict]) -> None:
     """Says which dimensions may be 0, and what that was seen by."""
     name = program.variant.group.layout.column_name
     for has_values in (True, False):

@@ -6,6 +6,7 @@ import math
 import re
 from dataclasses import dataclass
 
+from calltape_analyzer.comparison.verdicts import SlowCall
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.reading.call import Call
 
@@ -58,16 +59,13 @@ class TimeBound:
             return self.seconds
         return None if call.duration is None else self.times * call.duration
 
-    def exceeded(self, call: Call, seconds: float, runs: int) -> str | None:
+    def exceeded(self, call: Call, seconds: float, runs: int) -> SlowCall | None:
         """What is wrong about a call that took so long, in the fastest of so many runs; None if
         nothing is."""
         most = self.of_call(call)
         if most is None or seconds <= most:
             return None
-        allowed = f"at most {_shown(most)}"
-        if self.seconds is None:
-            allowed += f", which is {self.times:g} times the recorded duration"
-        return f"took {_shown(seconds)} in the fastest of {runs} runs ({allowed})"
+        return SlowCall(seconds, runs, most, self.times if self.seconds is None else None)
 
 
 def seconds_of(text: str) -> float:
@@ -83,7 +81,3 @@ def seconds_of(text: str) -> float:
             f"{text!r:.100} is not a duration", advice="write it like 50ms, 2s or 0.05"
         )
     return float(found[1]) / _PER_SECOND[found[2]]
-
-
-def _shown(seconds: float) -> str:
-    return f"{seconds * 1000:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"

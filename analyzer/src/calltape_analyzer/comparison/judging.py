@@ -1,0 +1,434 @@
+"""Whether a call does what was recorded: one judge for whatever is run.
+
+In come a call and a run of it that is prepared, so that the time which the target takes is not that
+of reading the tape. Out goes a verdict. What a call is judged by depends on what the tape has of
+it: an exception, values, or only dtypes and shapes.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, suppress
+from typing import Any, Literal
+
+from calltape_analyzer.comparison.comparing import (
+    Tolerances,
+    compared,
+    recorded_leaves,
+    what_to_compare,
+    without_value,
+)
+from calltape_analyzer.comparison.reports import ReportRow
+from calltape_analyzer.comparison.time_bound import RUNS, TimeBound
+from calltape_analyzer.comparison.verdicts import (
+    Against,
+    ArgumentsUnmade,
+    CallsKind,
+    CallsUnmade,
+    Doubted,
+    LeafDifference,
+    NoOutputs,
+    OtherException,
+    PartsUncompared,
+    SomeCalls,
+    Unsteady,
+    Verdict,
+    shown_path,
+)
+from calltape_analyzer.facts import Fact, Note
+from calltape_analyzer.foreign_errors import ErrorKind, failure_of, means, text_of
+from calltape_analyzer.observing.evidence import has_raised
+from calltape_analyzer.pytree.classes import name_of
+from calltape_analyzer.pytree.result_values import Returned
+from calltape_analyzer.reading.call import Call
+from calltape_schema.privacy import is_without_text
+from calltape_schema.records import ModelError
+
+__all__ = ["Expect", "Judge", "Outcomes", "Run", "Runner", "failed", "judge", "was_interrupted"]
+
+Expect = Literal["recorded", "success"]
+"""What a call is to do: what it did when it was recorded, or to return."""
+
+Outcomes = Callable[[Call, Any, BaseException | None], None]
+"""Takes what a call returned, and what it raised if it did."""
+
+_FAILURES = (Exception, SystemExit)
+"""What a target may raise that is a result. Ctrl-C, and the timeouts of test runners, are not."""
+_INTERRUPTIONS = frozenset(
+    {
+        "builtins:BaseException",  # hooks did not see which one
+        "builtins:GeneratorExit",
+        "builtins:KeyboardInterrupt",
+        "asyncio.exceptions:CancelledError",
+        "trio:Cancelled",
+    }
+)
+_ADDRESS = re.compile(r"\b0x[0-9a-fA-F]+")
+_LEAST_CUT = 500
+"""A recorder without memory keeps so many characters of a message, and more otherwise."""
+
+
+class Run(ABC):
+    """A call that is ready to be run, once.
+
+    Attributes:
+        variant: the program that it goes through, as far as that is known; None for a model.
+        is_synthetic: whether some of its arguments are not the recorded ones.
+        is_contiguous: whether some of its tensors lie contiguous where the recorded ones did not.
+        missing: an object among its arguments that was not rebuilt, in words; empty for none.
+        unmade: the classes of objects that cannot be made here, so that it cannot be run, each with
+            the reason.
+        seconds: how long it took, after it was run.
+        draws: whether it drew random numbers.
+        result, raised: what the target returned, or raised.
+        returned: what it returned, by path.
+        withheld: the paths of outputs of which the tape has only a dtype and a shape, if others
+            were compared.
+        in_order: whether it was reproduced only from the state that the call before left.
+    """
+
+    variant: str | None = None
+    is_synthetic: bool = False
+    is_contiguous: bool = False
+    missing: str = ""
+    unmade: Mapping[str, str] = {}
+    seconds: float = 0.0
+    draws: bool = False
+    result: Any = None
+    raised: BaseException | None = None
+    returned: Returned = Returned({})
+    withheld: frozenset[str] = frozenset()
+    in_order: bool = False
+
+    def start(self) -> Any:
+        """Runs the call. What it raises is what the target raises."""
+        _finished()
+        began = time.perf_counter()
+        try:
+            self.result = self.run()
+            _finished()
+        except BaseException as error:
+            self.raised = error
+            raise
+        finally:
+            self.seconds = time.perf_counter() - began
+        return self.result
+
+    @abstractmethod
+    def run(self) -> Any: ...
+
+    @abstractmethod
+    def leaves(self, result: Any) -> Returned:
+        """What came out, by the paths of what was recorded."""
+
+    def expected(self, call: Call) -> tuple[dict[str, Any] | None, Against]:
+        """What should come out, None if the call only has to return; and what that is. It is asked
+        for after the run."""
+        expected = recorded_leaves(call)
+        if expected is None:
+            return None, "success"
+        return expected, what_to_compare(expected, self.is_synthetic)
+
+    def explained(self, call: Call, verdict: Verdict, expected: Mapping[str, Any]) -> Verdict:
+        """The verdict with what the target knows about it."""
+        return verdict
+
+
+def _finished() -> None:
+    """Waits for a device: it computes while Python goes on."""
+    import torch
+
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.synchronize()
+
+
+class Runner(ABC):
+    """Runs calls through one target.
+
+    Attributes:
+        tolerances: how far its results may be off by default.
+        raises_as_recorded: whether it can raise what the model raised: an exported program cannot.
+        has_model: whether it gives outputs that are not on the tape.
+        may_vary: whether it may give other values each time.
+        module: the model, if that is the target.
+    """
+
+    tolerances: Tolerances = Tolerances()
+    raises_as_recorded: bool = True
+    has_model: bool = False
+    may_vary: bool = True
+    module: Any = None
+
+    @abstractmethod
+    def prepared(self, call: Call) -> Run:
+        """A run of a call, with arguments of its own.
+
+        Raises:
+            TapeError: the arguments cannot be read, or the target takes others.
+        """
+
+    def undisturbed(self) -> AbstractContextManager[Any]:
+        """Within it, runs leave no trace in the target, nor in generators of random numbers."""
+        from calltape_analyzer.model.randomness import generators_kept
+
+        return generators_kept()
+
+    def reconsidered(self, call: Call, run: Run, verdict: Verdict) -> Verdict:
+        """The verdict, or another one if the call may be tried in another way."""
+        return verdict
+
+
+def judge(call: Call, run: Run, tolerances: Tolerances, expect: Expect = "recorded") -> Verdict:
+    """Runs a call, and says whether it does what it is to do.
+
+    Args:
+        call: as it was recorded.
+        run: of the call.
+        tolerances: how far values may be apart.
+        expect: ``"success"`` if it is to return, whatever was recorded.
+    """
+    recorded = call.record.error if expect == "recorded" else None
+    against: Against = "shapes" if run.is_synthetic else "tape"
+    try:
+        result = run.start()
+        if recorded is not None:
+            # It may have raised because of values that the tape does not have.
+            against = "nothing" if run.is_synthetic else "exception"
+            error = OtherException(recorded.type)
+            return _doubted(Verdict(error=error, against=against, compared=1), run)
+        expected, against = run.expected(call)
+        if expected is None:
+            return Verdict(against=against)
+        run.returned = run.leaves(result)
+        run.withheld = without_value(expected) if against == "part" else frozenset()
+        leaves, omitted = run.returned
+        verdict = compared(expected, leaves, tolerances, omitted, against)
+        return _doubted(run.explained(call, verdict, expected), run)
+    except BaseException as error:
+        is_recorded = recorded is not None and _same_class(recorded, error)
+        if not is_recorded and not isinstance(error, _FAILURES):
+            raise
+        if recorded is None:
+            return _doubted(failed(error, against), run)
+        verdict = Verdict(
+            error=_other_exception(recorded, error),
+            against="exception",
+            compared=1 + has_message(recorded),
+        )
+        return _doubted(verdict, run)
+
+
+def failed(error: BaseException, against: Against = "tape") -> Verdict:
+    """The verdict on a call that raised an error instead of giving a result. An error of the tape
+    says nothing about the target."""
+    why = failure_of(error)
+    of_tape = means(why, ErrorKind.OF_TAPE)
+    against = "nothing" if of_tape else against
+    return Verdict(error=why, against=against, max_abs=math.inf, max_rel=math.inf)
+
+
+def _doubted(verdict: Verdict, run: Run) -> Verdict:
+    """The verdict with what else may be the reason. With another argument than the recorded one, a
+    failure says nothing about the target."""
+    is_doubtful = run.is_synthetic or run.missing or run.draws
+    if verdict.error is None or not is_doubtful:
+        return verdict
+    found = verdict.but(Doubted(verdict.error, run.is_synthetic, run.missing, run.draws))
+    return found.model_copy(update={"against": "nothing"}) if run.missing else found
+
+
+def was_interrupted(call: Call) -> bool:
+    """Whether a call ended because somebody else ended it (Ctrl-C, a cancelled request): its model
+    does not do this again."""
+    return call.record.error is not None and call.record.error.type in _INTERRUPTIONS
+
+
+def has_message(recorded: ModelError) -> bool:
+    """Whether the tape has the message of an exception, and not only its length."""
+    return not is_without_text(recorded.message)
+
+
+def _same_class(recorded: ModelError, error: BaseException) -> bool:
+    """Whether an exception is of the recorded class, by its name: nothing that a tape names is
+    imported. The classes of a script have other names if it is imported."""
+    now = name_of(type(error))
+    if now == recorded.type:
+        return True
+    (module, _, name), (other, _, other_name) = now.partition(":"), recorded.type.partition(":")
+    return name == other_name and "__main__" in (module, other)
+
+
+def _other_exception(recorded: ModelError, error: BaseException) -> Fact | None:
+    """What is not as it was recorded, None if the exception is the same: its class, and its message
+    if that is on the tape. Addresses of memory in it may differ."""
+    if not _same_class(recorded, error):
+        return OtherException(recorded.type, failure_of(error), _is_known(recorded.type))
+    if not has_message(recorded):
+        return None
+    one, other = (_ADDRESS.sub("0x", text) for text in (recorded.message, text_of(error)))
+    if one == other or (len(recorded.message) >= _LEAST_CUT and other.startswith(one)):
+        return None
+    name, (was, now) = type(error).__name__, (f"{text.strip()!r:.200}" for text in (one, other))
+    return LeafDifference(f"the message of {name}", was, now)
+
+
+def _is_known(name: str) -> bool:
+    module, _, qualified = name.partition(":")
+    found: Any = sys.modules.get(module)
+    for part in qualified.split("."):
+        found = getattr(found, "__dict__", {}).get(part)
+    return isinstance(found, type)
+
+
+class Judge:
+    """Runs calls one after another, and judges each.
+
+    Args:
+        runner: runs them.
+        tolerances: how far values may be apart.
+        expect: ``"recorded"``, or ``"success"`` if every call is to return.
+        bound: how long a call may take; None for any time.
+        outcomes: is told what each call that fails returned, or raised; None for nobody.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        tolerances: Tolerances,
+        expect: Expect = "recorded",
+        bound: TimeBound | None = None,
+        outcomes: Outcomes | None = None,
+    ) -> None:
+        self._runner = runner
+        self._tolerances = tolerances
+        self._expect = expect
+        self._bound = bound
+        self._outcomes = outcomes
+        self._counts: Counter[CallsKind] = Counter()
+        self._uncompared: dict[bool, set[str]] = {True: set(), False: set()}
+        self._unmade: dict[str, str] = {}
+        self._untried = 0
+        self._unsteady: Unsteady | None = None
+        self._was_asked = False
+
+    def row(self, call: Call) -> ReportRow:
+        """What came of one call."""
+        run: Run | None = None
+        seconds = None
+        if self._lacks_outputs(call):
+            error: Fact = NoOutputs(call.record.outputs_missing)
+            verdict = Verdict(error=error, against="nothing")
+        else:
+            try:
+                run = self._runner.prepared(call)
+            except Exception as raised:  # of the tape, or of what the target is
+                verdict = failed(raised)
+            else:
+                verdict = self._verdict(call, run)
+                if self._bound is not None and not run.unmade:
+                    verdict, seconds = self._within_time(call, run, verdict)
+        variant = None if run is None else run.variant
+        return ReportRow(call=call.number, variant=variant, seconds=seconds, **dict(verdict))
+
+    def leaves_out(self, call: Call) -> CallsKind | None:
+        """Why a call has no row; None if it has one."""
+        if was_interrupted(call):
+            return CallsKind.INTERRUPTED
+        is_wanted = self._expect == "success" or self._runner.raises_as_recorded
+        return CallsKind.RAISED if has_raised(call) and not is_wanted else None
+
+    def _lacks_outputs(self, call: Call) -> bool:
+        record = call.record
+        is_wanted = self._expect == "recorded" and record.error is None
+        lacks = record.outputs is None or record.outputs_missing is not None
+        return is_wanted and lacks and not self._runner.has_model
+
+    def _verdict(self, call: Call, run: Run) -> Verdict:
+        if run.unmade:
+            self._unmade |= run.unmade
+            self._untried += 1
+            error = ArgumentsUnmade(tuple(run.unmade), tuple(run.unmade.values()))
+            return Verdict(error=error, against="nothing")
+        verdict = judge(call, run, self._tolerances, self._expect)
+        verdict = self._runner.reconsidered(call, run, verdict)
+        self._note(call, run, verdict)
+        if not verdict.ok:
+            # What an exported model returns is flat, and not what the recorded call would return.
+            if self._outcomes is not None and self._runner.raises_as_recorded:
+                self._outcomes(call, run.result, run.raised)
+            if verdict.against in ("tape", "part") and run.raised is None:
+                self._ask_again(call, run)
+        return verdict
+
+    def _note(self, call: Call, run: Run, verdict: Verdict) -> None:
+        """Notes what a reader of the report should know."""
+        self._counts[CallsKind.SYNTHETIC] += run.is_synthetic
+        self._counts[CallsKind.CONTIGUOUS] += run.is_contiguous
+        self._counts[CallsKind.IN_ORDER] += run.in_order
+        self._counts[CallsKind.UNTIMED] += (
+            self._bound is not None and self._bound.of_call(call) is None
+        )
+        if verdict.against == "exception" and verdict.ok:
+            assert call.record.error is not None
+            self._counts[CallsKind.CLASS_ONLY] += not has_message(call.record.error)
+        self._uncompared[True] |= run.returned.omitted
+        self._uncompared[False] |= run.withheld
+
+    def _ask_again(self, call: Call, run: Run) -> None:
+        """Whether the target gives other values each time: it is asked once per report."""
+        if self._was_asked or not self._runner.may_vary:
+            return
+        self._was_asked = True
+        from calltape_analyzer.model.randomness import Generators, reseed
+
+        try:
+            with self._runner.undisturbed():
+                second = self._runner.prepared(call)
+                reseed(self._runner.module)
+                generators = Generators(self._runner.module)
+                again = second.leaves(second.start())
+                moved = generators.moved()
+                leaves = run.returned.leaves
+                found = compared(leaves, again.leaves, self._tolerances, again.omitted)
+        except _FAILURES:
+            return
+        has_leaves = bool(leaves or again.leaves)  # None differs from nothing
+        if has_leaves and not found.agrees:
+            self._unsteady = Unsteady(call.number, tuple(moved))
+
+    def _within_time(self, call: Call, run: Run, verdict: Verdict) -> tuple[Verdict, float]:
+        """The verdict, not ok if the call was too slow each time; and its seconds."""
+        assert self._bound is not None
+        seconds, runs = run.seconds, 1
+        while verdict.ok and runs < RUNS and self._bound.exceeded(call, seconds, runs):
+            seconds, runs = min(seconds, self._timed(call)), runs + 1
+        slow = self._bound.exceeded(call, seconds, runs) if verdict.ok else None
+        return (verdict if slow is None else verdict.but(slow)), seconds
+
+    def _timed(self, call: Call) -> float:
+        """How long the call takes once more."""
+        with self._runner.undisturbed():
+            run = self._runner.prepared(call)
+            # It may be to raise, or not work twice: its time counts all the same.
+            with suppress(*_FAILURES):
+                run.start()
+            return run.seconds
+
+    def notes(self) -> Iterator[Note]:
+        """What a reader of the report should know of all calls together."""
+        counts = [SomeCalls(kind, self._counts[kind]) for kind in CallsKind if self._counts[kind]]
+        yield from counts
+        for is_omitted, paths in self._uncompared.items():
+            if paths:
+                yield PartsUncompared(tuple(map(shown_path, sorted(paths))), is_omitted)
+        if self._unmade:
+            classes, reasons = tuple(self._unmade), tuple(self._unmade.values())
+            yield CallsUnmade(self._untried, classes, reasons)
+        if self._unsteady is not None:
+            yield self._unsteady
