@@ -34,7 +34,7 @@ class Left(Enum):
     YES = "yes"
     NO = "no"
     LENGTH = "length"
-    PSEUDONYM = "pseudonym"
+    ORDINAL = "ordinal"
     PART = ""
 
 
@@ -113,22 +113,22 @@ class Kind(Enum):
         _CALL, Left.PART, _RANGE, "Range.min Range.max _TableForm.rows",
     )  # fmt: skip
     TEXT = Row(
-        "text and bytes in arguments, containers included", _TEXT, Left.PSEUDONYM,
-        "of the same length", "Tree.scalars _TableForm.rows OpaqueNode.length",
+        "text and bytes in arguments, containers included", _TEXT, Left.ORDINAL,
+        "equal ones stay equal", "Tree.scalars _TableForm.rows OpaqueNode.length",
     )  # fmt: skip
     INTS = Row(
-        "ints in arguments", Columns(_YES, _YES, _NO, _YES, _NO), Left.PSEUDONYM,
-        "if beyond ±1,024, unless a size depends on it",
+        "ints in arguments", Columns(_YES, _YES, _NO, _YES, _NO), Left.NO,
+        "if beyond ±1,024 and no size of a tensor of the same call",
         "Tree.scalars _TableForm.rows _KindForm.axes",
     )  # fmt: skip
     FLOATS = Row(
         "floats and complex numbers in arguments", Columns(_YES, _YES, _NO, _NO, _NO),
-        Left.PSEUDONYM, "if it has more than four digits", "Tree.scalars _TableForm.rows",
+        Left.NO, "if it has more than four digits", "Tree.scalars _TableForm.rows",
     )  # fmt: skip
     LISTS_AND_KEYS = Row(
         "numbers in lists, tuples and sets that hold more than four; dict keys and keywords"
         " that are not names",
-        _STRUCTURE_VALUE, Left.PSEUDONYM, "",
+        _STRUCTURE_VALUE, Left.NO, "but ordinals of keys",
         "Tree.scalars _TableForm.rows _KindForm.axes DictNode.keys Leaf.key",
     )  # fmt: skip
     NAMES = Row(
@@ -281,8 +281,7 @@ def _cells(row: Row) -> tuple[str, ...]:
     columns, is_call = row.columns, row.group is Group.CALL
     marks = {Told.YES: "†", Told.SIZES: "‡"} if is_call else {}
     none = columns.none.value + ("*" if columns.path is not columns.none else "")
-    gap = " " if row.left is Left.PSEUDONYM else ", "
-    left = gap.join(filter(None, (row.left.value, row.remark)))
+    left = ", ".join(filter(None, (row.left.value, row.remark)))
     return row.what, columns.all.value + marks.get(columns.unkept, ""), none, left
 
 

@@ -70,7 +70,7 @@ def test_a_redacted_tape_has_what_the_table_says(source: Path) -> None:
     for kind, named in S.traces.items():
         for name, traces in named.items():
             is_told = any(trace in after for trace in traces)
-            if kind.row.left in (Left.NO, Left.PSEUDONYM, Left.LENGTH) and is_told:
+            if kind.row.left in (Left.NO, Left.ORDINAL, Left.LENGTH) and is_told:
                 wrong.append(f"on the redacted tape: {kind} ({name})")
             was_told = any(trace in before for trace in traces)
             if kind.row.left is Left.YES and was_told and not is_told:

@@ -20,10 +20,10 @@ import pytest
 from calltape_analyzer import bundle, open_tape, private_data, redact
 from calltape_analyzer.errors import RedactionError
 from calltape_analyzer.pytree.referenced import ReferencedOnly
-from calltape_analyzer.redacting import call_redaction, tape_facts, tree_plan
+from calltape_analyzer.redacting import call_redaction, plan, tape_facts
 from calltape_analyzer.redacting.allowed_facts import NotAllowedError
 from calltape_analyzer.redacting.call_redaction import CallRedaction
-from calltape_analyzer.redacting.tree_plan import TensorFate, TreePlan
+from calltape_analyzer.redacting.plan import TensorFate, TreePlan
 from calltape_analyzer.writing import new_tape
 from calltape_schema import groups
 from calltape_schema.blob import Stored
@@ -52,9 +52,8 @@ Attack = Callable[[Forged], None]
 
 ATTACKS: dict[str, Attack] = {}
 REJECTED: set[str] = set()
-"""Where a name from code has not the form of one, or the analysis would say something else without
-what is taken out, ``redact`` writes nothing. ``bundle`` of a tape that says that it was redacted
-may."""
+"""Where a name from code has not the form of one, ``redact`` writes nothing. ``bundle`` of a tape
+that says that it was redacted may."""
 
 
 def attack(name: str, *, is_rejected: bool = False) -> Callable[[Attack], Attack]:
@@ -108,9 +107,15 @@ def _(tape: Forged) -> None:
     tape.manifest["target"]["signature"][2] |= default
 
 
-@attack("manifest: bytes as the default of a parameter", is_rejected=True)
+@attack("manifest: bytes as the default of a parameter")
 def _(tape: Forged) -> None:
     tape.manifest["target"]["signature"][2] |= {"has_default": True, "default": RAW}
+
+
+@attack("manifest: a text as the default of a parameter, and as the argument")
+def _(tape: Forged) -> None:
+    tape.manifest["target"]["signature"][2] |= {"has_default": True, "default": TEXT}
+    tape.inputs["scalars"][1] = TEXT
 
 
 def _step(**changes: Any) -> dict[str, Any]:
@@ -501,11 +506,7 @@ for what, kind in {
     def _put(table: dict[str, Any], tape: Forged, kind: Any = kind) -> None:
         table["kinds"] = [kind(tape)]
 
-    # Without it, the structure is that of the recorded call, and other sizes are told of it.
-    is_kind_of_its_own = what in (
-        "an unknown field of a structure", "values of a scalar that no node uses"
-    )  # fmt: skip
-    attack(f"table: {what}", is_rejected=is_kind_of_its_own)(_in_table(_put))
+    attack(f"table: {what}")(_in_table(_put))
 
 
 @attack("table: an unknown field")
@@ -613,7 +614,7 @@ def test_bundle_keeps_nothing_either(name: str, tmp_path: Path) -> None:
 
 
 REFERRED_TO = (
-    "text of an argument", "number of an argument", "value of an enum", ": a key", ": a field",
+    "text of an argument", "number of an argument", "and as the argument", "value of an enum", ": a key", ": a field",
     "elements of a tensor",
 )  # fmt: skip
 """What a tape that says that it was redacted may have: its calls refer to it, and show it."""
@@ -700,17 +701,17 @@ def _(patch: Patch) -> None:
 
 @fault("results stay", "outputs: the number of an argument")
 def _(patch: Patch) -> None:
-    patch.setattr(TreePlan, "_fact", lambda self, node, placed, name: "setting")
+    patch.setattr(TreePlan, "_fate", lambda self, node, placed: "kept")
 
 
 @fault("texts stay where shapes alone may", "inputs: the text of an argument")
 def _(patch: Patch) -> None:
-    patch.setattr(TreePlan, "_fact", lambda self, node, placed, name: "setting")
+    patch.setattr(TreePlan, "_fate", lambda self, node, placed: "kept")
 
 
 @fault("elements stay", "inputs: the elements of a tensor")
 def _(patch: Patch) -> None:
-    def tensor(self: TreePlan, leaf: int, path: str) -> None:
+    def tensor(self: TreePlan, leaf: int, placed: Any) -> None:
         self.tensors[leaf] = TensorFate("x", "kept", "kept")
 
     patch.setattr(TreePlan, "_tensor", tensor)
@@ -718,32 +719,32 @@ def _(patch: Patch) -> None:
 
 @fault("the bits of a NaN stay", "inputs: the bits of a NaN")
 def _(patch: Patch) -> None:
-    patch.setattr(tree_plan, "_plain", lambda value: value)
+    patch.setattr(plan, "_without_bits", lambda value: value)
 
 
 @fault("values of enums stay", "inputs: the value of an enum")
 def _(patch: Patch) -> None:
     plain = TreePlan._made
 
-    def made(self: TreePlan, node: Any, at: str | None = None) -> Any:
-        return node if node.kind == "enum" else plain(self, node, at)
+    def made(self: TreePlan, node: Any, paths: Any) -> Any:
+        return node if node.kind == "enum" else plain(self, node, paths)
 
     patch.setattr(TreePlan, "_made", made)
 
 
 @fault("keys stay", "inputs: a key")
 def _(patch: Patch) -> None:
-    patch.setattr(TreePlan, "_key", lambda self, key, at: key)
+    patch.setattr(TreePlan, "_key", lambda self, key, path: key)
 
 
 @fault("reasons stay", "inputs: why a value is missing")
 def _(patch: Patch) -> None:
-    patch.setattr(tree_plan, "told_reason", lambda text: text)
+    patch.setattr(plan, "plain_reason", lambda text: text)
 
 
 @fault("reasons of tensors stay", "inputs: why a tensor is missing")
 def _(patch: Patch) -> None:
-    patch.setattr(call_redaction, "told_reason", lambda text: text)
+    patch.setattr(call_redaction, "plain_reason", lambda text: text)
 
 
 @fault("messages stay", "record.error: dict")

@@ -79,8 +79,7 @@ _APART = (
 
 
 class RedactionError(TapeError, RuntimeError):
-    """A redacted tape would say something else than the tape, or would tell what was removed. No
-    file is left."""
+    """A redacted tape would have a fact that may not be on one. No file is left."""
 
     def __init__(self, reason: str, *, advice: str | Remedy) -> None:
         super().__init__("usage", reason, advice=advice)

@@ -56,9 +56,9 @@ _BYTES, _BYTES_PER_BYTE = 2**30, 64
 _LEAST_GROWTH = 2**26  # of what else a process does meanwhile
 _OF_THE_MACHINE = 0.75  # beyond it, the system ends a process, and not always this one
 _MEBIBYTE = 2**20
-REDACTION_EFFORT = 10
-"""How many times as long as reading redaction may take: what the analysis says of both tapes is
-compared, under several keys if it differs, and the new tape is searched for what was removed."""
+REDACTION_EFFORT = 5
+"""How many times as long as reading redaction may take: the tape is read twice and the new one
+once, and a bundle says what is on it."""
 
 _LOOK_EVERY = 0.1
 _AGAIN_AFTER = 1.0

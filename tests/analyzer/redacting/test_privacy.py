@@ -101,11 +101,11 @@ def test_advice_is_a_sentence_whatever_the_argument_is_called(tmp_path: Path) ->
     with open_tape(tmp_path / "a.tape") as tape:
         told = str(private_data(tape))
     assert (
-        "at n (1 call): `calltape redact` replaces it, unless sizes have to do with it; record "
-        "with values={'n': 'none'} to never write it." in told
+        "at n (1 call): `calltape redact` takes it out; record with values={'n': 'none'} to never "
+        "write it." in told
     )
     assert "replaces it; record with values={'t': 'none'} to never write it." in told
-    assert "call.* (2 of them) (1 call): `calltape redact` replaces it" in told
+    assert "call.* (2 of them) (1 call): `calltape redact` takes it out" in told
 
 
 def test_keys_that_look_like_data_are_not_told(tmp_path: Path) -> None:
@@ -134,8 +134,7 @@ def test_nothing_of_it_is_left_in_a_redacted_tape(source: Path, tmp_path: Path) 
     with open_tape(tmp_path / "b.tape") as tape:
         found = private_data(tape)
     assert found.redacted
-    # Pseudonyms are texts, and nothing tells them from texts.
-    assert {one.kind for one in found.findings} == {"text", "key", "long_list", "module"}
+    assert {one.kind for one in found.findings} == {"module"}
 
 
 def test_commands(source: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from pathlib import Path
@@ -11,28 +12,22 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from calltape_analyzer import RedactionError, TapeError, UsageError, open_tape, redact, replay
-from calltape_analyzer.redacting import keyed_redaction
-from calltape_analyzer.redacting.answers import Question
-from calltape_analyzer.redacting.call_redaction import ElementRanges
-from calltape_analyzer.redacting.long_numbers import LongNumbers
-from calltape_analyzer.redacting.pseudonyms import Pseudonyms
+from calltape_analyzer import Call, TapeError, UsageError, open_tape, redact, replay
 from calltape_schema.end import Coverage
 from calltape_schema.storage import BytesSink
 from calltape_schema.writer import TapeWriter
-from tests.analyzer.redacting.answers import answers, differing, programs_of, replaced_numbers
+from tests.analyzer.redacting.answers import assert_same
 from tests.analyzer.redacting.leaks import leaked
 from tests.analyzer.redacting.random_calls import CALLS, Model, arguments_of, written
 from tests.analyzer.tapes import Recorded, new_call, reader_of, refer, write_tape
 from tests.fixture_files import FIXTURES, WITH_CALLS
 
 
-def assert_same(source: Path, result: Path) -> None:
-    """Two tapes give the same answers, but for the numbers that were replaced."""
-    with open_tape(source) as old, open_tape(result) as new:
-        replaced, programs = replaced_numbers(old, new), programs_of(old)
-        before, after = (answers(tape, programs, replaced) for tape in (old, new))
-    assert differing(before, after) == []
+def is_sound(call: Call) -> bool:
+    with contextlib.suppress(TapeError):
+        call.check()
+        return True
+    return False
 
 
 @pytest.mark.parametrize("source", WITH_CALLS, ids=lambda path: path.stem)
@@ -40,8 +35,7 @@ def test_golden_tapes(source: Path, tmp_path: Path) -> None:
     result = tmp_path / "redacted.tape"
     with open_tape(source) as tape:
         report = redact(tape, result)
-        calls = len(tape.calls)  # without the damaged ones
-    assert report.calls == calls
+        assert report.calls == sum(map(is_sound, tape.calls))
     with open_tape(result, verify=True) as tape:
         assert tape.damage == []
         assert tape.sealed
@@ -69,7 +63,7 @@ def test_random_tapes(tmp_path_factory: pytest.TempPathFactory, given_calls: Any
     source = written(folder / "a.tape", arguments_of(given_calls))
     result = folder / "b.tape"
     with open_tape(source) as tape:
-        redact(tape, result)  # which compares the answers
+        redact(tape, result)
     assert leaked(source, result) == []
     assert_same(source, result)
 
@@ -83,7 +77,7 @@ def test_random_tapes_without_texts(
     source = written(folder / "a.tape", arguments_of(given_calls))
     result = folder / "b.tape"
     with open_tape(source) as tape:
-        redact(tape, result, shapes_only="*")  # the answers are those without these values
+        redact(tape, result, shapes_only="*")
     assert leaked(source, result) == []
     with open_tape(result) as tape:
         assert {type(call.inputs.args[2]).__name__ for call in tape} == {"Placeholder"}
@@ -127,45 +121,7 @@ def test_what_is_no_call_is_redacted_too(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["b.tape", "named after bob.tape"]
 
 
-def test_numbers_that_were_replaced_are_no_answer_where_a_text_quotes_them(tmp_path: Path) -> None:
-    calls: list[Any] = [((torch.ones(1, 3),), {"more": [n] * 9}) for n in (4041, 1001)]
-    source = written(tmp_path / "a.tape", calls)
-    with open_tape(source) as tape:
-        redact(tape, tmp_path / "b.tape")
-    assert_same(source, tmp_path / "b.tape")
-
-
-def test_a_result_that_says_something_else_is_not_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = written(tmp_path / "a.tape", [((torch.ones(n, 3),), {}) for n in (2, 3)])
-    with open_tape(source) as tape, monkeypatch.context() as patch:
-        patch.setattr(keyed_redaction, "difference", lambda before, after: Question("variants"))
-        with pytest.raises(RedactionError, match="variants"):
-            redact(tape, tmp_path / "b.tape")
-        patch.setattr(keyed_redaction, "found_in", lambda path, values: [b"secret"])
-        with pytest.raises(RedactionError, match="1 removed value would be"):
-            redact(tape, tmp_path / "b.tape")
-    assert os.listdir(tmp_path) == ["a.tape"]
-
-
-def test_a_value_that_was_found_does_not_make_numbers_stay(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Numbers stay if the analysis needs them. What the search finds says nothing of that."""
-    calls: list[Any] = [((torch.ones(n),), {"n": 123456789 + n}) for n in (2, 3)]
-    tries: list[Any] = []
-    monkeypatch.setattr(keyed_redaction, "found_in", lambda path, values: [b"secret"])
-    needed = LongNumbers.all_needed
-    monkeypatch.setattr(LongNumbers, "all_needed", lambda self: tries.append(0) or needed(self))
-    source = written(tmp_path / "a.tape", calls)
-    refused = pytest.raises(RedactionError, match="1 removed value would be")
-    with open_tape(source) as tape, refused:
-        redact(tape, tmp_path / "b.tape")
-    assert not tries
-
-
-def test_a_number_is_replaced_beside_a_nan(tmp_path: Path) -> None:
+def test_a_number_is_omitted_beside_a_nan(tmp_path: Path) -> None:
     """A NaN equals nothing, and has the same bytes on both tapes."""
     calls: list[Any] = [
         ((torch.ones(2), float("nan")), {"n": 123456789}),
@@ -192,41 +148,20 @@ def test_a_variant_is_redacted(tmp_path: Path) -> None:
                 assert len(part) == 3
 
 
-@pytest.mark.parametrize("what", ["texts", "ranges", "names"])
-def test_the_proof_finds_another_answer(
-    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever a fault of redaction makes of it: two texts one, a range another one, a key a word
-    that stands before another."""
-    calls: list[Any] = [
-        (
-            (torch.arange(4000, 5000 + n),),
-            {"mode": mode, "more": {"a key": torch.ones(n), "b": torch.ones(2)}},
-        )
-        for n, mode in enumerate(["sum", "max"] * 4)
-    ]
-    source = written(tmp_path / "a.tape", calls)
-    faults: dict[str, tuple[Any, str, Any]] = {
-        "texts": (Pseudonyms, "text", lambda _, value: "x" * len(value)),
-        "ranges": (ElementRanges, "of", lambda *_: (0, 9)),
-        "names": (keyed_redaction, "ordered_keys", lambda _: {"a key": "z(0)"}),
-    }
-    with open_tape(source) as tape:
-        redact(tape, tmp_path / "b.tape")
-        monkeypatch.setattr(*faults[what])
-        with pytest.raises(RedactionError, match="would say something else"):
-            redact(tape, tmp_path / "c.tape")
-
-
-def test_the_size_of_a_long_list_is_no_data(tmp_path: Path) -> None:
-    """Numbers of a long list are replaced. If they meant a size, the proof notices it."""
+def test_the_numbers_of_a_long_list_are_omitted_even_if_they_are_sizes(tmp_path: Path) -> None:
     calls = [((torch.ones(n, 3),), {"lengths": [n] * 9}) for n in (2000, 3000, 5000)]
-    source = written(tmp_path / "a.tape", calls)
+    source, result = written(tmp_path / "a.tape", calls), tmp_path / "b.tape"
     with open_tape(source) as tape:
-        with pytest.raises(RedactionError, match="keep"):
-            redact(tape, tmp_path / "b.tape")
-        redact(tape, tmp_path / "b.tape", keep="lengths")
-    assert_same(source, tmp_path / "b.tape")
+        notes = redact(tape, result).notes
+        assert any("the numbers at lengths." in note for note in notes)
+        assert_same(source, result)
+        redact(tape, result, keep="lengths", overwrite=True)
+    with open_tape(result) as tape:
+        assert [call.inputs.kwargs["lengths"] for call in tape] == [
+            [2000] * 9,
+            [3000] * 9,
+            [5000] * 9,
+        ]
 
 
 def test_misuse(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def root(
             min=0,
             envvar="CALLTAPE_MAX_SECONDS",
             help="Limit of the processor time for reading. Default: 4, or 5 per MiB of the tape; "
-            "10 times as much for redacting.",
+            "5 times as much for redacting.",
         ),
     ] = None,
     max_memory: Annotated[

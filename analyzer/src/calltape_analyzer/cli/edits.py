@@ -243,7 +243,7 @@ def redact(
     shapes_only: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="PATH", help="Omit also ranges and pseudonyms at this path. Repeatable."
+            metavar="PATH", help="Omit also texts, ranges and sizes at this path. Repeatable."
         ),
     ] = None,
     target: OfTarget = None,
@@ -252,11 +252,11 @@ def redact(
 ) -> None:
     """Remove what may identify a person or a machine.
 
-    Tensors keep only their shapes. Texts are replaced by texts of the same length, and long numbers
-    by numbers of the same size unless they are related to sizes of tensors; equal values stay
-    equal. Exception messages, outputs, dates, thread ids, host and file names are removed. Before
-    OUT appears, redact checks that its shapes, variants and explanations are those of TAPE, and
-    that its bytes contain nothing of what was removed. docs/privacy.md has a table.
+    Tensors keep only their shapes and ranges. Texts, and keys that look like data, are replaced by
+    ordinals such as text1; equal ones stay equal. Numbers that look like data are omitted, unless
+    they are sizes of tensors. Exception messages, outputs, dates, thread ids, host and file names
+    are removed. Before OUT appears, redact reads all of it, and checks that each byte belongs to a
+    fact that may stay. docs/privacy.md has a table.
 
     PATH is the path of an argument, as in `values=` of the recorder. If several match, the most
     specific one applies.

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
-from calltape_analyzer.editing.withholding import names_of_path
+from calltape_analyzer.editing.omission import names_of_path
 from calltape_analyzer.limits import bounded
 from calltape_analyzer.observing.columns import Column
 from calltape_analyzer.observing.memory_layout import layouts_in_words

@@ -13,8 +13,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from calltape_analyzer.editing.choice import Choice, chosen
+from calltape_analyzer.editing.omission import Omission
 from calltape_analyzer.editing.rewriting import EditReport, Rewriting, rewrite
-from calltape_analyzer.editing.withholding import Withholding
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.limits import bounded
 from calltape_analyzer.reading.damage import RepeatedCallsError
@@ -63,20 +63,20 @@ def filter_tape(
     asked = _choice_of(choice)
     patterns = [drop] if isinstance(drop, str) else list(drop)
     options: dict[str, Any] = {**tape.selected, **asked.options}
-    withholding = None
+    omission = None
     if patterns:
         options["drop"] = patterns
-        withholding = Withholding(patterns, tape.signature)
+        omission = Omission(patterns, tape.signature)
     places = chosen(tape, asked)
-    how = Rewriting("filter", options, change=withholding, keeps_counters=not patterns)
+    how = Rewriting("filter", options, change=omission, keeps_counters=not patterns)
     calls = (tape.calls[place] for place in places)
     report = rewrite(tape, path, calls, len(places), how, overwrite=overwrite)
     differ = _other_signatures(tape)
     if differ is not None:
         report = report.noting(f"{differ}: the new tape has the first one")
-    if withholding is None or not withholding.unmet:
+    if omission is None or not omission.unmatched:
         return report
-    return report.noting(f"no value has a path like {some_of(withholding.unmet, _MAX_NAMED)}")
+    return report.noting(f"no value has a path like {some_of(omission.unmatched, _MAX_NAMED)}")
 
 
 def _other_signatures(tape: Tape) -> str | None:

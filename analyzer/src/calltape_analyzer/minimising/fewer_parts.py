@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from calltape_analyzer.editing.withholding import Withholding
+from calltape_analyzer.editing.omission import Omission
 from calltape_analyzer.minimising.changed_calls import ChangedCall, is_changed, without_outcome
 from calltape_analyzer.minimising.halving import fewest, without_most
 from calltape_analyzer.minimising.search import Search
@@ -61,7 +61,7 @@ def drop_outcomes(search: Search) -> None:
 
         def enough(kept: list[str]) -> bool:
             dropped = [path for path in paths if path not in set(kept)]
-            how = Withholding(dropped, base.signature)
+            how = Omission(dropped, base.signature)
             what = f"{counted(len(kept), 'output')} of {len(paths)}"
             made = (
                 call if is_changed(call) else BuiltCall(*how.apply(call)) for call in base.calls

@@ -25,7 +25,7 @@ from calltape_schema.tree import (
     children_of,
 )
 
-__all__ = ["PlacedNode", "is_private_key", "placed_nodes"]
+__all__ = ["PlacedNode", "placed_nodes"]
 
 _LISTS = frozenset({"list", "tuple", "set", "frozenset"})
 
@@ -114,11 +114,6 @@ def _count_list(node: Node, children: Sequence[Node], lists: dict[int, bool]) ->
     return plain, named
 
 
-def is_private_key(name: Any) -> bool:
-    """Whether a key of a dict, or the name of a field, looks like data."""
-    return not is_name(name) and not str(name).isidentifier()
-
-
 def _below(placed: PlacedNode, named: int) -> Iterator[PlacedNode]:
     at, node = placed.path, placed.node
     in_list = placed.in_list or placed.is_data
@@ -128,7 +123,7 @@ def _below(placed: PlacedNode, named: int) -> Iterator[PlacedNode]:
         names = ("args", "kwargs")
     for index, (name, child) in enumerate(zip(names, children_of(node), strict=True)):
         is_named = at == "args" and index < named
-        shown = "*" if is_private_key(name) else str(name)
+        shown = str(name) if is_name(name) else "*"
         yield PlacedNode(
             f"{at}.{name}" if at else str(name), child, in_list and not is_named, in_cache,
             is_setting=is_ragged_dimension(node, name),

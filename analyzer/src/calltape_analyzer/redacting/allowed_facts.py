@@ -14,15 +14,14 @@ import mmap
 import re
 import zlib
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
-from calltape_analyzer.editing.withholding import leaf_document, names_of_path
+from calltape_analyzer.editing.omission import leaf_document
 from calltape_analyzer.errors import RedactionError
-from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.pytree.placed_nodes import PlacedNode, placed_nodes
-from calltape_analyzer.redacting.long_numbers import LongNumbers, is_long
-from calltape_analyzer.redacting.treatment import Fact, Treatments
+from calltape_analyzer.redacting.ordinals import is_ordinal
+from calltape_analyzer.redacting.policy import Fate, Policy, number_fact
 from calltape_analyzer.redacting.vocabulary import (
     VERBS,
     are_patterns,
@@ -35,7 +34,7 @@ from calltape_analyzer.redacting.vocabulary import (
     is_torch_name,
     is_version,
     plain_id,
-    told_reason,
+    plain_reason,
 )
 from calltape_schema import blob
 from calltape_schema.bounds import (
@@ -47,7 +46,7 @@ from calltape_schema.bounds import (
     MAX_TABLE_BYTES,
 )
 from calltape_schema.drop_reasons import DropReason
-from calltape_schema.end import Coverage, Dump, End, IndexEntry, decode_end, encode_end
+from calltape_schema.end import End, IndexEntry, decode_end, encode_end
 from calltape_schema.errors import TapeError
 from calltape_schema.groups import CALL_BYTES, ENTRY, HAS_BLOB, HAS_RANGES, RAISED, opened
 from calltape_schema.inputs_document import pack_inputs, unpack_inputs
@@ -85,14 +84,13 @@ from calltape_schema.tree import (
     encode_structure,
 )
 
-__all__ = ["AllowedFacts", "NotAllowedError", "check_file"]
+__all__ = ["NotAllowedError", "check_file"]
 
 _MAX_KNOWN = 4096
 _PART = 2**20
 _KEY = re.compile(r"t(0|[1-9]\d{0,6})", re.ASCII)
-_ORDINAL = re.compile(r"(.*)\(\d{1,7}\)", re.ASCII | re.DOTALL)
-_WITHHELD_NAME = re.compile(r"\?\d{1,6}", re.ASCII)
-_MAX_THREAD = 2**32
+_OMITTED_NAME = re.compile(r"\?\d{1,6}", re.ASCII)
+_MAX_THREAD = 2**20
 _TREE = frozenset({"structure", "leaves", "scalars", "ranges"})
 _RECORD = frozenset({
     "time_ns", "duration_ns", "thread", "error", "outputs_missing", "inputs", "outputs", "blob",
@@ -100,11 +98,7 @@ _RECORD = frozenset({
 
 
 class NotAllowedError(RedactionError):
-    """The new tape has a fact that is not on the list.
-
-    Attributes:
-        difference: the place and the kind of fact: where other keys give the same, it is no chance.
-    """
+    """The new tape has a fact that is not on the list."""
 
     def __init__(self, place: str, fact: str) -> None:
         super().__init__(
@@ -112,27 +106,14 @@ class NotAllowedError(RedactionError):
             advice="no recorder writes it: leave such calls out, or report this if your recorder "
             "did; nothing was written",
         )
-        self.difference = place, fact
 
 
-class AllowedFacts(NamedTuple):
-    """What may stay, beside what stays of every tape.
-
-    Attributes:
-        treatments: what was asked for, by path.
-        signature: of the recorded method.
-        numbers: what the analysis needs of long numbers.
-        any_key: whether there are so many keys of dicts that not all have an ordinal.
-    """
-
-    treatments: Treatments
-    signature: Signature
-    numbers: LongNumbers = LongNumbers()
-    any_key: bool = False
-
-
-def check_file(path: str, allowed: AllowedFacts) -> None:
+def check_file(path: str, policy: Policy) -> None:
     """Reads all of a new, sealed tape.
+
+    Args:
+        path: of the file.
+        policy: what was asked for, by path.
 
     Raises:
         NotAllowedError: it has something that it may not have.
@@ -140,7 +121,7 @@ def check_file(path: str, allowed: AllowedFacts) -> None:
     """
     try:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            _File(data, allowed).check()
+            _File(data, policy).check()
     except zlib.error:
         raise NotAllowedError("deflated data", "another encoding") from None
     except OSError as error:
@@ -186,9 +167,9 @@ class _Blob(NamedTuple):
 class _File:
     """A file that is walked over once."""
 
-    def __init__(self, data: mmap.mmap, allowed: AllowedFacts) -> None:
+    def __init__(self, data: mmap.mmap, policy: Policy) -> None:
         self._data = data
-        self._trees = _Trees(allowed)
+        self._trees = _Trees(policy)
         self._tape = self._manifest = b""
         self._blobs: dict[int, _Blob] = {}
         self._index: list[IndexEntry] = []
@@ -264,10 +245,10 @@ class _File:
         key = int.from_bytes(signature, "little")
         where = "the record of a call"
         _require(isinstance(document, dict) and document.keys() <= _RECORD, where, "other fields")
-        _require(0 <= document.get("thread", 0) < _MAX_THREAD, where, "the id of a thread")
+        _require(0 <= document.get("thread", 0) <= _MAX_THREAD, where, "the id of a thread")
         missing, error = document.get("outputs_missing"), document.get("error")
         if missing is not None:
-            _require(told_reason(missing) == missing, where, "a reason in other words")
+            _require(plain_reason(missing) == missing, where, "a reason in other words")
         if error is not None:
             _require(error.keys() == {"type", "message"}, "an exception", "other fields")
             _require(is_class_name(error["type"]), "an exception", "the name of a class")
@@ -290,8 +271,8 @@ class _File:
         self._count(number, key, document, error is not None)
         self._blob(number, offset, document.get("blob"), keys)
         ranges = document["inputs"].get("ranges")
-        told = (error is not None) * RAISED | bool(ranges) * HAS_RANGES | bool(keys) * HAS_BLOB
-        _require(flags == told, where, "flags")
+        known = (error is not None) * RAISED | bool(ranges) * HAS_RANGES | bool(keys) * HAS_BLOB
+        _require(flags == known, where, "flags")
         return used
 
     def _count(self, number: int, key: int, document: dict[str, Any], raised: bool) -> None:
@@ -316,12 +297,13 @@ class _File:
             self._data[at : min(at + _PART, begin + size)]
             for at in range(begin, begin + size, _PART)
         )
-        told = {"back": offset - found.offset, "size": size, "checksum": sums.whole}
-        _require(
-            facts == {**told, **({"steps": sums.steps} if sums.steps else {})},
-            "a blob",
-            "other facts",
-        )
+        known: dict[str, Any] = {
+            "back": offset - found.offset,
+            "size": size,
+            "checksum": sums.whole,
+        }
+        known |= {"steps": sums.steps} if sums.steps else {}
+        _require(facts == known, "a blob", "other facts")
         header = self._data[begin : begin + blob.header_size(self._data[begin : begin + 8], size)]
         entries = blob.parse_header(header, size)
         for key, one in entries.items():
@@ -342,7 +324,7 @@ class _File:
         _require(end.manifest == self._manifest, where, "another manifest")
         index = _of_end(end.index, "the index")
         has_calls = bool(self._numbers)
-        told = (
+        written = (
             end.first_call, end.last_call, end.first_ns, end.last_ns, end.raised, end.tensor_bytes,
         )  # fmt: skip
         known = (
@@ -351,12 +333,14 @@ class _File:
             min(max(self._times), 2**63 - 1) if has_calls else None,
             self._raised, self._blob_bytes,
         )  # fmt: skip
-        _require(told == known, where, "counts of other calls")
+        _require(written == known, where, "counts of other calls")
         known_index = b"".join(entry.pack() for entry in self._index)
         _require(index == known_index, "the index", "other groups")
-        _coverage(end.coverage, len(self._numbers))
-        for dump in end.dumps:
-            _dump(dump)
+        coverage, dumps = end.coverage, end.dumps
+        _require(coverage.kept == len(self._numbers), "the coverage", "a count of other calls")
+        are_reasons = all(isinstance(one, DropReason) for one in coverage.dropped)
+        _require(are_reasons, "the coverage", "a reason in other words")
+        _require(all(is_without_text(one.reason) for one in dumps), "a dump", "other words")
         self._table_of(end)
 
     def _table_of(self, end: End) -> None:
@@ -371,11 +355,11 @@ class _File:
             own = self._table.rows.get(key)
             _require(own is not None, where, "inputs of no call")
             assert own is not None
-            told, known = (
+            written, known = (
                 (one.seen, one.kept, one.raised, one.first, one.last, one.example, one.spans())
                 for one in (row, own)
             )
-            _require(told == known, where, "counts of other calls")
+            _require(written == known, where, "counts of other calls")
         for kind in table.kinds.values():
             self._trees.kind(kind)
 
@@ -388,46 +372,34 @@ def _of_end(section: Any, where: str) -> bytes:
     return data
 
 
-def _coverage(coverage: Coverage, kept: int) -> None:
-    where = "the coverage"
-    _require(coverage.kept == kept, where, "a count of other calls")
-    _require(
-        all(isinstance(one, DropReason) for one in coverage.dropped),
-        where,
-        "a reason in other words",
-    )
-
-
-def _dump(dump: Dump) -> None:
-    _require(is_without_text(dump.reason), "a dump", "a reason in other words")
+Test = Callable[[Any, Collection[int]], bool]
 
 
 class _Tree(NamedTuple):
     """What may be in the trees of one structure.
 
     Attributes:
-        scalars: per scalar whether a value may stand there.
-        elements, ranges: the leaves that may have them.
+        scalars: per scalar whether a value may stand there, beside tensors of some sizes.
+        elements: the leaves that may have them.
+        ranges: the leaves that may have one, each with its place; None where it may be any.
         shown: the scalars whose values may be counted.
     """
 
     leaves: int
-    scalars: list[Callable[[Any], bool]]
+    scalars: list[Test]
     elements: frozenset[int]
-    ranges: frozenset[int]
+    ranges: Mapping[int, str | None]
     shown: frozenset[int]
 
 
 class _Trees:
     """Checks the parts of records, structures and leaves once each."""
 
-    def __init__(self, allowed: AllowedFacts) -> None:
-        self._allowed = allowed
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
         self._known: dict[tuple[bytes, str], _Tree] = {}
         self._leaves: dict[bytes, tuple[Leaf, ...]] = {}
-        self._code = {
-            (type(one.default), one.default) for one in allowed.signature.parameters
-        }  # fmt: skip
+        self._spans: dict[tuple[str, str], tuple[int, int]] = {}
 
     # --- the manifest ------------------------------------------------------------------------
 
@@ -444,7 +416,7 @@ class _Trees:
         _require(policy.keep is None and not policy.leaf_values, where, "words of the policy")
         observed = found.observed
         if observed is not None:
-            _require(told_reason(observed.reason) == observed.reason, where, "other words")
+            _require(plain_reason(observed.reason) == observed.reason, where, "other words")
         if found.target is not None:
             self._target(found.target)
         self._history(found)
@@ -473,8 +445,8 @@ class _Trees:
         _require(is_version(step.version), where, "another version")
         for name, value in step.options if not is_own else ():
             is_pattern = step.verb == "redact" and are_patterns(value)
-            is_told = is_code_name(name) and (is_without_text(value) or is_pattern)
-            _require(is_told, where, "words of an earlier step")
+            is_allowed = is_code_name(name) and (is_without_text(value) or is_pattern)
+            _require(is_allowed, where, "words of an earlier step")
         ids = [step.tape, *(source.tape for source in step.sources)]
         _require(all(plain_id(one) == one for one in ids), where, "an id")
         for source in step.sources:
@@ -495,8 +467,9 @@ class _Trees:
         scalars, ranges = tree.get("scalars", ()), tree.get("ranges", ())
         sizes = len(leaves), len(scalars)
         _require(sizes == (rules.leaves, len(rules.scalars)), side, "values that no node refers to")
+        beside = {size for leaf in leaves for size in leaf.shape}
         for value, may_stand in zip(scalars, rules.scalars, strict=True):
-            _require(may_stand(value), side, "a scalar")
+            _require(may_stand(value, beside), side, "a scalar")
         for at, leaf in enumerate(leaves):
             if leaf.key is None:
                 continue
@@ -511,8 +484,12 @@ class _Trees:
         _require(len(set(ranged)) == len(ranged), side, "a second range of a tensor")
         for one in ranges:
             _require(one.keys() == {"leaf", "min", "max"}, side, "other fields")
-            is_whole = leaves[one["leaf"]].dtype in blob.INTEGER_FORMATS
-            _require(one["leaf"] in rules.ranges and is_whole, side, "the range of a tensor")
+            dtype, span = leaves[one["leaf"]].dtype, (one["min"], one["max"])
+            is_allowed = one["leaf"] in rules.ranges and dtype in blob.INTEGER_FORMATS
+            _require(is_allowed, side, "the range of a tensor")
+            place = rules.ranges[one["leaf"]]
+            of_all = span if place is None else self._spans.setdefault((place, dtype), span)
+            _require(span == of_all, side, "the range of one call")
 
     def kind(self, kind: Any) -> None:
         """Checks counted inputs."""
@@ -521,11 +498,12 @@ class _Trees:
         sizes = len(kind.dtypes), len(kind.axes) - first
         _require(sizes == (rules.leaves, len(rules.scalars)), where, "sizes of no tensor")
         _require(all(map(is_torch_name, kind.dtypes)), where, "a dtype")
+        beside = {size for axis in kind.axes[:first] for size in (*axis.sizes, axis.max)}
         for at, axis in enumerate(kind.axes[first:]):
             if axis is not None:
-                _require(at in rules.shown, where, "values of a scalar")
                 values = (*axis.sizes, axis.max)
-                _require(all(map(rules.scalars[at], values)), where, "values of a scalar")
+                are_allowed = all(rules.scalars[at](one, beside) for one in values)
+                _require(at in rules.shown and are_allowed, where, "values of a scalar")
 
     def _facts(self, data: bytes) -> tuple[Leaf, ...]:
         """Checks the facts of tensors."""
@@ -541,8 +519,8 @@ class _Trees:
             names = all(map(is_torch_name, (leaf.dtype, leaf.device, leaf.layout)))
             _require(names, where, "a name that torch does not have")
             _require(leaf.subclass is None or is_class_name(leaf.subclass), where, "a class")
-            is_told = leaf.missing is None or told_reason(leaf.missing) == leaf.missing
-            _require(is_told, where, "a reason in other words")
+            is_allowed = leaf.missing is None or plain_reason(leaf.missing) == leaf.missing
+            _require(is_allowed, where, "a reason in other words")
             is_shared = leaf.storage is not None and counts[leaf.storage] > 1
             _require(is_shared or (leaf.storage is None and not leaf.offset), where, "a memory")
             _require((leaf.storage or 0) < len(found), where, "the number of a memory")
@@ -567,17 +545,19 @@ class _Trees:
         self._context(spec, side)
         at = "" if side == "inputs" else side
         elements: dict[int, bool] = {}
-        ranges: dict[int, bool] = {}
-        tests: dict[int, list[Callable[[Any], bool]]] = {}
+        ranges: dict[int, set[Fate]] = {}
+        places: dict[int, str] = {}
+        tests: dict[int, list[Test]] = {}
         hidden: set[int] = set()
-        for placed in placed_nodes(spec.root, at, self._allowed.signature.positional):
+        fate = self._policy.fate
+        for placed in placed_nodes(spec.root, at, self._policy.signature.positional):
             node = placed.node
             self._names(placed, side)
             if isinstance(node, TensorNode):
                 leaf, path = node.leaf, placed.path
-                elements[leaf] = elements.get(leaf, True) and self._fate(path, "elements") == "kept"
-                is_told = self._fate(path, "range") != "withheld" and side == "inputs"
-                ranges[leaf] = ranges.get(leaf, True) and is_told
+                elements[leaf] = elements.get(leaf, True) and fate(path, "elements") == "kept"
+                ranges.setdefault(leaf, set()).add(fate(path, "range") if not at else "omitted")
+                places.setdefault(leaf, self._policy.name(placed.pattern))
             elif isinstance(node, ScalarNode):
                 tests.setdefault(node.scalar, []).append(self._scalar(placed, node, side))
                 if node.kind != "int":
@@ -590,7 +570,11 @@ class _Trees:
             spec.leaves,
             [_all_of(tests[number]) for number in range(spec.scalars)],
             frozenset(leaf for leaf, is_kept in elements.items() if is_kept),
-            frozenset(leaf for leaf, is_kept in ranges.items() if is_kept),
+            {
+                leaf: None if fates == {"kept"} else places[leaf]
+                for leaf, fates in ranges.items()
+                if "omitted" not in fates
+            },
             frozenset(tests.keys() - hidden),
         )
 
@@ -603,36 +587,30 @@ class _Trees:
         names += [name for one in context.autocast for name in (one.device, one.dtype)]
         _require(all(map(is_torch_name, names)), side, "a name that torch does not have")
 
-    def _fate(self, path: str, fact: Fact) -> str:
-        return self._allowed.treatments.fate(path, fact)
-
-    def _scalar(self, placed: PlacedNode, node: ScalarNode, side: str) -> Callable[[Any], bool]:
+    def _scalar(self, placed: PlacedNode, node: ScalarNode, side: str) -> Test:
         """Whether a value may stand where a node has one."""
-        path = placed.path
+        path, policy = placed.path, self._policy
         if placed.is_setting:
-            return lambda value: type(value) is int and is_setting(value)
+            return lambda value, _: type(value) is int and is_setting(value)
         if side == "outputs":
-            is_kept = self._fate(path, "returned") == "kept"
-            return lambda value: is_kept and _is_plain(value)
+            is_kept = policy.fate(path, "returned") == "kept"
+            return lambda value, _: is_kept and _is_plain(value)
         if node.kind in ("str", "bytes"):
-            is_text = self._fate(path, "text") != "withheld"
-            return lambda value: is_text
-        name = list(names_of_path(path, self._allowed.signature))[-1]
-        numbers = self._allowed.numbers
-        is_data = placed.in_list or name in numbers.replaced | numbers.listed
-        fate = self._fate(path, "number" if is_data else "setting")
-        treatment = self._allowed.treatments.of(path)
-        is_kept = treatment is not None and treatment.way == "keep"
-        # Below a key that has an ordinal now, a place has another name than the analysis knows.
-        is_known = is_data or is_kept or placed.in_cache or "*" in placed.pattern
-        is_known = is_known or name in numbers.needed
+            fate = policy.fate(path, "text")
+            return lambda value, _: fate == "kept" or (fate == "replaced" and self._is_text(value))
+        fates = {fact: policy.fate(path, fact) for fact in ("setting", "size", "number")}
 
-        def may_stand(value: Any) -> bool:
-            if fate == "withheld" or not _is_plain(value):
-                return False
-            return is_known or not is_long(value) or (type(value), value) in self._code
+        def may_stand(value: Any, beside: Collection[int]) -> bool:
+            fact = number_fact(value, beside, policy.defaults)
+            if placed.in_list or placed.in_cache:
+                fact = "number" if placed.in_list else "setting"
+            return fates[fact] == "kept" and _is_plain(value)
 
         return may_stand
+
+    def _is_text(self, value: Any) -> bool:
+        """Whether a text is empty, an ordinal, or the default of a parameter."""
+        return not value or is_ordinal(value) or (type(value), value) in self._policy.defaults
 
     def _names(self, placed: PlacedNode, side: str) -> None:
         """Checks the names and the words of a node."""
@@ -642,37 +620,28 @@ class _Trees:
         if isinstance(node, ConstantNode):
             _require(is_torch_name(node.name), side, "a name that torch does not have")
         elif isinstance(node, EnumNode):
-            is_kept = self._fate(placed.path, "enum value") == "kept"
+            is_kept = self._policy.fate(placed.path, "enum value") == "kept"
             _require(node.value is None or is_kept, side, "the value of an enum")
             _require(is_enum_name(node.name), side, "the name of a member of an enum")
         elif isinstance(node, OpaqueNode):
-            _require(told_reason(node.reason) == node.reason, side, "a reason in other words")
+            _require(plain_reason(node.reason) == node.reason, side, "a reason in other words")
         elif isinstance(node, DictNode):
             _require(all(self._key(key, placed.path) for key in node.keys), side, "a key")
         elif isinstance(node, FieldsNode):
             fields = (is_field(one) or self._key(one, placed.path) for one in node.fields)
             _require(all(fields), side, "the name of a field")
         for one in getattr(node, "beside", None) or ():
-            is_told = is_field(one) or is_name(one) or _WITHHELD_NAME.fullmatch(one)
-            _require(is_told, side, "the name of an attribute")
+            is_allowed = is_field(one) or is_name(one) or _OMITTED_NAME.fullmatch(one)
+            _require(is_allowed, side, "the name of an attribute")
 
     def _key(self, key: Any, at: str) -> bool:
         """Whether a dict may have a key: a name, one that was kept, or an ordinal."""
-        if not key or is_name(key) or (at == "kwargs" and key in self._allowed.signature.by_name):
+        if not key or is_name(key) or (at == "kwargs" and key in self._policy.signature.by_name):
             return True
-        if self._fate(f"{at}.{key}" if at else str(key), "key") == "kept":
+        if self._policy.fate(f"{at}.{key}" if at else str(key), "key") == "kept":
             return True
-        return all(map(self._is_ordinal, key if isinstance(key, tuple) else (key,)))
-
-    def _is_ordinal(self, part: Any) -> bool:
-        if not part or is_name(part) or self._allowed.any_key:
-            return True
-        if isinstance(part, str):
-            found = _ORDINAL.fullmatch(part)
-            return found is not None and (not found[1] or is_name(found[1]))
-        if isinstance(part, int):
-            return "0000" in str(abs(part))
-        return isinstance(part, bytes) or _is_plain(part)
+        parts = key if isinstance(key, tuple) else (key,)
+        return all(not p or is_name(p) or (isinstance(p, str) and is_ordinal(p)) for p in parts)
 
 
 def _is_plain(value: Any) -> bool:
@@ -682,11 +651,9 @@ def _is_plain(value: Any) -> bool:
     return all(pack(one) == pack(math.nan) for one in nans)
 
 
-def _is_length(value: int) -> bool:
+def _is_length(value: int, _: Collection[int]) -> bool:
     return 0 <= value <= MAX_DOCUMENT_BYTES
 
 
-def _all_of(tests: list[Callable[[Any], bool]]) -> Callable[[Any], bool]:
-    if len(tests) == 1:
-        return tests[0]
-    return lambda value: all(test(value) for test in tests)
+def _all_of(tests: list[Test]) -> Test:
+    return lambda value, beside: all(test(value, beside) for test in tests)

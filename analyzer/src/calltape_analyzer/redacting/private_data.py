@@ -9,22 +9,23 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
 
-from calltape_analyzer.editing.withholding import names_of_path
+from calltape_analyzer.editing.omission import names_of_path
 from calltape_analyzer.limits import bounded
 from calltape_analyzer.notebook import Sketch
+from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.plain_data import PlainData, Text
 from calltape_analyzer.pytree.node_paths import names_of_children
-from calltape_analyzer.pytree.placed_nodes import is_private_key, placed_nodes
+from calltape_analyzer.pytree.placed_nodes import placed_nodes
 from calltape_analyzer.pytree.referenced import unreferenced
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.damage import is_damage
-from calltape_analyzer.redacting.long_numbers import is_long
-from calltape_analyzer.redacting.tape_words import varying_keys
+from calltape_analyzer.redacting.ordinals import is_ordinal
+from calltape_analyzer.redacting.policy import number_fact
 from calltape_analyzer.redacting.vocabulary import plain_platform
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import alike, counted, printable, some_of
 from calltape_schema.errors import TapeError
-from calltape_schema.privacy import is_without_text
+from calltape_schema.privacy import is_name, is_without_text
 from calltape_schema.records import Redacted, Tree
 from calltape_schema.remedies import Remedy
 from calltape_schema.tree import (
@@ -45,6 +46,9 @@ _INTEGERS = frozenset({"int64", "int32", "uint32", "uint64"})
 _IMAGE_CHANNELS = frozenset({1, 3, 4})
 _LEAST_IMAGE = 16
 _LEAST_SAMPLES = 4000
+_MAX_PLACES = 10_000
+_ARGUMENTS = ("", "kwargs")
+"""Which keyword arguments are given may differ. Their names are code."""
 
 _OUT, _ALL_OUT = "`calltape redact` takes it out", "`calltape redact` takes them out"
 _NEVER = Remedy(
@@ -76,11 +80,11 @@ _KINDS: dict[str, tuple[str, str | Remedy]] = {
     "token_ids": ("whole numbers that may be token ids", _ALL_OUT),
     "image": ("numbers that may be an image", _OUT),
     "audio": ("numbers that may be audio", _OUT),
-    "long_list": ("a long list of numbers", "`calltape redact` replaces its numbers"),
+    "long_list": ("a long list of numbers", "`calltape redact` takes its numbers out"),
     "values": ("values of a tensor", _ALL_OUT),
     "number": (
         "a number that may be data",
-        _NEVER.after("`calltape redact` replaces it, unless sizes have to do with it; "),
+        _NEVER.after("`calltape redact` takes it out; "),
     ),
     "time": (
         "the date, and when each call began",
@@ -150,9 +154,9 @@ class PrivateData(PlainData):
         calls: how many calls were examined.
         findings: by place; or by call, if you asked for that.
         more: how many findings are not listed because there are too many.
-        redacted: ``all`` if the tape was redacted: then the remaining texts and numbers are
-            pseudonyms, except what its history says was kept, and numbers that follow from sizes.
-            ``part`` if that is true only of some calls; None if of none.
+        redacted: ``all`` if the tape was redacted: then the remaining texts and numbers are those
+            that its history says were kept. ``part`` if that is true only of some calls; None if of
+            none.
         never: what no tape has, in words.
     """
 
@@ -199,7 +203,7 @@ class PrivateData(PlainData):
         advice = {
             None: "`calltape redact` makes a tape that can be given away",
             "part": "Only a part of the tape was redacted; `calltape redact` redacts all of it",
-            "all": "The tape was redacted: texts and ids are pseudonyms, but for what was kept",
+            "all": "The tape was redacted, and this is left",
         }[self.redacted]
         return f"{some_of(named, most, '; ')}. {advice}"
 
@@ -218,8 +222,8 @@ class PrivateData(PlainData):
             )
         if self.redacted == "all":
             yield (
-                "the tape was redacted: what is left of texts and ids are pseudonyms, but for the "
-                "paths that its history says were kept, and numbers that follow from sizes"
+                "the tape was redacted: what is left of texts and numbers was kept, as its history "
+                "says"
             )
         yield self.never
 
@@ -238,7 +242,7 @@ def _joined(findings: list[PrivateFinding]) -> Iterator[PrivateFinding]:
 
 
 def _advice(kind: str, place: str = "") -> str:
-    exact = place.partition(".*")[0].replace("*", "PATH")  # a pattern withholds no numbers
+    exact = place.partition(".*")[0].replace("*", "PATH")  # a pattern omits no numbers
     return str(_KINDS[kind][1]).replace("EXACT", printable(exact))
 
 
@@ -263,13 +267,13 @@ def private_data(tape: Tape, *, by_call: bool = False) -> PrivateData:
     count = more = 0
     for call in tape.calls:
         try:
-            told = dict.fromkeys(_of_call(call, tape, known, data_keys))
+            kinds = dict.fromkeys(_of_call(call, tape, known, data_keys))
         except TapeError as error:
             if not is_damage(error):
                 raise
             continue  # it stands in the tape's damage
         count += 1
-        for kind, place in told:
+        for kind, place in kinds:
             key = kind, place, call.address if by_call else None
             if key in found or len(found) < _MAX_FINDINGS:
                 found[key] = found.get(key, 0) + 1
@@ -303,7 +307,7 @@ def _of_call(
             if key not in known:
                 if len(known) >= _MAX_KNOWN:
                     known.clear()
-                known[key] = list(_of_tree(tree, root, tape.signature.positional))
+                known[key] = list(_of_tree(tree, root, tape.signature))
             for path, kind in known[key]:
                 if not path:
                     yield kind, None
@@ -329,18 +333,21 @@ def _starred(place: str, data_keys: Mapping[str, frozenset[str]]) -> str:
     return place
 
 
-def _of_tree(tree: Tree, root: str, named: int) -> Iterator[tuple[str, str]]:
+def _of_tree(tree: Tree, root: str, signature: Signature) -> Iterator[tuple[str, str]]:
     if any(unreferenced(tree)):
         yield "", "unreferenced"
     facts, masks = tree.facts(), _masks_of(tree)
-    for placed in placed_nodes(tree.spec().root, root, named):
+    sizes = {size for leaf in facts for size in leaf.shape}
+    defaults = {(type(one.default), one.default) for one in signature.parameters}
+    for placed in placed_nodes(tree.spec().root, root, signature.positional):
         path, node = placed.pattern, placed.node
         if isinstance(node, ScalarNode) and node.kind in ("str", "bytes"):
-            if tree.scalars[node.scalar]:
+            value = tree.scalars[node.scalar]
+            if value and not is_ordinal(value):
                 yield path, "text"
         elif isinstance(node, ScalarNode):
-            is_told = placed.in_list or placed.in_cache
-            if not is_told and is_long(tree.scalars[node.scalar]):
+            fact = number_fact(tree.scalars[node.scalar], sizes, defaults)
+            if fact == "number" and not (placed.in_list or placed.in_cache):
                 yield path, "number"
         elif isinstance(node, TensorNode) and facts[node.leaf].key is not None:
             kinds = _looks_like(facts[node.leaf], is_mask=node.leaf in masks) or ("values",)
@@ -352,7 +359,7 @@ def _of_tree(tree: Tree, root: str, named: int) -> Iterator[tuple[str, str]]:
                 yield path, "long_list"
         elif isinstance(node, DictNode | FieldsNode):
             names: Any = names_of_children(node)
-            if any(map(is_private_key, names)):
+            if any(not is_name(name) and not is_ordinal(str(name)) for name in names):
                 yield path, "key"
 
 
@@ -402,3 +409,26 @@ def _of_tape(tape: Tape, calls: int) -> Iterator[str]:
             yield "module"
     if any(not is_without_text(dump.reason) for dump in tape.dumps):
         yield "dump"
+
+
+def varying_keys(tape: Tape) -> list[str]:
+    """The places of the dicts that have other words as keys in some calls than in others. A plain
+    word stays on a redacted tape, as nothing tells ``alice`` from ``image``; but the names of
+    settings are the same in every call, and the names of users are not. Keys that look like data
+    do not count: they are replaced. Reads records, and no values of tensors."""
+    first: dict[str, frozenset[Any]] = {}
+    found: dict[str, None] = {}
+    known: set[tuple[str, bytes]] = set()
+    for call in tape.calls:
+        for tree, root in ((call.record.inputs, ""), (call.record.outputs, "outputs")):
+            if tree is None or (root, tree.structure) in known:
+                continue
+            known.add((root, tree.structure))
+            for placed in placed_nodes(tree.spec().root, root):
+                node, place = placed.node, placed.pattern
+                if not isinstance(node, DictNode) or placed.path in _ARGUMENTS:
+                    continue
+                keys = frozenset(k for k in node.keys if isinstance(k, str) and is_name(k))
+                if len(first) < _MAX_PLACES and first.setdefault(place, keys) != keys:
+                    found[place] = None
+    return [list(names_of_path(place, tape.signature))[-1] for place in found]

@@ -5,44 +5,25 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import time
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from calltape_analyzer.editing.rewriting import EditReport, Rewriting, rewrite
-from calltape_analyzer.errors import RedactionError
 from calltape_analyzer.limits import REDACTION_EFFORT, bounded
-from calltape_analyzer.redacting.allowed_facts import AllowedFacts, check_file
-from calltape_analyzer.redacting.call_redaction import CallRedaction, ElementRanges
-from calltape_analyzer.redacting.keyed_redaction import (
-    Asked,
-    DifferentAnswerError,
-    KeyedRedaction,
-)
-from calltape_analyzer.redacting.leak_search import RemovedValues
-from calltape_analyzer.redacting.long_numbers import long_numbers
-from calltape_analyzer.redacting.pseudonyms import Pseudonyms
+from calltape_analyzer.redacting.allowed_facts import check_file
+from calltape_analyzer.redacting.call_redaction import CallRedaction
+from calltape_analyzer.redacting.plan import Plan
+from calltape_analyzer.redacting.policy import KEEP, SHAPES_ONLY, Policy
+from calltape_analyzer.redacting.private_data import varying_keys
 from calltape_analyzer.redacting.tape_facts import BEGIN_NS, TapeFacts
-from calltape_analyzer.redacting.tape_words import TapeWords
-from calltape_analyzer.redacting.treatment import KEEP, SHAPES_ONLY, Treatments, Way
-from calltape_analyzer.redacting.tree_plan import Fates, Replaced
 from calltape_analyzer.tape import Tape, check_tape
-from calltape_analyzer.text import pattern_of, some_of
+from calltape_analyzer.text import counted, some_of
 from calltape_analyzer.writing.output_file import compressor_of, copy_tape, refuse_inputs, settle
 from calltape_analyzer.writing.temporary import TemporaryFolder
 from calltape_schema.errors import TapeError
 
 __all__ = ["copy_redacted", "redact"]
-
-_MAX_KEYS = 6
-"""By chance, a number may become the size of a tensor. Under another key it does not."""
-
-_SAME = 2
-"""After as many keys with the same difference, no further key is tried."""
-
-_MAX_SECONDS = 600.0
-"""After so long, no further key is tried."""
 
 _MAX_NAMED = 8
 
@@ -60,32 +41,26 @@ def redact(
 ) -> EditReport:
     """Writes a copy of a tape without what may identify a person or a machine.
 
-    By default, only what the analysis needs is kept. Tensors keep only their shapes. Texts become
-    pseudonyms of the same length (equal texts stay equal), and long numbers that are unrelated to
-    sizes become pseudonyms with the same number of bits. Exception messages and all outputs are
-    left out, times become relative, threads are renumbered, and the host name, file names and the
-    kernel's build are removed. docs/privacy.md has a table.
+    Tensors keep their shapes, and integer tensors the range that those at the same place have over
+    all calls. Texts and keys of dicts that look like data become ordinals: equal ones stay equal.
+    Numbers that look like data are omitted, unless they are sizes of tensors of the same call.
+    Exception messages and all outputs are omitted, times become relative, threads are renumbered,
+    and the host name, file names and the kernel's build are removed. docs/privacy.md has a table.
 
-    Long numbers that follow from other ints, but from no size, are also left out.
-
-    Before the new file gets its name, it is compared with the tape (or with the tape without the
-    arguments that were left out). The facts behind shapes, variants and explanations must be the
-    same, and no byte may reveal what was removed. By chance, a pseudonym may equal the size of a
-    tensor. Then redaction starts over with other pseudonyms, at most six times, but not after ten
-    minutes or two equal failures.
+    Before the new file gets its name, it is read from the first byte to the last: each byte must
+    belong to a fact that may be on a redacted tape.
 
     Args:
         tape: the tape, or a part of one. It is not changed.
         path: the path of the new file.
         keep: paths of values to keep as they are, with the patterns of the recorder's ``values=``
             (``"past_key_values.*"``). If several patterns match, the longest one decides.
-        shapes_only: paths of values of which only the shape is kept, without the range of integers.
+        shapes_only: paths of values of which only the shape is kept, without ordinals and ranges.
         overwrite: whether to replace an existing file.
 
     Raises:
         UsageError: for an empty path, or a path that is one of the tape's own files.
-        RedactionError: if the result differs from the tape in these facts, or reveals what was
-            removed; then no file is left.
+        RedactionError: if the result has a fact that is not allowed; then no file is left.
         TapeError: ``exists``, ``io``, ``limit``; ``usage`` if the name ends with ``.tape.zst`` and
             Zstandard is not installed.
     """
@@ -95,19 +70,16 @@ def redact(
     compressor = compressor_of(target)
     if not overwrite and os.path.lexists(target):
         raise TapeError("exists", "it is there already", path=os.fspath(path))
-    asked_for: dict[Way, list[str]] = {"keep": _listed(keep), "shapes_only": _listed(shapes_only)}
-    treatments = Treatments(asked_for, tape.signature)
-    numbers = long_numbers(tape, treatments)
-    treatments = treatments.withholding(numbers.withheld)
-    asked = Asked(tape, treatments, TapeWords(tape), ElementRanges(tape), numbers)
-    _refuse_needed(asked)
+    policy = Policy(tape.signature, _listed(keep), _listed(shapes_only))
     with _beside(target) as new:
-        report, notes = _proven(asked, new)
+        report = _written(tape, new, policy, "redact", policy.options)
         if compressor is None:
             settle(new, target, overwrite=overwrite)
         else:
             copy_tape(new, target, overwrite=overwrite)
-    return report.model_copy(update={"path": os.fspath(path), "notes": tuple(notes)})
+    unmatched = some_of(policy.unmatched, _MAX_NAMED)
+    notes = [f"no value has a path like {unmatched}"] if unmatched else []
+    return report.model_copy(update={"path": os.fspath(path)}).noting(*notes)
 
 
 def copy_redacted(tape: Tape, path: str) -> EditReport:
@@ -119,77 +91,61 @@ def copy_redacted(tape: Tape, path: str) -> EditReport:
         RedactionError: the result has something that it may not have; no file is left then.
         TapeError: ``exists``, ``io``, ``limit``.
     """
-    treatments = Treatments({"keep": ["*"]}, tape.signature)
-    fates = Fates(treatments, Pseudonyms(), tape.signature, Replaced(), {})
-    first = min(one.created_ns for one in tape.manifests)
-    calls = CallRedaction(fates, ElementRanges(tape), BEGIN_NS - first, RemovedValues())
-    revision = TapeFacts(calls, keeps_words=True)
-    how = Rewriting("filter", tape.selected, change=calls, revision=revision, thorough=True)
-    report = rewrite(tape, path, tape.calls, len(tape.calls), how)
     try:
-        check_file(path, AllowedFacts(treatments, tape.signature))
+        return _written(tape, path, Policy(tape.signature, keep=["*"]), "filter", {})
     except BaseException:
-        os.unlink(path)
+        with contextlib.suppress(OSError):
+            os.unlink(path)
         raise
-    return report.noting(*calls.notes())
 
 
-def _refuse_needed(asked: Asked) -> None:
-    """Raises if sizes have to do with numbers that are data because they are in a long list."""
-    if asked.numbers.needed_lists:
-        patterns = sorted(set(map(pattern_of, asked.numbers.needed_lists)))
-        raise RedactionError(
-            "the analysis would say something else of the new tape: sizes have to do with the "
-            f"numbers at {some_of(patterns, _MAX_NAMED)}",
-            advice=f"name these paths with `{KEEP}`, or, to leave them out, with "
-            f"`{SHAPES_ONLY}`; nothing was written",
-        )
-
-
-def _proven(asked: Asked, path: str) -> tuple[EditReport, list[str]]:
-    """The first result that is proven.
+def _written(
+    tape: Tape, path: str, policy: Policy, verb: str, options: Mapping[str, Any]
+) -> EditReport:
+    """Writes and checks the new tape.
 
     Raises:
-        RedactionError: none is.
+        RedactionError: it has a fact that is not allowed.
     """
-    deadline = time.monotonic() + _MAX_SECONDS
-    try:
-        return _under_a_key(asked, path, deadline)
-    except DifferentAnswerError as error:
-        before = error
-        if not asked.numbers.replaced or time.monotonic() > deadline:
-            raise
-    # What the numbers mean to the analysis, only the analysis knows.
-    _empty(os.path.dirname(path))
-    numbers = asked.numbers.all_needed()
-    return _under_a_key(replace(asked, numbers=numbers), path, deadline, before)
+    plan = Plan(tape, policy)
+    calls = CallRedaction(plan, BEGIN_NS - min(one.created_ns for one in tape.manifests))
+    how = Rewriting(
+        verb, {**tape.selected, **options}, change=calls, thorough=True,
+        revision=TapeFacts(calls, keeps_words=verb != "redact"),
+    )  # fmt: skip
+    report = rewrite(tape, path, tape.calls, len(tape.calls), how)
+    check_file(path, policy)
+    return report.noting(*_notes(tape, plan, calls))
 
 
-def _under_a_key(
-    asked: Asked, path: str, deadline: float, before: RedactionError | None = None
-) -> tuple[EditReport, list[str]]:
-    failures = [] if before is None else [before]
-    while True:
-        redaction = KeyedRedaction(asked)
-        report = redaction.write(path)
-        try:
-            return report, redaction.prove(path, has_calls=report.calls > 0)
-        except RedactionError as error:
-            failures.append(error)
-            if len(failures) >= _MAX_KEYS or time.monotonic() > deadline or _is_rule(failures):
-                raise
-        _empty(os.path.dirname(path))
-
-
-def _is_rule(failures: Sequence[RedactionError]) -> bool:
-    """Whether several keys had the same difference: then no other key helps."""
-    found = [getattr(error, "difference", None) for error in failures]
-    return found[-1] is not None and found.count(found[-1]) >= _SAME
-
-
-def _empty(folder: str) -> None:
-    for name in os.listdir(folder):
-        os.unlink(os.path.join(folder, name))
+def _notes(tape: Tape, plan: Plan, calls: CallRedaction) -> Iterator[str]:
+    """What a user should know, in words."""
+    if calls.unknown_dtypes:
+        which = counted(calls.unknown_dtypes, "tensor")
+        yield f"{which} without values: only a later version knows the dtype"
+    if calls.omitted:
+        yield f"{counted(calls.omitted, 'tensor')} without values"
+    if plan.omitted_numbers:
+        yield (
+            f"the numbers at {some_of(sorted(plan.omitted_numbers), _MAX_NAMED)} may be data and "
+            f"are not on the new tape; name those that are settings in `{KEEP}`"
+        )
+    if plan.replaced_names:
+        yield (
+            f"the texts at {some_of(sorted(plan.replaced_names), _MAX_NAMED)} were replaced; "
+            f"name those that are settings in `{KEEP}`"
+        )
+    if keys := varying_keys(tape):
+        yield (
+            f"the keys of the dicts at {some_of(keys, _MAX_NAMED)} differ from call to call, and "
+            "stay where they are plain words; if they are names of persons, do not give the tape "
+            "away"
+        )
+    if calls.few_ranged:
+        yield (
+            "the smallest and the largest of few numbers stay, at "
+            f"{some_of(sorted(calls.few_ranged), _MAX_NAMED)}; `{SHAPES_ONLY}` omits them"
+        )
 
 
 def _listed(patterns: Patterns) -> list[str]:

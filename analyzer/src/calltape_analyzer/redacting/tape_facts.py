@@ -18,8 +18,8 @@ from calltape_analyzer.redacting.vocabulary import (
     is_default,
     plain_id,
     plain_platform,
+    plain_reason,
     plain_version,
-    told_reason,
 )
 from calltape_schema.drop_reasons import DropReason
 from calltape_schema.end import Coverage, Dump
@@ -61,7 +61,7 @@ class TapeFacts(Revision):
     def manifest(self, manifest: Manifest) -> Manifest:
         observed = manifest.observed
         if observed is not None:
-            since, reason = self.moment(observed.since_ns), told_reason(observed.reason)
+            since, reason = self.moment(observed.since_ns), plain_reason(observed.reason)
             observed = _only(observed, since_ns=since, reason=reason)
         history = manifest.history or ()
         policy = manifest.policy

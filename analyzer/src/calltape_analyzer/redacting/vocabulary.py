@@ -1,5 +1,5 @@
-"""The words that may be on a redacted tape: the allowlist of all text that is neither a pseudonym
-nor was asked for.
+"""The words that may be on a redacted tape: the allowlist of all text that is neither an
+ordinal nor was asked for.
 
 Text that a recorder writes is one of a few sentences, and what is named in code has the form of a
 name. Any other text on a tape, at whatever place, may be data. The construction of the new tape
@@ -16,9 +16,20 @@ from typing import Any
 from calltape_schema.privacy import is_name, is_without_text, length_of_text
 
 __all__ = [
-    "VERBS", "are_patterns", "is_class_name", "is_code_name", "is_default",
-    "is_enum_name", "is_field", "is_platform", "is_torch_name", "is_version",
-    "plain_id", "plain_platform", "plain_version", "told_reason",
+    "VERBS",
+    "are_patterns",
+    "is_class_name",
+    "is_code_name",
+    "is_default",
+    "is_enum_name",
+    "is_field",
+    "is_platform",
+    "is_torch_name",
+    "is_version",
+    "plain_id",
+    "plain_platform",
+    "plain_reason",
+    "plain_version",
 ]  # fmt: skip
 
 _MOST_DIGITS = 8
@@ -94,7 +105,7 @@ def _forms() -> list[re.Pattern[str]]:
 _FORMS = _forms()
 
 
-def told_reason(text: str) -> str:
+def plain_reason(text: str) -> str:
     """Why something is not on a tape, if a recorder says it in these words; else how long the text
     was."""
     if is_without_text(text):

@@ -20,7 +20,7 @@ from calltape_schema.errors import TapeError
 from calltape_schema.inputs_table import InputsTable
 
 __all__ = [
-    "calls_in", "closing_time", "counts_stay", "coverage_for", "coverage_of_numbers",
+    "calls_in", "closing_time", "coverage_for", "coverage_of_numbers",
     "unkept_of",
 ]  # fmt: skip
 
@@ -103,20 +103,6 @@ def unkept_of(segments: Sequence[Segment]) -> InputsTable:
         if table is not None and not segment.left_out:
             found.merge(table.others())
     return found
-
-
-def counts_stay(segments: Sequence[Segment]) -> bool:
-    """Whether a copy of all calls, with :func:`unkept_of` these files, counts the same inputs. It
-    counts less if calls are lost, or if calls that were kept are counted by kind."""
-    for segment in segments:
-        table = segment.table
-        if table is None or segment.damaged or segment.left_out:
-            return False
-        if sum(row.kept for row in table.rows.values()) != len(segment.numbers):
-            return False
-        if any(row.seen != row.kept for row in table.rows.values()):
-            return False
-    return True
 
 
 def closing_time(segments: Sequence[Segment]) -> int:

@@ -7,9 +7,9 @@ was asked not to keep the values at these paths: tensors keep their shapes, text
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Container, Hashable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.observing.signature import Signature
@@ -17,8 +17,6 @@ from calltape_analyzer.pytree.placed_nodes import PlacedNode, placed_nodes
 from calltape_analyzer.pytree.referenced import ReferencedOnly
 from calltape_analyzer.reading.call import Call, Side
 from calltape_schema.blob import INTEGER_FORMATS
-from calltape_schema.bounds import MAX_NODES
-from calltape_schema.inputs_table import Kind
 from calltape_schema.privacy import FEWEST_RANGED, is_exact, matches_whole
 from calltape_schema.records import CallRecord, Range, Tree
 from calltape_schema.tree import (
@@ -30,22 +28,20 @@ from calltape_schema.tree import (
     Structure,
     TensorNode,
     children_of,
-    decode_structure,
     document_like,
     encode_leaves,
     encode_structure,
 )
 
 __all__ = [
-    "Withholding", "WithholdingPlan", "leaf_document", "left_of", "names_of_path", "opaque",
-    "without_value",
+    "Omission", "leaf_document", "left_of", "names_of_path", "opaque", "without_value",
 ]  # fmt: skip
 
 _MAX_KNOWN = 4096
 _CHUNK = 4096  # elements
 
 
-class Withholding:
+class Omission:
     """Takes values out of the calls of one tape.
 
     Args:
@@ -59,14 +55,14 @@ class Withholding:
             raise UsageError("a path that is empty names no value")
         self._patterns = tuple(patterns)
         self._signature = signature
-        self._unmet = set(self._patterns)
-        self._known: dict[Hashable, WithholdingPlan] = {}
+        self._matched: set[str] = set()
+        self._known: dict[Hashable, _Plan] = {}
         self._referenced = ReferencedOnly()
 
     @property
-    def unmet(self) -> list[str]:
+    def unmatched(self) -> list[str]:
         """The patterns that named nothing so far."""
-        return [pattern for pattern in self._patterns if pattern in self._unmet]
+        return [pattern for pattern in self._patterns if pattern not in self._matched]
 
     def apply(self, call: Call) -> tuple[CallRecord, dict[str, Any]]:
         """The record of a call without these values, and the bytes that its leaves still have.
@@ -83,8 +79,12 @@ class Withholding:
         for side, tree in sides:
             if tree is None:
                 continue
-            plan = self._plan(tree.structure, tree.spec(), "" if side == "inputs" else side)
-            made = plan.applied(tree, partial(_has_many, call, side))
+            key = tree.structure, side
+            if key not in self._known:
+                if len(self._known) >= _MAX_KNOWN:
+                    self._known.clear()
+                self._known[key] = self._plan(tree.spec(), "" if side == "inputs" else side)
+            made = _applied(tree, self._known[key], partial(_has_many, call, side))
             kept = {leaf.key for leaf in made.facts()} - values.keys()
             for place, leaf in enumerate(tree.facts()):
                 if leaf.key is not None and leaf.key in kept:
@@ -92,45 +92,19 @@ class Withholding:
             changes[side] = self._referenced.tree(made)
         return record.model_copy(update=changes), values
 
-    def kind(self, kind: Kind) -> Kind:
-        """Counted inputs without the values that the calls do not have.
-
-        Raises:
-            TapeError: the structure is none.
-        """
-        spec = decode_structure(kind.structure)
-        return self._referenced.kind(self._plan(kind.structure, spec, "").counted(kind))
-
-    def _plan(self, structure: bytes, spec: Structure, path: str) -> WithholdingPlan:
-        key = (structure, path)
-        plan = self._known.get(key)
-        if plan is None:
-            if len(self._known) >= _MAX_KNOWN:
-                del self._known[next(iter(self._known))]
-            plan = self._known[key] = self.new_plan(structure, spec, path)
-        return plan
-
-    def new_plan(self, structure: bytes, spec: Structure, path: str) -> WithholdingPlan:
-        """What is taken from all trees of one structure.
-
-        Args:
-            structure: the structure, encoded.
-            spec: the same structure, decoded.
-            path: the path of its root.
-        """
-        return WithholdingPlan(spec, path, self._degree, self._signature.positional)
-
-    def _degree(self, path: str) -> str:
-        """What is taken at a path: ``nothing``, ``values``, or ``numbers`` too."""
-        found = "nothing"
-        names = list(names_of_path(path, self._signature))
-        for pattern in self._patterns:
-            if matches_whole(pattern, names):
-                self._unmet.discard(pattern)
-                if is_exact(pattern):
-                    return "numbers"
-                found = "values"
-        return found
+    def _plan(self, spec: Structure, side: str) -> _Plan:
+        """What is taken from all trees of one structure."""
+        leaves, scalars = set[int](), dict[int, str]()
+        for placed in placed_nodes(spec.root, side, self._signature.positional):
+            node, names = placed.node, list(names_of_path(placed.path, self._signature))
+            matching = [one for one in self._patterns if matches_whole(one, names)]
+            self._matched.update(matching)
+            is_taken = any(map(is_exact, matching)) or (matching and _is_data(placed, side))
+            if isinstance(node, TensorNode) and matching:
+                leaves.add(node.leaf)
+            elif isinstance(node, ScalarNode) and is_taken:
+                scalars[node.scalar] = node.kind
+        return _Plan(spec, leaves, scalars)
 
 
 def names_of_path(path: str, signature: Signature) -> Iterator[str]:
@@ -148,85 +122,65 @@ def names_of_path(path: str, signature: Signature) -> Iterator[str]:
         yield f"{signature.complete.name_at(int(first))}{dot}{below}"
 
 
-class WithholdingPlan:
+class _Plan(NamedTuple):
     """What is taken from all trees of one structure.
 
-    Args:
+    Attributes:
         spec: the structure.
-        path: of its root.
-        degree: what is taken at a path: ``nothing``, ``tensors``, ``values`` (texts, and numbers
-            that are data, too), or ``numbers`` too.
-        named: how many positional arguments have names.
+        leaves: the tensors that lose their values.
+        scalars: the kinds of the scalars that are taken.
     """
 
-    def __init__(
-        self, spec: Structure, path: str, degree: Callable[[str], str], named: int = MAX_NODES
-    ) -> None:
-        self._spec = spec
-        self._leaves: set[int] = set()
-        self._scalars: dict[int, str] = {}
-        for placed in placed_nodes(spec.root, path, named):
-            at, node = placed.path, placed.node
-            found = degree(at) if at else "nothing"
-            if isinstance(node, TensorNode) and found != "nothing":
-                self._leaves.add(node.leaf)
-            elif isinstance(node, ScalarNode) and (
-                found == "numbers" or (found == "values" and _is_data(placed, node, path))
-            ):
-                self._scalars[node.scalar] = node.kind
-
-    def applied(self, tree: Tree, has_many: Callable[[int], bool]) -> Tree:
-        """The tree without them. ``has_many`` tells whether a leaf of integers has so many that its
-        range says little of each."""
-        changes: dict[str, Any] = {}
-        if self._scalars:
-            changes["structure"] = self._structure()
-            changes["scalars"] = tuple(
-                left_of(self._scalars[i], value) if i in self._scalars else value
-                for i, value in enumerate(tree.scalars)
-            )
-        if self._leaves:
-            facts = tree.facts()
-            changes["leaves"] = encode_leaves(
-                [
-                    without_value(leaf) if i in self._leaves else leaf_document(leaf)
-                    for i, leaf in enumerate(facts)
-                ]
-            )
-            changes["ranges"] = tuple(
-                one
-                for one in tree.ranges
-                if one.leaf not in self._leaves
-                or (_may_stay(one, facts[one.leaf]) and has_many(one.leaf))
-            )
-        return tree.model_copy(update=changes)
-
-    def counted(self, kind: Kind) -> Kind:
-        if not self._scalars:
-            return kind
-        return kind.without_ints(self._structure(), self._scalars.__contains__)
-
-    def _structure(self) -> bytes:
-        spec = self._spec
-        plain = self._without(spec.root).model_dump(exclude_none=True)
-        return encode_structure(document_like(spec, plain, spec.leaves, spec.scalars))
-
-    def _without(self, node: Node) -> Node:
-        if isinstance(node, ScalarNode):
-            return opaque(node) if node.scalar in self._scalars else node
-        children = children_of(node)
-        changes: dict[str, Any] = {}
-        if children:
-            changes["children"] = tuple(map(self._without, children))
-        if isinstance(node, CustomNode):
-            changes["context"] = self._without(node.context)
-        return node.model_copy(update=changes) if changes else node
+    spec: Structure
+    leaves: set[int]
+    scalars: dict[int, str]
 
 
-def _is_data(placed: PlacedNode, node: ScalarNode, side: str) -> bool:
+def _applied(tree: Tree, plan: _Plan, has_many: Callable[[int], bool]) -> Tree:
+    """The tree without them. ``has_many`` tells whether a leaf of integers has so many that its
+    range says little of each."""
+    changes: dict[str, Any] = {}
+    if plan.scalars:
+        spec = plan.spec
+        plain = _without(spec.root, plan.scalars).model_dump(exclude_none=True)
+        document = document_like(spec, plain, spec.leaves, spec.scalars)
+        changes["structure"] = encode_structure(document)
+        changes["scalars"] = tuple(
+            left_of(plan.scalars[i], value) if i in plan.scalars else value
+            for i, value in enumerate(tree.scalars)
+        )
+    if plan.leaves:
+        facts = tree.facts()
+        changes["leaves"] = encode_leaves(
+            [
+                without_value(leaf) if i in plan.leaves else leaf_document(leaf)
+                for i, leaf in enumerate(facts)
+            ]
+        )
+        changes["ranges"] = tuple(
+            one
+            for one in tree.ranges
+            if one.leaf not in plan.leaves
+            or (_may_stay(one, facts[one.leaf]) and has_many(one.leaf))
+        )
+    return tree.model_copy(update=changes)
+
+
+def _without(node: Node, scalars: Container[int]) -> Node:
+    if isinstance(node, ScalarNode):
+        return opaque(node) if node.scalar in scalars else node
+    changes: dict[str, Any] = {}
+    if children := children_of(node):
+        changes["children"] = tuple(_without(child, scalars) for child in children)
+    if isinstance(node, CustomNode):
+        changes["context"] = _without(node.context, scalars)
+    return node.model_copy(update=changes) if changes else node
+
+
+def _is_data(placed: PlacedNode, side: str) -> bool:
     """Whether a scalar is data by the recorder's rule: a text, or a number that is returned, or one
     of many."""
-    if node.kind in ("str", "bytes"):
+    if isinstance(placed.node, ScalarNode) and placed.node.kind in ("str", "bytes"):
         return True
     return not placed.in_cache and (placed.in_list or side != "")
 
