@@ -1,8 +1,10 @@
-"""Puts the page of ``calltape view`` into the distributions. It is made in another folder of the
-repository; in an sdist it lies beside this file. An editable install finds it in the repository."""
+"""Makes the page of ``calltape view`` and puts it into the distributions. Its modules are in
+another folder of the repository; an sdist has the page, made, beside this file. An editable install
+finds it in the repository."""
 
 from __future__ import annotations
 
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,10 @@ class ViewerPage(BuildHookInterface[Any]):
     """Includes the page in a wheel as a file of the package, and in an sdist beside this file."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        root = Path(self.root)
-        places = (root / PAGE, root.parent / "viewer" / PAGE)
-        page = next((place for place in places if place.is_file()), None)
-        if page is None:
-            raise FileNotFoundError(f"{PAGE} is not there: run viewer/bundle.py")
+        page = Path(self.root) / PAGE
+        viewer = Path(self.root).parent / "viewer"
+        if not page.is_file():
+            runpy.run_path(str(viewer / "bundle.py"), run_name="__main__")
+            page = viewer / PAGE
         in_wheel = f"calltape_analyzer/{PAGE}"
         build_data["force_include"][str(page)] = in_wheel if self.target_name == "wheel" else PAGE

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
 import re
 import sys
 from pathlib import Path
@@ -103,5 +104,8 @@ def _digest(text: str) -> str:
 
 
 if __name__ == "__main__":
-    TARGET.write_text(page(), encoding="utf-8")
+    # Whole at any moment: tests that run at the same time read it.
+    made = TARGET.with_suffix(f".{os.getpid()}")
+    made.write_text(page(), encoding="utf-8")
+    made.replace(TARGET)
     sys.stdout.write(f"{TARGET.name}: {TARGET.stat().st_size:,} bytes\n")

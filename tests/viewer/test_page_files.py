@@ -29,11 +29,6 @@ def bundle() -> ModuleType:
     return module
 
 
-def test_the_page_of_one_file_is_made_of_the_modules(bundle: ModuleType) -> None:
-    written = (VIEWER / "calltape-viewer.html").read_text(encoding="utf-8")
-    assert written == bundle.page(), "run: python viewer/bundle.py"
-
-
 def test_what_is_vendored_is_unchanged() -> None:
     folder = VIEWER / "vendor"
     lines = (folder / "SHA256SUMS").read_text().splitlines()

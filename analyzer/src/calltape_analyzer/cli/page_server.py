@@ -45,7 +45,7 @@ def page_of_viewer() -> bytes:
             return place.read_bytes()
     raise TapeError(
         "not_found", "the page of the viewer is not installed", path=str(package / _PAGE),
-        advice="reinstall calltape-analyzer; in a clone, run `python viewer/bundle.py` first",
+        advice="reinstall calltape-analyzer; in a clone, run `make viewer` first",
     )  # fmt: skip
 
 
