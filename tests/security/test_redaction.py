@@ -614,8 +614,8 @@ def test_bundle_keeps_nothing_either(name: str, tmp_path: Path) -> None:
 
 
 REFERRED_TO = (
-    "text of an argument", "number of an argument", "and as the argument", "value of an enum", ": a key", ": a field",
-    "elements of a tensor",
+    "text of an argument", "number of an argument", "and as the argument", "value of an enum",
+    ": a key", ": a field", "elements of a tensor",
 )  # fmt: skip
 """What a tape that says that it was redacted may have: its calls refer to it, and show it."""
 

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from calltape_analyzer import export
+from calltape_analyzer import Tolerances, export
 from calltape_analyzer.exporting.session import probing, verifier
 from calltape_analyzer.foreign_errors import Raised
+from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.reasons import Because, OfCall, OfModel, Why
 from calltape_analyzer.programs.strategies import Sampled, Strategy
 from tests.analyzer.exported import call, made, taped
@@ -172,3 +173,39 @@ def test_a_trace_with_sizes_that_the_model_does_not_take_tells_nothing(tmp_path:
     assert first.error == OfModel(Raised("ValueError", "another size"))
     assert first.tried == 0
     assert (second.strategy, second.sample) == (Strategy.PLAIN, Sampled(0))
+
+
+class Scaled(Model):
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = torch.nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, x):
+        return x * self.factor
+
+
+def test_what_the_export_compared_is_not_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs: list[str] = []
+    real = Program.outputs
+
+    def outputs(program: Program, *given: Any) -> Any:
+        runs.append(program.name)
+        return real(program, *given)
+
+    monkeypatch.setattr(Program, "outputs", outputs)
+    module = Scaled()
+    tape = taped(tmp_path, module, [call(t(n, 3)) for n in (2, 3, 5, 5)])
+    programs = export(tape, module)
+    runs.clear()
+    assert programs.verify().ok
+    assert len(runs) == 1  # the second call of size 5 is new
+    assert programs.verify(tolerances=Tolerances(rtol=1e-3, atol=1e-3)).ok
+    assert len(runs) == 5
+    with torch.no_grad():
+        module.factor += 1
+    report = programs.verify()
+    assert len(runs) == 9
+    assert not report.ok
+    assert report.reproduced == 0

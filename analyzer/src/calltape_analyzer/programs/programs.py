@@ -274,9 +274,10 @@ class Programs(Mapping[str, Program], Shown):
         progress: bool = False,
         failing: str | os.PathLike[str] | None = None,
     ) -> Report:
-        """Runs every recorded call through the program that accepts it, and compares. A program
-        that writes to the state of its model is asked from the state at the export, and in order
-        for calls that it does not reproduce so.
+        """Runs every recorded call through the program that accepts it, and compares. What the
+        export compared already, with the weights that the model still has, is not run again. A
+        program that writes to the state of its model is asked from the state at the export, and in
+        order for calls that it does not reproduce so.
 
         Values that are not on the tape are compared with those of the model after an export. Loaded
         programs have no model, and such a call is not verified; :func:`replay` compares it in

@@ -47,6 +47,7 @@ class ModelReference(Protocol):
     def expected(
         self, program: Program, call: Call, sample: Sample
     ) -> tuple[dict[str, Any], Against]: ...
+    def known(self, program: Program, call: Call) -> Verdict | None: ...
     def draws(self, program: Program) -> bool: ...
     def does_as_model(self, program: Program, sample: Sample, got: Mapping[str, Any]) -> bool: ...
     def if_random(
@@ -208,7 +209,14 @@ class _ServedRun(ProgramRun):
         self.variant = found[0].name if found else None
         self._is_alone = runner.shapes_suffice and runner.reference is None
         self.is_synthetic = self._is_alone and bool(found) and has_made_up(call)
+        self._first = found[0] if found else None
         self._given = recorded_sample(call, runner.sorter, found[0].device if found else None)
+
+    def known(self, call: Call, tolerances: Tolerances) -> Verdict | None:
+        reference, is_same_tape = self._reference, self._runner.origin == "exported"
+        if reference is None or self._first is None or not is_same_tape:
+            return None
+        return reference.known(self._first, call) if tolerances == reference.tolerances else None
 
     def run(self) -> dict[str, Any]:
         from calltape_analyzer.model.state import apart_from

@@ -53,6 +53,14 @@ __all__ = ["Verifier"]
 _MAX_ROWS = 24
 
 
+class _Known(NamedTuple):
+    """The verdict on a call, and the weights that it was found with."""
+
+    program: Program
+    verdict: Verdict
+    weights: tuple[tuple[int, int], ...] | None
+
+
 class Replayed(NamedTuple):
     """Whether a call was reproduced, whether the program ran at all, what was wrong, and whether
     the program raised an error while it ran instead of rejecting the call."""
@@ -87,6 +95,7 @@ class Verifier(Runner):
 
     probing: Probing = field(default_factory=Probing)
     budget: Budget = field(default_factory=Budget)
+    _known: dict[tuple[int, CallRef], _Known] = field(default_factory=dict)
 
     def verify(
         self,
@@ -182,11 +191,31 @@ class Verifier(Runner):
             broke = not isinstance(run.raised, ConditionError)
             return Replayed(False, False, reasons.OfCall(call.number, found.error), broke)
         attempt.add(found)
+        if found.ok and found.against == "tape":
+            self._known[id(program), call.ref] = _Known(program, found, self._weights())
         if found.error is None or found.agrees:
             return Replayed(True, True, None)
         is_unlike = isinstance(found.error, OtherModel)
         wrong = found.error if is_unlike else reasons.OfCall(call.number, found.error)
         return Replayed(isinstance(found.error, InState), True, wrong)
+
+    def known(self, program: Program, call: Call) -> Verdict | None:
+        """The verdict on a recorded call that a program reproduced, if the weights are those that
+        it had then, as far as torch counts what is written to them, and nothing else decides."""
+        found = self._known.get((id(program), call.ref))
+        depends = program.state or program.draws or program.unwritten or program.unknown_classes()
+        if found is None or depends or found.weights is None or found.weights != self._weights():
+            return None
+        return found.verdict
+
+    def _weights(self) -> tuple[tuple[int, int], ...] | None:
+        """Where parameters and buffers lie, and how often they were written to; None if torch does
+        not tell, as in inference mode."""
+        tensors = (*self.module.parameters(), *self.module.buffers())
+        try:
+            return tuple((tensor.data_ptr(), tensor._version) for tensor in tensors)
+        except RuntimeError:
+            return None
 
     def why_unrun(self, variant: VariantFacts, sizing: Sizing) -> Fact | None:
         """Why the model is not run at sizes that no call had; None if it may be run."""
