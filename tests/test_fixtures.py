@@ -115,9 +115,7 @@ def test_keywords_and_positions_give_the_same_dimensions() -> None:
         if "-keywords" in path.stem:
             plain = path.with_name(path.name.replace("-keywords", ""))
             found = [
-                json.loads((FIXTURES / "analysis" / f"{one.stem}.json").read_text())["shapes"][
-                    "dynamic"
-                ]
+                json.loads((FIXTURES / "analysis" / f"{one.stem}.json").read_text())["shapes"]
                 for one in (path, plain)
             ]
             assert found[0] == found[1]

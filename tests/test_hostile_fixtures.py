@@ -45,11 +45,11 @@ def outcome(path: Path) -> dict[str, Any]:
             readable.append(str(call.number))
         except TapeError as error:
             errors.append(error)
+    errors += tape.verify()
     try:
-        tape.inference().findings()
+        tape.shape_findings()
     except TapeError as error:
         check_message(error)
-    errors += tape.verify()
     for error in errors:
         check_message(error)
         assert error.offset is not None or error.member == END_MEMBER

@@ -35,11 +35,11 @@ EXPECTED = {
     | {"PerSecond", "PerStructure", "Rate", "Recorder", "Stats", "TapeError", "When", "record"},
     "calltape_analyzer": {"Acceptance", "Call", "ExportError", "Explanation"}
     | {"InferenceError", "InputObserver", "Inputs", "KeyTypeError", "NoVariant", "Observations"}
-    | {"Placeholder", "Programs", "Report", "ShapeFindings", "Tape", "TapeDifference", "TapeError"}
+    | {"Placeholder", "Programs", "Report", "Tape", "TapeDifference", "TapeError"}
     | {"Tolerances", "UnsupportedError", "UsageError", "Variant", "VariantFindings", "check"}
     | {"diff", "dynamic_axes", "export", "load_programs", "open_tape", "render"}
     | {"register_flattening_functions", "replay", "script"},
-    "calltape_analyzer.targets": {"additional_inputs", "dynamic_axes", "dynamic_shapes"}
+    "calltape_analyzer.targets": {"additional_inputs", "dynamic_axes"}
     | {"optimization_profile", "partial_shapes", "shapes_collection"},
     "calltape_analyzer.converting": {"read_safetensors_folder", "write_safetensors_folder"},
     "calltape_analyzer.observer": {"InputObserver", "InputCandidate", "ObserverInfo"},
@@ -48,7 +48,6 @@ EXPECTED = {
 
 # What only other modules of the package use, although it has no underscore.
 INTERNAL = {
-    "OneProgram.aligned_calls",
     "Observations.group_of",
     "Observations.groups",
     "Observations.in_order",
@@ -66,7 +65,6 @@ INTERNAL = {
     "Call.raw_blob",
     "Call.references",
     "Call.segment",
-    "Call.seen",
     "Call.stated",
     "Call.blob_facts",
     "Tape.segments",

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from pydantic import ValidationError
 
 from calltape_analyzer import diff, open_tape
@@ -82,15 +81,6 @@ def test_results_of_a_tape_with_awkward_values(tmp_path: Path) -> None:
             assert json.loads(text)
             # The parser of pydantic takes no lone surrogate.
             assert type(found).model_validate_json(text).model_dump_json() == text
-
-
-def test_findings_of_tuple_keys_come_back_from_json(tmp_path: Path) -> None:
-    path = write_tape(tmp_path / "a.tape", [(({("k", 1): torch.ones(n, 2)},), {}) for n in (2, 3)])
-    with open_tape(path) as tape:
-        findings = tape.shape_findings()
-    again = type(findings).model_validate_json(findings.model_dump_json())
-    assert again == findings
-    assert again.dynamic_shapes == findings.dynamic_shapes
 
 
 def test_a_key_is_the_same_after_it_was_read_back() -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from calltape_analyzer import TapeError, open_tape
-from calltape_analyzer.inference.program_source import ProgramSource
+from calltape_analyzer.program_source import ProgramSource
 from calltape_analyzer.tape import Tape
 from tests.analyzer.cli.commands import run
 from tests.answers.normalising import Normalising

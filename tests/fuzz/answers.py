@@ -59,28 +59,19 @@ def verified(path: Path, tape: Any) -> None:
 
 def sizes(path: Path, tape: Any) -> None:
     """The sizes in the findings are the sizes on the tape."""
-    try:
-        findings = tape.shape_findings()
-    except TapeError:
-        return
     recorded: Counter[int] = Counter()
     for call in tape.calls:
         for leaf in call.record.inputs.facts():
             recorded.update(set(leaf.shape))
-    for argument, leaf in findings.leaves():
-        for axis in leaf.axes:
-            counted = sum(seen.calls for seen in axis.sizes)
-            if axis.distinct <= 64 and counted > leaf.calls:
-                raise WrongAnswerError(
-                    f"{argument.name}{leaf.path}: {counted} calls of {leaf.calls}"
-                )
-            for seen in axis.sizes:
-                if seen.size not in recorded:
-                    raise WrongAnswerError(f"{argument.name}{leaf.path}: no call had {seen.size}")
-            if axis.distinct > 1 and not axis.dynamic:
-                raise WrongAnswerError(
-                    f"{argument.name}{leaf.path}: {axis.axis} varies, not dynamic"
-                )
+    for variant in tape.variants():
+        for symbol in variant.findings.symbols:
+            counted = sum(seen.calls for seen in symbol.sizes)
+            if symbol.distinct <= 64 and counted > len(variant):
+                raise WrongAnswerError(f"{symbol.name}: {counted} calls of {len(variant)}")
+            is_size = any("[" in place for place in symbol.dimensions)
+            unseen = [seen.size for seen in symbol.sizes if seen.size not in recorded]
+            if is_size and unseen:
+                raise WrongAnswerError(f"{symbol.name}: no call had {unseen[0]}")
 
 
 def partition(path: Path, tape: Any) -> None:
@@ -149,7 +140,7 @@ def arguments_fit(path: Path, tape: Any) -> None:
     tensors = [t for t in torch.utils._pytree.tree_leaves(given) if isinstance(t, torch.Tensor)]
     # An array of a dtype that NumPy lacks is given as a tensor, which shapes do not speak of.
     allowed = {leaf.dtype for call in tape.calls for leaf in call.record.inputs.facts()}
-    allowed |= {leaf.dtype for _, leaf in findings.leaves()}
+    allowed |= {tensor.dtype for tensor in findings.findings.tensors}
     # Some dtypes of torch have two names ("float" and "float32").
     allowed |= {str(getattr(torch, name, name)).removeprefix("torch.") for name in allowed}
     for value in tensors:

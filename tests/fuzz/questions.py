@@ -88,7 +88,6 @@ class _Questions:
         self.steps.step("arguments", tape.infer_arguments)
         if self.steps.step("length", lambda: len(tape)):
             self.steps.step("arguments of one", lambda: tape.infer_arguments(len(tape) - 1))
-        self.steps.step("missing", lambda: tape.infer_dynamic_shapes(value_if_missing={"x": None}))
         self.steps.step("by name", lambda: tape.infer_dynamic_shapes(dim_names={"x": {0: "b"}}))
 
     def variants(self, tape: Any) -> None:
@@ -177,7 +176,7 @@ class _Questions:
         variants = step("variants", tape.variants) or ()
         for source in (tape, *variants[:1]):
             for name in ("shapes_collection", "additional_inputs", "optimization_profile",
-                         "partial_shapes", "dynamic_axes", "dynamic_shapes"):  # fmt: skip
+                         "partial_shapes", "dynamic_axes"):  # fmt: skip
                 step(name, lambda name=name, source=source: getattr(targets, name)(source))
             step("trtexec", lambda s=source: targets.optimization_profile(s).trtexec_flags())
 

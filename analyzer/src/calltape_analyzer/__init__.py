@@ -42,14 +42,6 @@ if TYPE_CHECKING:
     from calltape_analyzer.exporting.export import export
     from calltape_analyzer.exporting.options import ExportOptions
     from calltape_analyzer.facts import Fact, Note, Rejection
-    from calltape_analyzer.inference.findings import (
-        ArgumentFinding,
-        AxisFinding,
-        LeafFinding,
-        Nesting,
-        ShapeFindings,
-    )
-    from calltape_analyzer.inference.one_program import OneProgram
     from calltape_analyzer.limits import Limits
     from calltape_analyzer.listing import Recording, Recordings, recordings
     from calltape_analyzer.minimising.minimise_report import MinimiseReport
@@ -84,7 +76,7 @@ if TYPE_CHECKING:
     from calltape_analyzer.pytree.rendering import render
     from calltape_analyzer.reading.call import Call
     from calltape_analyzer.reading.call_ref import CallRef
-    from calltape_analyzer.reading.calls import Calls, Place, SeenInputs
+    from calltape_analyzer.reading.calls import Calls, SeenInputs
     from calltape_analyzer.redacting.private_data import (
         PrivateData,
         PrivateFinding,
@@ -111,9 +103,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Acceptance",
-    "ArgumentFinding",
     "Attempt",
-    "AxisFinding",
     "Bundle",
     "BundledFile",
     "Call",
@@ -144,18 +134,14 @@ __all__ = [
     "KeyTypeError",
     "LayoutSeen",
     "LeafDifference",
-    "LeafFinding",
     "LeafObservation",
     "Limits",
     "MinimiseReport",
-    "Nesting",
     "NoVariant",
     "Note",
     "Observations",
     "ObserverInfo",
-    "OneProgram",
     "PartExplanation",
-    "Place",
     "Placeholder",
     "PrivateData",
     "PrivateFinding",
@@ -170,7 +156,6 @@ __all__ = [
     "Sampled",
     "Seen",
     "SeenInputs",
-    "ShapeFindings",
     "Sighting",
     "Signature",
     "SizeRow",
@@ -255,14 +240,6 @@ _NAMES = {
     "exporting.export": ("export",),
     "exporting.options": ("ExportOptions",),
     "facts": ("Fact", "Note", "Rejection"),
-    "inference.findings": (
-        "ArgumentFinding",
-        "AxisFinding",
-        "LeafFinding",
-        "Nesting",
-        "ShapeFindings",
-    ),
-    "inference.one_program": ("OneProgram",),
     "limits": ("Limits",),
     "listing": ("Recording", "Recordings", "recordings"),
     "minimising.minimise_report": ("MinimiseReport",),
@@ -292,7 +269,7 @@ _NAMES = {
     "pytree.rendering": ("render",),
     "reading.call": ("Call",),
     "reading.call_ref": ("CallRef",),
-    "reading.calls": ("Calls", "Place", "SeenInputs"),
+    "reading.calls": ("Calls", "SeenInputs"),
     "redacting.private_data": ("PrivateData", "PrivateFinding", "private_data"),
     "redacting.redaction": ("redact",),
     "replaying.checking": ("check",),

@@ -2,7 +2,6 @@
 
 TapeError                something is wrong with a tape; ``kind`` says what (from calltape_schema)
 ├── InferenceError       the recorded calls do not determine an answer; also a RuntimeError
-│   └── NotOneProgramError   no program can serve all of them
 ├── RedactionError       a tape could not be redacted without changing what it says
 ├── UsageError           the caller named something that does not exist; also a ValueError
 ├── NoCallError          a position at which there is no call; also an IndexError
@@ -30,7 +29,6 @@ __all__ = [
     "Kind",
     "NoCallError",
     "NoVariant",
-    "NotOneProgramError",
     "Problem",
     "RedactionError",
     "TapeError",
@@ -58,24 +56,6 @@ class InferenceError(TapeError, RuntimeError):
         self, reason: str, *, path: str | None = None, advice: str | Remedy | None = None
     ) -> None:
         super().__init__("inference", reason, path=path, advice=advice)
-
-
-class NotOneProgramError(InferenceError):
-    """The calls differ in what no program can serve. A tape says which variants they are.
-
-    Attributes:
-        remedy: what makes one program possible all the same, if anything does.
-    """
-
-    def __init__(self, reason: str, *, remedy: str | None = None) -> None:
-        self.remedy = remedy
-        super().__init__(reason, advice=remedy or _APART)
-
-
-_APART = (
-    "record the two variants on tapes of their own; or, if the model does without the input, "
-    "leave it out with remove_inputs"
-)
 
 
 class RedactionError(TapeError, RuntimeError):

@@ -328,9 +328,9 @@ def _recordings(segments: Iterable[Segment], damage: Damage) -> list[list[Segmen
         recordings.setdefault((segment.manifest.tape, model), []).append(segment)
     found = [without_repeats(sorted(parts, key=_rank), damage) for parts in recordings.values()]
     found = sorted((parts for parts in found if parts), key=_began)
-    for which, parts in enumerate(found):
+    for parts in found:
         for part in parts:
-            part.which, part.recording_began_ns = which, _began(parts)
+            part.recording_began_ns = _began(parts)
     return found
 
 

@@ -8,22 +8,23 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from calltape_analyzer.errors import NotOneProgramError, UsageError
-from calltape_analyzer.inference.program_source import (
+from calltape_analyzer.errors import InferenceError, UsageError
+from calltape_analyzer.limits import Limits, Worth, bounded
+from calltape_analyzer.observing.data_keys import DataKeysOf
+from calltape_analyzer.observing.declarations import check_arguments
+from calltape_analyzer.observing.signature import Signature
+from calltape_analyzer.observing.traffic_counters import TrafficCounters
+from calltape_analyzer.observing.trusted_counters import trusted_counters
+from calltape_analyzer.program_source import (
     DimKind,
     GivenArguments,
     MemoryLayout,
     ProgramSource,
 )
-from calltape_analyzer.limits import Limits, Worth, bounded
-from calltape_analyzer.observing.data_keys import DataKeysOf
-from calltape_analyzer.observing.signature import Signature
-from calltape_analyzer.observing.traffic_counters import TrafficCounters
-from calltape_analyzer.observing.trusted_counters import trusted_counters
 from calltape_analyzer.pytree.classes import Classes
 from calltape_analyzer.pytree.inputs import Inputs
 from calltape_analyzer.reading.call import Call
@@ -39,27 +40,22 @@ from calltape_analyzer.reading.selection import (
     ranges_of,
 )
 from calltape_analyzer.reading.urls import shown
-from calltape_analyzer.text import variant_names
+from calltape_analyzer.text import counted
 from calltape_schema.errors import OF_CALLS, TapeError
 
 if TYPE_CHECKING:
     import pyarrow
 
     from calltape_analyzer.explanation.explanation import Explanation
-    from calltape_analyzer.inference.aligned_calls import AlignedCalls
-    from calltape_analyzer.inference.findings import ShapeFindings
-    from calltape_analyzer.inference.one_program import OneProgram
     from calltape_analyzer.observing.declarations import BatchFor, DimNames
     from calltape_analyzer.observing.observations import Observations
     from calltape_analyzer.observing.sorting import CallSorter
-    from calltape_analyzer.variant import FoundVariant, Variant, VariantList
+    from calltape_analyzer.variant import FoundVariant, Variant, VariantList, VariantShapes
     from calltape_analyzer.variant_choice import Chosen
 
 __all__ = ["Tape", "check_tape"]
 
 T = TypeVar("T")
-
-_MAX_NAMED = 8
 
 
 def check_tape(value: Any, what: str) -> None:
@@ -107,8 +103,8 @@ class Tape(RecordedCalls, ProgramSource):
         for segment in self._segments:
             segment.worth = self._worth
         self._other_ranks = tuple(other_ranks)
-        self._inference: OneProgram | None = None
         self._variants: list[FoundVariant] | None = None
+        self._united: FoundVariant | None = None
         self._counters: TrafficCounters | None = None
         self._data_keys = self._new_data_keys()
         self._removed: list[str | int] = []
@@ -213,7 +209,7 @@ class Tape(RecordedCalls, ProgramSource):
         made._segments = tuple(segments)
         made._calls = Calls(made._segments, made._classes)
         made._removed = list(self._removed)
-        made._inference = made._variants = made._chosen = None
+        made._variants = made._united = made._chosen = None
         made._whole = made
         return made
 
@@ -234,80 +230,68 @@ class Tape(RecordedCalls, ProgramSource):
         return dict(self._selected)
 
     @bounded()
-    def shape_findings(
-        self,
-        set_batch_dimension_for: BatchFor = None,
-        dim_names: DimNames = None,
-        value_if_missing: Mapping[str | int, Any] | None = None,
-    ) -> ShapeFindings:
-        """The dynamic dimensions with their evidence, as plain data and without torch; see
-        :meth:`calltape_analyzer.inference.one_program.OneProgram.findings`.
+    def shape_findings(self, set_batch_dimension_for: BatchFor = None) -> VariantShapes:
+        """The dynamic dimensions with their evidence, as plain data and without torch.
+
+        Args:
+            set_batch_dimension_for: as for :meth:`infer_dynamic_shapes`.
 
         Raises:
             InferenceError: one program cannot serve the calls.
+            UsageError: for names that do not exist.
         """
-        return self._asked(
-            value_if_missing,
-            lambda inference: inference.findings(set_batch_dimension_for, dim_names),
-        )
+        return self.single.shape_findings(set_batch_dimension_for)
 
     def _signature(self) -> Signature:
         return self.signature
 
     def _dynamic_shapes(
-        self,
-        declared: BatchFor,
-        names: DimNames,
-        value_if_missing: Mapping[str | int, Any] | None,
-        dim: DimKind | None,
+        self, declared: BatchFor, names: DimNames, dim: DimKind | None
     ) -> tuple[Any, ...] | dict[str, Any]:
-        if self._chosen and len(self._chosen) == 1:
-            return self._chosen[0].infer_dynamic_shapes(declared, names, value_if_missing, dim=dim)
-        named = names or (dim == "names") or None
-        unnamed: Literal["auto", "dynamic"] = "auto" if dim == "auto" else "dynamic"
-        return self._asked(
-            value_if_missing,
-            lambda inference: inference.dynamic_shapes(declared, named, dim=unnamed),
+        is_variant = self._chosen is not None and len(self._chosen) == 1
+        default: DimKind = "auto" if is_variant else "dynamic"
+        return self._with_records(
+            lambda: self.single.infer_dynamic_shapes(declared, names, dim=dim or default)
         )
 
-    def _arguments(
-        self,
-        index: GivenArguments,
-        value_if_missing: Mapping[str | int, Any] | None,
-        device: Any,
-        layout: MemoryLayout | None,
-    ) -> Inputs:
-        if self._chosen and len(self._chosen) == 1:
-            return self._chosen[0].infer_arguments(
-                index, value_if_missing=value_if_missing, device=device, layout=layout
-            )
-        is_contiguous = layout == "contiguous" or (layout is None and index is None)
-        args, kwargs = self._with_records(
-            lambda: self._asked(
-                value_if_missing,
-                lambda inference: inference.arguments(
-                    index, as_args_kwargs=True, device=device, is_contiguous=is_contiguous
-                ),
-            )
-        )
-        return Inputs(args, kwargs)
+    def _arguments(self, index: GivenArguments, device: Any, layout: MemoryLayout | None) -> Inputs:
+        def answer() -> Inputs:
+            single = self.single
+            if not isinstance(index, int) or isinstance(index, bool):
+                return single.infer_arguments(index, device=device, layout=layout)
+            if not -len(self._calls) <= index < len(self._calls):
+                raise InferenceError(
+                    f"no call at position {index}: there are {len(self._calls)} calls",
+                    advice="count from 0",
+                )
+            return single.arguments_of(self._calls[index], device, layout)
 
-    def _aligned_calls(self, value_if_missing: Mapping[str | int, Any] | None) -> AlignedCalls:
-        return self._asked(value_if_missing, lambda inference: inference.aligned_calls())
+        return self._with_records(answer)
 
-    def _asked(
-        self, value_if_missing: Mapping[str | int, Any] | None, question: Callable[[OneProgram], T]
-    ) -> T:
-        try:
-            return self._soundly(lambda: question(self.inference(value_if_missing)))
-        except NotOneProgramError as error:
-            variants = [variant.name for variant in self.variants()]
-            if variants:  # also if there is one: a text may vary in it
-                names = variant_names(variants, _MAX_NAMED)
-                has = "has one variant" if len(variants) == 1 else f"has {len(variants)} variants"
-                other = f"; or {error.remedy}" if error.remedy else ""
-                error.advice = f"ask each of tape.variants(), which {has}: {names}{other}"
-            raise
+    @property
+    def single(self) -> Variant:
+        """The calls as those of one program: the only variant, or all of them united. Calls that
+        leave an argument out are completed.
+
+        Raises:
+            InferenceError: there are no calls, or one program cannot serve them. The message says
+                in what they differ, and lists the variants.
+        """
+        variants = self.variants()
+        if len(variants) == 1:
+            return variants[0]
+        if not variants and (places := len(self.damage)):
+            reason = f"no call is usable: the tape is corrupted in {counted(places, 'place')}"
+            raise InferenceError(reason, advice="run calltape info to see where")
+        if not variants:
+            raise InferenceError(
+                "No inputs were captured", advice="record at least one call of the model"
+            )
+        from calltape_analyzer.variant import Variant, united
+
+        if self._united is None:
+            self._united = united(self, variants)
+        return Variant(self, self._united)
 
     def _with_records(self, question: Callable[[], T]) -> T:
         """The answer of a question that reads calls. A file of which a call is read is scanned,
@@ -321,7 +305,7 @@ class Tape(RecordedCalls, ProgramSource):
         else:
             if len(self._damage.list()) == known:
                 return found
-        self._inference = self._variants = self._counters = None
+        self._variants = self._united = self._counters = None
         return question()
 
     def _soundly(self, question: Callable[[], T]) -> T:
@@ -359,7 +343,7 @@ class Tape(RecordedCalls, ProgramSource):
 
     def _leave_out_damaged(self) -> None:
         super()._leave_out_damaged()
-        self._inference = self._variants = None
+        self._variants = self._united = None
         self._data_keys = self._new_data_keys()
 
     def _follow_source(self) -> None:
@@ -368,7 +352,7 @@ class Tape(RecordedCalls, ProgramSource):
         if scanned != self._scanned:
             self._scanned = scanned
             if self._damage:
-                self._inference = self._variants = self._counters = None
+                self._variants = self._united = self._counters = None
                 self._data_keys = self._new_data_keys()
 
     @bounded()
@@ -443,10 +427,30 @@ class Tape(RecordedCalls, ProgramSource):
         Raises:
             UsageError: for ``*args`` or ``**kwargs`` as a whole.
         """
-        count = self.inference().remove_inputs(names)
+        from calltape_analyzer.observing.sorting import CallSorter
+
+        check_arguments("remove_inputs", names)
+        signature = self.signature
+        variadic = signature.variadic_positional
+        for name in names:
+            if name == signature.variadic_keyword or (variadic is not None and name in variadic):
+                raise UsageError(
+                    f"Cannot remove variadic {name!r}", advice="name the arguments in it"
+                )
+        without = self._part(self._segments)
+        without._removed += names
+        sorter, removed = CallSorter.of(without), {*without.removed} - signature.removed
+
+        def count() -> int:
+            return sum(
+                seen.calls * len(removed.intersection(sorter.sorted(seen.inputs).layout.left_out))
+                for seen in self._calls.by_inputs()
+            )
+
+        found = self._soundly(count)
         self._removed.extend(names)
-        self._variants = None
-        return count
+        self._variants = self._united = None
+        return found
 
     @bounded()
     def to_arrow(self, *, leaves: bool = False) -> pyarrow.RecordBatchReader:
@@ -470,24 +474,3 @@ class Tape(RecordedCalls, ProgramSource):
         if leaves:
             return leaf_table(self)
         return call_table(self, [variant.facts for variant in self.variants()])
-
-    @bounded()
-    def inference(self, value_if_missing: Mapping[str | int, Any] | None = None) -> OneProgram:
-        """The inference over all calls of this tape, cached between requests."""
-        from calltape_analyzer.inference.one_program import OneProgram
-
-        self._follow_source()
-        if value_if_missing is None and self._inference is not None:
-            return self._inference
-        made = OneProgram(
-            self._target,
-            self._calls,
-            value_if_missing,
-            counters=lambda: self.counters,
-            damaged=lambda: len(self.damage),
-        )
-        if self._removed:
-            made.remove_inputs(self._removed)
-        if value_if_missing is None:
-            self._inference = made
-        return made

@@ -13,12 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, overload
 
 from calltape_analyzer.errors import InferenceError, UsageError
 from calltape_analyzer.fitting import terminal_width
-from calltape_analyzer.inference.program_source import (
-    DimKind,
-    GivenArguments,
-    MemoryLayout,
-    ProgramSource,
-)
 from calltape_analyzer.limits import Worth, bounded
 from calltape_analyzer.notebook import MAX_ROWS, Shown, Sketch
 from calltape_analyzer.observing.call_source import CallSource
@@ -35,14 +29,21 @@ from calltape_analyzer.observing.evidence import (
     has_raised,
     raised_are_evidence,
 )
+from calltape_analyzer.observing.groups import SortedCall
 from calltape_analyzer.observing.observations import Observations
-from calltape_analyzer.observing.signature import Signature
+from calltape_analyzer.observing.signature import Key, Signature
 from calltape_analyzer.observing.sorting import CallSorter, difference_of
 from calltape_analyzer.plain_data import PlainData, Text
+from calltape_analyzer.program_source import (
+    DimKind,
+    GivenArguments,
+    MemoryLayout,
+    ProgramSource,
+)
 from calltape_analyzer.pytree.inputs import Inputs
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.recorded_calls import whole_calls
-from calltape_analyzer.text import counted
+from calltape_analyzer.text import counted, variant_names
 from calltape_analyzer.variants.counters_by_variant import (
     add_counted_sizes,
     constant_pools,
@@ -50,6 +51,7 @@ from calltape_analyzer.variants.counters_by_variant import (
 )
 from calltape_analyzer.variants.derivation import find_symbols, variants_of
 from calltape_analyzer.variants.facts import DimensionDecision, VariantFacts
+from calltape_analyzer.variants.merging import completion_of, lacking, merged, whole
 from calltape_analyzer.variants.pools import Pools
 from calltape_analyzer.variants.symbol_names import name_symbols
 from calltape_analyzer.variants.variant_findings import VariantFindings, findings_of
@@ -58,7 +60,6 @@ from calltape_analyzer.variants.variant_table import VariantTable
 
 if TYPE_CHECKING:
     from calltape_analyzer.arguments.samples import Sample
-    from calltape_analyzer.inference.aligned_calls import AlignedCalls
 
 __all__ = [
     "Acceptance",
@@ -70,7 +71,10 @@ __all__ = [
     "find_variants",
     "named_facts",
     "table_of",
+    "united",
 ]
+
+_MAX_NAMED = 8
 
 
 class Acceptance(NamedTuple):
@@ -106,11 +110,13 @@ class FoundVariant:
     Attributes:
         facts: the evidence.
         sorter: sorts calls as they were sorted.
+        united: whether it is several variants as one.
         findings: the same as plain data, once it was asked for.
     """
 
     facts: VariantFacts
     sorter: CallSorter
+    united: bool = False
     findings: VariantFindings | None = None
 
 
@@ -182,10 +188,13 @@ class Variant(ProgramSource, Shown):
         """
         from calltape_analyzer.arguments.live_calls import LiveCall
 
-        placed = LiveCall(tuple(args), dict(kwargs or {}), self._sorter).placed
-        if not self.facts.group.key.takes(placed.key):
+        return self._accepts(LiveCall(tuple(args), dict(kwargs or {}), self._sorter).placed)
+
+    def _accepts(self, placed: SortedCall) -> Acceptance:
+        row = self.facts.row_in(placed.key, placed.row)
+        if row is None:
             return Acceptance(False, difference_of(self.facts.group, placed))
-        rejection = self.facts.rejects(placed.row)
+        rejection = self.facts.rejects(row)
         return Acceptance(rejection is None, None if rejection is None else str(rejection))
 
     @property
@@ -207,15 +216,10 @@ class Variant(ProgramSource, Shown):
         return self._sorter.signature
 
     def _dynamic_shapes(
-        self,
-        declared: BatchFor,
-        names: DimNames,
-        value_if_missing: Mapping[str | int, Any] | None,
-        dim: DimKind | None,
+        self, declared: BatchFor, names: DimNames, dim: DimKind | None
     ) -> tuple[Any, ...] | dict[str, Any]:
         import torch
 
-        self._check_complete(value_if_missing)
         facts = self._declared(declared)
         is_named = bool(names) or dim == "names"
         named = self._dimension_names(facts, names) if is_named else {}
@@ -223,6 +227,8 @@ class Variant(ProgramSource, Shown):
         unnamed = torch.export.Dim.DYNAMIC if is_dynamic else torch.export.Dim.AUTO
 
         def shown(column: Column) -> Any:
+            if facts.dimensions[column].reason == "neighbour":  # no call shows that it varies
+                return named.get(column, torch.export.Dim.AUTO)
             return named.get(column, unnamed)
 
         return self._nested(facts, shown)
@@ -233,7 +239,9 @@ class Variant(ProgramSource, Shown):
         """The dynamic columns in the nesting of the arguments."""
         from calltape_analyzer.arguments.nested_shapes import nested_shapes
 
-        tree = self._tape.calls.inputs_at(facts.rows.first)
+        # The first call of a merged variant may lack what the others have.
+        first = facts.group.first if facts.completions else facts.rows.first
+        tree = self._tape.calls.inputs_at(first)
         return nested_shapes(tree, facts, self._sorter, self._tape.class_index, shown)
 
     def _named_shapes(
@@ -271,7 +279,8 @@ class Variant(ProgramSource, Shown):
         layout = facts.group.layout
         position = self._positions(facts)
         given = names if isinstance(names, Mapping) else {}
-        check_dim_names(names, {*layout.arguments, *position.values()})
+        known: set[Key] = {*self._sorter.signature.names, *layout.arguments, *position.values()}
+        check_dim_names(names, known)
         found: dict[Column, str] = {}
         for symbol in facts.symbols:
             own: dict[Column, str | None] = {}
@@ -289,23 +298,6 @@ class Variant(ProgramSource, Shown):
         """The positions of the arguments that are passed by position."""
         layout = facts.group.layout
         return {name: i for i, name in enumerate(layout.arguments[: layout.positional])}
-
-    def _aligned_calls(self, value_if_missing: Mapping[str | int, Any] | None) -> AlignedCalls:
-        from calltape_analyzer.inference.one_program import OneProgram
-
-        self._check_complete(value_if_missing)
-        made = OneProgram(self._tape.target, self.calls)
-        if self._tape.removed:
-            made.remove_inputs(self._tape.removed)
-        return made.aligned_calls()
-
-    def _check_complete(self, value_if_missing: Mapping[str | int, Any] | None) -> None:
-        if value_if_missing:
-            raise UsageError(
-                f"value_if_missing={dict(value_if_missing)!r:.100} for variant {self.name}, whose "
-                "calls all pass the same arguments",
-                advice="ask the tape, which completes calls that leave an argument out",
-            )
 
     def _declared(self, declared: BatchFor) -> VariantFacts:
         signature = self._sorter.signature
@@ -326,30 +318,36 @@ class Variant(ProgramSource, Shown):
         find_symbols(made, Pools([]))
         return made
 
-    def _arguments(
-        self,
-        index: GivenArguments,
-        value_if_missing: Mapping[str | int, Any] | None,
-        device: Any,
-        layout: MemoryLayout | None,
-    ) -> Inputs:
+    def _arguments(self, index: GivenArguments, device: Any, layout: MemoryLayout | None) -> Inputs:
         from calltape_analyzer.arguments.samples import resized, sample_in
         from calltape_analyzer.arguments.tracing_sizings import sizings_for_tracing
         from calltape_analyzer.arguments.value_rules import value_rules
 
-        self._check_complete(value_if_missing)
         if isinstance(index, int) and not isinstance(index, bool):
-            sample = sample_in(self.facts, self._call_at(index), self._sorter, device)
-            return self._built(sample.contiguous() if layout == "contiguous" else sample, device)
+            return self.arguments_of(self._call_at(index), device, layout)
         if index is not None:
-            return self._completed(index)
-        sizing = sizings_for_tracing(self.facts)[0]
+            return self._completed(index, device)
+        # Of several variants, nobody knows which other sizes go together: a call is as recorded.
+        own = set(self.facts.group.rows) if self._found.united else None
+        sizing = sizings_for_tracing(self.facts, own)[-1 if self._found.united else 0]
         call = self._tape.calls.at(self.facts.rows.seen(sizing.row).first)
         sample = sample_in(self.facts, call, self._sorter, device)
         if sizing.resized:
             rules = value_rules(self.facts, self._tape.calls.at, self._sorter)
             sample = resized(sample, self.facts, sizing.row, sizing.values, rules)
         return self._built(sample if layout == "recorded" else sample.contiguous(), device)
+
+    def arguments_of(self, call: Call, device: Any, layout: MemoryLayout | None) -> Inputs:
+        """The arguments of a call, in the form of those of its other calls; see
+        :meth:`infer_arguments`.
+
+        Raises:
+            InferenceError: the variant does not take such calls.
+        """
+        from calltape_analyzer.arguments.samples import sample_in
+
+        sample = sample_in(self.facts, call, self._sorter, device)
+        return self._built(sample.contiguous() if layout == "contiguous" else sample, device)
 
     def _built(self, sample: Sample, device: Any) -> Inputs:
         from calltape_analyzer.arguments.plan import Plan
@@ -370,8 +368,11 @@ class Variant(ProgramSource, Shown):
             advice="count from 0",
         )
 
-    def _completed(self, given: Any) -> Inputs:
+    def _completed(self, given: Any, device: Any) -> Inputs:
         """Arguments of the caller's own, with the constants that all calls pass."""
+        from calltape_analyzer.arguments.live_calls import LiveCall
+        from calltape_analyzer.arguments.samples import in_variant
+
         if not isinstance(given, tuple | Mapping):
             raise UsageError(
                 f"{type(given)} stands for no arguments",
@@ -383,18 +384,22 @@ class Variant(ProgramSource, Shown):
         known = {signature.name_at(i) for i in range(len(args))} | kwargs.keys()
         filled = {place.argument for place in layout.tensors}
         if any(name not in known and name not in filled for name in layout.arguments):
-            recorded = self._arguments(0, None, None, None)
+            recorded = self._arguments(0, None, None)
             named = {signature.name_at(i): value for i, value in enumerate(recorded.args)}
             for name, value in (named | recorded.kwargs).items():
                 if name not in known and name not in filled:
                     kwargs[name] = value
-        accepted = self.accepts(args, kwargs)
+        live = LiveCall(args, kwargs, self._sorter)
+        accepted = self._accepts(live.placed)
         if not accepted:
             raise UsageError(
                 f"variant {self.name} does not take these arguments ({accepted.reason})",
                 advice="ask tape.variants() for the one whose accepts() is true",
             )
-        return Inputs(args, kwargs)
+        if self.facts.completion_of(live.placed.key) is None:
+            return Inputs(args, kwargs)
+        whole = in_variant(self.facts, live.sample, live.placed.key, live.placed.row, device)
+        return self._built(whole, device)
 
 
 def table_of(variant: Variant) -> VariantTable:
@@ -440,6 +445,36 @@ class VariantList(list[Variant], Shown):
 def calls_left_out(tape: CallSource, variants: Sequence[Variant]) -> int:
     """How many calls of a tape are in none of its variants: they raised, and others did not."""
     return len(tape.calls) - sum(map(len, variants))
+
+
+def united(tape: CallSource, variants: Sequence[Variant]) -> FoundVariant:
+    """All of these variants as one. Those of one structure become one whatever their sizes are,
+    and in calls that leave an argument out, it has the size that others have, or none.
+
+    Raises:
+        InferenceError: they differ in something else.
+    """
+    sorter = variants[0]._sorter
+    groups: dict[int, list[VariantFacts]] = {}
+    for variant in variants:
+        groups.setdefault(id(variant.facts.group), []).append(variant.facts)
+    by_tensors = sorted(groups.values(), key=lambda own: -len(own[0].group.layout.tensors))
+    larger, *smaller = map(whole, by_tensors)
+    for one in smaller:
+        if not lacking(one, larger):
+            placed = sorter.sorted(tape.calls.inputs_at(one.group.first))
+            raise InferenceError(
+                f"the calls are {len(variants)} variants, and no program serves all of them: in "
+                f"call {tape.calls.shown(one.group.first)}, {difference_of(larger.group, placed)}",
+                advice="ask each of tape.variants(): "
+                + variant_names([variant.name for variant in variants], _MAX_NAMED),
+            )
+    tree = tape.calls.inputs_at(larger.group.first)
+    scalars = sorter.sorted(tree).layout.scalars_of(tree.scalars)
+    made = merged(larger, [completion_of(one.group, larger, scalars) for one in smaller], smaller)
+    made.name = made.public_name = " + ".join(one.name for one in variants)
+    name_symbols(made)
+    return FoundVariant(made, sorter, united=True)
 
 
 def find_variants(tape: CallSource, sorter: CallSorter | None = None) -> list[FoundVariant]:

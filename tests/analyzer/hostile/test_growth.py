@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 from calltape_analyzer import Tape, diff, dynamic_axes, open_tape
 from calltape_analyzer.cli import app
 from calltape_analyzer.observer.candidates import ObserverInfo
+from calltape_analyzer.observer.stored_calls import StoredCall
 from calltape_analyzer.programs.rejections import GuardFails
 from calltape_analyzer.pytree.result_values import values_in
 from calltape_analyzer.targets.torch_inputs import additional_inputs
@@ -119,7 +120,7 @@ def test_named_dimensions_of_many_arguments(
 ) -> None:
     def make(n: int) -> Callable[[], Any]:
         tape = written(calls(n))
-        return lambda: tape.shape_findings(True, dim_names=True)
+        return lambda: tape.infer_dynamic_shapes(True, dim_names=True)
 
     grows_little(make, 60)
 
@@ -127,7 +128,7 @@ def test_named_dimensions_of_many_arguments(
 def test_given_names_of_many_arguments(written: Callable[..., Tape]) -> None:
     def make(n: int) -> Callable[[], Any]:
         tape = written(names(n))
-        return lambda: tape.shape_findings(dim_names={"a0": {0: "batch"}})
+        return lambda: tape.infer_dynamic_shapes(dim_names={"a0": {0: "batch"}})
 
     grows_little(make, 60)
 
@@ -143,7 +144,7 @@ def test_shapes_of_a_long_list(written: Callable[..., Tape]) -> None:
 def test_arguments_of_many_names(written: Callable[..., Tape]) -> None:
     def make(n: int) -> Callable[[], Any]:
         tape = written(names(n))
-        tape.inference().aligned_calls()
+        tape.variants()
         return tape.infer_arguments
 
     grows_little(make, 60)
@@ -160,9 +161,11 @@ def test_arguments_of_each_call(written: Callable[..., Tape]) -> None:
 def test_what_an_observer_shows_of_each_call(written: Callable[..., Tape]) -> None:
     def make(n: int) -> Callable[[], Any]:
         tape = written([{"x": zeros(1, 1 + i)} for i in range(n)])
-        inference = tape.inference()
-        inference.aligned_calls()
-        return lambda: ObserverInfo(tape.calls, inference).inputs
+
+        def stored(index: int) -> StoredCall:
+            return StoredCall.of(tape.calls[index], tape.class_index, tape.signature, {})
+
+        return lambda: ObserverInfo(tape.calls, stored, lambda _: []).inputs
 
     grows_little(make, 30)
 
@@ -177,7 +180,7 @@ def test_dynamic_axes_of_many_outputs(written: Callable[..., Tape]) -> None:
             for call in range(3)
         ]
         tape = written(calls)
-        tape.inference().aligned_calls()
+        tape.variants()
         return lambda: dynamic_axes(tape, set_batch_dimension_for=True)
 
     grows_little(make, 40)

@@ -11,7 +11,7 @@ import torch
 from typer.testing import CliRunner
 
 import calltape_analyzer
-from calltape_analyzer import Placeholder, TapeError, check, open_tape, render
+from calltape_analyzer import InputObserver, Placeholder, TapeError, check, open_tape, render
 from calltape_analyzer.cli import app
 from calltape_analyzer.cli.source_code import python_of_variants
 from calltape_analyzer.pytree.memory_limit import LEAST_BYTES
@@ -167,11 +167,10 @@ def test_made_up_values_are_bounded(tmp_path: Path) -> None:
         path = write_tape(tmp_path / "a.tape", [((value,), {})])
         with open_tape(path) as tape:
             # Costs nothing: expanded, or without a value.
-            (made,) = tape.infer_arguments(layout="recorded").args
+            (made,) = tape[0].inputs.args
             assert made.shape == (2**30,)
-            (variant,) = tape.variants()
             with pytest.raises(TapeError, match="allow more") as caught:
-                variant.infer_arguments()
+                tape.infer_arguments()
             assert caught.value.kind == "limit"
 
 
@@ -260,10 +259,10 @@ def test_expanded_values_of_such_dtypes(tmp_path: Path, dtype: str) -> None:
 
 def test_a_value_that_is_given_may_be_of_any_dtype(tmp_path: Path) -> None:
     given = torch.tensor([1, 0, 1], dtype=torch.uint8).view(torch.uint1)
-    with record(model := Masked(), tmp_path / "a.tape"):
+    observer = InputObserver(value_if_missing={"mask": given})
+    with observer(model := Masked()):
         model(torch.ones(2))
-    with open_tape(tmp_path / "a.tape") as tape:
-        args, kwargs = tape.infer_arguments(0, value_if_missing={"mask": given})
+    args, kwargs = observer.infer_arguments(0, as_args_kwargs=True)
     (mask,) = [one for one in (*args, *kwargs.values()) if one.dtype == torch.uint1]
     assert torch.equal(_bits(mask), _bits(given))
     assert mask.data_ptr() != given.data_ptr()

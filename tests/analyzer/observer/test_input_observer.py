@@ -332,9 +332,8 @@ def test_tensors_are_detached() -> None:
     ):
         assert [type(tensor) for tensor in tensors] == [torch.Tensor] * len(tensors)
         assert all(tensor.numpy().any() for tensor in tensors)
-    # The tape's own questions give what was recorded.
     tape = open_tape(observer.paths)
-    assert tape.infer_arguments().args[0].requires_grad
+    assert tape.calls[0].inputs.args[0].requires_grad
 
 
 def test_a_tensor_without_a_value_is_no_argument() -> None:

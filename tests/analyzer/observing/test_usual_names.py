@@ -83,15 +83,8 @@ def test_both_analyses_use_the_same_names(tmp_path: Path) -> None:
             for d in tensor.dimensions
             if d.dynamic
         }
-        of_tape = {
-            (argument.name, axis.axis): axis.name
-            for argument, leaf in tape.shape_findings(dim_names=True).leaves()
-            for axis in leaf.axes
-            if axis.dynamic
-        }
-    assert of_tape == of_variant
-    assert of_tape["past_key_values", 2] == "encoder_sequence_length"
-    assert of_tape["x-ray", 0] == "x_ray_dim_0"
+    assert of_variant["past_key_values", 2] == "encoder_sequence_length"
+    assert of_variant["x-ray", 0] == "x_ray_dim_0"
 
 
 def test_tokens_of_many_requests_are_no_batch(tmp_path: Path) -> None:
@@ -102,9 +95,6 @@ def test_tokens_of_many_requests_are_no_batch(tmp_path: Path) -> None:
     with open_tape(write_tape(tmp_path / "a.tape", [call(3), call(14)])) as tape:
         (variant,) = tape.variants()
         assert [symbol.name for symbol in variant.findings.symbols] == ["num_tokens"]
-        shapes = tape.shape_findings(dim_names=True)
-        names = {axis.name for _, leaf in shapes.leaves() for axis in leaf.axes if axis.dynamic}
-        assert names == {"num_tokens"}
 
 
 def test_one_token_of_each_sequence_of_a_batch_is_a_batch(tmp_path: Path) -> None:

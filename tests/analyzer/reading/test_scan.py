@@ -84,7 +84,7 @@ def test_a_hand_written_tape_has_them_too(tmp_path: Path) -> None:
 
 def test_the_distinct_inputs_have_their_first_and_last_calls(tmp_path: Path) -> None:
     segment = opened(recorded(tmp_path / "a.tape", CALLS))
-    found = [(seen.first.at, seen.last.at, seen.calls) for seen in segment.seen_inputs()]
+    found = [(seen.first.number, seen.last.number, seen.calls) for seen in segment.seen_inputs()]
     assert found[:4] == [(0, 2, 2), (1, 1, 1), (3, 4, 2), (5, 7, 2)]
     assert sum(calls for _, _, calls in found) == len(CALLS)
 

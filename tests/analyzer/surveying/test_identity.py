@@ -155,7 +155,7 @@ def test_other_parts_of_a_recording_are_added_to_a_survey(tmp_path: Path) -> Non
     with open_tape(all_parts) as tape, open_tape(paths) as tapes:
         assert len(tape) == len(tapes) == 12
         assert [v.findings for v in tape.variants()] == [v.findings for v in tapes.variants()]
-        refs = [{str(seen.first.ref) for seen in one.calls.by_inputs()} for one in (tape, tapes)]
+        refs = [{str(seen.first) for seen in one.calls.by_inputs()} for one in (tape, tapes)]
         assert refs[0] <= refs[1]
         (source,) = tape.segments[0].sources
         assert (source.parts, source.calls) == (((0, 3),), 12)
@@ -191,7 +191,7 @@ def test_recordings_that_are_not_named_keep_their_calls(
     more = written(tmp_path / "more.s", out, tape_of(tmp_path / "z.tape", 2, recording=9))
     with open_tape(more) as tape:
         assert len(tape) == 21 + 2
-        assert {seen.first.ref.tape for seen in tape.calls.by_inputs()} <= {
+        assert {seen.first.tape for seen in tape.calls.by_inputs()} <= {
             source.tape for source in tape.segments[0].sources
         }
 

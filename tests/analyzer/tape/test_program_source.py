@@ -120,20 +120,6 @@ def test_tensors_are_made_on_a_device(tape: Tape) -> None:
             assert {found.args[0].device.type, found.kwargs["mask"].device.type} == {"meta"}
 
 
-def test_values_for_missing_arguments(tmp_path: Path) -> None:
-    x = torch.zeros(2, 4)
-    calls: list[Any] = [((x,), {}), ((x,), {"mask": torch.ones(2, 5)})]
-    with open_tape(write_tape(tmp_path / "a.tape", calls, target=Model())) as tape:
-        given = {"mask": torch.ones(2, 7)}
-        shapes: Any = tape.infer_dynamic_shapes(value_if_missing=given)
-        assert shapes["mask"] == {1: DYNAMIC}
-        for variant in tape.variants():
-            with pytest.raises(UsageError, match="all pass the same arguments"):
-                variant.infer_dynamic_shapes(value_if_missing=given)
-            with pytest.raises(UsageError, match="all pass the same arguments"):
-                variant.infer_arguments(value_if_missing=given)
-
-
 def test_a_kind_of_dimension_that_does_not_exist(tape: Tape) -> None:
     for source in sources(tape):
         with pytest.raises(UsageError, match="auto"):

@@ -31,7 +31,6 @@ def tape_of(path: Path, *, variants: int) -> Tape:
 
 ASKED: dict[str, Callable[[Any], Any]] = {
     "dynamic_axes": lambda source: targets.dynamic_axes(source),
-    "dynamic_shapes": lambda source: targets.dynamic_shapes(source, dim="auto"),
     "partial_shapes": lambda source: targets.partial_shapes(source),
     "optimization_profile": lambda source: targets.optimization_profile(source),
     "shapes_collection": lambda source: targets.shapes_collection(source)[1][0].shape,
@@ -39,7 +38,7 @@ ASKED: dict[str, Callable[[Any], Any]] = {
         targets.additional_inputs(source)._examples  # type: ignore[attr-defined]
     ),
 }
-OF_ONE_PROGRAM = set(ASKED) - {"dynamic_axes", "dynamic_shapes"}
+OF_ONE_PROGRAM = set(ASKED) - {"dynamic_axes"}
 
 
 @pytest.mark.parametrize("name", ASKED)
@@ -71,7 +70,7 @@ def test_dynamic_axes_are_of_all_variants(tmp_path: Path) -> None:
 
 
 def test_every_function_of_a_module_is_reachable_from_the_package() -> None:
-    for name in ("onnx", "openvino", "tensorrt", "torch_export", "torch_inputs"):
+    for name in ("onnx", "openvino", "tensorrt", "torch_inputs"):
         module = importlib.import_module(f"calltape_analyzer.targets.{name}")
         assert getattr(targets, name) is module
         for public in module.__all__:

@@ -40,7 +40,6 @@ def of_other_ranks(n: int) -> Given:
 SEVERAL: dict[str, list[Given]] = {
     "ranks": [of_other_ranks(0), of_other_ranks(1)],
     "bools": [given(zeros(2, 3), add=False), given(zeros(2, 3), add=True)],
-    "a text, which varies in one variant": [given(zeros(2), mode=text) for text in "ab"],
     "lists": [given([zeros(2)]), given([zeros(2), zeros(3)])],
     "keys": [given({"a": zeros(2)}), given({"b": zeros(2)})],
     "keywords": [given(zeros(2), extra=zeros(2)), given(zeros(2), other=zeros(2), more=zeros(3))],
@@ -64,8 +63,7 @@ def test_a_tape_of_several_says_which_can_be_asked(calls: list[Given], tmp_path:
     errors = errors_of(tape)
     assert len(errors) == 3
     for error in errors:
-        assert "Ask each of tape.variants(), which has " in error
-        assert f": {'; '.join(names)}" in error
+        assert f"Ask each of tape.variants(): {'; '.join(names)}" in error
     for variant in tape.variants():
         variant.infer_dynamic_shapes()
         variant.infer_arguments()

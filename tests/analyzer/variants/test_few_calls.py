@@ -13,49 +13,8 @@ from hypothesis import strategies as st
 from calltape_analyzer import Tape, open_tape
 from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.targets.tensorrt import optimization_profile
-from calltape_recorder import First, Novelty, record
-from tests.analyzer.observing.doubling import SIZES, ZEROS, Doubling, doubled
-
-
-def test_shapes_tell_the_whole_traffic(tmp_path: Path) -> None:
-    sizes = [(2, 3), (2, 6), (2, 40), (8, 5)]
-    with open_tape(doubled(tmp_path / "a.tape", sizes, First(2))) as tape:
-        found = tape.shape_findings()
-        assert list(tape.infer_dynamic_shapes()[0]) == [1]  # what the kept calls show
-    batch, length = found.arguments[0].leaves[0].axes
-    assert (batch.dynamic, batch.whole) == (False, (2, 8))
-    assert (length.dynamic, length.whole, length.distinct) == (True, (3, 40), 2)
-    assert found.notes == (
-        "kept 2 of 4 calls; sizes over all: x[1] 3..40",
-        "always the same in the kept calls, but not over all: x[0] 2..8",
-    )
-
-
-def test_shapes_of_a_tape_that_has_every_call_say_no_more(tmp_path: Path) -> None:
-    with open_tape(doubled(tmp_path / "a.tape", SIZES, First(9))) as tape:
-        found = tape.shape_findings()
-    assert found.notes == ()
-    assert all(axis.whole is None for axis in found.arguments[0].leaves[0].axes)
-
-
-def test_shapes_count_what_has_no_call_on_the_tape(tmp_path: Path) -> None:
-    model = Doubling()
-    with record(model, tmp_path / "a.tape", keep=First(3)):
-        for size in ((2, 3), (2, 4), (9, 13)):
-            try:
-                model(ZEROS(size))
-            except ValueError:
-                assert size == (9, 13)
-        model(ZEROS(2, 4))
-        model(x=ZEROS(2, 4), scale=torch.tensor(2.0))
-    with open_tape(tmp_path / "a.tape") as tape:
-        notes = tape.shape_findings().notes
-    assert notes == (
-        "1 call raised and is left out",
-        "kept 2 of 3 calls; the others have no further sizes",
-        "1 call of variants of which no call was kept",
-    )
-
+from calltape_recorder import Novelty, record
+from tests.analyzer.observing.doubling import ZEROS
 
 # Novelty: a small tape, of which the analysis is that of the full one.
 

@@ -8,7 +8,7 @@ different symbols should differ.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import count as count_from
 from itertools import islice, product
 
@@ -34,7 +34,7 @@ _MAX_TRACED = 2**20
 
 
 def sizings_for_tracing(
-    variant: VariantFacts, wanted: Sequence[SizeRow] | None = None
+    variant: VariantFacts, wanted: Collection[SizeRow] | None = None
 ) -> list[Sizing]:
     """Sizes to trace with, the best first: a recorded row that is fit for tracing; or else sizes
     near the best recorded row that are fit, and then that row as it is.

@@ -141,7 +141,7 @@ class TapeTraffic:
     def raised(self) -> Seen | None:
         """The calls that raised; None for none."""
         inputs = self.tape.calls.by_inputs()
-        found = [Seen(seen.calls, seen.first.ref) for seen in inputs if seen.raised]
+        found = [Seen(seen.calls, seen.first) for seen in inputs if seen.raised]
         return together(found) if found else None
 
     def calls_beyond(self, spans: Mapping[str, Span]) -> dict[str, Seen]:

@@ -20,9 +20,8 @@ from calltape_analyzer.programs.notes import MergeCost, MergeRejects
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.reasons import OfCall
 from calltape_analyzer.programs.strategies import Strategy
-from calltape_analyzer.variants.derivation import merged
 from calltape_analyzer.variants.facts import VariantFacts
-from calltape_analyzer.variants.merging import can_merge, completion_of
+from calltape_analyzer.variants.merging import can_merge, completion_of, merged
 from calltape_analyzer.variants.symbol_names import name_symbols
 
 if TYPE_CHECKING:

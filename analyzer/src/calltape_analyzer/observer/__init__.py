@@ -4,10 +4,10 @@ In come calls of a model that it watches. Out go what its peers give: dynamic sh
 arguments, and how far an exported model is off.
 """
 
-from calltape_analyzer.inference.aligned_slots import (
-    dynamic_dimensions as _infer_dynamic_dimensions,
-)
 from calltape_analyzer.observer.candidates import InputCandidate, ObserverInfo
 from calltape_analyzer.observer.input_observer import InputObserver
+from calltape_analyzer.observer.slots import (
+    dynamic_dimensions as _infer_dynamic_dimensions,
+)
 
 __all__ = ["InputCandidate", "InputObserver", "ObserverInfo", "_infer_dynamic_dimensions"]

@@ -9,9 +9,7 @@ from calltape_analyzer.comparison.comparing import recorded_leaves
 from calltape_analyzer.comparison.verdicts import Incomparable
 from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.facts import Fact
-from calltape_analyzer.inference.argument_builder import detached
-from calltape_analyzer.inference.binding import given_argument
-from calltape_analyzer.inference.one_program import OneProgram
+from calltape_analyzer.observer.stored_calls import Argument, StoredCall
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.pytree.flattening import Flattener
 from calltape_analyzer.pytree.placeholder import Placeholder
@@ -55,13 +53,14 @@ class InputCandidate:
         self.kwargs = kwargs
         self.cst_kwargs = dict(cst_kwargs)
         self._aligned = aligned
-        arguments = [given_argument(i, value) for i, value in enumerate(args)]
-        arguments += [given_argument(name, value) for name, value in kwargs.items()]
         self.flat_list = [
             None
             if slot.leaf is None or argument.given is None
             else argument.given.tensors[slot.leaf]
-            for argument in arguments
+            for argument in (
+                *(Argument.of_value(i, value) for i, value in enumerate(args)),
+                *(Argument.of_value(name, value) for name, value in kwargs.items()),
+            )
             for slot in argument.slots
         ]
 
@@ -100,11 +99,23 @@ class InputCandidate:
 
 
 class ObserverInfo:
-    """What an observer has seen so far, read from its tapes."""
+    """What an observer has seen so far, read from its tapes.
 
-    def __init__(self, calls: Sequence[Call], inference: OneProgram) -> None:
+    Args:
+        calls: in order.
+        stored: gives the arguments of a call by its position.
+        aligned: gives its tensors in the order of all calls.
+    """
+
+    def __init__(
+        self,
+        calls: Sequence[Call],
+        stored: Callable[[int], StoredCall],
+        aligned: Callable[[int], list[Any]],
+    ) -> None:
         self._calls = calls
-        self._inference = inference
+        self._stored = stored
+        self._aligned = aligned
         self._inputs: list[InputCandidate] | None = None
 
     def __len__(self) -> int:
@@ -134,7 +145,8 @@ class ObserverInfo:
 
     def outputs(self, index: int) -> list[Any]:
         """The tensors that one call returned, detached."""
-        return [detached(tensor) for tensor in flat_outputs(self._calls[index])]
+        found = flat_outputs(self._calls[index])
+        return [one.detach() if hasattr(one, "detach") else one for one in found]
 
     def call(self, index: int) -> Call:
         """One call."""
@@ -154,10 +166,11 @@ class ObserverInfo:
         return self._calls[index].duration or 0.0
 
     def _candidate(self, index: int) -> InputCandidate:
-        args, kwargs, constants = self._inference.as_passed(index)
-        return InputCandidate(
-            args, kwargs, False, constants, aligned=lambda: self._inference.aligned(index)
-        )
+        stored, shared = self._stored(index), dict[int, Any]()
+        args = tuple(one.value(shared) for one in stored.args)
+        kwargs = {name: one.value(shared) for name, one in stored.kwargs.items()}
+        constants = dict(stored.constants)
+        return InputCandidate(args, kwargs, False, constants, aligned=lambda: self._aligned(index))
 
 
 def flat_outputs(call: Call) -> list[Any]:

@@ -8,19 +8,25 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from calltape_analyzer.errors import InferenceError, UsageError
-from calltape_analyzer.inference.one_program import OneProgram
 from calltape_analyzer.observer.candidates import ObserverInfo
 from calltape_analyzer.observer.discrepancies import PeerRun
+from calltape_analyzer.observer.single_graph import SingleGraph
+from calltape_analyzer.observer.stored_calls import StoredCall
 from calltape_analyzer.observing.declarations import BatchFor, DimNames
-from calltape_analyzer.observing.signature import Key
+from calltape_analyzer.observing.evidence import has_raised, raised_are_evidence
+from calltape_analyzer.observing.signature import Key, Signature
 from calltape_analyzer.opening import open_tape
+from calltape_analyzer.program_source import as_one
 from calltape_analyzer.programs.onnx_model import OnnxModel
 from calltape_analyzer.progress import watched
+from calltape_analyzer.reading.call import Call
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.writing.temporary import TemporaryFolder
 
@@ -68,7 +74,7 @@ class InputObserver:
         self._folder: TemporaryFolder | None = None
         self._segments: list[_Segment] = []
         self._removed: list[Key] = []
-        self._info: tuple[list[Tape], ObserverInfo, OneProgram] | None = None
+        self._known: tuple[list[Tape], object, _Stored] | None = None
 
     @contextlib.contextmanager
     def __call__(
@@ -103,7 +109,7 @@ class InputObserver:
     @property
     def info(self) -> ObserverInfo | None:
         """What was seen so far; None before the first ``with`` block."""
-        return self._read()[1] if self._segments else None
+        return self._stored().info if self._segments else None
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -122,12 +128,13 @@ class InputObserver:
         self, set_batch_dimension_for: BatchFor = None, dim_names: DimNames = None
     ) -> tuple[Any, ...] | dict[str, Any]:
         """What ``torch.export.export(dynamic_shapes=...)`` takes; see
-        :meth:`calltape_analyzer.inference.one_program.OneProgram.dynamic_shapes`.
+        :meth:`Tape.infer_dynamic_shapes`.
 
         Raises:
             InferenceError: nothing was recorded, or the calls cannot be one program.
+            UsageError: for names and positions that do not exist.
         """
-        return self._inference().dynamic_shapes(set_batch_dimension_for, dim_names)
+        return self._stored().graph.dynamic_shapes(set_batch_dimension_for, dim_names)
 
     def infer_arguments(
         self,
@@ -135,16 +142,45 @@ class InputObserver:
         flat: bool = False,
         as_args_kwargs: bool = False,
     ) -> Any:
-        """Representative arguments, those of one call, or the given ones completed; see
-        :meth:`calltape_analyzer.inference.one_program.OneProgram.arguments`.
+        """Arguments to trace a program with.
+
+        A tensor that other calls have and this one does not is filled in: with
+        ``value_if_missing``, else with a tensor of the last recorded shape whose last dynamic
+        dimension is 0. If no dimension is dynamic, it is zeros of the whole shape.
+
+        Args:
+            index_or_args_or_kwargs: None for a call that stands for all; the position of a call; or
+                arguments of the caller's own, a tuple or a dict, that are to be completed.
+            flat: whether to return a list of tensors in flattening order.
+            as_args_kwargs: whether to return ``(args, kwargs)`` in any case.
+
+        Returns:
+            A tuple if all arguments are positional, else a dict by name.
 
         Raises:
-            InferenceError: nothing was recorded, or the calls cannot be one program.
+            InferenceError: nothing was recorded, or the calls cannot be one program; there is no
+                such call; or the method has ``*args``, and only ``as_args_kwargs=True`` can hold
+                them.
             UsageError: for anything but a position, a tuple or a dict.
         """
-        return self._inference().arguments(
-            index_or_args_or_kwargs, flat=flat, as_args_kwargs=as_args_kwargs
-        )
+        stored, asked = self._stored(), index_or_args_or_kwargs
+        graph = stored.graph
+        if asked is None:
+            call = graph.representative()
+        elif isinstance(asked, int) and not isinstance(asked, bool):
+            call = stored.at(asked)
+            graph.check(call)
+        elif isinstance(asked, tuple | Mapping):
+            call = graph.given(asked)
+        else:
+            raise UsageError(
+                f"Unexpected type {type(asked)} for the arguments to complete",
+                advice="give a position, a tuple of arguments or a dict of them",
+            )
+        if flat:
+            return [tensor for _, tensor, _ in graph.tensors(call)]
+        found = graph.arguments(call)
+        return found if as_args_kwargs else as_one(*found, stored.signature)
 
     def remove_inputs(self, input_names: Sequence[Key]) -> int:
         """Leaves arguments out of everything inferred from here on.
@@ -158,9 +194,11 @@ class InputObserver:
         """
         if not self._segments:
             raise InferenceError("No input was captured", advice="record calls first")
-        removed = self._inference().remove_inputs(input_names)
+        # The tapes of the blocks have one target, and each counts what it loses.
+        count = sum(tape.only().remove_inputs(input_names) for tape in self._stored().tapes)
         self._removed += input_names
-        return removed
+        self._known = None
+        return count
 
     def check_discrepancies(
         self,
@@ -192,8 +230,8 @@ class InputObserver:
             InferenceError: nothing was recorded, no call returned, or the model has other inputs
                 than the calls.
         """
-        inference = self._inference()
-        info = self._read()[1]
+        stored = self._stored()
+        info = stored.info
         if not info.returned:
             raise InferenceError(
                 "no call returned: there is nothing to compare", advice="record a call that returns"
@@ -203,8 +241,12 @@ class InputObserver:
         try:
             _ = model.session  # an error of loading is not one of the first call
             for index in watched(info.returned, progress_bar):
-                given, outputs = inference.call_tensors(index), info.outputs(index)
-                run = PeerRun(model, given, outputs, info.unknown(index), skip_none)
+                given = [
+                    (slot.name, slot.path, tensor, is_missing)
+                    for slot, tensor, is_missing in stored.graph.tensors(stored.at(index))
+                    if tensor is not None
+                ]
+                run = PeerRun(model, given, info.outputs(index), info.unknown(index), skip_none)
                 row = run.row(info.call(index), atol, rtol, include_io=include_io)
                 rows.append({**row, "index": len(rows), "duration_torch": info.latency(index)})
         finally:
@@ -214,8 +256,10 @@ class InputObserver:
     def _check(self, segment: _Segment) -> None:
         """Whether ``value_if_missing`` fits the calls of a block; those before it were checked."""
         tape = segment.tape()
-        target = self._segments[0].tape().target
-        OneProgram(target, tape.calls, self.value_if_missing, bind_keywords=False).check()
+        signature = Signature.of(self._segments[0].tape().target)
+        stored = _Stored([tape], signature, self.value_if_missing)
+        for index in range(len(stored.calls)):
+            stored.at(index)
 
     def _next_path(self) -> Path:
         number = len(self._segments) + 1
@@ -227,29 +271,91 @@ class InputObserver:
             return self._path
         return self._path.with_name(f"{self._path.stem}-{number}{self._path.suffix}")
 
-    def _inference(self) -> OneProgram:
+    def _stored(self) -> _Stored:
+        """The calls so far, read anew only if there are more of them."""
         if not self._segments:
             raise InferenceError("No inputs were captured", advice="record calls first")
-        return self._read()[2]
-
-    def _read(self) -> tuple[list[Tape], ObserverInfo, OneProgram]:
-        """The calls so far, read anew only if there are more of them."""
         tapes = [segment.tape() for segment in self._segments]
-        known = self._info[0] if self._info is not None else []
-        if self._info is None or list(map(id, known)) != list(map(id, tapes)):
-            calls = [call for tape in tapes for call in tape.calls]
-            inference = OneProgram(
-                tapes[0].target,
-                calls,
-                self.value_if_missing,
-                bind_keywords=False,
-                on_recorded_devices=True,
-                like_observer=True,
+        known, registrations = self._known, _registrations()
+        is_known = known is not None and list(map(id, known[0])) == list(map(id, tapes))
+        if known is None or not is_known or known[1] != registrations:
+            signature = Signature.of(tapes[0].target)
+            removed = frozenset(map(signature.name_of, self._removed))
+            stored = _Stored(tapes, signature.without(removed), self.value_if_missing)
+            self._known = known = tapes, registrations, stored
+        return known[2]
+
+
+class _Stored:
+    """The calls on the tapes of an observer, and what follows from them.
+
+    Attributes:
+        tapes: one per ``with`` block.
+        calls: of all of them, in order.
+        signature: of the method, without what was removed.
+        info: what is shown of each call.
+    """
+
+    def __init__(
+        self, tapes: Sequence[Tape], signature: Signature, value_if_missing: Mapping[Key, Any]
+    ) -> None:
+        self.tapes = tapes
+        self.calls: list[Call] = [call for tape in tapes for call in tape.calls]
+        self.signature = signature
+        self.info = ObserverInfo(
+            self.calls, self.at, lambda index: self.graph.present(self.at(index))
+        )
+        self._classes = [tape.class_index for tape in tapes for _ in tape.calls]
+        self._missing = {k: v for k, v in value_if_missing.items() if k not in signature.removed}
+        self._at: dict[int, StoredCall] = {}
+
+    def at(self, index: int) -> StoredCall:
+        """The arguments of a call.
+
+        Raises:
+            InferenceError: there is no such call.
+            UsageError, UnsupportedError, KeyTypeError: ``value_if_missing`` does not fit it.
+        """
+        if not -len(self.calls) <= index < len(self.calls):
+            raise InferenceError(
+                f"No stored input set for index {index}: there are {len(self.calls)} calls",
+                advice="count from 0",
             )
-            if self._removed:
-                inference.remove_inputs(self._removed)
-            self._info = (tapes, ObserverInfo(calls, inference), inference)
-        return self._info
+        at = index % len(self.calls)
+        if at not in self._at:
+            self._at[at] = StoredCall.of(
+                self.calls[at], self._classes[at], self.signature, self._missing
+            )
+        return self._at[at]
+
+    @cached_property
+    def graph(self) -> SingleGraph:
+        """The calls as those of one graph.
+
+        Raises:
+            InferenceError: there are none, or they cannot be.
+        """
+        every = [self.at(index) for index in range(len(self.calls))]
+        if not every:
+            raise InferenceError(
+                "No inputs were captured", advice="record at least one call of the model"
+            )
+        returned = [
+            one for one, call in zip(every, self.calls, strict=True) if not has_raised(call)
+        ]
+        if returned and len(returned) < len(every):
+            # To the peer calls that raised are evidence. It refuses if one does not fit the others.
+            with contextlib.suppress(InferenceError):
+                return SingleGraph(every, self.signature, self._classes[0])
+        evidence = every if raised_are_evidence(len(returned)) else returned
+        return SingleGraph(evidence, self.signature, self._classes[0])
+
+
+def _registrations() -> object:
+    """What a class flattens to may change with what is registered with torch in this process."""
+    pytree = sys.modules.get("torch.utils._pytree")
+    known = dict(getattr(pytree, "SUPPORTED_NODES", {}))  # another thread may register one
+    return frozenset(zip(known, map(id, known.values()), strict=True))
 
 
 class _Segment:

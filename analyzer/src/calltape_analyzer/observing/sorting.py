@@ -289,7 +289,7 @@ def _united(every: Iterable[SeenInputs]) -> Iterator[_Inputs]:
         found = known.get(key)
         if found is not None:
             found.calls += calls
-            found.first = min(found.first, first.ref)
+            found.first = min(found.first, first)
         else:
             if len(known) >= _MAX_UNITED or room < 0:
                 yield from known.values()
@@ -300,7 +300,7 @@ def _united(every: Iterable[SeenInputs]) -> Iterator[_Inputs]:
                 if document not in encoded:
                     encoded.add(document)
                     room -= len(document)
-            found = known[key] = _Inputs(inputs, raised, calls, first.ref)
+            found = known[key] = _Inputs(inputs, raised, calls, first)
         found.widen(inputs.ranges)
     yield from known.values()
 

@@ -16,7 +16,7 @@ from calltape_analyzer.pytree.inputs import Inputs
 from calltape_analyzer.pytree.memory import on_device, place_together
 from calltape_analyzer.pytree.memory_limit import check_memory, memory_limit_of
 from calltape_analyzer.pytree.rendering import render
-from calltape_analyzer.reading.call_ref import CallRef, Place, SeenInputs
+from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.reading.segment import UNDER_WAY, Segment
 from calltape_analyzer.text import counted
 from calltape_schema.blob import Stored, build_header, stored_as
@@ -212,18 +212,6 @@ class Call(Shown):
             TapeError: one of them is damaged, so that nothing tells.
         """
         return self.stated() == other.stated() or self.raw_record() == other.raw_record()
-
-    def seen(self, position: int) -> SeenInputs:
-        """The inputs of this call alone.
-
-        Args:
-            position: in a sequence of calls.
-
-        Raises:
-            TapeError: as :attr:`record`.
-        """
-        place = Place(0, position, self.ref)
-        return SeenInputs(self.record.inputs, self.error is not None, 1, place, place)
 
     # --- values ------------------------------------------------------------------------------
 

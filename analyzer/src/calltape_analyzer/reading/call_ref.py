@@ -1,5 +1,4 @@
-"""How calls are referred to: by what tells one apart from all others, by place, and by equal
-inputs."""
+"""How calls are referred to: by what tells one apart from all others, and by equal inputs."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from calltape_schema.packing import pack
 from calltape_schema.records import Tree
 from calltape_schema.tree import parts_of_inputs
 
-__all__ = ["CallRef", "Place", "SeenInputs", "WideInts", "checked_inputs", "row_of"]
+__all__ = ["CallRef", "SeenInputs", "WideInts", "checked_inputs", "row_of"]
 
 
 class CallRef(NamedTuple):
@@ -50,21 +49,6 @@ class CallRef(NamedTuple):
         return f"{self.tape.hex()[:8]}:{self.number}"
 
 
-class Place(NamedTuple):
-    """Where a call is. Places sort by recording, and there by number: a later file may have an
-    earlier call.
-
-    Attributes:
-        recording: which of several it is of.
-        at: its number there, or its position in a list.
-        ref: the call.
-    """
-
-    recording: int
-    at: int
-    ref: CallRef
-
-
 class SeenInputs(NamedTuple):
     """Equal inputs of several calls: what an analysis reads of a tape.
 
@@ -78,8 +62,8 @@ class SeenInputs(NamedTuple):
     inputs: Tree
     raised: bool
     calls: int
-    first: Place
-    last: Place
+    first: CallRef
+    last: CallRef
 
 
 class WideInts:
@@ -120,7 +104,7 @@ def checked_inputs(tree: Tree) -> Tree:
 
 def row_of(seen: SeenInputs) -> Row:
     """Equal inputs as a table counts them."""
-    inputs, first, last = seen.inputs, seen.first.ref.number, seen.last.ref.number
+    inputs, first, last = seen.inputs, seen.first.number, seen.last.number
     row = Row(inputs.structure, inputs.leaves, pack(inputs.scalars), first, last)
     row.seen = row.kept = seen.calls
     row.raised = seen.calls if seen.raised else 0

@@ -15,7 +15,7 @@ from calltape_analyzer.limits import Worth, metered
 from calltape_analyzer.progress import steps
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.reading.call import Call
-from calltape_analyzer.reading.call_ref import CallRef, Place, SeenInputs
+from calltape_analyzer.reading.call_ref import CallRef, SeenInputs
 from calltape_analyzer.reading.damage import is_damage
 from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.text import counted
@@ -24,7 +24,7 @@ from calltape_schema.errors import TapeError
 from calltape_schema.records import Tree
 from calltape_schema.remedies import Remedy
 
-__all__ = ["Calls", "Place", "SeenInputs"]
+__all__ = ["Calls", "SeenInputs"]
 
 
 class Calls(Sequence[Call]):
@@ -126,7 +126,7 @@ class Calls(Sequence[Call]):
         if not self.are_single:
             for seen in self.by_inputs():
                 if not seen.raised:
-                    yield seen.inputs, seen.calls, seen.first.ref
+                    yield seen.inputs, seen.calls, seen.first
             return
         for call in self:
             if call.record.error is None:
@@ -189,7 +189,7 @@ class Calls(Sequence[Call]):
         for which in self._may_have(ref):
             segment = self._segments[which]
             every = segment.summed_inputs() or ()
-            found = [seen.inputs for seen in every if seen.first.ref == ref]
+            found = [seen.inputs for seen in every if seen.first == ref]
             if len(found) > 1:
                 reason = f"call {ref.number} begins two different inputs in the table at the end"
                 advice = Remedy("open_tape(..., scan=True)", "--scan").after(

@@ -20,7 +20,6 @@ from calltape_analyzer.progress import steps
 from calltape_analyzer.pytree.memory_limit import check_memory, memory_limit_of
 from calltape_analyzer.reading.call_ref import (
     CallRef,
-    Place,
     SeenInputs,
     WideInts,
     checked_inputs,
@@ -79,7 +78,6 @@ class Segment:
         damage: gets what is wrong with single calls.
         left_out: how many of its calls are in another file too, and count there.
         copies: the locations of files that have calls of this one too, and were closed.
-        which: of the recordings of a tape it is of.
         recording_began_ns: when its recording began, as far as the files that are open know.
 
     Args:
@@ -95,7 +93,6 @@ class Segment:
         self.damage = damage
         self.left_out = 0
         self.copies: list[str] = []
-        self.which = 0
         self._worth = Worth(lambda: self.disk_bytes)
         self._found: Scan | None = None
         self._rows: list[SeenInputs] | None = None
@@ -544,12 +541,12 @@ class Segment:
                             raise
                         alike += calls
                         continue
-                    first, last = self._place(row.first), self._place(row.last)
+                    first, last = self.ref(row.first), self.ref(row.last)
                     found.append(SeenInputs(inputs, has_raised, calls, first, last))
         if alike:
             reason = f"the inputs of {alike:,} calls are left out: their ints have one hash"
             self.damage.add(TapeError("limit", reason, path=self.path, member=END_MEMBER))
-        return sorted(found, key=lambda one: (one.first.at, one.raised))
+        return sorted(found, key=lambda one: (one.first, one.raised))
 
     def _first_of_equal(self) -> Iterator[int]:
         """The position of the first call of each of the distinct inputs."""
@@ -576,11 +573,8 @@ class Segment:
             if spans or inputs.ranges:
                 made = (Range(leaf=n, min=a, max=b) for n, (a, b) in sorted(spans.items()))
                 inputs = inputs.model_copy(update={"ranges": tuple(made)})
-            places = (self._place(self.number(one)) for one in (position, last[number]))
-            yield SeenInputs(inputs, raised, counts.pop(number), *places)
-
-    def _place(self, number: int) -> Place:
-        return Place(self.which, number, self.ref(number))
+            refs = (self.ref(self.number(one)) for one in (position, last[number]))
+            yield SeenInputs(inputs, raised, counts.pop(number), *refs)
 
     def inputs_number(self, position: int) -> int:
         """A number that is equal for calls of equal inputs that both raised, or both did not. No

@@ -20,7 +20,6 @@ from calltape_analyzer.targets import (
     onnx,
     openvino,
     tensorrt,
-    torch_export,
     torch_inputs,
 )
 from calltape_analyzer.targets.onnx import DynamicAxes, dynamic_axes
@@ -37,7 +36,6 @@ from calltape_analyzer.targets.tensorrt import (
     polygraphy_flags,
     trtexec_flags,
 )
-from calltape_analyzer.targets.torch_export import dynamic_shapes
 from calltape_analyzer.targets.torch_inputs import additional_inputs, shapes_collection
 
 __all__ = [
@@ -48,7 +46,6 @@ __all__ = [
     "additional_inputs",
     "as_text",
     "dynamic_axes",
-    "dynamic_shapes",
     "onnx",
     "openvino",
     "openvino_shapes",
@@ -57,7 +54,6 @@ __all__ = [
     "polygraphy_flags",
     "shapes_collection",
     "tensorrt",
-    "torch_export",
     "torch_inputs",
     "trtexec_flags",
 ]

@@ -7,31 +7,25 @@ seen, not guessed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
 
+from calltape_analyzer.arguments.plan import input_names as names_of_inputs
 from calltape_analyzer.errors import InferenceError, UsageError
-from calltape_analyzer.inference.aligned_slots import AlignedSlot
-from calltape_analyzer.inference.alignment import AlignedRow
-from calltape_analyzer.inference.dimension_names import name_dimensions
-from calltape_analyzer.inference.patterns import CallPattern
 from calltape_analyzer.limits import bounded
-from calltape_analyzer.observing.declarations import BatchFor, DimNames, is_batch
+from calltape_analyzer.observing.columns import SizeRow
+from calltape_analyzer.observing.declarations import BatchFor, DimNames, check_form_of_dim_names
+from calltape_analyzer.observing.size_table import SizeTable
+from calltape_analyzer.observing.tallies import Seen
+from calltape_analyzer.observing.usual_names import own_dimension_name, usual_dimension_name
 from calltape_analyzer.pytree.classes import ClassIndex
-from calltape_analyzer.pytree.flattening import Flattener, Slot
+from calltape_analyzer.pytree.flattening import Flattener
 from calltape_analyzer.reading.call import advice_on_outputs
-from calltape_analyzer.text import counted
-
-if TYPE_CHECKING:
-    from calltape_analyzer.inference.aligned_calls import AlignedCalls
-    from calltape_analyzer.tape import Tape
-    from calltape_analyzer.variant import Variant
+from calltape_analyzer.tape import Tape
+from calltape_analyzer.text import UniqueNames, counted
+from calltape_analyzer.variant import Variant
 from calltape_schema.records import Tree
 
 __all__ = ["DynamicAxes", "dynamic_axes"]
-
-
-_MAX_LINES = 16
 
 
 class DynamicAxes(dict[str, dict[int, str]]):
@@ -55,7 +49,6 @@ def dynamic_axes(
     *,
     set_batch_dimension_for: BatchFor = None,
     dim_names: DimNames = True,
-    value_if_missing: dict[str | int, Any] | None = None,
 ) -> DynamicAxes:
     """The dynamic axes of inputs and outputs, from what went in and what came out.
 
@@ -70,7 +63,6 @@ def dynamic_axes(
         set_batch_dimension_for: as for ``infer_dynamic_shapes``. The first axis of an output is
             declared with those of the inputs if it always had their size.
         dim_names: as for ``infer_dynamic_shapes``; True by default, because this form needs names.
-        value_if_missing: as for ``infer_dynamic_shapes``.
 
     Returns:
         A dict with ``input_names`` and ``output_names``::
@@ -81,120 +73,101 @@ def dynamic_axes(
 
     Raises:
         InferenceError: the calls cannot be one program, or return different structures.
-        UsageError: another number of names than of tensors; or a value for an argument that no
-            call of the variant leaves out.
+        UsageError: another number of names than of tensors.
     """
-    aligned = source._aligned_calls(value_if_missing)
-    inputs, outputs = _slots(aligned)
-    tensors = [slot for slot in inputs if slot.shapes]
-    declared = [is_batch(t.key, set_batch_dimension_for, aligned.signature) for t in tensors]
-    dynamic = [t.dynamic_axes(batch) for t, batch in zip(tensors, declared, strict=True)]
-    batches = _batch_sizes([t for t, batch in zip(tensors, declared, strict=True) if batch])
-    dynamic += [slot.dynamic_axes(_is_batch_output(slot, batches)) for slot in outputs]
-    names = name_dimensions([*tensors, *outputs], dynamic, dim_names or True)
-
+    variant = source.single if isinstance(source, Tape) else source
+    facts = variant._declared(set_batch_dimension_for)
+    outputs, table = _with_outputs(variant)
     axes = DynamicAxes()
-    own = _tensor_names(tensors, ())
-    axes.input_names = _chosen(input_names, own, "input")
-    axes.output_names = _chosen(output_names, _tensor_names(outputs, axes.input_names), "output")
-    for i, name in enumerate([*axes.input_names, *axes.output_names]):
-        if dynamic[i]:
-            axes[name] = {axis: names[i, axis] for axis in dynamic[i]}
+    inputs = [i for i, place in enumerate(facts.group.layout.tensors) if place.kind == "tensor"]
+    names = names_of_inputs(facts)
+    axes.input_names = _chosen(input_names, [names[i] for i in inputs], "input")
+    unique = UniqueNames(axes.input_names)
+    shown = [f"{argument}{path}" for argument, path in outputs]
+    own_names = [unique.add(f"outputs.{one}" if one in unique.names else one) for one in shown]
+    axes.output_names = _chosen(output_names, own_names, "output")
+
+    check_form_of_dim_names(dim_names)
+    given = dim_names if isinstance(dim_names, Mapping) else {}
+    of_outputs = {name for name, _ in outputs}
+    of_inputs = {key: own for key, own in given.items() if key not in of_outputs}
+    named = variant._dimension_names(facts, of_inputs or True)
+    for i, name in zip(inputs, axes.input_names, strict=True):
+        axes[name] = {
+            c.axis: named[c] for c in facts.group.dimensions(i) if c.axis is not None and c in named
+        }
+    declared = [c for c, found in facts.dimensions.items() if found.reason == "declared"]
+    batches = {table.line(column) for column in declared}
+    by_line = {table.line(column): name for column, name in reversed(named.items())}
+    taken = UniqueNames(named.values())
+    first = len(facts.group.layout.tensors)
+    for i, ((argument, path), name) in enumerate(zip(outputs, axes.output_names, strict=True)):
+        own = [column for column in table.columns if column.index == first + i]
+        axes[name] = {}
+        for column in own:
+            line, axis = table.line(column), column.axis or 0
+            if len(table.distinct(column)) > 1 or (axis == 0 and line in batches):
+                if line not in by_line:
+                    usual = usual_dimension_name(argument, path, len(own), axis)
+                    plain = own_dimension_name(argument, "", axis)
+                    free = [n for n in (usual, plain) if n is not None and n not in taken.names]
+                    whole = own_dimension_name(argument, path, axis)
+                    by_line[line] = taken.add(free[0] if free else whole)
+                axes[name][axis] = given.get(argument, {}).get(axis, by_line[line])
+    for name in [name for name, own in axes.items() if not own]:
+        del axes[name]
     return axes
 
 
-def _slots(aligned: AlignedCalls) -> tuple[list[AlignedSlot], list[AlignedSlot]]:
-    """The slots of inputs and outputs over the same patterns, so that their dimensions can be
-    compared."""
-    inputs = [AlignedSlot(slot.name, slot.path, slot.key) for slot in aligned.slots]
-    outputs: list[AlignedSlot] | None = None
-    for pattern, row, tree in _observed(aligned):
-        for given, leaf in zip(inputs, row, strict=True):
-            given.add(pattern, None if leaf is None else pattern.shape(*leaf), None)
-        facts = tree.facts()
-        slots = _output_slots(tree)
+def _with_outputs(variant: Variant) -> tuple[list[tuple[str, str]], SizeTable]:
+    """The output tensors, each with its name and the path below it, and the sizes of inputs and
+    outputs of all calls, so that they can be compared."""
+    facts, table = variant.facts, SizeTable()
+    outputs: list[tuple[str, str]] | None = None
+    ranks: list[int] = []
+    known: dict[tuple[bytes, bytes], list[tuple[str, tuple[int, ...]]]] = {}
+    for call in variant.calls:
+        tree = call.record.outputs
+        placed = variant._sorter.sorted(call.record.inputs)
+        row = facts.row_in(placed.key, placed.row)
+        if tree is None or row is None:
+            continue
+        key = tree.structure, tree.leaves
+        shapes = known.get(key) or known.setdefault(key, _output_shapes(tree))
         if outputs is None:
-            outputs = [_output_slot(slot, len(slots)) for slot in slots]
-        if len(slots) != len(outputs):
+            outputs = [_output_name(path, len(shapes)) for path, _ in shapes]
+            ranks = [len(shape) for _, shape in shapes]
+        if [len(shape) for _, shape in shapes] != ranks:
             raise InferenceError(
-                f"{pattern.label} returned {counted(len(slots), 'tensor')}, and an earlier one "
-                f"{len(outputs)}",
+                f"call {call.number} returned {counted(len(shapes), 'tensor')}, and an earlier one "
+                f"{len(outputs)}, or tensors of other ranks",
                 advice="record the two variants on tapes of their own",
             )
-        for output, slot in zip(outputs, slots, strict=True):
-            assert slot.leaf is not None
-            output.add(pattern, facts[slot.leaf].shape, facts[slot.leaf].dtype)
+        table.add(SizeRow((*row.shapes, *(shape for _, shape in shapes)), ()), Seen(1, call.ref))
     if outputs is None:
-        missing = {call.record.outputs_missing for call in aligned.calls}
+        missing = {call.record.outputs_missing for call in variant.calls}
         raise InferenceError(
             "No outputs are on the tape",
             advice=f"use dynamic shapes, or {advice_on_outputs(missing)}",
         )
-    return inputs, outputs
+    return outputs, table
 
 
-def _observed(aligned: AlignedCalls) -> list[tuple[CallPattern, AlignedRow, Tree]]:
-    """Every combination of input pattern and output tree once, in the order of the calls. A call
-    that raised is no evidence, whatever outputs a stranger's tape says it has."""
-    found: dict[Any, tuple[CallPattern, Tree]] = {}
-    for position, call in enumerate(aligned.calls):
-        tree = call.record.outputs
-        if tree is not None:
-            pattern = aligned.reduced.pattern(call.seen(position))
-            if not pattern.calls:
-                continue
-            found.setdefault((id(pattern), tree.structure, tree.leaves), (pattern, tree))
-    return [(pattern, aligned.alignment.row(pattern), tree) for pattern, tree in found.values()]
+def _output_shapes(tree: Tree) -> list[tuple[str, tuple[int, ...]]]:
+    """The tensors in an output, by path and shape. None and constants are no outputs of
+    an ONNX model."""
+    facts = tree.facts()
+    form = Flattener(facts, tree.scalars, ClassIndex()).flatten(tree.spec().root)
+    return [(s.path, facts[s.leaf].shape) for s in form.slots() if s.leaf is not None]
 
 
-def _output_slots(tree: Tree) -> list[Slot]:
-    form = Flattener(tree.facts(), tree.scalars, ClassIndex()).flatten(tree.spec().root)
-    # None and constants are no outputs of an ONNX model.
-    return [slot for slot in form.slots() if slot.leaf is not None]
-
-
-def _output_slot(slot: Slot, count: int) -> AlignedSlot:
-    if slot.path == "":
-        return AlignedSlot("output", "", "output")
-    first, *rest = slot.path.lstrip(".").split(".")
+def _output_name(path: str, count: int) -> tuple[str, str]:
+    if path == "":
+        return "output", ""
+    first, *rest = path.lstrip(".").split(".")
     if first.isdigit():
-        name = "output" if count == 1 else f"outputs.{first}"
-    else:
-        name = first
-    return AlignedSlot(name, "".join(f".{part}" for part in rest), name)
-
-
-def _batch_sizes(batches: Sequence[AlignedSlot]) -> list[set[int]]:
-    """The sizes of dimension 0 of some tensors, by pattern."""
-    every = zip(*(batch.by_pattern for batch in batches), strict=True)
-    return [{shape[0] for shape in shapes if shape} for shapes in every]
-
-
-def _is_batch_output(slot: AlignedSlot, batches: Sequence[set[int]]) -> bool:
-    if not batches or slot.rank == 0:
-        return False
-    return all(
-        shape is None or sizes <= {shape[0]}
-        for shape, sizes in zip(slot.by_pattern, batches, strict=True)
-    )
-
-
-def _tensor_names(slots: Sequence[AlignedSlot], others: Sequence[str]) -> list[str]:
-    names: list[str] = []
-    taken = set(others)
-    lines: dict[str, int] = {}
-    for slot in slots:
-        name = f"{slot.name}{slot.path}"
-        if name in taken:
-            name = f"outputs.{name}"
-        made, count = name, lines.get(name, 0)
-        while made in taken:
-            count += 1
-            made = name + "_" * count if count <= _MAX_LINES else f"{name}_{count}"
-            lines[name] = count
-        taken.add(made)
-        names.append(made)
-    return names
+        first = "output" if count == 1 else f"outputs.{first}"
+    return first, "".join(f".{part}" for part in rest)
 
 
 def _chosen(given: Sequence[str] | None, own: list[str], what: str) -> list[str]:

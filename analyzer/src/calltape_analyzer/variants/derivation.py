@@ -18,7 +18,6 @@ from calltape_analyzer.observing.observations import Observations
 from calltape_analyzer.observing.size_table import SizeTable
 from calltape_analyzer.observing.tallies import Seen
 from calltape_analyzer.pytree.caches import has_cache_word
-from calltape_analyzer.variants.completion import Completion
 from calltape_analyzer.variants.counting_ints import counting_ints_of
 from calltape_analyzer.variants.facts import DimensionDecision, VariantFacts
 from calltape_analyzer.variants.pools import EqualColumns, Occurrences, Pools
@@ -26,7 +25,7 @@ from calltape_analyzer.variants.row_conditions import Fixed
 from calltape_analyzer.variants.splitting import Split, splits_of
 from calltape_analyzer.variants.symbols import refuted, symbols_of
 
-__all__ = ["find_symbols", "merged", "part_of", "variants_of"]
+__all__ = ["find_symbols", "part_of", "variant_of", "variants_of"]
 
 _MAX_ROUNDS, _MAX_SINGLE = 32, 8
 
@@ -44,28 +43,11 @@ def variants_of(
     """
     splits = [split for group in observations.in_order() for split in splits_of(group)]
     pools = Pools(splits, constant)
-    made = [_variant(split, pools) for split in splits]
+    made = [variant_of(split, pools) for split in splits]
     for variant in made:
         _decide_by_neighbours(variant, pools)
         find_symbols(variant, pools)
     return sorted(made, key=lambda v: v.every.first)
-
-
-def merged(
-    larger: VariantFacts, completions: Sequence[Completion], smaller: Sequence[VariantFacts]
-) -> VariantFacts:
-    """One variant of several: the calls of the smaller ones as calls of the larger one. It is made
-    for an export, which answers for calls on the tape, and has nothing of the other calls."""
-    rows = dict(larger.rows.items())
-    for completion, variant in zip(completions, smaller, strict=True):
-        for row, seen in variant.rows.items():
-            rows.setdefault(completion.row(row), seen)
-    split = Split(larger.group, SizeTable.of(rows.items()))
-    pools = Pools([split])
-    made = _variant(split, pools)
-    made.completions = {completion.key: completion for completion in completions}
-    find_symbols(made, pools)
-    return made
 
 
 def part_of(variant: VariantFacts, rows: Iterable[tuple[SizeRow, Seen]], name: str) -> VariantFacts:
@@ -75,7 +57,8 @@ def part_of(variant: VariantFacts, rows: Iterable[tuple[SizeRow, Seen]], name: s
     return made
 
 
-def _variant(split: Split, pools: Pools) -> VariantFacts:
+def variant_of(split: Split, pools: Pools) -> VariantFacts:
+    """A split as a variant that has no symbols yet."""
     rows = split.rows.part(split.rows.sample())
     made = VariantFacts(split.group, rows, split.conditions, capped=split.capped, _every=split.rows)
     counting = counting_ints_of(split.group)

@@ -138,10 +138,9 @@ class VariantFacts:
         return next((c for known, c in self.completions.items() if known.takes(key)), None)
 
     def has(self, placed: SortedCall) -> bool:
-        """Whether a call is of its group, and meets its conditions."""
-        return self.group.key.takes(placed.key) and all(
-            condition.holds(placed.row) for condition in self.conditions
-        )
+        """Whether a call is of its group, or can be completed, and meets its conditions."""
+        row = self.row_in(placed.key, placed.row)
+        return row is not None and all(condition.holds(row) for condition in self.conditions)
 
     def row_in(self, key: GroupKey, row: SizeRow) -> SizeRow | None:
         """A row of any group as a row of this variant; None if it takes no calls of the group.

@@ -1,43 +1,86 @@
-"""Two variants as one program: calls without a cache get a cache of length zero.
+"""Several variants as one program: calls without a cache get a cache of length zero.
 
 A prefill is a decode step with nothing cached (rule 6 of docs/decisions/export-strategies.md).
 Shapes cannot tell whether one program may serve both: for some models the merged program exports
-cleanly and returns other values. So a merge is kept only if a replay of every recorded call proves
-it (:mod:`calltape_analyzer.exporting.program_search`).
+cleanly and returns other values. So an export keeps a merge only if a replay of every recorded call
+proves it (:mod:`calltape_analyzer.exporting.merging`). Who asks a tape for the shapes of one
+program gets what the calls show.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
+from itertools import islice
 from typing import Any
 
 from calltape_analyzer.observing.columns import Column
 from calltape_analyzer.observing.groups import Group
 from calltape_analyzer.observing.layout import LeafPath
+from calltape_analyzer.observing.size_table import SizeTable
 from calltape_analyzer.pytree.caches import holds_cache
+from calltape_analyzer.pytree.flattening import is_empty
 from calltape_analyzer.variants.completion import Completion, Source
+from calltape_analyzer.variants.derivation import find_symbols, variant_of
 from calltape_analyzer.variants.facts import VariantFacts
+from calltape_analyzer.variants.pools import Pools
+from calltape_analyzer.variants.splitting import Split
 
-__all__ = ["can_merge", "completion_of"]
+__all__ = ["can_merge", "completion_of", "lacking", "merged", "whole"]
+
+_MAX_COMPARED = 256
+"""To find sums takes quadratic time (docs/decisions/variants-and-shapes.md)."""
 
 
 def can_merge(smaller: VariantFacts, larger: VariantFacts) -> bool:
     """Whether the larger variant has all that the smaller one has, and more only in caches."""
-    if smaller.conditions or smaller.group.key == larger.group.key:
+    if smaller.conditions:
         return False
+    missing, nodes = lacking(smaller, larger), larger.group.layout.nodes
+    return bool(missing) and all(holds_cache(name, nodes[name]) for name in missing)
+
+
+def lacking(smaller: VariantFacts, larger: VariantFacts) -> set[str]:
+    """The arguments that the larger variant has and the smaller one lacks, as a whole or as far as
+    they are a cache; none if the two differ in anything else."""
     if smaller.group.varying or larger.group.varying:
-        return False  # whether their values matter is asked for one variant at a time
+        return set()  # whether their values matter is asked for one variant at a time
     one, other = smaller.group.layout, larger.group.layout
-    if set(one.arguments) - set(other.arguments):
-        return False
     mine = {(p.argument, p.path) for p in one.tensors}
     theirs = {(p.argument, p.path) for p in other.tensors}
-    if not mine < theirs:
-        return False
     missing = {argument for argument, _ in theirs - mine}
-    return all(holds_cache(name, other.nodes[name]) for name in missing) and _rest_is_equal(
-        smaller, larger, missing
+    is_more = mine < theirs and not set(one.arguments) - set(other.arguments)
+    is_absent = all(
+        name not in one.nodes or is_empty(one.nodes[name]) or holds_cache(name, other.nodes[name])
+        for name in missing
     )
+    return missing if is_more and is_absent and _rest_is_equal(smaller, larger, missing) else set()
+
+
+def whole(variants: Sequence[VariantFacts]) -> VariantFacts:
+    """Variants of one group, whatever sizes divide them, as one."""
+    rows = reduce(SizeTable.merge, (one.every for one in variants))
+    return _undivided(Split(variants[0].group, rows))
+
+
+def merged(
+    larger: VariantFacts, completions: Sequence[Completion], smaller: Sequence[VariantFacts]
+) -> VariantFacts:
+    """One variant of several: the calls of the smaller ones as calls of the larger one. It is
+    made of the calls on the tape, and has nothing of the other calls."""
+    rows = larger.every.items()
+    for completion, variant in zip(completions, smaller, strict=True):
+        rows += [(completion.row(row), seen) for row, seen in variant.every.items()]
+    made = _undivided(Split(larger.group, SizeTable.of(rows)))
+    made.completions = {completion.key: completion for completion in completions}
+    return made
+
+
+def _undivided(split: Split) -> VariantFacts:
+    pools = Pools([split])
+    made = variant_of(split, pools)
+    find_symbols(made, pools)
+    return made
 
 
 def _rest_is_equal(one: VariantFacts, other: VariantFacts, but: set[str]) -> bool:
@@ -68,13 +111,21 @@ def completion_of(smaller: Group, larger: VariantFacts, scalars: Sequence[Any]) 
     """How calls of the smaller group are completed.
 
     Args:
-        smaller: a group with :func:`can_merge`.
+        smaller: a group of which :func:`lacking` knows what it lacks.
         larger: the variant that they become part of.
         scalars: the scalars of a call of the larger one, in its layout's order.
     """
     one, other = smaller.layout, larger.group.layout
     tensors = _matched(one.tensors, other.tensors)
-    missing = {i: _sources(larger, i, tensors) for i, at in enumerate(tensors) if at is None}
+    rows, present = larger.rows, _Present()
+    for column in rows.columns:
+        if column.axis is not None and tensors[column.index] is not None:
+            present.add(column, rows.values(column))
+    missing = {
+        i: tuple(present.source(c, rows.values(c)) for c in larger.group.dimensions(i))
+        for i, at in enumerate(tensors)
+        if at is None
+    }
     return Completion(
         smaller.key,
         other,
@@ -92,38 +143,28 @@ def _matched(have: Sequence[LeafPath], want: Sequence[LeafPath]) -> tuple[int | 
     return tuple(places.get((p.argument, p.path)) for p in want)
 
 
-def _sources(
-    larger: VariantFacts, tensor: int, matched: Sequence[int | None]
-) -> tuple[Source, ...]:
-    """Where the sizes of a tensor come from that the smaller variant lacks.
+class _Present:
+    """The dimensions that the smaller of two variants has, by their values in the larger one."""
 
-    Args:
-        larger: the variant that has it.
-        tensor: its number there.
-        matched: per tensor of the larger variant its number in the smaller one, or None.
-    """
-    rows = larger.rows
-    present = {
-        column: rows.values(column)
-        for column in rows.columns
-        if not column.is_int and matched[column.index] is not None
-    }
-    dimensions = larger.group.dimensions(tensor)
-    return tuple(_source(column, rows.values(column), present) for column in dimensions)
+    def __init__(self) -> None:
+        self._any: dict[tuple[int, ...], Column] = {}
+        self._first: dict[tuple[int, ...], Column] = {}
 
+    def add(self, column: Column, values: tuple[int, ...]) -> None:
+        self._any.setdefault(values, column)
+        if column.axis == 0:
+            self._first.setdefault(values, column)
 
-def _source(column: Column, own: tuple[int, ...], present: dict[Column, tuple[int, ...]]) -> Source:
-    same = [other for other, values in present.items() if values == own]
-    if column.axis == 0:
-        batch = [other for other in same if other.axis == 0]
-        if batch:
-            return Source(column=batch[0])
-    if len(set(own)) > 1:
-        if same:
-            return Source(column=same[0])
-        for total, totals in present.items():
-            for part, parts in present.items():
-                if all(t - p == v for t, p, v in zip(totals, parts, own, strict=True)):
-                    return Source(column=total, less=part)
+    def source(self, column: Column, own: tuple[int, ...]) -> Source:
+        """Where the size of a dimension comes from that the smaller variant lacks."""
+        if column.axis == 0 and own in self._first:
+            return Source(column=self._first[own])
+        if len(set(own)) == 1:
+            return Source(constant=own[0])
+        if own in self._any:
+            return Source(column=self._any[own])
+        for totals, total in islice(self._any.items(), _MAX_COMPARED):
+            part = self._any.get(tuple(t - v for t, v in zip(totals, own, strict=True)))
+            if part is not None:
+                return Source(column=total, less=part)
         return Source()
-    return Source(constant=own[0])

@@ -93,7 +93,7 @@ def calls_by_value(
         if repr(values) not in found and len(found) >= _MAX_KNOWN:
             continue
         rows = found.setdefault(repr(values), ValueCalls(values)).rows
-        first = seen.first.ref
+        first = seen.first
         known = rows.get(placed.row, Seen(0, first))
         rows[placed.row] = Seen(known.calls + seen.calls, min(known.first, first))
     return sorted(found.values(), key=lambda value: (-value.calls, value.first))

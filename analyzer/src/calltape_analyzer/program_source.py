@@ -8,19 +8,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
+from typing import Any, Literal, TypeAlias, overload
 
-from calltape_analyzer.errors import UsageError
-from calltape_analyzer.inference.argument_form import as_one
+from calltape_analyzer.errors import InferenceError, UsageError
 from calltape_analyzer.limits import bounded
 from calltape_analyzer.observing.declarations import BatchFor, DimNames
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.pytree.inputs import Inputs
 
-if TYPE_CHECKING:
-    from calltape_analyzer.inference.aligned_calls import AlignedCalls
-
-__all__ = ["DimKind", "GivenArguments", "MemoryLayout", "ProgramSource", "check_dim"]
+__all__ = ["DimKind", "GivenArguments", "MemoryLayout", "ProgramSource", "as_one"]
 
 DimKind: TypeAlias = "Literal['auto', 'dynamic', 'names']"
 """What stands for a dynamic dimension: ``Dim.AUTO``, ``Dim.DYNAMIC``, or a name."""
@@ -40,7 +36,6 @@ class ProgramSource(ABC):
         self,
         set_batch_dimension_for: BatchFor = None,
         dim_names: DimNames = None,
-        value_if_missing: Mapping[str | int, Any] | None = None,
         *,
         dim: DimKind | None = None,
     ) -> tuple[Any, ...] | dict[str, Any]:
@@ -51,14 +46,11 @@ class ProgramSource(ABC):
                 dynamic although it never varied; True for all.
             dim_names: True for readable names, which dimensions share that were always equal; or
                 a mapping from argument (name or position) to ``{axis: name}``.
-            value_if_missing: values, by parameter name or position, for arguments that some calls
-                leave out. The calls of one variant all pass the same arguments, so that a variant
-                takes none.
             dim: what stands for a dynamic dimension that has no name. ``"auto"`` is
                 ``torch.export.Dim.AUTO``, with which most exports succeed (rule 3 of
                 docs/decisions/export-strategies.md); ``"dynamic"`` is ``Dim.DYNAMIC``, with which
-                an export fails that would make it a constant; ``"names"`` is the same as
-                ``dim_names=True``. By default a tape gives ``"dynamic"``, as
+                an export fails that would make a dimension constant that varied; ``"names"`` is
+                the same as ``dim_names=True``. By default a tape gives ``"dynamic"``, as
                 ``torch.onnx.InputObserver`` does, and a variant ``"auto"``
                 (docs/decisions/variants-and-shapes.md).
 
@@ -70,11 +62,11 @@ class ProgramSource(ABC):
         Raises:
             InferenceError: there are no calls, or they cannot be one program; says which differ in
                 what, and which :meth:`Tape.variants` can be asked instead.
-            UsageError: for a name, a position, a ``dim`` or a value that does not fit the calls.
+            UsageError: for a name, a position or a ``dim`` that does not fit the calls.
         """
-        return self._dynamic_shapes(
-            set_batch_dimension_for, dim_names, value_if_missing, check_dim(dim)
-        )
+        if dim not in (None, "auto", "dynamic", "names"):
+            raise UsageError(f"dim={dim!r}", advice='pass "auto", "dynamic" or "names"')
+        return self._dynamic_shapes(set_batch_dimension_for, dim_names, dim)
 
     @overload
     def infer_arguments(
@@ -82,7 +74,6 @@ class ProgramSource(ABC):
         index: GivenArguments = None,
         *,
         as_args_kwargs: Literal[True] = True,
-        value_if_missing: Mapping[str | int, Any] | None = None,
         device: Any = None,
         layout: MemoryLayout | None = None,
     ) -> Inputs: ...
@@ -93,7 +84,6 @@ class ProgramSource(ABC):
         index: GivenArguments = None,
         *,
         as_args_kwargs: bool,
-        value_if_missing: Mapping[str | int, Any] | None = None,
         device: Any = None,
         layout: MemoryLayout | None = None,
     ) -> Inputs | tuple[Any, ...] | dict[str, Any]: ...
@@ -104,27 +94,24 @@ class ProgramSource(ABC):
         index: GivenArguments = None,
         *,
         as_args_kwargs: bool = True,
-        value_if_missing: Mapping[str | int, Any] | None = None,
         device: Any = None,
         layout: MemoryLayout | None = None,
     ) -> Inputs | tuple[Any, ...] | dict[str, Any]:
         """Arguments to trace a program with.
 
-        Those of a tape are of one recorded call, and what other calls have is filled in: with
-        ``value_if_missing``, else with a tensor of size 0 (the rules of
-        ``torch.onnx.InputObserver``). Those of a variant are of a recorded call whose dynamic sizes
-        are all at least 2 and pairwise different, else of one that is resized to be so by cyclic
-        tiling; dimensions that were always equal, and sums that always held, stay so (rule 4 of
-        docs/decisions/export-strategies.md). Values that are not on the tape are made up within
-        their recorded ranges.
+        They are of a recorded call whose dynamic sizes are all at least 2 and pairwise different,
+        else of one that is resized to be so by cyclic tiling; dimensions that were always equal,
+        and sums that always held, stay so (rule 4 of docs/decisions/export-strategies.md). Values
+        that are not on the tape are made up within their recorded ranges. Those of a tape with
+        several variants are of a recorded call that has all arguments, with its sizes.
 
         Args:
             index: None for representative arguments; a position among the calls (of the tape, or of
-                the variant) for the arguments of that call; or arguments of the caller's own, a
-                tuple or a dict by name, to be completed.
+                the variant) for the arguments of that call, in which a tensor that only other
+                calls of the tape have is zeros, or empty; or arguments of the caller's own, a tuple
+                or a dict by name, to be completed by the constants that all calls pass.
             as_args_kwargs: False gives the form of ``torch.onnx.InputObserver``: a tuple if all
                 arguments are positional, else a dict by parameter name.
-            value_if_missing: as for :meth:`infer_dynamic_shapes`.
             device: where the tensors are made; the CPU by default.
             layout: how the tensors lie in memory: ``"recorded"`` as they lay, with their strides
                 and what shares memory; ``"contiguous"`` without gaps, in the order of their axes. A
@@ -144,42 +131,37 @@ class ProgramSource(ABC):
         """
         if layout not in (None, "recorded", "contiguous"):
             raise UsageError(f"layout={layout!r}", advice='pass "recorded" or "contiguous"')
-        found = self._arguments(index, value_if_missing, device, layout)
+        found = self._arguments(index, device, layout)
         return found if as_args_kwargs else as_one(*found, self._signature())
 
     @abstractmethod
     def _dynamic_shapes(
-        self,
-        declared: BatchFor,
-        names: DimNames,
-        value_if_missing: Mapping[str | int, Any] | None,
-        dim: DimKind | None,
+        self, declared: BatchFor, names: DimNames, dim: DimKind | None
     ) -> tuple[Any, ...] | dict[str, Any]: ...
 
     @abstractmethod
     def _arguments(
-        self,
-        index: GivenArguments,
-        value_if_missing: Mapping[str | int, Any] | None,
-        device: Any,
-        layout: MemoryLayout | None,
+        self, index: GivenArguments, device: Any, layout: MemoryLayout | None
     ) -> Inputs: ...
 
     @abstractmethod
     def _signature(self) -> Signature: ...
 
-    @abstractmethod
-    def _aligned_calls(self, value_if_missing: Mapping[str | int, Any] | None) -> AlignedCalls:
-        """What the calls say as one program, with their outputs in reach."""
 
-
-def check_dim(dim: Any) -> DimKind | None:
-    """The given kind of dimension, or None.
+def as_one(
+    args: tuple[Any, ...], kwargs: dict[str, Any], signature: Signature
+) -> tuple[Any, ...] | dict[str, Any]:
+    """The arguments in the form of ``torch.onnx.InputObserver``: a tuple if all are positional, a
+    dict by parameter name otherwise.
 
     Raises:
-        UsageError: for anything else.
+        InferenceError: members of ``*args`` have no name.
     """
-    if dim is None or dim in ("auto", "dynamic", "names"):
-        found: DimKind | None = dim
-        return found
-    raise UsageError(f"dim={dim!r}", advice='pass "auto", "dynamic" or "names"')
+    if not args or not kwargs:
+        return kwargs or args
+    if signature.variadic_positional is not None:
+        raise InferenceError(
+            "Arguments of a method with *args are neither a tuple nor a dict alone",
+            advice="set as_args_kwargs=True",
+        )
+    return {**{signature.name_at(i): value for i, value in enumerate(args)}, **kwargs}

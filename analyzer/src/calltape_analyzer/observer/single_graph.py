@@ -1,0 +1,467 @@
+"""Stored calls as the calls of one graph: dynamic shapes and arguments that hold for all of them.
+
+The contract is that of ``torch.onnx.InputObserver`` (torch 2.15) and of its sibling in yobx: the
+same calls give the same shapes and arguments. There is an answer here for some calls that the peers
+refuse, or answer with a form that ``torch.export`` refuses (docs/decisions/variants-and-shapes.md).
+
+The call with the most leaves (the first of them) sets the order of the arguments, and which of them
+are passed by keyword. Each call is a row of tensors in this order, slot by slot, with gaps where it
+has no tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from calltape_analyzer.errors import InferenceError
+from calltape_analyzer.observer.slots import SlotSeen, dynamic_dimensions, name_dimensions
+from calltape_analyzer.observer.stored_calls import Argument, StoredCall
+from calltape_analyzer.observing.declarations import (
+    BatchFor,
+    DimNames,
+    check_batch,
+    check_dim_names,
+    is_batch,
+)
+from calltape_analyzer.observing.parameter_nesting import ParameterNesting
+from calltape_analyzer.observing.signature import Key, Signature
+from calltape_analyzer.observing.switches import shown_constant
+from calltape_analyzer.pytree.caches import set_token_counters, window_leaves
+from calltape_analyzer.pytree.classes import ClassIndex
+from calltape_analyzer.pytree.flattening import FlatTree, Slot, is_empty, mapping_keys
+from calltape_analyzer.pytree.nesting import nested, rebuilt_namedtuple
+from calltape_analyzer.pytree.placeholder import Placeholder, check_rebuilt
+from calltape_analyzer.pytree.tensors import zeros
+from calltape_analyzer.text import counted
+from calltape_schema.tree import DictNode, FieldsNode, Node, TensorNode, children_of
+
+__all__ = ["SingleGraph"]
+
+Row: TypeAlias = "list[tuple[Argument, int] | None]"
+"""Per slot the argument of a call and the number of the tensor in it; None for a gap."""
+
+_APART = (
+    "record the two variants on tapes of their own; or, if the model does without the input, "
+    "leave it out with remove_inputs"
+)
+
+
+class SingleGraph:
+    """Calls of one graph, aligned.
+
+    Args:
+        calls: at least one.
+        signature: of the recorded method.
+        classes: that are known here.
+
+    Raises:
+        InferenceError: these are not calls of one graph. The message says which two calls differ,
+            and in what.
+    """
+
+    def __init__(
+        self, calls: Sequence[StoredCall], signature: Signature, classes: ClassIndex
+    ) -> None:
+        self._calls = calls
+        self._signature = signature
+        self._classes = classes
+        self._best = max(calls, key=lambda call: call.size)  # the first of the largest
+        self._has_late = False
+        # Per argument of the best call the argument that shows its structure, and its call.
+        self._references = [(argument, self._best) for argument in self._best.all]
+        for call in calls:
+            self._find_references(call)
+        for call in calls:
+            self.check(call)
+        self._slots = [
+            SlotSeen(argument.key, signature.name_of(argument.key), slot.path)
+            for argument, (shown, _) in zip(self._best.all, self._references, strict=True)
+            for slot in shown.slots
+        ]
+        for call in calls:
+            self._add(call)
+
+    # --- alignment --------------------------------------------------------------------------------
+
+    def _find_references(self, call: StoredCall) -> None:
+        for i, argument in enumerate(self._in_best_order(call)):
+            known = self._references[i][0]
+            # An argument of another structure is no reference: the check reports it.
+            fits = argument and (
+                not known.tensors
+                or len(argument.slots) == len(known.slots)
+                or _is_partial(known, argument)
+            )
+            if argument and fits and argument.tensors > known.tensors:
+                self._references[i] = (argument, call)
+
+    def _add(self, call: StoredCall) -> None:
+        for slot, found in zip(self._slots, self._row(call), strict=True):
+            shape = None if found is None else found[0].shape(found[1])
+            known = next((seen for seen in slot.shapes if seen is not None), shape)
+            if shape is not None and known is not None and len(known) != len(shape):
+                before = self._calls[slot.shapes.index(known)]
+                raise InferenceError(
+                    f"All calls must pass tensors of the same rank: {slot.name}{slot.path} is "
+                    f"{list(known)} in {before} and {list(shape)} in {call}",
+                    advice=_APART,
+                )
+            slot.shapes.append(shape)
+            slot.last = found or slot.last
+
+    def _in_best_order(self, call: StoredCall) -> list[Argument | None]:
+        """The arguments of a call in the order of the best call's."""
+        best, named = self._best, dict(call.kwargs)
+        for argument in call.args[len(best.args) :]:
+            # Moved to its name, if the best call has fewer positions. What that call does not have
+            # is left out, as by the peers.
+            name = self._signature.name_at(int(argument.key))
+            variadic = self._signature.variadic_positional
+            if variadic is not None and int(argument.key) >= variadic[1]:
+                raise self._incomplete(f"*{variadic[0]}", call)
+            if name in best.kwargs:
+                named.setdefault(name, argument)
+        by_position = [self._signature.name_at(i) for i in range(len(best.args))]
+        for name, argument in named.items():
+            if name in by_position:
+                raise self._incomplete(name, call, " by keyword")
+            if name not in best.kwargs and (argument.tensors or argument.given is not None):
+                raise self._incomplete(name, call)
+        positional: list[Argument | None] = [*call.args[: len(best.args)]]
+        gaps = [None] * (len(best.args) - len(positional))
+        return [*positional, *gaps, *map(named.get, best.kwargs)]
+
+    def _incomplete(self, name: str, call: StoredCall, how: str = "") -> InferenceError:
+        has = [self._signature.name_of(argument.key) for argument in self._best.all]
+        return InferenceError(
+            f"At least one call to the observed model must contain all the named arguments: "
+            f"{call} has {name}{how}, and {self._best}, which has the most tensors, has only "
+            f"{', '.join(has) or 'none'}",
+            advice=f"give value_if_missing={{{name!r}: an empty tensor}}, or make calls in one way",
+        )
+
+    def check(self, call: StoredCall) -> None:
+        """Raises InferenceError if a call is none of this graph: one that raised may be any."""
+        self._check_structure(call)
+        if call.call is None:
+            return  # constants are those of the recorded calls
+        both = call.inner.keys() & self._best.inner.keys()
+        differ = {key for key in both if call.inner[key] != self._best.inner[key]}
+        constants = [(one.constants, one) for one in (self._best, call)]
+        if differ:
+            name = min(differ)
+            constants = [({name: one.inner[name]}, one) for one in (self._best, call)]
+        if differ or call.constants != self._best.constants:
+            shown = [f"{_shown(values)} in {one}" for values, one in constants]
+            raise InferenceError(
+                f"Two calls were made with different constant values, {' and '.join(shown)}",
+                advice=_APART,
+            )
+
+    def _check_structure(self, call: StoredCall) -> None:
+        for argument, (reference, source) in zip(
+            self._in_best_order(call), self._references, strict=True
+        ):
+            if argument is None or argument is reference:
+                continue
+            key = reference.key
+            what = (
+                f"Named argument {key!r}" if isinstance(key, str) else f"Positional argument {key}"
+            )
+            is_as_long = len(argument.slots) == len(reference.slots)
+            if not reference.tensors and argument.tensors and not is_as_long:
+                # The caller's own arguments, and calls that raised, may have tensors there.
+                raise InferenceError(
+                    f"{what} has {counted(argument.tensors, 'tensor')} in {call} and none in the "
+                    "other calls",
+                    advice="record a call that passes them",
+                )
+            if not argument.tensors or not reference.tensors:
+                self._has_late |= reference.tensors > 0 and not is_empty(argument.node)
+            elif _is_partial(argument, reference):
+                self._has_late = True
+            elif not is_as_long:
+                raise InferenceError(
+                    f"{what} has {counted(len(argument.slots), 'tensor')} in {call} but previously "
+                    f"got {counted(len(reference.slots), 'tensor')} in {source}; inference is "
+                    f"impossible in that case",
+                    advice=_APART,
+                )
+            elif mapping_keys(argument.form) != mapping_keys(reference.form):
+                raise InferenceError(
+                    f"{what} has other keys in {call} than in {source}", advice=_APART
+                )
+
+    def _row(self, call: StoredCall) -> Row:
+        row: Row = []
+        for argument, (reference, _) in zip(
+            self._in_best_order(call), self._references, strict=True
+        ):
+            row += _leaves(argument, reference)
+        return row
+
+    # --- dynamic shapes ---------------------------------------------------------------------------
+
+    def dynamic_shapes(
+        self, declared: BatchFor = None, names: DimNames = None
+    ) -> tuple[Any, ...] | dict[str, Any]:
+        """What ``torch.export.export(dynamic_shapes=...)`` takes.
+
+        Args:
+            declared: names or positions of arguments whose dimension 0 is declared dynamic although
+                it never varied; True for all.
+            names: as for :meth:`calltape_analyzer.Tape.infer_dynamic_shapes`.
+
+        Raises:
+            UsageError: the parameters are not names and positions, or name an argument that does
+                not exist.
+        """
+        import torch
+
+        known: set[Key] = {argument.key for argument in self._best.all}
+        known |= set(map(self._signature.name_of, known))
+        known |= {parameter.name for parameter in self._signature.parameters}
+        check_batch(declared, known)
+        check_dim_names(names, known)
+        dynamic = [
+            dynamic_dimensions(slot.own, is_batch(slot.key, declared, self._signature))
+            for slot in self._slots
+        ]
+        named = name_dimensions(self._slots, dynamic, names) if names else {}
+        number = iter(range(len(self._slots)))
+
+        def shape(_: FlatTree) -> dict[int, Any] | None:
+            i = next(number)
+            if not self._slots[i].own:
+                return None
+            return {axis: named.get((i, axis), torch.export.Dim.DYNAMIC) for axis in dynamic[i]}
+
+        def namedtuple(form: FlatTree, parts: list[Any]) -> Any:
+            return rebuilt_namedtuple(self._classes.get(form.type or ""), form, parts)
+
+        found = {
+            self._signature.name_of(argument.key): nested(reference.form, shape, namedtuple)
+            for argument, (reference, _) in zip(self._best.all, self._references, strict=True)
+        }
+        positional = len(self._best.args)
+        leading = dict(list(found.items())[:positional])
+        rest = {name: found[name] for name in found if name not in leading}
+        values = leading | self._ordered(rest | dict.fromkeys(self._best.constants))
+        nesting = ParameterNesting.of(self._signature, positional, list(values))
+        return nesting.arranged(values)
+
+    def _ordered(self, named: Mapping[str, Any]) -> dict[str, Any]:
+        places = self._signature.places
+        return dict(sorted(named.items(), key=lambda item: places.get(item[0], len(places))))
+
+    # --- arguments --------------------------------------------------------------------------------
+
+    def given(self, given: tuple[Any, ...] | Mapping[str, Any]) -> StoredCall:
+        """Arguments of the caller's own, to be completed. Names of a dict that the calls do not
+        have are left out, as by the peer.
+
+        Raises:
+            InferenceError: they have another structure.
+        """
+        if not isinstance(given, tuple):
+            names = {self._signature.name_of(argument.key) for argument in self._best.all}
+            given = {name: value for name, value in given.items() if name in names}
+        made = StoredCall.of_values(given)
+        self.check(made)
+        return made
+
+    def representative(self) -> StoredCall:
+        """The call that stands for all.
+
+        The rule of ``torch.onnx.InputObserver``: the first call that passes as many arguments, by
+        position and by keyword, as the one with the most tensors. If an argument was passed before
+        it had its tensors (a prepared, empty cache), it is instead the first call that has every
+        tensor and no dynamic size of 0 or 1, which torch.export would specialize; or the one with
+        the fewest of them, if the peers' choice would be completed with a full sliding window.
+        """
+        counts = len(self._best.args), len(self._best.kwargs)
+        alike = (c for c in self._calls if (len(c.args), len(c.kwargs)) == counts)
+        first = next(alike, self._best)
+        if not self._has_late:
+            return first
+        small = {
+            at: sum((s.shapes[at] or ())[axis] < 2 for s in self._slots for axis in s.dynamic)
+            for at in range(len(self._calls))
+            if all(slot.shapes[at] is not None for slot in self._slots if slot.own)
+        }
+        if not small:
+            return first
+        best = min(small, key=small.__getitem__)
+        return first if small[best] and not self._fills_a_window(first) else self._calls[best]
+
+    def _fills_a_window(self, call: StoredCall) -> bool:
+        """Whether a call would be completed with a sliding window that never varied: it is full in
+        all calls that have it, and the call's attention mask leaves no place for its tokens."""
+        windows: list[bool] = []
+        for reference, _ in self._references:
+            leaves = window_leaves(reference.node)
+            windows += [slot.leaf in leaves for slot in reference.slots]
+        return any(
+            found is None and is_window and not slot.dynamic
+            for found, is_window, slot in zip(self._row(call), windows, self._slots, strict=True)
+        )
+
+    def arguments(self, call: StoredCall) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """``(args, kwargs)`` of a call, completed.
+
+        A tensor that other calls have and this one does not has the last recorded shape, with size
+        0 in the last dynamic dimension. If no dimension is dynamic, it is zeros of the whole shape.
+
+        Raises:
+            InferenceError: an argument holds an object that was not rebuilt.
+        """
+        values = [*self._build(call)]
+        names = [self._signature.name_of(argument.key) for argument in self._best.all]
+        check_rebuilt(zip(names, values, strict=True), self._signature.may_lack)
+        positional = len(self._best.args)
+        kwargs = dict(zip(self._best.kwargs, values[positional:], strict=True))
+        return tuple(values[:positional]), self._ordered({**kwargs, **self._best.constants})
+
+    def tensors(self, call: StoredCall) -> list[tuple[SlotSeen, Any, bool]]:
+        """The flattened, completed arguments of a call: per slot its tensor, or None if no call has
+        one, and whether the call lacks it.
+
+        Raises:
+            InferenceError: as :meth:`arguments`.
+        """
+        row = self._row(call)
+        tensors = self._filled(row, {})
+        names = [slot.name for slot in self._slots]
+        check_rebuilt(zip(names, tensors, strict=True), self._signature.may_lack)
+        return [
+            (slot, tensor, found is None and bool(slot.own))
+            for slot, tensor, found in zip(self._slots, tensors, row, strict=True)
+        ]
+
+    def present(self, call: StoredCall) -> list[Any]:
+        """The tensors of a call, slot by slot. None if it has no tensor there."""
+        return [None if found is None else found[0].tensor(found[1]) for found in self._row(call)]
+
+    def _filled(self, row: Row, shared: dict[int, Any], start: int = 0) -> list[Any]:
+        return [
+            self._filler(self._slots[start + i]) if found is None else _read(*found, shared)
+            for i, found in enumerate(row)
+        ]
+
+    def _build(self, call: StoredCall) -> Iterator[Any]:
+        """The arguments of a call in the order of the best call's."""
+        row, start = self._row(call), 0
+        shared: dict[int, Any] = {}
+        for reference, _ in self._references:
+            end = start + len(reference.slots)
+            own = row[start:end]
+            has_gap = any(
+                found is None and slot.own
+                for found, slot in zip(own, self._slots[start:end], strict=True)
+            )
+            passed = next((found[0] for found in own if found is not None), None)
+            if not has_gap and passed is None:
+                # Constants, and containers that are empty in every call.
+                yield reference.value({})
+            elif not has_gap and passed is not None and _alike(passed.form, reference.form):
+                yield passed.value(shared)
+            else:
+                filled = self._filled(own, shared, start)
+                places = zip(reference.slots, filled, strict=True)
+                made = reference.build({s.leaf: t for s, t in places if s.leaf is not None})
+                if reference.call is not None:
+                    set_token_counters(made)
+                yield made
+            start = end
+
+    @staticmethod
+    def _filler(slot: SlotSeen) -> Any:
+        if slot.last is None:
+            return None
+        argument, leaf = slot.last
+        shape, tensor = argument.shape(leaf), argument.tensor(leaf)
+        if 0 in shape or isinstance(tensor, Placeholder):
+            return tensor
+        last = slot.dynamic[-1] if slot.dynamic else None
+        sizes = [0 if axis == last else size for axis, size in enumerate(shape)]
+        return zeros(sizes, tensor.dtype, tensor.device)
+
+
+def _read(argument: Argument, leaf: int, shared: dict[int, Any]) -> Any:
+    if argument.given is not None:
+        return argument.tensor(leaf)
+    if leaf not in shared:
+        shared[leaf] = argument.tensor(leaf)
+    return shared[leaf]
+
+
+def _shown(constants: Mapping[str, Any]) -> str:
+    """Constants for people; a text that does not look like a name is not shown."""
+    return f"{{{', '.join(f'{name!r}: {shown_constant(v)}' for name, v in constants.items())}}}"
+
+
+def _is_partial(argument: Argument, reference: Argument) -> bool:
+    """Whether an argument is the same object as the reference with fewer of its tensors: a static
+    cache makes its keys and values when it is first updated."""
+    if not argument.tensors or len(argument.slots) >= len(reference.slots):
+        return False
+    ours, theirs = _attribute_paths(argument), _attribute_paths(reference)
+    return ours is not None and theirs is not None and set(ours) < set(theirs)
+
+
+def _attribute_paths(argument: Argument) -> list[str] | None:
+    """The attribute path of the tensor in each slot of an object, which does not depend on how its
+    class is registered. None if the argument is not an object, or a slot has no tensor."""
+    node = argument.node
+    if not isinstance(node, FieldsNode) or node.kind != "object":
+        return None
+    by_leaf: dict[int | None, str] = {}
+    for path, leaf in _tensors_in(node, ""):
+        by_leaf.setdefault(leaf, path)
+    own = [by_leaf[slot.leaf] for slot in argument.slots if slot.leaf in by_leaf]
+    return own if len(own) == len(argument.slots) == len(set(own)) else None
+
+
+def _tensors_in(node: Node, path: str) -> Iterator[tuple[str, int]]:
+    if isinstance(node, TensorNode):
+        yield path, node.leaf
+        return
+    names: Sequence[Any] = range(len(children_of(node)))
+    if isinstance(node, FieldsNode):
+        names = node.fields
+    elif isinstance(node, DictNode):
+        names = node.keys
+    for name, child in zip(names, children_of(node), strict=True):
+        yield from _tensors_in(child, f"{path}.{name!s}")
+
+
+def _leaves(argument: Argument | None, reference: Argument) -> Row:
+    """The tensors of an argument in the order of the reference's slots."""
+    if argument is None or not argument.tensors:
+        return [None] * len(reference.slots)
+
+    def leaf(slot: Slot | None) -> tuple[Argument, int] | None:
+        return None if slot is None or slot.leaf is None else (argument, slot.leaf)
+
+    if _is_partial(argument, reference):
+        have = dict(zip(_attribute_paths(argument) or (), argument.slots, strict=True))
+        return [leaf(have.get(path)) for path in _attribute_paths(reference) or ()]
+    by_path = {slot.path: slot for slot in argument.slots}
+    paths = [slot.path for slot in reference.slots]
+    # Two calls may have inserted the keys of a dict in different order.
+    own = map(by_path.get, paths) if by_path.keys() == set(paths) else argument.slots
+    return [leaf(slot) for slot in own]
+
+
+def _alike(one: FlatTree, other: FlatTree) -> bool:
+    """Whether two forms nest in the same way. Keys of a dict may stand in any order."""
+    if one.kind != other.kind or len(one.children) != len(other.children):
+        return False
+    pairs = zip(one.children, other.children, strict=True)
+    if one.kind == "dict":
+        children = dict(zip(one.keys, one.children, strict=True))
+        if set(children) != set(other.keys):
+            return False
+        pairs = ((children[k], c) for k, c in zip(other.keys, other.children, strict=True))  # type: ignore[assignment]
+    return all(_alike(a, b) for a, b in pairs)
