@@ -192,7 +192,7 @@ FAULTS = (
     ),
     Fault(
         "analyzer-constants-do-not-count",
-        f"{_ANALYZER}inference/alignment.py",
+        f"{_ANALYZER}observer/single_graph.py",
         "        if differ:\n            name = min(differ)",
         "        if len(differ) > 1:\n            name = min(differ)",
         "Dynamic shapes are inferred for calls with different constants as for one program.",

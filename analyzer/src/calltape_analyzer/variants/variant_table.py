@@ -67,7 +67,7 @@ class VariantTable:
             facts=tuple(facts),
             arguments=(*_arguments(found), *_fixed(layout)),
             symbols=tuple(symbol_rows(found)),
-            notes=(*_layouts(found), *(("warning", text) for text in found.warnings())),
+            notes=(*_layout_notes(found), *(("warning", text) for text in found.warnings())),
         )
 
     def lines(self, width: int | None) -> Iterator[str]:
@@ -147,7 +147,7 @@ def _span(low: int, high: int) -> str:
     return shown_value(low) if low == high else f"{shown_value(low)}..{shown_value(high)}"
 
 
-def _layouts(found: VariantFindings) -> Iterator[tuple[str, str]]:
+def _layout_notes(found: VariantFindings) -> Iterator[tuple[str, str]]:
     layouts = ((f"{t.argument}{t.path}", layouts_in_words(t.layouts)) for t in found.tensors)
     for name, words in alike((name, words) for name, words in layouts if words is not None):
         yield f"layout of {name}", words
