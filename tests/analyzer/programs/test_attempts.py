@@ -46,6 +46,7 @@ def test_its_json_has_what_a_person_may_want() -> None:
         "untried": [],
         "compared": 0,
         "unverified": [],
+        "by_values": False,
         "wrong": 1,
     }
     assert attempt.ok

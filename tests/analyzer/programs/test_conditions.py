@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -354,13 +353,6 @@ def test_digits_before_the_point_stay_few(digits: int) -> None:
 @given(text=st.text(alphabet="L[]'x.size()0123 +-*/%<>=!andornt\"", max_size=60))
 def test_no_text_makes_the_evaluator_fail(text: str) -> None:
     rejection_of(text)
-
-
-@pytest.mark.parametrize("cls", MODELS)
-def test_conditions_survive_being_written(cls: type[torch.nn.Module]) -> None:
-    for program in exported(cls).values():
-        document = json.loads(json.dumps(program.conditions.document()))
-        assert Conditions.from_document(document) == program.conditions
 
 
 def with_one(size: Any) -> Conditions:

@@ -17,7 +17,7 @@ import torch
 from calltape_analyzer import Tape, TapeError, check, export, load_programs, open_tape, replay
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.programs.manifest import MANIFEST
-from calltape_analyzer.programs.regular_files import digest_of
+from calltape_analyzer.programs.untrusted_files import digest_of
 from calltape_recorder import record
 from tests.analyzer.cli.commands import run
 from tests.analyzer.evil import KINDS, evil

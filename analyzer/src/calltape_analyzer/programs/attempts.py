@@ -16,12 +16,13 @@ from calltape_analyzer.observing.columns import SizeRow
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.reasons import Unseen, UntriedSize
 from calltape_analyzer.programs.strategies import Sampled, Strategy, Tried
+from calltape_schema.fields import Count, Many, Seconds
 
 __all__ = ["Attempt", "Outcome", "RowOutcome"]
 
 RowOutcome = Literal["ok", "wrong", "rejected", "failed", "untried"]
 
-_MAX_UNVERIFIED = 5
+_MAX_UNTRIED, _MAX_UNVERIFIED = 10_000, 5
 """Parts of an output that could not be compared, as many as an attempt names."""
 
 
@@ -63,26 +64,28 @@ class Attempt(BaseModel):
     variant: JsonText
     strategy: Strategy
     sample: Sampled | None = None
-    reproduced: int = 0
-    tried: int = 0
-    unrun: int = 0
-    agreed: int = 0
-    probed: int = 0
-    declined: int = 0
-    wrong: int = 0
+    reproduced: Count = 0
+    tried: Count = 0
+    unrun: Count = 0
+    agreed: Count = 0
+    probed: Count = 0
+    declined: Count = 0
+    wrong: Count = 0
     error: Fact | None = None
     remark: Fact | None = None
-    seconds: float = 0.0
+    seconds: Seconds = 0.0
     rows: SkipValidation[dict[SizeRow, RowOutcome]] = _of_use_to_the_export(dict)
-    failed: int = 0
+    failed: Count = 0
     rejected: SkipValidation[list[Sizing]] = _of_use_to_the_export(list)
     wrong_at: SkipValidation[list[Sizing]] = _of_use_to_the_export(list)
     failed_at: SkipValidation[list[Sizing]] = _of_use_to_the_export(list)
     agreed_at: SkipValidation[list[Sizing]] = _of_use_to_the_export(list)
-    untried: list[UntriedSize] = Field(default_factory=list)
-    compared: int = 0
-    unverified: tuple[Fact, ...] = ()
-    by_values: bool = Field(default=False, exclude=True)
+    untried: list[UntriedSize] = Field(
+        default_factory=list, max_length=_MAX_UNTRIED, fail_fast=True
+    )
+    compared: Count = 0
+    unverified: Many[Fact] = ()
+    by_values: bool = False
     is_untranslated: bool = Field(default=False, exclude=True)
 
     def add(self, found: Verdict) -> None:

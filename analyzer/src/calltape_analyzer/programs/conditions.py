@@ -163,23 +163,6 @@ class Conditions:
         it."""
         return all(_holds(text, arguments) is not None for text in self.guards)
 
-    def document(self) -> dict[str, Any]:
-        """The conditions as JSON, for :meth:`from_document`."""
-        return {
-            "inputs": [[name, dtype, list(sizes)] for name, dtype, sizes in self.inputs],
-            "ranges": [[name, *limits] for name, limits in self.ranges.items()],
-            "guards": list(self.guards),
-        }
-
-    @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> Conditions:
-        """The conditions of :meth:`document`."""
-        return cls(
-            tuple((name, dtype, tuple(sizes)) for name, dtype, sizes in document["inputs"]),
-            {name: (low, high) for name, low, high in document["ranges"]},
-            tuple(map(str, document["guards"])),
-        )
-
 
 def _bound(limit: Any) -> int | None:
     try:

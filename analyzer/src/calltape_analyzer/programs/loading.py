@@ -10,23 +10,21 @@ from typing import Any
 from calltape_analyzer.errors import TapeError
 from calltape_analyzer.observing.contexts import Mode
 from calltape_analyzer.observing.sorting import CallSorter
-from calltape_analyzer.programs.attempts import Attempt
-from calltape_analyzer.programs.conditions import Conditions
 from calltape_analyzer.programs.consistency import check_program
-from calltape_analyzer.programs.documents import program_parts, rows_of, signature_of
+from calltape_analyzer.programs.documents import program_parts, signature_of
 from calltape_analyzer.programs.exported_model import ExportedModel, UnloadedModel
 from calltape_analyzer.programs.manifest import (
     FileFacts,
     Manifest,
+    SavedProgram,
     read_manifest,
     within_manifest,
 )
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.programs import Programs
-from calltape_analyzer.programs.regular_files import digest_of
 from calltape_analyzer.programs.runtimes import runtime_of
 from calltape_analyzer.programs.torch_version import demand_torch
-from calltape_analyzer.programs.untrusted_files import check_trusted, demand_trust
+from calltape_analyzer.programs.untrusted_files import check_trusted, demand_trust, digest_of
 from calltape_analyzer.pytree.classes import Classes, ClassIndex
 
 __all__ = ["declared_programs", "folder_of_programs", "load_programs"]
@@ -108,23 +106,23 @@ def _programs(
     index = ClassIndex.of(classes)
     signature = within_manifest(folder, lambda: signature_of(manifest["signature"]))
 
-    def made(document: Any) -> Program:
+    def made(document: SavedProgram) -> Program:
         variant, plan, result = program_parts(document, signature, index.renamed)
         program = Program(
             variant,
             plan,
             result,
             UnloadedModel(document["file"]),
-            Conditions.from_document(document["demands"]),
+            document["demands"],
             index,
             document["device"],
-            rows_of(document["only"]),
+            None if document["only"] is None else frozenset(document["only"]),
             document["returned"],
             list(document["told"]),
-            tuple(document["state"]),
-            unwritten=tuple(document["unwritten"]),
-            draws=tuple(document["draws"]),
-            never_own=frozenset(document["never_own"]),
+            document["state"],
+            unwritten=document["unwritten"],
+            draws=document["draws"],
+            never_own=document["never_own"],
             made_by=document["made_by"],
         )
         check_program(program)
@@ -134,18 +132,17 @@ def _programs(
         within_manifest(folder, lambda document=document: made(document))  # type: ignore[misc]
         for document in manifest["programs"]
     ]
-    attempts = [Attempt.model_validate(one) for one in manifest["attempts"]]
     # Last, because all of the manifest is known to be good now.
     for program, document in zip(programs, manifest["programs"], strict=True):
         program.model = model_of(document["file"], program.plan.names)
     asked: set[Mode] = {mode for one in programs for mode in one.plan.context.asked}
     ordered = {path for one in programs for path in one.plan.template.layout.ordered}
-    laid_out, unshared = manifest["laid_out"], [(one, other) for one, other in manifest["unshared"]]
+    laid_out, unshared = manifest["laid_out"], manifest["unshared"]
     sorter = CallSorter(signature, index.renamed, None, asked, laid_out, ordered, unshared)
     return Programs(
         programs,
         sorter,
-        attempts=attempts,
+        attempts=manifest["attempts"],
         missing=manifest["missing"],
         told=manifest["told"],
         verdicts=manifest["verdicts"],

@@ -6,38 +6,62 @@ anything is made from it, and :mod:`consistency` checks that its parts agree.
 
 from __future__ import annotations
 
-import json
+import base64
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, cast
 
-from pydantic import Field, GetCoreSchemaHandler, TypeAdapter, ValidationError
-from pydantic_core import CoreSchema, core_schema
-from typing_extensions import NotRequired, TypedDict
+from pydantic import (
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetPydanticSchema,
+    PlainSerializer,
+    PlainValidator,
+    TypeAdapter,
+    ValidationError,
+    with_config,
+)
+from pydantic_core import (
+    CoreSchema,
+    PydanticSerializationError,
+    PydanticSerializationUnexpectedValue,
+    core_schema,
+)
+from typing_extensions import TypedDict
 
 from calltape_analyzer.errors import TapeError
-from calltape_analyzer.facts import MAX_TEXT, Fact, Note, plain
+from calltape_analyzer.facts import Fact, Note
+from calltape_analyzer.observing.columns import Column, SizeRow
+from calltape_analyzer.observing.contexts import Mode
+from calltape_analyzer.observing.groups import TensorFacts
+from calltape_analyzer.observing.memory_facts import Shared
 from calltape_analyzer.programs import conditions
-from calltape_analyzer.programs.reasons import UntriedSize
-from calltape_analyzer.programs.regular_files import read_regular
-from calltape_analyzer.programs.strategies import Sampled, Strategy
+from calltape_analyzer.programs.attempts import Attempt
+from calltape_analyzer.programs.strategies import Strategy
+from calltape_analyzer.programs.untrusted_files import read_regular
 from calltape_analyzer.programs.variant_verdicts import VariantVerdict
+from calltape_analyzer.variants.completion import Source
+from calltape_analyzer.variants.facts import DimensionDecision, Reason
+from calltape_analyzer.variants.row_conditions import CounterIs, Fixed
 from calltape_schema.fields import Many, at_most, problems_of
+from calltape_schema.packing import pack, unpack
 
 __all__ = [
-    "FORMAT",
     "MANIFEST",
     "SHAPES",
-    "VERSION",
     "FileFacts",
     "Manifest",
+    "SavedCompletion",
+    "SavedForm",
+    "SavedLayout",
+    "SavedProgram",
+    "SavedSignature",
     "encode_manifest",
     "read_manifest",
     "within_manifest",
 ]
-
-FORMAT, VERSION = "calltape-programs", 1
 
 MANIFEST, SHAPES = "manifest.json", "shapes.json"
 _MAX_BYTES = 64 * 1024 * 1024
@@ -46,7 +70,8 @@ _MAX_LEAVES = 50_000
 _MAX_ROWS = 100_000
 _MAX_ZEROS = 1000
 _MAX_ATTEMPTS = 100_000
-_MAX_UNTRIED = _MAX_NOTES = 10_000
+_MAX_NOTES = 10_000
+_MAX_PACKED = 32 * 1024 * 1024
 _MAX_MAPS = 500_000
 """Most of them are facts, of which each is checked by itself: 10 s for so many."""
 _MAX_GUARDS = 200_000
@@ -75,20 +100,67 @@ class _Whole:
         return core_schema.no_info_after_validator_function(checked, made)
 
 
+def _packed(text: Any) -> Any:
+    if not isinstance(text, str) or len(text) > _MAX_PACKED:
+        raise ValueError("no text of base64, or a long one")
+    return base64.b64decode(text, validate=True)
+
+
+Bytes = Annotated[
+    bytes,
+    PlainValidator(_packed),
+    PlainSerializer(lambda data: base64.b64encode(data).decode(), return_type=str),
+]
+Packed = Annotated[
+    Any,
+    PlainValidator(lambda text: unpack(_packed(text))),
+    PlainSerializer(lambda value: base64.b64encode(pack(value)).decode(), return_type=str),
+]
+"""Plain data as in the tape format."""
+
+
+def _of(kind: type, parts: Any) -> GetPydanticSchema:
+    """Makes something of its fields in their order, which are checked by the types of ``parts``."""
+    names = kind._fields if issubclass(kind, tuple) else kind.__dataclass_fields__  # type: ignore[attr-defined]
+
+    def taken(value: Any) -> Any:
+        if not isinstance(value, kind):
+            raise PydanticSerializationUnexpectedValue(f"no {kind.__name__}")
+        return tuple(getattr(value, name) for name in names)
+
+    def schema(_: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        inner = handler.generate_schema(parts)
+        shown = core_schema.plain_serializer_function_ser_schema(taken, return_schema=inner)
+        return core_schema.no_info_after_validator_function(
+            lambda found: kind(*found), inner, serialization=shown
+        )
+
+    return GetPydanticSchema(schema)
+
+
 Name = Annotated[str, Field(max_length=1024)]
-Line = Annotated[str, Field(max_length=MAX_TEXT)]
 Text = Annotated[str, Field(max_length=1_000_000)]
-Packed = Annotated[str, Field(max_length=32 * 1024 * 1024)]
 Place = Annotated[int, Field(ge=0, lt=_MAX_LEAVES)]
 Axis = Annotated[int, Field(ge=0, lt=64)]
 Number = Annotated[int, Field(ge=-(2**1024), le=2**1024)]
 Size = Annotated[int, Field(ge=0, lt=2**63)]
 Shape = Annotated[Many[Size], Field(max_length=64)]
-Column = tuple[Place, Axis | None]
 Dtype = Annotated[str, Field(max_length=64, pattern=r"^[a-z][a-z0-9_]*$")]
-Row = tuple[
-    Annotated[Many[Shape], Field(max_length=_MAX_LEAVES)],
-    Annotated[Many[Number], Field(max_length=_MAX_LEAVES)],
+SavedColumn = Annotated[Column, _of(Column, tuple[Place, Axis | None])]
+Facts = Many[Annotated[TensorFacts, _of(TensorFacts, tuple[Dtype, Axis, Name, Name])]]
+AllShared = Annotated[
+    Many[Annotated[Shared, _of(Shared, tuple[Place, Place, bool])]],
+    Field(max_length=_MAX_LEAVES),
+]
+Row = Annotated[
+    SizeRow,
+    _of(
+        SizeRow,
+        tuple[
+            Annotated[Many[Shape], Field(max_length=_MAX_LEAVES)],
+            Annotated[Many[Number], Field(max_length=_MAX_LEAVES)],
+        ],
+    ),
 ]
 Rows = Annotated[Many[Row], Field(max_length=_MAX_ROWS)]
 
@@ -113,67 +185,76 @@ class FileFacts(TypedDict):
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
-class _Layout(TypedDict):
-    structure: Packed
+class SavedLayout(TypedDict):
+    """Arguments, or a result, as a structure of the tape format."""
+
+    structure: Bytes
     positional: Place
-    asked: Annotated[Many[Literal["grad", "inference", "training"]], Field(max_length=3)]
+    asked: Annotated[Many[Mode], Field(max_length=3)]
     ordered: Annotated[Many[Name], Field(max_length=_MAX_LEAVES)]
 
 
-class _Parameter(TypedDict):
-    name: Name
-    kind: Name
-    has_default: bool
-    default: Packed
-    default_missing: bool
+class SavedSignature(TypedDict):
+    """Parameters as records have them, and those that were left out."""
 
-
-class _Signature(TypedDict):
-    parameters: Annotated[Many[_Parameter], Field(max_length=_MAX_LEAVES)]
+    parameters: Packed
     removed: Annotated[Many[Name], Field(max_length=_MAX_LEAVES)]
 
 
 class _FormNode(TypedDict):
     kind: Literal["list", "tuple", "dict"]
     keys: Many[Name]
-    children: Many[_Form]
+    children: Many[SavedForm]
 
 
-_Form = tuple[Literal["tensor", "int", "float"], Place] | _FormNode
+SavedForm = tuple[Literal["tensor", "int", "float"], Place] | _FormNode
 
 
 class _Result(TypedDict):
-    layout: _Layout
+    layout: SavedLayout
     scalars: Packed
-    counters: Many[tuple[Place, Place, Axis]]
-    form: _Form
+    counters: Many[tuple[Place, tuple[Place, Axis]]]
+    form: SavedForm
 
 
-_Source = tuple[Size | None, Column | None, Column | None]
+_Source = Annotated[Source, _of(Source, tuple[Size | None, SavedColumn | None, SavedColumn | None])]
 
 
-class _Completion(TypedDict):
-    key: Packed
+class SavedCompletion(TypedDict):
+    """How calls of a smaller layout are completed."""
+
+    keys: Packed
+    facts: Facts
+    typed: Packed
+    shared: AllShared
     tensors: Many[Place | None]
     scalars: Many[Place | None]
     missing: Many[tuple[Place, Many[_Source]]]
     dtypes: Many[tuple[Place, Dtype]]
     constants: Packed
     kinds: Many[Literal["int", "float", "complex", "str", "bytes"]]
-    counters: Many[tuple[Place, Place, Axis]]
+    counters: Many[tuple[SavedColumn, SavedColumn]]
 
 
-class _Demands(TypedDict):
-    inputs: Many[tuple[Name, Dtype | None, Many[Number | Text | None]]]
-    ranges: Many[tuple[Text, Number | None, Number | None]]
-    guards: Many[Text]
-
-
-_Condition = (
-    tuple[Literal["fixed"], Place, Axis | None, Number, bool]
-    | tuple[Literal["counter"], Place, Axis | None, Place, bool]
+_Conditions = Annotated[
+    conditions.Conditions,
+    _of(
+        conditions.Conditions,
+        tuple[
+            Many[tuple[Name, Dtype | None, Many[Number | Text | None]]],
+            dict[Text, tuple[Number | None, Number | None]],
+            Many[Text],
+        ],
+    ),
+]
+_RowCondition = (
+    Annotated[Fixed, _of(Fixed, tuple[SavedColumn, Number, bool])]
+    | Annotated[CounterIs, _of(CounterIs, tuple[SavedColumn, SavedColumn, bool])]
 )
-_Columns = Annotated[Many[tuple[Place, Axis]], Field(min_length=1, max_length=_MAX_LEAVES)]
+_Columns = Annotated[
+    frozenset[Annotated[Column, _of(Column, tuple[Place, Axis])]],
+    Field(min_length=1, max_length=_MAX_LEAVES, fail_fast=True),
+]
 
 
 class _Zeros(TypedDict):
@@ -181,10 +262,9 @@ class _Zeros(TypedDict):
     rejected: Annotated[Many[tuple[_Columns, Fact]], Field(max_length=_MAX_ZEROS)]
 
 
-_Reason = Literal["varied", "pooled", "neighbour", "constant", "one", "declared", "counter"]
+class SavedProgram(TypedDict):
+    """A program: what it takes and returns, and what is known of it."""
 
-
-class _Program(TypedDict):
     file: ProgramFile
     name: Name
     inputs: Many[Name]
@@ -193,63 +273,47 @@ class _Program(TypedDict):
     state: Annotated[Many[Name], Field(max_length=_MAX_LEAVES)]
     unwritten: Annotated[Many[Name], Field(max_length=_MAX_LEAVES)]
     draws: Annotated[Many[Name], Field(max_length=_MAX_NOTES)]
-    never_own: Many[Place]
+    never_own: Annotated[frozenset[Place], Field(fail_fast=True)]
     device: Annotated[str, Field(max_length=32, pattern=r"^[a-z]+(:[0-9]{1,3})?$")]
-    layout: _Layout
+    layout: SavedLayout
     scalars: Packed
-    facts: Many[tuple[Dtype, Axis, Name, Name]]
-    shared: Annotated[Many[tuple[Place, Place, bool]], Field(max_length=_MAX_LEAVES)]
+    facts: Facts
+    shared: AllShared
     typed: Packed
     constants: Packed
     rows: Annotated[Rows, Field(min_length=1)]
     only: Rows | None
-    conditions: Many[_Condition]
-    demands: _Demands
-    dimensions: Many[tuple[Place, Axis | None, bool, _Reason]]
+    conditions: Many[_RowCondition]
+    demands: _Conditions
+    dimensions: Many[
+        tuple[
+            SavedColumn, Annotated[DimensionDecision, _of(DimensionDecision, tuple[bool, Reason])]
+        ]
+    ]
     zeros: _Zeros
     returned: Annotated[dict[Name, Name], at_most(_MAX_LEAVES)]
-    completions: Annotated[Many[Annotated[_Completion, _Whole()]], Field(max_length=1000)]
+    completions: Annotated[Many[Annotated[SavedCompletion, _Whole()]], Field(max_length=1000)]
     held: Many[tuple[Place, Packed]]
     frozen: Many[tuple[Place, Annotated[str, Field(max_length=64)], Any]]
     result: _Result
 
 
-class _Attempt(TypedDict):
-    variant: Line
-    strategy: Strategy
-    sample: Sampled | None
-    reproduced: Size
-    tried: Size
-    unrun: Size
-    agreed: Size
-    probed: Size
-    wrong: Size
-    declined: NotRequired[Size]
-    error: Fact | None
-    remark: NotRequired[Fact | None]
-    seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    failed: Size
-    untried: Annotated[Many[UntriedSize], Field(max_length=_MAX_UNTRIED)]
-    compared: Size
-    unverified: Annotated[Many[Fact], Field(max_length=_MAX_UNTRIED)]
-    by_values: bool
-
-
+@with_config(ConfigDict(ser_json_inf_nan="constants"))
 class Manifest(TypedDict):
     """Everything in the file. ``files`` are the files that were written with it; a name may be
     there twice while a save replaces a file."""
 
     format: Literal["calltape-programs"]
     version: Literal[1]
-    signature: _Signature
+    signature: SavedSignature
     laid_out: Annotated[Many[Name], Field(max_length=_MAX_LEAVES)]
     unshared: Annotated[Many[tuple[Name, Name]], Field(max_length=_MAX_LEAVES)]
     missing: Annotated[dict[Name, Fact], at_most(_MAX_NOTES)]
     told: Annotated[Many[Note], Field(max_length=_MAX_NOTES)]
-    attempts: Annotated[Many[Annotated[_Attempt, _Whole()]], Field(max_length=_MAX_ATTEMPTS)]
+    attempts: Annotated[Many[Attempt], Field(max_length=_MAX_ATTEMPTS)]
     verdicts: Annotated[Many[VariantVerdict], Field(max_length=_MAX_ATTEMPTS)]
     files: Annotated[Many[FileFacts], Field(max_length=4 * _MAX_PROGRAMS)]
-    programs: Annotated[Many[Annotated[_Program, _Whole()]], Field(max_length=_MAX_PROGRAMS)]
+    programs: Annotated[Many[Annotated[SavedProgram, _Whole()]], Field(max_length=_MAX_PROGRAMS)]
 
 
 class _Head(TypedDict):
@@ -261,13 +325,16 @@ _head: TypeAdapter[_Head] = TypeAdapter(_Head)
 _manifest: TypeAdapter[Manifest] = TypeAdapter(Annotated[Manifest, _Whole()])
 
 
-def encode_manifest(document: Any) -> bytes:
+def encode_manifest(document: Manifest) -> bytes:
     """A manifest as JSON, which :func:`read_manifest` accepts.
 
     Raises:
         TapeError: :func:`read_manifest` would reject it.
     """
-    found = json.dumps(document, indent=1, default=plain).encode()
+    try:
+        found = _manifest.dump_json(document, indent=1)
+    except PydanticSerializationError as error:  # lone surrogates
+        raise TapeError("invalid", f"{MANIFEST} cannot be written: {error}") from None
     _validated(found, MANIFEST)
     return found
 
@@ -289,7 +356,7 @@ def _validated(data: bytes, path: str) -> Manifest:
         found = _head.validate_json(data)
     except ValidationError:
         raise TapeError("damaged", f"{MANIFEST} is not one of programs", path=path) from None
-    if found["version"] != VERSION:
+    if found["version"] != 1:
         raise TapeError("version", f"programs of version {found['version']}", path=path)
     try:
         manifest = _manifest.validate_json(data, strict=True)
@@ -301,7 +368,7 @@ def _validated(data: bytes, path: str) -> Manifest:
     for program in manifest["programs"]:
         if program["file"] not in listed:
             raise TapeError("invalid", f"{program['file']} is not among its files", path=path)
-        guards = [len(text) for text in program["demands"]["guards"]]
+        guards = [len(text) for text in program["demands"].guards]
         if sum(size for size in guards if size <= conditions.MAX_TEXT) > _MAX_GUARDS:
             raise TapeError("limit", f"conditions of more than {_MAX_GUARDS} characters", path=path)
     return manifest

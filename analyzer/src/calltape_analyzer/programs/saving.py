@@ -14,25 +14,25 @@ import secrets
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import NoReturn, Protocol
 
 from calltape_analyzer.arguments.plan import input_names
 from calltape_analyzer.errors import TapeError, UsageError
-from calltape_analyzer.facts import Fact, Note, plain
+from calltape_analyzer.facts import Fact, Note
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.programs.attempts import Attempt
 from calltape_analyzer.programs.documents import document_of, signature_document
 from calltape_analyzer.programs.manifest import (
-    FORMAT,
     MANIFEST,
     SHAPES,
-    VERSION,
     FileFacts,
+    Manifest,
+    SavedProgram,
     encode_manifest,
     read_manifest,
 )
 from calltape_analyzer.programs.program import Program
-from calltape_analyzer.programs.regular_files import digest_of
+from calltape_analyzer.programs.untrusted_files import digest_of
 from calltape_analyzer.programs.variant_verdicts import VariantVerdict
 from calltape_analyzer.text import some_of
 from calltape_analyzer.variants.variant_findings import findings_of
@@ -78,7 +78,7 @@ def save(
     try:
         earlier = _earlier(folder)
         written = partial(_staged, programs, sorter)
-        if earlier is None:
+        if not os.path.lexists(folder):
             _save_new(written, folder)
         else:
             _save_over(written, folder, earlier)
@@ -109,9 +109,8 @@ def _is_read_from(program: Program, folder: Path) -> bool:
     return isinstance(exported, str) and Path(exported).parent.resolve() == folder.resolve()
 
 
-def _earlier(folder: Path) -> dict[str, Any] | None:
-    """The manifest of an earlier save; an empty dict if the directory is empty, None if there is no
-    directory.
+def _earlier(folder: Path) -> Manifest | None:
+    """The manifest of an earlier save; None if there is no directory, or an empty one.
 
     Raises:
         UsageError: there is something that no save wrote.
@@ -123,7 +122,7 @@ def _earlier(folder: Path) -> dict[str, Any] | None:
         raise UsageError(f"it is {what}", path=str(folder), advice="name a new directory")
     names = sorted(entry.name for entry in folder.iterdir())
     if not names:
-        return {}
+        return None
     if MANIFEST not in names:
         _reject(folder, names, f"it holds files that no {MANIFEST} names")
     try:
@@ -135,7 +134,7 @@ def _earlier(folder: Path) -> dict[str, Any] | None:
     others = [n for n in names if n != MANIFEST and not (n in own and _is_own(folder / n, known))]
     if others:
         _reject(folder, others)
-    return dict(found)
+    return found
 
 
 def _is_own(path: Path, known: set[tuple[str, int, str]]) -> bool:
@@ -165,7 +164,7 @@ def _staging(parent: Path) -> TemporaryFolder:
     return TemporaryFolder(parent / f"{_STAGING}{secrets.token_hex(8)}")
 
 
-Written = Callable[..., dict[str, Any]]
+Written = Callable[..., Manifest]
 """Writes all but the manifest into a folder, and gives the manifest: :func:`_staged`."""
 
 
@@ -178,17 +177,17 @@ def _save_new(written: Written, folder: Path) -> None:
         stage.rename(folder)
 
 
-def _save_over(written: Written, folder: Path, earlier: dict[str, Any]) -> None:
-    old: tuple[FileFacts, ...] = tuple(earlier.get("files", ()))
+def _save_over(written: Written, folder: Path, earlier: Manifest | None) -> None:
+    old = earlier["files"] if earlier else ()
     with _staging(folder) as stage:
         manifest = written(stage, taken=[found["name"] for found in old])
         new = manifest["files"]
         # If this ends at any moment, the manifest lists all files that are there.
         if earlier:
-            _put(stage, folder, {**earlier, "files": [*old, *new]})
+            _put(stage, folder, {**earlier, "files": (*old, *new)})
         for found in new:
             os.replace(stage / found["name"], folder / found["name"])
-        _put(stage, folder, {**manifest, "files": [*new, *old]})
+        _put(stage, folder, {**manifest, "files": (*new, *old)})
         kept = {found["name"] for found in new}
         for found in old:
             if found["name"] not in kept:
@@ -196,7 +195,7 @@ def _save_over(written: Written, folder: Path, earlier: dict[str, Any]) -> None:
         _put(stage, folder, manifest)
 
 
-def _put(stage: Path, folder: Path, manifest: Any) -> None:
+def _put(stage: Path, folder: Path, manifest: Manifest) -> None:
     """Replaces the manifest of a folder, in one step."""
     path = stage / f"{MANIFEST}.new"
     _write_bytes(path, encode_manifest(manifest))
@@ -214,7 +213,7 @@ def _staged(
     stage: Path,
     *,
     taken: Sequence[str],
-) -> dict[str, Any]:
+) -> Manifest:
     """Writes all but the manifest, which it returns.
 
     Args:
@@ -225,7 +224,7 @@ def _staged(
     number = 0
     while any(_file_name(i, p, number) in taken for i, p in enumerate(programs.values())):
         number += 1
-    documents = []
+    documents: list[SavedProgram] = []
     for i, program in enumerate(programs.values()):
         file = _file_name(i, program, number)
         try:
@@ -236,35 +235,30 @@ def _staged(
             reason = f"{file} cannot be saved: {type(error).__name__}: {str(error)[:200]}"
             advice = "torch cannot write this program: use it in the process that exported it"
             raise TapeError("io", reason, advice=advice) from None
-        documents.append({"file": file, **document_of(program)})
+        documents.append(document_of(program, file))
     # No constants: they come from calls, and the manifest has the ones that a program needs.
     shapes = [
         findings_of(p.variant, input_names(p.variant)).model_dump(exclude={"constants"})
         for p in programs.values()
     ]
     _write_bytes(stage / SHAPES, json.dumps(shapes, indent=1, default=str).encode())
-    files = []
+    files: list[FileFacts] = []
     for path in sorted(stage.iterdir()):
         path.chmod(0o600)
         size, digest = digest_of(path)
         files.append({"name": path.name, "size": size, "sha256": digest})
     return {
-        "format": FORMAT,
-        "version": VERSION,
+        "format": "calltape-programs",
+        "version": 1,
         "signature": signature_document(sorter.signature),
-        "laid_out": sorted(sorter.laid_out),
-        "unshared": sorted(map(list, sorter.unshared)),
+        "laid_out": tuple(sorted(sorter.laid_out)),
+        "unshared": tuple(sorted(sorter.unshared)),
         "missing": programs.missing,
         "told": programs.told,
-        "attempts": plain(
-            [
-                one.model_dump(mode="json") | {"by_values": one.by_values}
-                for one in programs.attempts
-            ]
-        ),
-        "verdicts": plain(programs.verdicts),
-        "files": files,
-        "programs": documents,
+        "attempts": programs.attempts,
+        "verdicts": programs.verdicts,
+        "files": tuple(files),
+        "programs": tuple(documents),
     }
 
 
