@@ -68,7 +68,6 @@ def test_calls_go_with_the_variant_that_read_them(tmp_path: Path) -> None:
     assert gone() is None
 
 
-def test_a_bundle_asks_once_of_each_tape(tmp_path: Path, asked: list[str]) -> None:
-    """The tape, the one that is proven, and the one that the texts are of."""
+def test_a_bundle_asks_once_of_its_tape(tmp_path: Path, asked: list[str]) -> None:
     bundle(tape_of(tmp_path, CALLS, Optional()), tmp_path / "bug.zip")
-    assert len(asked) == len(set(asked)) == 3
+    assert len(asked) == 1

@@ -307,15 +307,22 @@ class Runner:
         Raises:
             Exception: what the runtime raises.
         """
+        return self.served(program, sample, seed=seed)[0]
+
+    def served(
+        self, program: Program, sample: Sample, *, seed: int | None = None
+    ) -> tuple[dict[str, Any], list[Fact]]:
+        """As :meth:`outputs`, with the objects in what the program returns that cannot be made."""
         from calltape_analyzer.model.randomness import reseed
         from calltape_analyzer.model.state import apart_from
 
         with self.undisturbed() as changed:
             if seed is not None:
                 reseed(self.module, seed)
-            leaves = apart_from(self.module, program.leaves(program.outputs(sample.cloned())))
+            outputs = program.outputs(sample.cloned())
+            leaves = apart_from(self.module, program.leaves(outputs))
         program.changed_state |= changed.keys()
-        return leaves
+        return leaves, program.unmade(outputs)
 
     @contextmanager
     def undisturbed(self) -> Iterator[dict[str, Any]]:

@@ -191,7 +191,7 @@ class Verifier(Runner):
             broke = not isinstance(run.raised, ConditionError)
             return Replayed(False, False, reasons.OfCall(call.number, found.error), broke)
         attempt.add(found)
-        if found.ok and found.against == "tape":
+        if found.ok and found.against == "tape" and not run.unmade_outputs:
             self._known[id(program), call.ref] = _Known(program, found, self._weights())
         if found.error is None or found.agrees:
             return Replayed(True, True, None)
@@ -203,7 +203,7 @@ class Verifier(Runner):
         """The verdict on a recorded call that a program reproduced, if the weights are those that
         it had then, as far as torch counts what is written to them, and nothing else decides."""
         found = self._known.get((id(program), call.ref))
-        depends = program.state or program.draws or program.unwritten or program.unknown_classes()
+        depends = program.state or program.draws or program.unwritten
         if found is None or depends or found.weights is None or found.weights != self._weights():
             return None
         return found.verdict
@@ -350,14 +350,19 @@ class Verifier(Runner):
 
 
 class _RecordedRun(ProgramRun):
-    """A recorded call through a program that is being made."""
+    """A recorded call through a program that is being made.
+
+    Attributes:
+        unmade_outputs: the objects in what it returned that cannot be made.
+    """
 
     def __init__(self, verifier: Verifier, program: Program, sample: Sample) -> None:
         super().__init__(verifier)
         self._verifier, self.program, self.sample = verifier, program, sample
 
     def run(self) -> dict[str, Any]:
-        return self._verifier.outputs(self.program, self.sample)
+        leaves, self.unmade_outputs = self._verifier.served(self.program, self.sample)
+        return leaves
 
     def explained(self, call: Call, verdict: Verdict, expected: Mapping[str, Any]) -> Verdict:
         verdict = super().explained(call, verdict, expected)
