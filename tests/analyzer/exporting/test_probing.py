@@ -16,7 +16,7 @@ from calltape_analyzer.errors import UsageError
 from calltape_analyzer.exporting.session import probing, time_limit
 from calltape_analyzer.programs.attempts import Attempt
 from calltape_analyzer.programs.notes import Probed, WhyNotOthers, WhyOnly
-from calltape_analyzer.programs.reasons import Interrupted, TooMuchMemory, TooSlow
+from calltape_analyzer.programs.reasons import End, Ended, TooMuchMemory, TooSlow
 from calltape_analyzer.programs.strategies import Strategy
 from calltape_recorder import record
 from tests.analyzer.exported import Call, call, export_with, taped
@@ -253,7 +253,7 @@ def test_a_run_that_takes_too_long_is_the_last(
     assert module.largest == 5 * 14
     assert sum(elements == 5 * 14 for elements, _ in module.seen) == 1
     assert [untried.why for untried in attempt.untried] == [
-        Interrupted("not done after 60 s"),
+        Ended(End.LATE, seconds=60),
         *[TooSlow(60, was_run=True)] * (len(attempt.untried) - 1),
     ]
 

@@ -18,7 +18,7 @@ from torch._subclasses import FakeTensor
 from calltape_analyzer import ExportOptions, Programs, export
 from calltape_analyzer.errors import ExportError
 from calltape_analyzer.exporting.session import sandbox as module_apart
-from calltape_analyzer.exporting.session.sandbox import AnswerError, DeathError, Sandbox
+from calltape_analyzer.exporting.session.sandbox import AnswerError, RunEndedError, Sandbox
 from calltape_recorder import record
 from tests.analyzer.exported import assert_same, call, taped
 
@@ -54,16 +54,16 @@ def test_fork_answers_many_questions_and_is_replaced_when_it_dies() -> None:
         assert first[1] != os.getpid()
         assert runs.ask(2, 60) == (2, first[1])
         for question, how in (("abort", "SIGABRT"), ("exit", "exit code 3"), ("kill", "SIGSEGV")):
-            with pytest.raises(DeathError) as raised:
+            with pytest.raises(RunEndedError) as raised:
                 runs.ask(question, 60)
-            assert (raised.value.how, raised.value.doing) == (how, question)
+            assert (raised.value.ended.how, raised.value.doing) == (how, question)
         assert runs.ask(3, 60)[1] != first[1]
 
 
 def test_run_that_takes_too_long_is_ended() -> None:
     with Sandbox(answered, "cpu") as runs:
         pid = runs.ask(1, 60)[1]
-        with pytest.raises(TimeoutError, match="not done after 0 s, and ended"):
+        with pytest.raises(RunEndedError, match="took more than 0 s, and was ended"):
             runs.ask("sleep", 0.2)
         assert not Path(f"/proc/{pid}").exists()
         assert runs.ask(2, 60)[0] == 2
@@ -221,7 +221,7 @@ def _assert_refuses_no_rows(programs: Programs, harm: str) -> None:
         "abort": r"the model itself ended its process when that was tried \(SIGABRT\)",
         "exit": r"the model itself ended its process when that was tried \(exit code 3\)",
         "kill": r"the model itself ended its process when that was tried \(SIGSEGV\)",
-        "sleep": r"it was not tried \(not done after \d s, and ended\)",
+        "sleep": r"it was not tried \(the model itself took more than \d s, and was ended\)",
         "memory": "the model itself raised RuntimeError",
     }
     with pytest.raises(Exception, match=reasons[harm]):

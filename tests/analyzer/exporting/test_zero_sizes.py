@@ -12,7 +12,7 @@ import torch
 from calltape_analyzer import ExportOptions, Programs, check, export, load_programs
 from calltape_analyzer.errors import NoVariant
 from calltape_analyzer.programs.notes import TakesZero
-from calltape_analyzer.programs.onnx_trial import End
+from calltape_analyzer.programs.reasons import End
 from tests.analyzer.exported import assert_same, call, taped
 
 
@@ -114,11 +114,11 @@ def test_runtime_that_dies_at_0_dies_in_another_process(
     (program,) = programs.values()
     (name,) = program.model.input_names
     runs = [{name: torch.rand(*shape)} for shape in ((2, 5, 4), (0, 5, 4), (3, 5, 4), (2, 5, 9))]
-    assert program.model.deaths(runs, 60) == [None, End.DIED, None, None]
-    assert program.model.deaths(runs[:2], 0.001) == [End.LATE, End.LATE]
+    assert [program.model.death(one, 60) for one in runs] == [None, End.DIED, None, None]
+    assert program.model.death(runs[0], 0.001) is End.LATE
     for executable in ("", "/bin/false", "/bin/true"):
         monkeypatch.setattr(sys, "executable", executable)
-        assert program.model.deaths(runs[:2], 60) == [End.NOT_TRIED, End.NOT_TRIED]
+        assert program.model.death(runs[0], 60) is End.NOT_TRIED
 
 
 def test_dimensions_are_taken_at_0_only_as_they_were_tried(tmp_path: Path) -> None:

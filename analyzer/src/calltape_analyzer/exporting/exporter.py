@@ -25,7 +25,7 @@ from calltape_analyzer.exporting.causes import cause_of
 from calltape_analyzer.exporting.inspection.unread_inputs import unread_inputs
 from calltape_analyzer.exporting.onnx.untranslated import UntranslatedError
 from calltape_analyzer.exporting.session.restrictions import restrict
-from calltape_analyzer.exporting.session.sandbox import DeathError
+from calltape_analyzer.exporting.session.sandbox import RunEndedError
 from calltape_analyzer.exporting.session.time_limit import default_seconds, time_limit
 from calltape_analyzer.exporting.session.unseen_runs import unseen_runs
 from calltape_analyzer.exporting.session.verifier import Verifier
@@ -452,7 +452,7 @@ class Exporter:
         verifier = self.verifier
 
         def tried(check: Callable[[], bool]) -> bool:
-            with suppress(DeathError, TimeoutError):  # nobody recorded that nothing is found
+            with suppress(RunEndedError):  # nobody recorded that nothing is found
                 limit = verifier.budget.within(verifier.probing.seconds)
                 return bool(verifier.in_sandbox(check, limit))
             return False

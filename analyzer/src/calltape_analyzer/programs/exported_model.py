@@ -17,7 +17,7 @@ from calltape_analyzer.comparison.comparing import Tolerances
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.facts import Rejection
 from calltape_analyzer.programs.conditions import Sized
-from calltape_analyzer.programs.onnx_trial import End
+from calltape_analyzer.programs.reasons import End
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -152,15 +152,15 @@ class ExportedModel(ABC):
         """
         return {name: inputs[name] for name in self.input_names}
 
-    def deaths(self, runs: Sequence[Mapping[str, Any]], seconds: float) -> list[End | None]:
-        """Of each run, how it would end the process that it is in; None if it would not. A runtime
-        that raises errors in its place has none.
+    def death(self, inputs: Mapping[str, Any], seconds: float) -> End | None:
+        """How a run would end the process that it is in; None if it would not. A runtime that
+        raises errors in its place never does.
 
         Args:
-            runs: inputs, as :meth:`run` takes them.
+            inputs: as :meth:`run` takes them.
             seconds: how long it may take to find out.
         """
-        return [None] * len(runs)
+        return None
 
     def rejects(self, sizes: Mapping[str, Sized | int]) -> Rejection | None:
         """Why the model would not take inputs; None if it would, as far as it declares. Nothing is

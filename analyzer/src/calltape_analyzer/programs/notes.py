@@ -335,7 +335,7 @@ class NotAsked(Note, code="not_asked"):
 
     variant: str
     question: Question
-    why: str
+    why: Fact
 
 
 class OtherModel(Note, code="other_model"):

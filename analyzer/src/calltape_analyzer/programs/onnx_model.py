@@ -24,11 +24,13 @@ from calltape_analyzer.programs.exported_model import ExportedModel
 from calltape_analyzer.programs.onnx_checks import CHECKS, demand
 from calltape_analyzer.programs.onnx_session import (
     NOT_OF_NUMPY,
+    Feed,
+    death_of,
     session_of_model,
     session_of_program,
     value_of,
 )
-from calltape_analyzer.programs.onnx_trial import End, Feed, fatal_runs
+from calltape_analyzer.programs.reasons import End
 from calltape_analyzer.programs.untrusted_files import (
     WANTED,
     load_onnx_proto,
@@ -182,14 +184,13 @@ class OnnxModel(ExportedModel):
             outputs.append(from_pairs(tensor) if known.name in are_complex else tensor)
         return outputs
 
-    def deaths(self, runs: Sequence[Mapping[str, Any]], seconds: float) -> list[End | None]:
-        feeds = [self._feeds(inputs) for inputs in runs]
+    def death(self, inputs: Mapping[str, Any], seconds: float) -> End | None:
         path = self.exported
         if not isinstance(path, str) and self._folder is not None:
             path = str(self._folder.path / _FILE)
         if not isinstance(path, str) or self._make_session is not None:
-            return [None] * len(runs)  # a session of somebody else, who knows what it does
-        return fatal_runs(path, feeds, seconds)
+            return None  # a session of somebody else, who knows what it does
+        return death_of(path, self._feeds(inputs), seconds)
 
     def named(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         import torch

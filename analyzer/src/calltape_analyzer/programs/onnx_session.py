@@ -6,12 +6,25 @@ goes a session on the CPU.
 
 from __future__ import annotations
 
+import json
+import os
+import pickle
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
+from calltape_analyzer.programs.reasons import End
 from calltape_analyzer.programs.untrusted_files import load_onnx_proto
 
-__all__ = ["NOT_OF_NUMPY", "session_of_model", "session_of_program", "session_of_trial", "value_of"]
+__all__ = [
+    "NOT_OF_NUMPY", "Feed", "death_of", "run_once", "session_of_model", "session_of_program",
+    "value_of",
+]  # fmt: skip
+
+Feed = tuple[Any, int | None]
+"""An array of NumPy, and the type that ONNX has for it, if NumPy has none."""
 
 _FEWEST = 1024
 """Smaller weights stay with the runtime: constants that shapes are computed from are among them,
@@ -25,6 +38,12 @@ NOT_OF_NUMPY = {
 }
 """The numbers in ONNX of dtypes that NumPy does not have: their bits are an array of ints."""
 _BFLOAT16 = NOT_OF_NUMPY["bfloat16"]
+_RUN = """import json, pickle, sys
+sys.path[:] = json.loads(sys.argv[1])
+from calltape_analyzer.programs.onnx_session import run_once
+run_once(*pickle.load(sys.stdin.buffer))
+"""
+_DONE = b"done"
 
 
 def session_of_model(model: str | bytes) -> Any:
@@ -57,13 +76,6 @@ def session_of_program(program: Any, path: str) -> Any:
     return session
 
 
-def session_of_trial(path: str) -> Any:
-    """The session of a file of our own, in a process that does one run or a few."""
-    options = _options()
-    options.add_session_config_entry("session.disable_prepacking", "1")
-    return _session(path, options)
-
-
 def value_of(array: Any, kind: int | None = None) -> Any:
     """A value of the runtime that is the memory of an array.
 
@@ -76,6 +88,41 @@ def value_of(array: Any, kind: int | None = None) -> Any:
     if kind is None:
         return onnxruntime.OrtValue.ortvalue_from_numpy(array, "cpu", 0)
     return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(array, kind)
+
+
+def death_of(model: str, feeds: Mapping[str, Feed], seconds: float) -> End | None:
+    """How a run ends the process that it is in, by a run in another one; None if it does not. Some
+    do: a recurrent layer aborts in a thread of its own if the batch is empty.
+
+    Args:
+        model: path of a file of our own.
+        feeds: the inputs by name.
+        seconds: how long the run may take.
+    """
+    command = [sys.executable, "-c", _RUN, json.dumps(sys.path)]
+    question = pickle.dumps((model, feeds))  # for a process of our own
+    try:
+        ended = subprocess.run(
+            command, input=question, capture_output=True, timeout=seconds, check=False
+        )
+    except OSError:  # there is no Python to start: this process has one built in
+        return End.NOT_TRIED
+    except subprocess.TimeoutExpired:
+        return End.LATE
+    if ended.returncode < 0:
+        return End.DIED
+    return None if ended.stdout.endswith(_DONE) else End.NOT_TRIED  # that was no Python
+
+
+def run_once(model: str, feeds: Mapping[str, Feed]) -> None:
+    """Does a run, and says so. It is called in the other process."""
+    options = _options()
+    options.add_session_config_entry("session.disable_prepacking", "1")
+    session = _session(model, options)
+    values = {name: value_of(*feed) for name, feed in feeds.items()}
+    with suppress(Exception):  # an error is told where the run is compared
+        session.run_with_ort_values(None, values)
+    os.write(sys.stdout.fileno(), _DONE)
 
 
 def _options() -> Any:

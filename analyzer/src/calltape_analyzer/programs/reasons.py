@@ -7,7 +7,6 @@ from enum import Enum
 
 from calltape_analyzer.facts import Fact, Names
 from calltape_analyzer.foreign_errors import ErrorKind, Raised
-from calltape_analyzer.programs.onnx_trial import End
 
 
 class Why(Enum):
@@ -169,6 +168,17 @@ class NotTried(Fact, code="not_tried"):
     why: Fact
 
 
+class End(Enum):
+    """How a run did not come to its end."""
+
+    DIED = "died"
+    """It ended its process."""
+    LATE = "late"
+    """It took too long, and was ended."""
+    NOT_TRIED = "not_tried"
+    """There is no other process here."""
+
+
 class Ended(Fact, code="ended"):
     """A run did not come to its end.
 
@@ -177,25 +187,21 @@ class Ended(Fact, code="ended"):
         what: a runtime, if that ran; empty for the model.
         how: by which signal or exit code the process ended; empty if nobody knows.
         empty_cache: whether it ran with an empty cache.
+        seconds: how long it might take, if it took longer.
     """
 
     end: End
     what: str = ""
     how: str = ""
     empty_cache: bool = False
-
-
-class Interrupted(Fact, code="interrupted"):
-    """A run took too long, and was interrupted."""
-
-    said: str
+    seconds: float = 0.0
 
 
 class SyntheticHarms(Fact, code="synthetic_harms"):
     """With values that are made up, the model does not come to its end."""
 
     call: int
-    how: str
+    how: Fact
 
 
 class TooSlow(Fact, code="too_slow"):

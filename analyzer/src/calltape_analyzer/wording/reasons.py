@@ -8,7 +8,6 @@ from calltape_analyzer.arguments.sizings import GROWTH
 from calltape_analyzer.facts import Other
 from calltape_analyzer.foreign_errors import ErrorKind, Raised
 from calltape_analyzer.programs import reasons
-from calltape_analyzer.programs.onnx_trial import End
 from calltape_analyzer.text import listed, printable
 from calltape_analyzer.wording.notes import drawing, keeping, probe_option, shown_state
 from calltape_schema.remedies import Remedy
@@ -75,9 +74,9 @@ def _cause(cause: reasons.Cause) -> str:
 
 
 def _end(found: reasons.Ended) -> str:
-    if found.end is End.LATE:
-        return "took too long when that was tried"
-    if found.end is End.NOT_TRIED:
+    if found.end is reasons.End.LATE:
+        return f"took more than {found.seconds:.0f} s, and was ended"
+    if found.end is reasons.End.NOT_TRIED:
         return "could not be tried in another process"
     when = "with an empty cache" if found.empty_cache else "when that was tried"
     return f"ended its process {when}{f' ({found.how})' if found.how else ''}"
@@ -174,7 +173,6 @@ WORDS = {
     reasons.TimeUp: _time_up,
     reasons.NotTried: "it was not tried ({why})",
     reasons.Ended: lambda found: f"{found.what or _MODEL} {_end(found)}",
-    reasons.Interrupted: "{said}",
     reasons.SyntheticHarms: "call {call}: its values are not on the tape, and with synthetic ones "
     "the model does not finish: {how} (record values, or leave the call out)",
     reasons.TooSlow: _too_slow,

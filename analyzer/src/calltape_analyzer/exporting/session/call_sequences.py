@@ -25,7 +25,7 @@ from calltape_analyzer.comparison.comparing import (
     recorded_leaves,
 )
 from calltape_analyzer.exporting.session.runner import Runner
-from calltape_analyzer.exporting.session.sandbox import DeathError, Sandbox
+from calltape_analyzer.exporting.session.sandbox import RunEndedError, Sandbox
 from calltape_analyzer.exporting.session.verifier import Verifier
 from calltape_analyzer.model.calls import eager
 from calltape_analyzer.model.contexts import detached
@@ -93,7 +93,7 @@ def out_of_sight(
     found: set[CallRef] = set()
     with Sandbox(differs, runner.device) as runs:
         for variant in [*row, *(own if len(row) > 2 else ())]:
-            with suppress(DeathError, TimeoutError):
+            with suppress(RunEndedError):
                 if runs.ask(variant, seconds):
                     found.add(variant.rows.first)
     return found

@@ -30,7 +30,7 @@ from calltape_analyzer.exporting.session.observed_calls import (
     Questions,
     hides_questions,
 )
-from calltape_analyzer.exporting.session.sandbox import DeathError, Sandbox
+from calltape_analyzer.exporting.session.sandbox import RunEndedError, Sandbox
 from calltape_analyzer.exporting.torch_fixes.nonzero_loops import Line, LoopEvidence
 from calltape_analyzer.exporting.torch_fixes.patching import PATCHING
 from calltape_analyzer.facts import Fact
@@ -41,7 +41,6 @@ from calltape_analyzer.observing.contexts import Context, Mode
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.programs import reasons
 from calltape_analyzer.programs.notes import NotAsked, Question
-from calltape_analyzer.programs.onnx_trial import End
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.reading.call import Call
@@ -348,7 +347,7 @@ class Runner:
             seconds: how long it may take.
 
         Raises:
-            DeathError, TimeoutError: as ``Sandbox.ask``.
+            RunEndedError: as ``Sandbox.ask``.
         """
 
         def answer(_: Any, __: Any) -> Any:
@@ -375,8 +374,8 @@ class Runner:
         """
         try:
             return self.in_sandbox(question, seconds)
-        except (DeathError, TimeoutError) as error:
-            self.unknown += [NotAsked(*unknown, str(error))] if unknown else []
+        except RunEndedError as error:
+            self.unknown += [NotAsked(*unknown, error.ended)] if unknown else []
             return None
 
     def harmless_loops(self, variant: VariantFacts) -> frozenset[Line]:
@@ -392,7 +391,7 @@ class Runner:
             with PATCHING, suppress(Exception):  # errors of any type are no evidence
                 found.look(partial(self._with_buffers, plan, sample), self._are_same)
         for sizing in sizings_of_one(variant, _MAX_SMALL) if found.is_open else ():
-            with suppress(DeathError, TimeoutError):  # nobody recorded these sizes
+            with suppress(RunEndedError):  # nobody recorded these sizes
                 found.add(self.in_sandbox(partial(self._loops_at, variant, sizing), _SECONDS))
         return found.allowed
 
@@ -429,10 +428,10 @@ class Runner:
             differs, effects = self.in_sandbox(
                 lambda: self._differs(variant, call, expected), _SECONDS
             )
-        except DeathError as death:
-            return reasons.Ended(End.DIED, how=death.how, empty_cache=True)
-        except TimeoutError:  # a trace may do without what fails here
-            return None
+        except RunEndedError as error:
+            if error.ended.end is reasons.End.LATE:  # a trace may do without what fails here
+                return None
+            return replace(error.ended, empty_cache=True)
         if effects is not None:
             self._effects[variant.group.key, call.ref] = effects
         return reasons.Because(reasons.Why.OTHER_WITHOUT_CACHE) if differs else None

@@ -28,8 +28,9 @@ from typing import Any, NoReturn
 
 from calltape_analyzer.exporting.session.free_memory import half_of_free
 from calltape_analyzer.exporting.session.time_limit import time_limit
+from calltape_analyzer.programs.reasons import End, Ended
 
-__all__ = ["AnswerError", "DeathError", "Sandbox", "may_fork"]
+__all__ = ["AnswerError", "RunEndedError", "Sandbox", "may_fork"]
 
 Say = Callable[[str], None]
 """Is told what a run does next."""
@@ -54,17 +55,17 @@ _unfit: list[str] = []
 """Why forks of this process are of no use, once one was not."""
 
 
-class DeathError(Exception):
-    """A run ended the process that it was in.
+class RunEndedError(Exception):
+    """A run did not come to its end.
 
     Attributes:
-        how: the signal, or the exit code.
+        ended: how.
         doing: what it did then, if it said so.
     """
 
-    def __init__(self, how: str, doing: str) -> None:
-        super().__init__(f"the process was ended ({how})")
-        self.how = how
+    def __init__(self, ended: Ended, doing: str = "") -> None:
+        super().__init__(str(ended))
+        self.ended = ended
         self.doing = doing
 
 
@@ -125,15 +126,17 @@ class Sandbox:
             seconds: how long it may take.
 
         Raises:
-            DeathError: the run ended the fork.
-            TimeoutError: it takes too long, and was ended.
+            RunEndedError: the run ended the fork, or takes too long and was ended.
             AnswerError: the function raised an error, or its answer cannot be sent.
         """
         if self._fork is None and self._forks:
             self._fork = self._begun()
         if self._fork is None:
-            with time_limit(seconds):
-                return self._function(question, _unheard)
+            try:
+                with time_limit(seconds):
+                    return self._function(question, _unheard)
+            except TimeoutError:
+                raise RunEndedError(Ended(End.LATE, seconds=seconds)) from None
         try:
             return self._fork.ask(question, seconds)
         except AnswerError:
@@ -155,7 +158,7 @@ class Sandbox:
                 if self._first is not None and _has_other_threads():
                     fork.ask(self._first, _SETTLING)
                     self._first = None
-            except (DeathError, TimeoutError) as error:
+            except RunEndedError as error:
                 fork.end()
                 reason = str(error)
             except BaseException:
@@ -226,8 +229,7 @@ class _Fork:
         """The answer to a question.
 
         Raises:
-            DeathError, TimeoutError: as :meth:`Sandbox.ask`.
-            AnswerError: as there.
+            RunEndedError, AnswerError: as :meth:`Sandbox.ask`.
         """
         try:
             _write(self._questions, question)
@@ -239,7 +241,7 @@ class _Fork:
         """The next answer. Each thing that it does may take so many seconds.
 
         Raises:
-            DeathError, TimeoutError, AnswerError: as :meth:`ask`.
+            RunEndedError, AnswerError: as :meth:`ask`.
         """
         until = time.monotonic() + seconds
         self._doing = ""
@@ -249,6 +251,8 @@ class _Fork:
                 self._doing, until = value, time.monotonic() + seconds
             elif kind == "answer":
                 return value
+            elif kind == "late":
+                raise self._late(seconds)
             else:
                 raise AnswerError(value)
 
@@ -263,7 +267,7 @@ class _Fork:
         while len(found) < size:
             left = until - time.monotonic()
             if left <= 0:
-                raise TimeoutError(f"not done after {seconds:.0f} s, and ended")
+                raise self._late(seconds)
             if not poll.poll(1000 * min(left, _LOOKED)):
                 if self._status() is not None:  # a process that it started holds the pipe
                     raise self._death()
@@ -274,11 +278,14 @@ class _Fork:
             found += part
         return bytes(found)
 
-    def _death(self) -> DeathError:
+    def _late(self, seconds: float) -> RunEndedError:
+        return RunEndedError(Ended(End.LATE, seconds=seconds), self._doing)
+
+    def _death(self) -> RunEndedError:
         until = time.monotonic() + 1
         while (status := self._status()) is None and time.monotonic() < until:
             time.sleep(0.001)
-        return DeathError(_how(status), self._doing)
+        return RunEndedError(Ended(End.DIED, how=_how(status)), self._doing)
 
     def _status(self) -> int | None:
         """Its exit code if it has ended, negative for a signal; None if it has not."""
@@ -386,6 +393,8 @@ def _answer_all(function: Callable[[Any, Say], Any], questions: int, answers: in
         try:
             answer = ("answer", function(question, lambda doing: _write(answers, ("doing", doing))))
             message = pickle.dumps(answer)
+        except TimeoutError:
+            message = pickle.dumps(("late", None))
         except Exception as error:  # models raise errors of any type
             message = pickle.dumps(("error", f"{type(error).__name__}: {str(error)[:500]}"))
         _send(answers, message)

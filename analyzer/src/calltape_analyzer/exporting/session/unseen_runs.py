@@ -20,13 +20,12 @@ from calltape_analyzer.exporting.session.inconclusive_runs import doubt_of
 from calltape_analyzer.exporting.session.probing import Probing
 from calltape_analyzer.exporting.session.run_costs import Cost
 from calltape_analyzer.exporting.session.runner import Runner
-from calltape_analyzer.exporting.session.sandbox import DeathError, Sandbox
+from calltape_analyzer.exporting.session.sandbox import RunEndedError, Sandbox
 from calltape_analyzer.facts import Fact
 from calltape_analyzer.foreign_errors import failure_of, is_of_inputs
 from calltape_analyzer.programs.exported_model import ConditionError
-from calltape_analyzer.programs.onnx_trial import End
 from calltape_analyzer.programs.program import Program
-from calltape_analyzer.programs.reasons import Because, Ended, Interrupted, Why
+from calltape_analyzer.programs.reasons import Because, End, Ended, Why
 
 __all__ = ["Failure", "Ran", "UnseenRuns", "unseen_runs"]
 
@@ -132,13 +131,12 @@ class UnseenRuns:
                 ran: Ran = self._here(sizing, seconds)
             else:
                 ran = self.sandbox.ask((sizing, with_program), seconds)
-        except TimeoutError as error:
-            ran = Ran(unrun=Interrupted(str(error)), is_late=True)
-        except DeathError as death:
-            if death.doing == _PROGRAM:
-                ran = Ran(died=Ended(End.DIED, runtime, death.how))
+        except RunEndedError as error:
+            ended, is_late = error.ended, error.ended.end is End.LATE
+            if error.doing == _PROGRAM and not is_late:
+                ran = Ran(died=replace(ended, what=runtime))
             else:
-                ran = Ran(unrun=Ended(End.DIED, how=death.how))
+                ran = Ran(unrun=ended, is_late=is_late)
         if ran.cost is not None:
             self._probing.learn(variant, ran.cost)
         self._runner.add_state(ran.state)
@@ -148,10 +146,11 @@ class UnseenRuns:
     def _here(self, sizing: Sizing, seconds: float) -> Ran:
         """A run in this process, which the program must not end."""
         sample = self._runner.sample(self._program.variant, sizing)
-        (death,) = self._program.model.deaths([self._program.inputs(sample)], seconds)
+        death = self._program.model.death(self._program.inputs(sample), seconds)
         ran: Ran = self.sandbox.ask((sizing, death is None), seconds)
         if death is not None and not ran.raised:
-            return replace(ran, died=Ended(death, self._program.model.runtime))
+            runtime = self._program.model.runtime
+            return replace(ran, died=Ended(death, runtime, seconds=seconds))
         return ran
 
     def answer(self, question: tuple[Sizing, bool], say: Any) -> Ran:
@@ -167,8 +166,8 @@ class UnseenRuns:
             sample = runner.sample(program.variant, sizing)
             run = partial(runner.eager, program.plan, sample)
             expected, cost = self._probing.measured(program.variant, sizing, run)
-        except TimeoutError as error:
-            return Ran(unrun=Interrupted(str(error)), is_late=True)
+        except TimeoutError:
+            raise
         except Exception as error:  # models raise errors of any type
             return Ran(raised=Failure.of(error))
         ran = Ran(cost=cost, is_finite=_is_finite(expected))

@@ -30,7 +30,7 @@ from calltape_analyzer.exporting.session.observed_calls import ObservedCall
 from calltape_analyzer.exporting.session.probing import Probing
 from calltape_analyzer.exporting.session.runner import Runner
 from calltape_analyzer.exporting.session.same_model import Unlike, other_model
-from calltape_analyzer.exporting.session.sandbox import DeathError
+from calltape_analyzer.exporting.session.sandbox import RunEndedError
 from calltape_analyzer.exporting.session.unseen_runs import UnseenRuns, unseen_runs
 from calltape_analyzer.facts import Fact
 from calltape_analyzer.foreign_errors import failure_of
@@ -40,7 +40,6 @@ from calltape_analyzer.programs import reasons
 from calltape_analyzer.programs.attempts import Attempt, RowOutcome
 from calltape_analyzer.programs.exported_model import ConditionError
 from calltape_analyzer.programs.notes import NotCompared, OtherModel
-from calltape_analyzer.programs.onnx_trial import End
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.reasons import InState
 from calltape_analyzer.programs.verification import ProgramRun
@@ -248,11 +247,10 @@ class Verifier(Runner):
         try:
             why: Fact | None = self.in_sandbox(lambda: self._failure(variant, sizing), limit)
             return why
-        except TimeoutError as error:
-            self.probing.note_slow(variant)
-            return reasons.Interrupted(str(error))
-        except DeathError as death:
-            return reasons.Ended(End.DIED, how=death.how)
+        except RunEndedError as error:
+            if error.ended.end is reasons.End.LATE:
+                self.probing.note_slow(variant)
+            return error.ended
 
     def why_harmful(self, variant: VariantFacts) -> reasons.SyntheticHarms | None:
         """Why the model is not run with a recorded call whose values are not on the tape: with the
@@ -263,15 +261,13 @@ class Verifier(Runner):
         recorded = Sizing(0, values_at(variant, 0), False)
         try:
             self.in_sandbox(lambda: self._failure(variant, recorded), self.probing.seconds)
-        except (TimeoutError, DeathError) as error:
-            return reasons.SyntheticHarms(call.number, str(error))
+        except RunEndedError as error:
+            return reasons.SyntheticHarms(call.number, error.ended)
         return None
 
     def _failure(self, variant: VariantFacts, sizing: Sizing) -> Fact | None:
         try:
             self.probing.measured(variant, sizing, lambda: self._run(variant, sizing))
-        except TimeoutError:
-            raise
         except Exception as error:  # models raise errors of any type
             return failure_of(error)
         return None
