@@ -371,7 +371,7 @@ def _annotation(annotation: Any) -> str:
     if isinstance(annotation, typing.ForwardRef):
         annotation = annotation.__forward_arg__
     if isinstance(annotation, str):
-        return _without_rules(annotation)
+        return _without_rules(re.sub(r"^Maybe\[(.*)\]$", r"\1 | None", annotation))
     return inspect.formatannotation(annotation).replace("typing.", "")
 
 

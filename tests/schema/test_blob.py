@@ -234,7 +234,7 @@ def test_how_a_leaf_is_stored() -> None:
 
 
 def stored_of(dtype: str, shape: tuple[int, ...], **facts: Any) -> Stored | None:
-    return stored_as(Leaf(dtype=dtype, shape=shape, key="x", **facts))
+    return stored_as(Leaf(dtype=dtype, shape=shape, missing="none", **facts))
 
 
 def test_a_tensor_of_64_complex_axes_fits_into_a_blob() -> None:

@@ -1,6 +1,6 @@
 // One call: its trees, and the values of its tensors.
 
-import { elementBytes, isQuantized, storedAs } from "./dtypes.mjs";
+import { elementBytes, storedAs } from "./dtypes.mjs";
 import { TapeError, invalid, overLimit, unsupported } from "./errors.mjs";
 import { MAX_TAKEN, MAX_TAKEN_PARTS } from "./limits.mjs";
 import { partsOf, partsOfInputs } from "./records.mjs";
@@ -104,9 +104,6 @@ export class Call {
       places.push({ blob, start: start + entry.begin, size: entry.end - entry.begin });
     }
     if (axis !== undefined && length !== sizes[axis]) throw invalid(`${leaf.key}: its parts have ${length} of ${sizes[axis]}`);
-    if (isQuantized(leaf.dtype) && leaf.quantizer === undefined) {
-      throw invalid(`${leaf.key}: a quantized tensor without a quantizer`);
-    }
     const rows = Number(sizes.slice(0, axis ?? 0).reduce((product, size) => product * size, 1n));
     const size = places.reduce((sum, place) => sum + place.size, 0);
     return { parts: places, rows, size, width: elementBytes(leaf.dtype) };

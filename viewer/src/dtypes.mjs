@@ -129,4 +129,4 @@ export function elementsIn(dtype, bytes) {
 }
 
 /** Whether a dtype is one of quantized tensors, which need a quantizer. */
-export const isQuantized = (dtype) => dtype.startsWith("qint") || dtype.startsWith("quint");
+export const isQuantized = (dtype) => ["qint8", "quint8", "qint32"].includes(dtype);

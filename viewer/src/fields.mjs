@@ -47,9 +47,9 @@ export function bool(value) {
   return value;
 }
 
-/** A float, or an int, which stands for the same float. */
+/** A float, or an int, which stands for the nearest one. */
 export function number(value) {
-  if (!(value instanceof Float) && !isInt(value)) throw wrong(value, "a float");
+  if (!(value instanceof Float) && !(isInt(value) && Number.isFinite(Number(value)))) throw wrong(value, "a float");
   return value;
 }
 
@@ -148,19 +148,19 @@ export function pairs(check, max) {
   };
 }
 
-/** A scalar that may stand alone: nil, bool, int, float, text, bin. */
+/** A scalar that may stand alone: bool, int, float, text, bin. */
 export function scalar(value) {
-  if (Array.isArray(value) || isMap(value)) throw wrong(value, "a scalar");
+  if (value === null || Array.isArray(value) || isMap(value)) throw wrong(value, "a scalar");
   return value;
 }
 
 const REQUIRED = Symbol("required");
 
-/** A field that may be absent, or nil. */
-export const optional = (check) => ({ check, absent: undefined, takesNil: true });
+/** A field that has a value if it is absent. It is never nil. */
+export const withDefault = (check, absent) => ({ check, absent });
 
-/** A field that has a value if it is absent. */
-export const withDefault = (check, absent) => ({ check, absent, takesNil: false });
+/** A field that may be absent. */
+export const optional = (check) => withDefault(check, undefined);
 
 /** A map with these fields; others are skipped. A field that is only a check is required. */
 export function record(fields) {
@@ -170,9 +170,9 @@ export function record(fields) {
   return (value) => {
     if (!isMap(value)) throw wrong(value, "a map");
     const made = {};
-    for (const [name, { check, absent, takesNil }] of all) {
+    for (const [name, { check, absent }] of all) {
       const found = fieldOf(value, name);
-      if (found === undefined || (takesNil && found === null)) {
+      if (found === undefined) {
         if (absent === REQUIRED) throw invalid(`the field ${name} is missing`);
         made[name] = absent;
       } else {

@@ -132,9 +132,8 @@ export async function groupOf(content, offset, id) {
   const told = new DataView(place.buffer, place.byteOffset, PLACE_BYTES).getBigUint64(0, true);
   if (told !== BigInt(offset)) throw damaged(`a group of byte ${told} is here: a copy of it, or bytes within a tensor`);
   if (width < ENTRY_BYTES || width > MAX_WIDTH) throw invalid(`the entries of a table have ${width} bytes`);
-  const most = MAX_GROUP_CALLS * width;
-  if (table.size > most) throw overLimit(`a group has more than ${MAX_GROUP_CALLS} calls`);
-  const entries = await contentOf(table, Math.min(most, MAX_TABLE_TIMES * table.data.length), "the table of a group");
+  const most = Math.min(MAX_GROUP_CALLS * width, MAX_TABLE_TIMES * table.data.length);
+  const entries = await contentOf(table, most, "the table of a group");
   if (entries.length === 0 || entries.length % width !== 0) {
     throw invalid(`the table of a group has ${entries.length} bytes`);
   }

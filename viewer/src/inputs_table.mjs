@@ -19,7 +19,7 @@ const ranges = array(tuple(int(0, MAX_NODES - 1), int64, int64), MAX_NODES);
 
 const kind = record({
   structure: bytes(),
-  dtypes: array(text(MAX_NAME), MAX_NODES),
+  dtypes: array(text(MAX_NAME, 1), MAX_NODES),
   ranks: array(int(0, MAX_RANK), MAX_NODES),
   axes: array(nilOr(tuple(array(tuple(int64, count)), count, int64))),
   calls,

@@ -4,19 +4,14 @@ import { invalid, overLimit } from "./errors.mjs";
 import {
   anyText, array, bool, int, number, oneOf, optional, record, text, typeName, withDefault,
 } from "./fields.mjs";
-import { isInt } from "./documents.mjs";
-import { MAX_COUNT, MAX_LEAVES, MAX_LEAVES_OF_KEY, MAX_NAME, MAX_NODES, MAX_RANK, MAX_SHORT } from "./limits.mjs";
+import { isQuantized } from "./dtypes.mjs";
+import { MAX_COUNT, MAX_LEAVES, MAX_LEAVES_OF_KEY, MAX_NAME, MAX_NODES, MAX_RANK, MAX_SHORT, MIN_INT64 } from "./limits.mjs";
 import { checkedTree } from "./nesting.mjs";
 
 const size = int(0, MAX_COUNT);
 
-function anyInt(value) {
-  if (!isInt(value)) throw invalid("a zero point that is no int");
-  return value;
-}
-
 const facts = record({
-  dtype: text(MAX_NAME),
+  dtype: text(MAX_NAME, 1),
   shape: array(size, MAX_RANK),
   key: optional(text(MAX_SHORT, 1)),
   missing: optional(anyText()),
@@ -34,7 +29,7 @@ const facts = record({
   quantizer: optional(record({
     scheme: oneOf("per_tensor_affine", "per_tensor_symmetric"),
     scale: number,
-    zero_point: anyInt,
+    zero_point: int(MIN_INT64),
   })),
 });
 
@@ -60,6 +55,9 @@ function leaf(value) {
   }
   if (found.key === undefined && found.quantizer !== undefined) {
     throw invalid("a quantizer without the elements that it follows from");
+  }
+  if (found.key !== undefined && found.quantizer === undefined && isQuantized(found.dtype)) {
+    throw invalid("a quantized tensor without a quantizer");
   }
   if (found.layout === "nested" && (shape.length > 0 || found.key !== undefined)) {
     throw invalid("a nested tensor with one shape, or with bytes");

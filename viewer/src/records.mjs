@@ -89,7 +89,7 @@ const call = record({
   duration_ns: optional(count),
   thread: withDefault(uint64, 0),
   inputs: tree,
-  outputs: withDefault(tree, undefined),
+  outputs: optional(tree),
   outputs_missing: optional(text()),
   error: optional(record({ type: typeName, message: anyText(MAX_TEXT) })),
   blob: optional(blob),

@@ -29,7 +29,7 @@ function key(value) {
 }
 
 function keyPart(value) {
-  scalar(value);
+  if (value !== null) scalar(value);
   if ((isText(value) && characters(value) > MAX_KEY) || (value instanceof Uint8Array && value.length > MAX_KEY)) {
     throw invalid("a key that is too long");
   }

@@ -32,6 +32,7 @@ from calltape_schema.fields import (
     Features,
     Many,
     ManyRuns,
+    Maybe,
     Nanoseconds,
     Record,
     Runs,
@@ -75,8 +76,8 @@ class Coverage(Record):
     seen: Count = 0
     kept: Count = 0
     dropped: Dropped = Field(default_factory=dict)
-    at_least: bool | None = None
-    counted_ns: Nanoseconds | None = None
+    at_least: Maybe[bool] = None
+    counted_ns: Maybe[Nanoseconds] = None
 
     @property
     def unwanted(self) -> dict[Reason, int]:
@@ -194,19 +195,19 @@ class End(Record):
     closed_ns: Nanoseconds
     coverage: Coverage
     dumps: Annotated[Many[Dump], Field(max_length=1000)] = ()
-    continues: bool | None = None
-    next_call: Count | None = None
-    deleted: _FileNumbers | None = None
-    elsewhere: bool | None = None
-    first_call: Count | None = None
-    last_call: Count | None = None
-    first_ns: Nanoseconds | None = None
-    last_ns: Nanoseconds | None = None
+    continues: Maybe[bool] = None
+    next_call: Maybe[Count] = None
+    deleted: Maybe[_FileNumbers] = None
+    elsewhere: Maybe[bool] = None
+    first_call: Maybe[Count] = None
+    last_call: Maybe[Count] = None
+    first_ns: Maybe[Nanoseconds] = None
+    last_ns: Maybe[Nanoseconds] = None
     raised: Count = 0
     tensor_bytes: Count = 0
     index_width: Annotated[int, Field(ge=_ENTRY.size, le=MAX_WIDTH)] = _ENTRY.size
     index: _Section
-    inputs: _Section | None = None
+    inputs: Maybe[_Section] = None
 
     @model_validator(mode="after")
     def _counts_fit(self) -> Self:
@@ -269,7 +270,7 @@ class InterimCounts(Record):
     number: Count
     next_call: Count
     coverage: Coverage
-    deleted: _FileNumbers | None = None
+    deleted: Maybe[_FileNumbers] = None
 
     @model_validator(mode="after")
     def _are_dated(self) -> Self:

@@ -17,6 +17,7 @@ from pydantic import (
     PlainValidator,
     TypeAdapter,
     ValidationError,
+    ValidationInfo,
 )
 
 from calltape_schema.bounds import (
@@ -36,6 +37,17 @@ T = TypeVar("T")
 Many: TypeAlias = Annotated[tuple[T, ...], Field(fail_fast=True)]
 """Any number of things. The first that is wrong ends the check: an error for each of a million
 would take gigabytes."""
+
+
+def _given(value: Any, info: ValidationInfo) -> Any:
+    if value is None and info.context is _OF_A_TAPE:
+        raise ValueError("nil, where a field may only be absent")
+    return value
+
+
+_OF_A_TAPE = "of a tape"
+Maybe: TypeAlias = Annotated[T | None, BeforeValidator(_given)]
+"""A field that may be absent, which is None here. On a tape no field is nil."""
 
 
 def _text_of(limit: int) -> Callable[[Any], str]:
@@ -63,6 +75,7 @@ Features = Annotated[Many[Feature], Field(max_length=MAX_FEATURES)]
 """What a reader must know to read the part of a tape that lists it (FORMAT.md §9)."""
 _KNOWN: frozenset[str] = frozenset()  # by this reader
 TapeId = Annotated[bytes, Field(min_length=16, max_length=16)]
+Dtype = Annotated[str, Field(min_length=1, max_length=64)]
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 Nanoseconds = Count
 Int64 = Annotated[int, Field(ge=-(2**63), le=2**64 - 1)]
@@ -147,7 +160,7 @@ def validated(adapter: TypeAdapter[T], document: Any, what: str) -> T:
     if not (is_map(document) or is_array(document)):
         raise TapeError("invalid", f"{what} is a {type(document).__name__}")
     try:
-        return adapter.validate_python(document)
+        return adapter.validate_python(document, context=_OF_A_TAPE)
     except ValidationError as error:
         problems = problems_of(error)
         raise TapeError("invalid", f"{what} breaks the format", problems=problems) from None

@@ -462,10 +462,7 @@ def opened(content: bytes, offset: int, tape: bytes | None = None) -> Opened:
     )
     if not CALL_BYTES <= width <= MAX_WIDTH:
         raise TapeError("invalid", f"the entries of a table have {width} bytes")
-    allowed = most(MAX_GROUP_CALLS) * width
-    if table.size > allowed:
-        raise TapeError("limit", f"a group has more than {most(MAX_GROUP_CALLS)} calls")
-    allowed = min(allowed, most(MAX_TABLE_INFLATION) * len(table.data))
+    allowed = min(most(MAX_GROUP_CALLS) * width, most(MAX_TABLE_INFLATION) * len(table.data))
     entries = table.content(allowed, "the table of a group")
     if not entries or len(entries) % width:
         raise TapeError("invalid", f"the table of a group has {len(entries)} bytes")

@@ -18,7 +18,7 @@ from calltape_schema.bounds import (
     MAX_ROWS,
     MAX_SIZES,
 )
-from calltape_schema.fields import Count, Index, Int64, Many, Record, validated
+from calltape_schema.fields import Count, Dtype, Index, Int64, Many, Maybe, Record, validated
 from calltape_schema.inputs_table import (
     RANGE_COST,
     Axis,
@@ -103,7 +103,7 @@ class _KindForm(Record):
     """A kind as it stands in the document of a table."""
 
     structure: bytes
-    dtypes: Annotated[Many[Annotated[str, Field(max_length=64)]], Field(max_length=MAX_NODES)]
+    dtypes: Annotated[Many[Dtype], Field(max_length=MAX_NODES)]
     ranks: Annotated[Many[Annotated[int, Field(ge=0, le=MAX_RANK)]], Field(max_length=MAX_NODES)]
     axes: Many[tuple[Many[tuple[Int64, Count]], Count, Int64] | None]
     calls: tuple[Count, Count, Count]
@@ -130,8 +130,8 @@ class _TableForm(Record):
     numbers: bytes = b""
     kinds: Annotated[Many[_KindForm], Field(max_length=MAX_AXES)] = ()
     other: tuple[Count, Count, Count] = (0, 0, 0)
-    rows_below: Annotated[int, Field(ge=0, lt=2**128)] | None = None
-    kinds_below: Annotated[int, Field(ge=0, lt=2**128)] | None = None
+    rows_below: Maybe[Annotated[int, Field(ge=0, lt=2**128)]] = None
+    kinds_below: Maybe[Annotated[int, Field(ge=0, lt=2**128)]] = None
 
     def expect_room(self) -> None:
         """Raises for rows and kinds that have no room together. They share their parts, so a table

@@ -143,12 +143,8 @@ def _is_many(value: Any) -> bool:
 
 
 def _placeholder(node: Mapping[str, Any]) -> dict[str, Any]:
-    name = node.get("type")
-    return {
-        "kind": "opaque",
-        "type": "builtins:object" if name is None else name,
-        "reason": UNSUPPORTED,
-    }
+    name = node.get("type", "builtins:object")
+    return {"kind": "opaque", "type": name, "reason": UNSUPPORTED}
 
 
 def _is_name(value: Any) -> bool:

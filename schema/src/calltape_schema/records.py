@@ -33,6 +33,7 @@ from calltape_schema.fields import (
     Int64,
     Many,
     ManyRuns,
+    Maybe,
     Nanoseconds,
     Record,
     Runs,
@@ -58,11 +59,11 @@ class Producer(Record):
     it."""
 
     calltape: Short
-    torch: Short | None = None
-    python: Short | None = None
-    platform: Short | None = None
-    transformers: Short | None = None
-    host: Short | None = None
+    torch: Maybe[Short] = None
+    python: Maybe[Short] = None
+    platform: Maybe[Short] = None
+    transformers: Maybe[Short] = None
+    host: Maybe[Short] = None
 
 
 class Parameter(Record):
@@ -75,7 +76,7 @@ class Parameter(Record):
         "POSITIONAL_ONLY", "POSITIONAL_OR_KEYWORD", "VAR_POSITIONAL", "KEYWORD_ONLY", "VAR_KEYWORD"
     ]
     has_default: bool = False
-    default: Scalar = None
+    default: Maybe[Scalar] = None
     default_missing: bool = False
 
     @field_validator("default")
@@ -94,9 +95,9 @@ class Target(Record):
     type: TypeName
     method: Short
     via: Literal["hook", "method"]
-    signature: Annotated[Many[Parameter], Field(max_length=MAX_PARAMETERS)] | None = None
-    module: Short | None = None
-    outside: Annotated[Many[Short], Field(max_length=MAX_OUTSIDE)] | None = None
+    signature: Maybe[Annotated[Many[Parameter], Field(max_length=MAX_PARAMETERS)]] = None
+    module: Maybe[Short] = None
+    outside: Maybe[Annotated[Many[Short], Field(max_length=MAX_OUTSIDE)]] = None
 
     @property
     def name(self) -> str:
@@ -134,18 +135,18 @@ class Policy(Record):
     outputs: bool = True
     values: Literal["all", "none"] = "all"
     leaf_values: Annotated[Many[tuple[Short, Literal["all", "none"]]], Field(max_length=1000)] = ()
-    keep: Annotated[str, Field(max_length=4096)] | None = None
-    flight_recorder: FlightPolicy | None = None
+    keep: Maybe[Annotated[str, Field(max_length=4096)]] = None
+    flight_recorder: Maybe[FlightPolicy] = None
     write_ahead: bool = False
-    max_calls: Count | None = None
-    max_seconds: Seconds | None = None
-    max_share: Annotated[float, Field(gt=0, le=1)] | None = None
-    max_queue_bytes: Count | None = None
-    max_disk_bytes: Count | None = None
-    min_free_bytes: Count | None = None
-    segment_bytes: Count | None = None
-    segment_seconds: Seconds | None = None
-    when_full: Literal["stop", "delete_oldest"] | None = None
+    max_calls: Maybe[Count] = None
+    max_seconds: Maybe[Seconds] = None
+    max_share: Maybe[Annotated[float, Field(gt=0, le=1)]] = None
+    max_queue_bytes: Maybe[Count] = None
+    max_disk_bytes: Maybe[Count] = None
+    min_free_bytes: Maybe[Count] = None
+    segment_bytes: Maybe[Count] = None
+    segment_seconds: Maybe[Seconds] = None
+    when_full: Maybe[Literal["stop", "delete_oldest"]] = None
 
 
 class Segment(Record):
@@ -168,7 +169,7 @@ class Rank(Record):
     """Which process of a ``torch.distributed`` job recorded, and how many there are."""
 
     number: Count
-    of: Annotated[int, Field(ge=2)]
+    of: Annotated[Count, Field(ge=2)]
 
     @model_validator(mode="after")
     def _is_one_of_them(self) -> Self:
@@ -210,11 +211,11 @@ class Source(Record):
     files: Annotated[Many[FileName], Field(max_length=16)] = ()
     other_files: Count = 0
     calls: Count = 0
-    left_out: Count | None = None
+    left_out: Maybe[Count] = None
     first: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] = 0
-    redacted: Redacted | None = None
-    host: Short | None = None
-    parts: Annotated[ManyRuns, Field(max_length=MAX_PARTS)] | None = None
+    redacted: Maybe[Redacted] = None
+    host: Maybe[Short] = None
+    parts: Maybe[Annotated[ManyRuns, Field(max_length=MAX_PARTS)]] = None
 
     def shares(self, tape: bytes, parts: Runs | None) -> bool:
         """Whether it includes some files of a recording.
@@ -281,12 +282,12 @@ class Manifest(Record):
     requires: Features = ()
     created_ns: Nanoseconds
     producer: Producer
-    target: Target | None = None
+    target: Maybe[Target] = None
     policy: Policy = Policy()
-    segment: Segment | None = None
-    observed: Observed | None = None
-    rank: Rank | None = None
-    history: Annotated[Many[Step], Field(max_length=MAX_STEPS)] | None = None
+    segment: Maybe[Segment] = None
+    observed: Maybe[Observed] = None
+    rank: Maybe[Rank] = None
+    history: Maybe[Annotated[Many[Step], Field(max_length=MAX_STEPS)]] = None
 
 
 class Range(Record):
@@ -388,9 +389,9 @@ class BlobFacts(Record):
     size: Count
     checksum: Annotated[int, Field(ge=0, lt=2**32)]
     algorithm: Count = 0
-    steps: bytes | None = None
+    steps: Maybe[bytes] = None
     codec: Count = STORED
-    length: Count | None = None
+    length: Maybe[Count] = None
 
     @model_validator(mode="after")
     def _lengths_fit(self) -> Self:
@@ -451,13 +452,13 @@ class CallRecord(Record):
     call: Count
     requires: Features = ()
     time_ns: Nanoseconds
-    duration_ns: Nanoseconds | None = None
+    duration_ns: Maybe[Nanoseconds] = None
     thread: Annotated[int, Field(ge=0, le=2**64 - 1)] = 0
     inputs: Tree
-    outputs: Tree | None = None
-    outputs_missing: Short | None = None
-    error: ModelError | None = None
-    blob: BlobFacts | None = None
+    outputs: Maybe[Tree] = None
+    outputs_missing: Maybe[Short] = None
+    error: Maybe[ModelError] = None
+    blob: Maybe[BlobFacts] = None
     at: Annotated[Many[Reference], Field(max_length=MAX_REFERENCES)] = ()
 
     @model_validator(mode="after")

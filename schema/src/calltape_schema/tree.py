@@ -36,8 +36,10 @@ from calltape_schema.bounds import (
 )
 from calltape_schema.fields import (
     Count,
+    Dtype,
     Index,
     Many,
+    Maybe,
     Name,
     Record,
     Size,
@@ -102,7 +104,7 @@ class Described(Record):
     """A value whose elements or fields are described. ``beside`` has the names of other attributes
     that were set on it and are not described; None if there are none."""
 
-    beside: Annotated[Many[Name], Field(max_length=MAX_KEY_PARTS)] | None = None
+    beside: Maybe[Annotated[Many[Name], Field(max_length=MAX_KEY_PARTS)]] = None
 
 
 class TensorNode(Described):
@@ -119,7 +121,7 @@ class ScalarNode(Described):
 
     kind: Literal["int", "float", "complex", "str", "bytes"]
     scalar: Index
-    type: TypeName | None = None
+    type: Maybe[TypeName] = None
 
 
 class NoneNode(Record):
@@ -148,7 +150,7 @@ class EnumNode(Record):
     kind: Literal["enum"]
     type: TypeName
     name: Name
-    value: Scalar = None
+    value: Maybe[Scalar] = None
 
 
 class ClassNode(Record):
@@ -166,8 +168,8 @@ class OpaqueNode(Record):
     kind: Literal["opaque"]
     type: TypeName
     reason: Name
-    of: Literal["int", "float", "complex", "str", "bytes"] | None = None
-    length: Index | None = None
+    of: Maybe[Literal["int", "float", "complex", "str", "bytes"]] = None
+    length: Maybe[Index] = None
 
 
 class SequenceNode(Described):
@@ -176,7 +178,7 @@ class SequenceNode(Described):
 
     kind: Literal["list", "tuple", "size", "slice", "range", "set", "frozenset"]
     children: Many[Node]
-    type: TypeName | None = None
+    type: Maybe[TypeName] = None
 
     @model_validator(mode="after")
     def _children_fit(self) -> Self:
@@ -193,8 +195,8 @@ class DictNode(Described):
     kind: Literal["dict"]
     keys: Many[Key]
     children: Many[Node]
-    type: TypeName | None = None
-    modules: Many[Index] | None = None
+    type: Maybe[TypeName] = None
+    modules: Maybe[Many[Index]] = None
 
     @model_validator(mode="after")
     def _keys_fit(self) -> Self:
@@ -304,7 +306,7 @@ class Structure(Record):
     root: Node
     leaves: Annotated[int, Field(ge=0, le=MAX_LEAVES)]
     scalars: Annotated[int, Field(ge=0, le=MAX_NODES)]
-    context: CallContext | None = None
+    context: Maybe[CallContext] = None
 
     @model_validator(mode="after")
     def _references_fit(self) -> Self:
@@ -471,7 +473,10 @@ class Quantizer(Record):
 
     scheme: Literal["per_tensor_affine", "per_tensor_symmetric"]
     scale: float
-    zero_point: int
+    zero_point: Annotated[int, Field(ge=-(2**63), lt=2**63)]
+
+
+_QUANTIZED = frozenset({"qint8", "quint8", "qint32"})
 
 
 class Leaf(Record):
@@ -483,11 +488,11 @@ class Leaf(Record):
     follows from these facts.
     """
 
-    dtype: Annotated[str, Field(max_length=64)]
+    dtype: Dtype
     shape: Annotated[Many[Size], Field(max_length=MAX_RANK)]
-    key: Annotated[str, Field(max_length=1024, min_length=1)] | None = None
-    missing: Name | None = None
-    strides: Many[Annotated[int, Field(ge=0, le=MAX_ELEMENTS)]] | None = None
+    key: Maybe[Annotated[str, Field(max_length=1024, min_length=1)]] = None
+    missing: Maybe[Name] = None
+    strides: Maybe[Many[Annotated[int, Field(ge=0, le=MAX_ELEMENTS)]]] = None
     expanded: Annotated[
         Many[Annotated[int, Field(ge=0, lt=MAX_RANK)]], Field(max_length=MAX_RANK)
     ] = ()
@@ -497,10 +502,10 @@ class Leaf(Record):
     inference: bool = False
     conj: bool = False
     neg: bool = False
-    subclass: TypeName | None = None
-    storage: Index | None = None
+    subclass: Maybe[TypeName] = None
+    storage: Maybe[Index] = None
     offset: Size = 0
-    quantizer: Quantizer | None = None
+    quantizer: Maybe[Quantizer] = None
 
     @model_validator(mode="after")
     def _sizes_fit(self) -> Self:
@@ -519,6 +524,8 @@ class Leaf(Record):
             raise ValueError("not either a key or a reason why the value is missing")
         if self.key is None and self.quantizer is not None:
             raise ValueError("a quantizer without the elements that it follows from")
+        if self.key is not None and self.quantizer is None and self.dtype in _QUANTIZED:
+            raise ValueError("a quantized tensor without a quantizer")
         if self.layout == "nested" and (self.shape or self.key is not None):
             raise ValueError("a nested tensor with one shape, or with bytes")
         return self
@@ -560,7 +567,7 @@ class _Lengths(Record):
 class _SizedLeaf(Record):
     """What a kind has of a leaf."""
 
-    dtype: Annotated[str, Field(max_length=64)]
+    dtype: Dtype
     shape: Annotated[Many[Size], Field(max_length=MAX_RANK)]
 
 

@@ -70,7 +70,7 @@ class Forged:
 
     def set_leaf(self, **facts: Any) -> None:
         leaves = self.leaves()
-        leaves[0] |= facts
+        leaves[0] = {k: v for k, v in (leaves[0] | facts).items() if v is not None}
         self.inputs["leaves"] = pack(leaves)
 
     def set_root(self, root: Any, leaves: int = 1, scalars: int = 0) -> None:

@@ -193,8 +193,3 @@ def test_bytes_that_do_not_fit_the_facts() -> None:
     with pytest.raises(TapeError) as caught:
         tensor_of(leaf, bytearray(4))
     assert caught.value.kind == "invalid"
-
-
-def test_quantized_without_a_quantizer() -> None:
-    with pytest.raises(TapeError, match="quantizer"):
-        tensor_of(Leaf(dtype="qint8", shape=(2,), key="x"), bytearray(2))

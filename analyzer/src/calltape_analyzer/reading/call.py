@@ -190,7 +190,7 @@ class Call(Shown):
         document = self.document()
         if document.get("at"):
             record = self._segment.reader.record_at(self._position)
-            blobs = [one.blob for one in self._segment.holders(record, record.elsewhere)]
+            blobs = [one.blob for one in self._segment.holders(record, _taken_keys(record))]
             facts = [None if one is None else [one.size, one.checksum] for one in blobs]
             document["at"] = [document["at"], facts]
         return self._packed(document, document.get("blob"))
@@ -450,7 +450,7 @@ class Call(Shown):
         record = self._grouped
         try:
             self._segment.check_blob(self._position, record)
-            self._segment.check_holders(self._position, record, record.elsewhere)
+            self._segment.check_holders(self._position, record, _taken_keys(record))
             self._check_sum()
             for leaf in _leaves_with_values(record) if entries else ():
                 try:
@@ -572,6 +572,12 @@ def _leaves_with_values(record: CallRecord) -> list[Leaf]:
         for leaf in (tree.facts() if tree is not None else ())
         if leaf.key is not None
     ]
+
+
+def _taken_keys(record: CallRecord) -> dict[str, None]:
+    """The keys of its leaves that earlier calls have: another key of ``at`` is not followed."""
+    keys = [leaf.key or "" for leaf in _leaves_with_values(record)] if record.at else []
+    return {key: None for key in keys if key in record.elsewhere}
 
 
 def _shared_bytes(record: CallRecord) -> int:
