@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from calltape_analyzer import Tape, open_tape
-from calltape_analyzer.observing.columns import Column, SizeRow
 from calltape_analyzer.observing.signature import Signature
+from calltape_analyzer.observing.size_table import Column, SizeRow
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.variants.facts import VariantFacts
 from calltape_recorder import record

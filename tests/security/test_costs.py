@@ -13,8 +13,7 @@ import pytest
 
 from calltape_analyzer import Limits, Tape, TapeError, open_tape
 from calltape_analyzer import limits as budgets
-from calltape_analyzer.observing.columns import SizeRow
-from calltape_analyzer.observing.size_table import SizeTable
+from calltape_analyzer.observing.size_table import SizeRow, SizeTable
 from calltape_analyzer.observing.tallies import Seen
 from calltape_analyzer.reading import compressed
 from calltape_analyzer.reading.call_ref import CallRef

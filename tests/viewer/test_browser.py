@@ -19,7 +19,7 @@ from calltape_analyzer import open_tape
 from calltape_analyzer.cli.page_server import PageServer, page_of_viewer
 from calltape_analyzer.reading.tape_file import TapeFile
 from calltape_analyzer.variant import table_of
-from calltape_analyzer.variants.variant_table import ARGUMENTS, SYMBOLS
+from calltape_analyzer.variants.variant_findings import ARGUMENTS, SYMBOLS
 from calltape_schema.end import Coverage
 from calltape_schema.storage import BytesSink
 from calltape_schema.writer import TapeWriter

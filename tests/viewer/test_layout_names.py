@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from calltape_analyzer.observing.memory_layout import layout_name
+from calltape_analyzer.observing.groups import layout_name
 from tests.viewer.node import VIEWER, node
 
 _SCRIPT = """

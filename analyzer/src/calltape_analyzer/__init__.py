@@ -48,13 +48,11 @@ if TYPE_CHECKING:
     from calltape_analyzer.minimising.minimising import minimise_tape
     from calltape_analyzer.observer.candidates import InputCandidate, ObserverInfo
     from calltape_analyzer.observer.input_observer import InputObserver
-    from calltape_analyzer.observing.columns import Column, SizeRow
-    from calltape_analyzer.observing.leaf_observations import LeafObservation
-    from calltape_analyzer.observing.memory_layout import LayoutSeen
-    from calltape_analyzer.observing.observations import Observations
+    from calltape_analyzer.observing.groups import LayoutSeen
+    from calltape_analyzer.observing.observations import LeafObservation, Observations
     from calltape_analyzer.observing.signature import Signature
-    from calltape_analyzer.observing.sizes_seen import SizeSeen
-    from calltape_analyzer.observing.tallies import Seen, Span, Tally
+    from calltape_analyzer.observing.size_table import Column, SizeRow
+    from calltape_analyzer.observing.tallies import Seen, SizeSeen, Span, Tally
     from calltape_analyzer.observing.traffic_counters import (
         CountedGroup,
         CountedKind,
@@ -92,7 +90,7 @@ if TYPE_CHECKING:
     from calltape_analyzer.targets.onnx import DynamicAxes, dynamic_axes
     from calltape_analyzer.text import printable
     from calltape_analyzer.variant import Acceptance, Variant, VariantList, VariantShapes
-    from calltape_analyzer.variants.counted_sizes import CountedRange
+    from calltape_analyzer.variants.facts import CountedRange
     from calltape_analyzer.variants.variant_findings import (
         DimensionFinding,
         IntFinding,
@@ -244,15 +242,13 @@ _NAMES = {
     "listing": ("Recording", "Recordings", "recordings"),
     "minimising.minimise_report": ("MinimiseReport",),
     "minimising.minimising": ("minimise_tape",),
-    "observing.columns": ("Column", "SizeRow"),
+    "observing.size_table": ("Column", "SizeRow"),
     "observer.candidates": ("InputCandidate", "ObserverInfo"),
     "observer.input_observer": ("InputObserver",),
-    "observing.leaf_observations": ("LeafObservation",),
-    "observing.observations": ("Observations",),
+    "observing.observations": ("LeafObservation", "Observations"),
     "observing.signature": ("Signature",),
-    "observing.memory_layout": ("LayoutSeen",),
-    "observing.sizes_seen": ("SizeSeen",),
-    "observing.tallies": ("Seen", "Span", "Tally"),
+    "observing.groups": ("LayoutSeen",),
+    "observing.tallies": ("SizeSeen", "Seen", "Span", "Tally"),
     "observing.traffic_counters": ("CountedGroup", "CountedKind", "TrafficCounters", "Values"),
     "opening": ("open_tape",),
     "programs.attempts": ("Attempt",),
@@ -288,7 +284,7 @@ _NAMES = {
         "TensorFinding",
         "VariantFindings",
     ),
-    "variants.counted_sizes": ("CountedRange",),
+    "variants.facts": ("CountedRange",),
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from importlib import metadata
 
-from calltape_analyzer.observing.public_paths import LEFT_OUT, is_name, is_public, public_path
+from calltape_analyzer.observing.fixed_values import LEFT_OUT, is_name, is_public, public_path
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import GOES_ON, alike, counted, printable, time_text

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Literal
 from calltape_analyzer.editing.failure_shown import ShownFailure, shown_failure
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.limits import bounded
-from calltape_analyzer.observing.evidence import has_raised
+from calltape_analyzer.observing.traffic_counters import has_raised
 from calltape_analyzer.pytree.caches import is_cache_name, is_of_cache_library
 from calltape_analyzer.pytree.classes import NO_STAND_IN
 from calltape_analyzer.reading.call import Call

@@ -15,15 +15,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from calltape_analyzer.errors import InferenceError, UsageError
 from calltape_analyzer.limits import Limits, Worth, bounded
 from calltape_analyzer.observing.data_keys import DataKeysOf
-from calltape_analyzer.observing.declarations import check_arguments
 from calltape_analyzer.observing.signature import Signature
-from calltape_analyzer.observing.traffic_counters import TrafficCounters
-from calltape_analyzer.observing.trusted_counters import trusted_counters
+from calltape_analyzer.observing.traffic_counters import TrafficCounters, trusted_counters
 from calltape_analyzer.program_source import (
     DimKind,
     GivenArguments,
     MemoryLayout,
     ProgramSource,
+    check_arguments,
 )
 from calltape_analyzer.pytree.classes import Classes
 from calltape_analyzer.pytree.inputs import Inputs
@@ -47,9 +46,9 @@ if TYPE_CHECKING:
     import pyarrow
 
     from calltape_analyzer.explanation.explanation import Explanation
-    from calltape_analyzer.observing.declarations import BatchFor, DimNames
     from calltape_analyzer.observing.observations import Observations
     from calltape_analyzer.observing.sorting import CallSorter
+    from calltape_analyzer.program_source import BatchFor, DimNames
     from calltape_analyzer.variant import FoundVariant, Variant, VariantList, VariantShapes
     from calltape_analyzer.variant_choice import Chosen
 
@@ -365,7 +364,7 @@ class Tape(RecordedCalls, ProgramSource):
         return self._observed(CallSorter.of(self))
 
     def _observed(self, sorter: CallSorter) -> Observations:
-        from calltape_analyzer.observing.evidence import counters_of_evidence
+        from calltape_analyzer.observing.traffic_counters import counters_of_evidence
         from calltape_analyzer.variants.counters_by_variant import counted_calls
 
         made = self._soundly(lambda: sorter.observations(self._calls))

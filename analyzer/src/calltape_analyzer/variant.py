@@ -16,29 +16,27 @@ from calltape_analyzer.fitting import terminal_width
 from calltape_analyzer.limits import Worth, bounded
 from calltape_analyzer.notebook import MAX_ROWS, Shown, Sketch
 from calltape_analyzer.observing.call_source import CallSource
-from calltape_analyzer.observing.columns import Column
-from calltape_analyzer.observing.declarations import (
-    BatchFor,
-    DimNames,
-    check_batch,
-    check_dim_names,
-    is_batch,
-)
-from calltape_analyzer.observing.evidence import (
+from calltape_analyzer.observing.groups import SortedCall
+from calltape_analyzer.observing.observations import Observations
+from calltape_analyzer.observing.signature import Key, Signature
+from calltape_analyzer.observing.size_table import Column
+from calltape_analyzer.observing.sorting import CallSorter, difference_of
+from calltape_analyzer.observing.traffic_counters import (
     counters_of_evidence,
     has_raised,
     raised_are_evidence,
 )
-from calltape_analyzer.observing.groups import SortedCall
-from calltape_analyzer.observing.observations import Observations
-from calltape_analyzer.observing.signature import Key, Signature
-from calltape_analyzer.observing.sorting import CallSorter, difference_of
 from calltape_analyzer.plain_data import PlainData, Text
 from calltape_analyzer.program_source import (
+    BatchFor,
     DimKind,
+    DimNames,
     GivenArguments,
     MemoryLayout,
     ProgramSource,
+    check_batch,
+    check_dim_names,
+    is_batch,
 )
 from calltape_analyzer.pytree.inputs import Inputs
 from calltape_analyzer.reading.call import Call
@@ -54,9 +52,8 @@ from calltape_analyzer.variants.facts import DimensionDecision, VariantFacts
 from calltape_analyzer.variants.merging import completion_of, lacking, merged, whole
 from calltape_analyzer.variants.pools import Pools
 from calltape_analyzer.variants.symbol_names import name_symbols
-from calltape_analyzer.variants.variant_findings import VariantFindings, findings_of
+from calltape_analyzer.variants.variant_findings import VariantFindings, VariantTable, findings_of
 from calltape_analyzer.variants.variant_names import name_variants
-from calltape_analyzer.variants.variant_table import VariantTable
 
 if TYPE_CHECKING:
     from calltape_analyzer.arguments.samples import Sample

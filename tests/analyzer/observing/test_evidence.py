@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from calltape_analyzer import Tape, open_tape
-from calltape_analyzer.observing.evidence import left_out_note
+from calltape_analyzer.observing.traffic_counters import left_out_note
 from tests.analyzer.tapes import Recorded, write_tape
 
 ERROR = ("builtins:ValueError", "no")

@@ -15,8 +15,7 @@ from hypothesis import given as with_values
 from hypothesis import strategies as st
 
 from calltape_analyzer import Tape, open_tape
-from calltape_analyzer.observing.leaf_observations import LeafObservation
-from calltape_analyzer.observing.observations import Observations
+from calltape_analyzer.observing.observations import LeafObservation, Observations
 from calltape_analyzer.observing.tallies import Span
 from tests.analyzer.observed import Given, Optional, given, recorded, tape_of, zeros
 

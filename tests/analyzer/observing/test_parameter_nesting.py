@@ -10,8 +10,7 @@ import torch
 
 from calltape_analyzer import Tape, open_tape
 from calltape_analyzer.errors import UsageError
-from calltape_analyzer.observing.parameter_nesting import ParameterNesting
-from calltape_analyzer.observing.signature import Signature
+from calltape_analyzer.observing.signature import ParameterNesting, Signature
 from tests.analyzer.tapes import Recorded, target_of, write_tape
 
 D = torch.export.Dim.DYNAMIC

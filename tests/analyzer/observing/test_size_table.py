@@ -9,8 +9,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calltape_analyzer.observing.columns import SizeRow, value_in
-from calltape_analyzer.observing.size_table import SizeTable
+from calltape_analyzer.observing.size_table import SizeRow, SizeTable, value_in
 from calltape_analyzer.observing.tallies import Seen, Span
 from calltape_analyzer.reading.call_ref import CallRef
 

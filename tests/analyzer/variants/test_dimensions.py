@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from calltape_analyzer.observing.columns import Column
+from calltape_analyzer.observing.size_table import Column
 from tests.analyzer.arguments.test_samples import Generating, step
 from tests.analyzer.observed import (
     Anything,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from calltape_analyzer import Tape, Variant, diff, open_tape
 from calltape_analyzer.errors import InferenceError
-from calltape_analyzer.observing.columns import value_in
+from calltape_analyzer.observing.size_table import value_in
 from calltape_analyzer.targets.openvino import partial_shapes
 from calltape_analyzer.targets.tensorrt import optimization_profile
 from calltape_analyzer.variant import table_of

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from calltape_analyzer import Tape
-from calltape_analyzer.variants.counting_ints import counting_ints_of
+from calltape_analyzer.variants.facts import counting_ints_of
 from calltape_analyzer.variants.splitting import Split, splits_of
 from tests.analyzer.observed import Given, Optional, given, tape_of, zeros
 

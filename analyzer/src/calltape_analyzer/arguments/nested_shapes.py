@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from calltape_analyzer.observing.columns import Column
 from calltape_analyzer.observing.layout import ArgumentLayout
-from calltape_analyzer.observing.parameter_nesting import ParameterNesting
-from calltape_analyzer.observing.passed_arguments import PassedArguments
-from calltape_analyzer.observing.signature import Signature
+from calltape_analyzer.observing.signature import ParameterNesting, PassedArguments, Signature
+from calltape_analyzer.observing.size_table import Column
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.pytree.flattening import Flattener, FlatTree, Slot

@@ -13,10 +13,10 @@ from typing import Any
 from calltape_analyzer.arguments.forms import FormLeaf, PlainForm, form_of_argument
 from calltape_analyzer.arguments.samples import Sample
 from calltape_analyzer.arguments.templates import Template, derived_tensors
-from calltape_analyzer.observing.columns import Column
 from calltape_analyzer.observing.contexts import Context
 from calltape_analyzer.observing.layout import ArgumentLayout
 from calltape_analyzer.observing.signature import Signature
+from calltape_analyzer.observing.size_table import Column
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.text import UniqueNames
 from calltape_analyzer.variants.facts import VariantFacts

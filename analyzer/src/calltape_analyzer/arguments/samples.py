@@ -14,10 +14,10 @@ from calltape_analyzer.arguments.nested_offsets import fit_offsets
 from calltape_analyzer.arguments.new_tensors import made_up_leaf, tiled
 from calltape_analyzer.arguments.value_rules import ValueRule
 from calltape_analyzer.errors import InferenceError
-from calltape_analyzer.observing.columns import SizeRow
 from calltape_analyzer.observing.groups import GroupKey
 from calltape_analyzer.observing.layout import LeafPath
 from calltape_analyzer.observing.signature import Signature
+from calltape_analyzer.observing.size_table import SizeRow
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.observing.tallies import Span
 from calltape_analyzer.pytree.memory import (
@@ -31,8 +31,7 @@ from calltape_analyzer.pytree.memory_limit import check_memory, memory_limit_of
 from calltape_analyzer.pytree.placeholder import Placeholder, without_argument
 from calltape_analyzer.pytree.tensors import dtype_of, zeros
 from calltape_analyzer.reading.call import Call
-from calltape_analyzer.variants.completion import Completion
-from calltape_analyzer.variants.facts import VariantFacts
+from calltape_analyzer.variants.facts import Completion, VariantFacts
 
 __all__ = [
     "Sample",

@@ -20,7 +20,7 @@ from calltape_analyzer.arguments.sizings import (
     is_batch,
     values_at,
 )
-from calltape_analyzer.observing.columns import SizeRow
+from calltape_analyzer.observing.size_table import SizeRow
 from calltape_analyzer.variants.facts import VariantFacts
 from calltape_analyzer.variants.symbols import Symbol
 

@@ -19,8 +19,7 @@ from calltape_analyzer.cli.output import command, line, print_json, print_list, 
 from calltape_analyzer.cli.tapes import Part, opened
 from calltape_analyzer.fitting import cells_of, shortened, terminal_width
 from calltape_analyzer.observing.contexts import Context
-from calltape_analyzer.observing.passed_arguments import PassedArguments
-from calltape_analyzer.observing.signature import Signature
+from calltape_analyzer.observing.signature import PassedArguments, Signature
 from calltape_analyzer.pytree.caches import is_cache_name
 from calltape_analyzer.pytree.node_paths import names_of_children
 from calltape_analyzer.pytree.referenced import unreferenced

@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from calltape_analyzer.observing.columns import Column
+from calltape_analyzer.observing.size_table import Column
 from calltape_analyzer.scripting import literal
 from calltape_analyzer.variant import Variant
 

@@ -38,14 +38,14 @@ from calltape_analyzer.cli.output import (
 )
 from calltape_analyzer.cli.tapes import Part, opened, variants_meant
 from calltape_analyzer.errors import InferenceError
-from calltape_analyzer.observing.evidence import left_out_note
+from calltape_analyzer.observing.traffic_counters import left_out_note
 from calltape_analyzer.scripting import part_expression
 from calltape_analyzer.text import counted, some_of
-from calltape_analyzer.variants.variant_table import ARGUMENTS, SYMBOLS, symbol_rows
+from calltape_analyzer.variants.variant_findings import ARGUMENTS, SYMBOLS, symbol_rows
 
 if TYPE_CHECKING:
     from calltape_analyzer.variant import Variant
-    from calltape_analyzer.variants.variant_table import VariantTable
+    from calltape_analyzer.variants.variant_findings import VariantTable
 
 
 __all__ = ["DIFFERS", "diff", "explain", "print_variants", "variants"]

@@ -43,7 +43,7 @@ from calltape_analyzer.comparison.verdicts import (
 )
 from calltape_analyzer.facts import Fact, Note
 from calltape_analyzer.foreign_errors import ErrorKind, failure_of, means, text_of
-from calltape_analyzer.observing.evidence import has_raised
+from calltape_analyzer.observing.traffic_counters import has_raised
 from calltape_analyzer.pytree.classes import name_of
 from calltape_analyzer.pytree.result_values import Returned
 from calltape_analyzer.reading.call import Call

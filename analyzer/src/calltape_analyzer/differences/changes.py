@@ -13,10 +13,9 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
 from calltape_analyzer.differences.tape_traffic import Facet, TapeTraffic, shown_span, together
-from calltape_analyzer.observing.columns import Column
 from calltape_analyzer.observing.contexts import CONTEXT
 from calltape_analyzer.observing.groups import Group
-from calltape_analyzer.observing.size_table import SizeTable
+from calltape_analyzer.observing.size_table import Column, SizeTable
 from calltape_analyzer.observing.tallies import Seen
 from calltape_analyzer.plain_data import PlainData, Text
 from calltape_analyzer.text import counted, listed, shown_value, some_of

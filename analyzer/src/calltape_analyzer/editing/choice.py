@@ -16,9 +16,9 @@ from pydantic import Field, field_validator
 
 from calltape_analyzer.editing.expressions import Expression
 from calltape_analyzer.errors import UsageError
-from calltape_analyzer.observing.columns import Column, value_in
 from calltape_analyzer.observing.groups import SortedCall
 from calltape_analyzer.observing.layout import ArgumentLayout
+from calltape_analyzer.observing.size_table import Column, value_in
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.plain_data import PlainData
 from calltape_analyzer.reading.call import Call

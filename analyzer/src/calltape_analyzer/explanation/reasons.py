@@ -18,18 +18,16 @@ from calltape_analyzer.explanation.explanation import (
     Sighting,
 )
 from calltape_analyzer.observing.call_source import CallSource
-from calltape_analyzer.observing.columns import Column
 from calltape_analyzer.observing.fixed_values import fixed_values
 from calltape_analyzer.observing.groups import Group
 from calltape_analyzer.observing.layout import LeafPath
-from calltape_analyzer.observing.sizes_seen import MAX_SIZES_SHOWN
-from calltape_analyzer.observing.tallies import Seen
+from calltape_analyzer.observing.size_table import Column
+from calltape_analyzer.observing.tallies import MAX_SIZES_SHOWN, Seen
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.text import MAX_EXAMPLES, Listing, counted, listed, shown_value
 from calltape_analyzer.variant import Variant
-from calltape_analyzer.variants.facts import Reason, VariantFacts
+from calltape_analyzer.variants.facts import Fixed, Reason, VariantFacts
 from calltape_analyzer.variants.pools import Pools, key_over_lists
-from calltape_analyzer.variants.row_conditions import Fixed
 from calltape_analyzer.variants.symbols import Symbol
 from calltape_analyzer.variants.variant_findings import expression
 

@@ -41,7 +41,7 @@ from calltape_analyzer.foreign_errors import ErrorKind, failure_of, means
 from calltape_analyzer.model.calls import preserved
 from calltape_analyzer.model.contexts import as_called
 from calltape_analyzer.model.state import unchanged
-from calltape_analyzer.observing.columns import SizeRow
+from calltape_analyzer.observing.size_table import SizeRow
 from calltape_analyzer.programs import notes
 from calltape_analyzer.programs.attempts import Attempt, Outcome
 from calltape_analyzer.programs.conditions import Conditions

@@ -37,8 +37,8 @@ from calltape_analyzer.exporting.strategies.text_values import (
 )
 from calltape_analyzer.facts import Fact, Note
 from calltape_analyzer.foreign_errors import ErrorKind, failure_of, means
-from calltape_analyzer.observing.columns import SizeRow
-from calltape_analyzer.observing.evidence import has_raised
+from calltape_analyzer.observing.size_table import SizeRow
+from calltape_analyzer.observing.traffic_counters import has_raised
 from calltape_analyzer.programs import notes, reasons
 from calltape_analyzer.programs.attempts import Attempt, Outcome
 from calltape_analyzer.programs.program import Program

@@ -19,7 +19,7 @@ from calltape_analyzer.errors import TapeError
 from calltape_analyzer.minimising.changed_calls import ChangedCall
 from calltape_analyzer.minimising.halving import smallest_number
 from calltape_analyzer.minimising.search import Search
-from calltape_analyzer.observing.columns import SizeRow, value_in
+from calltape_analyzer.observing.size_table import SizeRow, value_in
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.pytree.caches import counted_size
 from calltape_analyzer.reading.call import Call

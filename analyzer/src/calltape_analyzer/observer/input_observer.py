@@ -19,11 +19,10 @@ from calltape_analyzer.observer.candidates import ObserverInfo
 from calltape_analyzer.observer.discrepancies import PeerRun
 from calltape_analyzer.observer.single_graph import SingleGraph
 from calltape_analyzer.observer.stored_calls import StoredCall
-from calltape_analyzer.observing.declarations import BatchFor, DimNames
-from calltape_analyzer.observing.evidence import has_raised, raised_are_evidence
 from calltape_analyzer.observing.signature import Key, Signature
+from calltape_analyzer.observing.traffic_counters import has_raised, raised_are_evidence
 from calltape_analyzer.opening import open_tape
-from calltape_analyzer.program_source import as_one
+from calltape_analyzer.program_source import BatchFor, DimNames, as_one
 from calltape_analyzer.programs.onnx_model import OnnxModel
 from calltape_analyzer.progress import watched
 from calltape_analyzer.reading.call import Call

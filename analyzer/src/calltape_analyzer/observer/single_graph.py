@@ -17,16 +17,15 @@ from typing import Any, TypeAlias
 from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.observer.slots import SlotSeen, dynamic_dimensions, name_dimensions
 from calltape_analyzer.observer.stored_calls import Argument, StoredCall
-from calltape_analyzer.observing.declarations import (
+from calltape_analyzer.observing.observations import shown_constant
+from calltape_analyzer.observing.signature import Key, ParameterNesting, Signature
+from calltape_analyzer.program_source import (
     BatchFor,
     DimNames,
     check_batch,
     check_dim_names,
     is_batch,
 )
-from calltape_analyzer.observing.parameter_nesting import ParameterNesting
-from calltape_analyzer.observing.signature import Key, Signature
-from calltape_analyzer.observing.switches import shown_constant
 from calltape_analyzer.pytree.caches import set_token_counters, window_leaves
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.pytree.flattening import FlatTree, Slot, is_empty, mapping_keys

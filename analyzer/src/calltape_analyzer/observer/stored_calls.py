@@ -14,8 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from calltape_analyzer.errors import KeyTypeError, UnsupportedError, UsageError
-from calltape_analyzer.observing.passed_arguments import PassedArguments
-from calltape_analyzer.observing.signature import Key, Signature
+from calltape_analyzer.observing.signature import Key, PassedArguments, Signature
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.pytree.description import Description, describe
 from calltape_analyzer.pytree.flattening import Flattener, FlatTree, Slot

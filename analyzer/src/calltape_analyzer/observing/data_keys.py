@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 
-from calltape_analyzer.observing.passed_arguments import PassedArguments
-from calltape_analyzer.observing.signature import Signature
+from calltape_analyzer.observing.signature import PassedArguments, Signature
 from calltape_analyzer.reading.calls import Calls, SeenInputs
 from calltape_schema.privacy import KeySets
 from calltape_schema.tree import CustomNode, DictNode, FieldsNode, Node, SequenceNode

@@ -7,13 +7,15 @@ docs/decisions/export-strategies.md). Only texts and floats that are no switches
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from calltape_analyzer.observing.groups import Group
 from calltape_analyzer.observing.layout import ArgumentLayout
-from calltape_analyzer.observing.switches import shown_constant
+from calltape_analyzer.observing.observations import shown_constant
 from calltape_analyzer.pytree.placeholder import withheld_words
+from calltape_schema.privacy import SMALL
 from calltape_schema.tree import (
     BoolNode,
     ClassNode,
@@ -27,7 +29,49 @@ from calltape_schema.tree import (
     children_of,
 )
 
-__all__ = ["FixedValue", "fixed_values", "structure_values"]
+__all__ = [
+    "LEFT_OUT",
+    "FixedValue",
+    "fixed_values",
+    "is_name",
+    "is_public",
+    "public_path",
+    "structure_values",
+]
+
+
+LEFT_OUT = "?"
+"""Stands for what is not told."""
+
+_MAX_NAME, _MAX_DIGITS = 64, 4
+_NAME = re.compile(r"[A-Za-z_][\w\-/]*", re.ASCII)
+_POSITION = re.compile(r"0|[1-9]\d{0,3}", re.ASCII)
+
+
+def is_name(text: str) -> bool:
+    """Whether a key or keyword looks like a name, as in the recorder's rule for what it keeps."""
+    digits = sum(char.isdigit() for char in text)
+    return len(text) <= _MAX_NAME and digits <= _MAX_DIGITS and _NAME.fullmatch(text) is not None
+
+
+def public_path(path: str) -> str:
+    """A path such as ``x.layers.*.keys``. If a key in it does not look like a name, it ends at its
+    argument. A number may be a position in a list, or the key of a dict: it is told if it is as
+    small as the recorder's rule wants it for a key."""
+    first, *rest = path.split(".")
+    if not _is_step(first):
+        return LEFT_OUT
+    return path if all(map(_is_step, rest)) else f"{first}.{LEFT_OUT}"
+
+
+def is_public(path: str) -> bool:
+    """Whether all of a path may be told."""
+    return public_path(path) == path
+
+
+def _is_step(step: str) -> bool:
+    is_small = _POSITION.fullmatch(step) is not None and int(step) <= SMALL
+    return is_small or step == "*" or is_name(step)
 
 
 _WILDCARDS = frozenset("*?[")

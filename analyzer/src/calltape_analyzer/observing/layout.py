@@ -13,11 +13,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
-from calltape_analyzer.observing.columns import Column, columns_of
 from calltape_analyzer.observing.contexts import CONTEXT, ORDINARY, Context
 from calltape_analyzer.observing.data_keys import OTHER_KEYS, typed_keys
-from calltape_analyzer.observing.passed_arguments import PassedArguments
-from calltape_analyzer.observing.signature import DataKeys, Signature
+from calltape_analyzer.observing.signature import DataKeys, PassedArguments, Signature
+from calltape_analyzer.observing.size_table import Column, columns_of
 from calltape_analyzer.pytree.nested_tensors import nested_places
 from calltape_analyzer.pytree.placeholder import DATA_KEYS
 from calltape_schema.tree import (

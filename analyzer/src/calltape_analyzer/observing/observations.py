@@ -8,20 +8,180 @@ calls.
 
 from __future__ import annotations
 
+import re
+from ast import literal_eval
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
 from calltape_analyzer.notebook import Shown, Sketch
 from calltape_analyzer.observing.groups import Group, GroupKey, SortedCall
-from calltape_analyzer.observing.leaf_observations import LeafObservation, leaf_observations
-from calltape_analyzer.observing.switches import MAX_VALUES, switches_of
+from calltape_analyzer.observing.tallies import Seen, Span, Tally
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.text import counted
 
-__all__ = ["Observations"]
+__all__ = [
+    "MAX_VALUES",
+    "LeafObservation",
+    "Observations",
+    "leaf_observations",
+    "looks_like_name",
+    "may_select",
+    "shown_constant",
+    "switches_of",
+]
+
+
+MAX_VALUES = 8
+_MAX_COMBINATIONS = 64
+_MAX_TEXT = 64
+_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,32}", re.ASCII)
+
+Constants = tuple["tuple[str, str] | None", ...]
+"""Type and ``repr`` of each scalar of a call that is not an int."""
+
+
+def switches_of(calls: Collection[Constants], places: Collection[int], every: int) -> set[int]:
+    """The numbers of the texts and floats that are switches, or never varied.
+
+    A switch has at most 8 values, each of which comes twice on average; texts must be short,
+    printable and without white space. All switches together have at most 64 combinations of values,
+    which come twice on average too. If not all can be switches, the ones with fewer values are.
+
+    Args:
+        calls: the combinations of constants that calls have; None stands for too many values.
+        places: the numbers of the constants that may be switches.
+        every: how many calls there were.
+    """
+    values = {i: {constants[i] for constants in calls} for i in places}
+    chosen = {i for i in places if len(values[i]) == 1 and None not in values[i]}
+    varying = [i for i in places if i not in chosen and all(map(_may_switch, values[i]))]
+    every_call = list(calls)
+    part = [0] * len(every_call)  # calls of equal values of all switches so far have one number
+    for i in sorted(varying, key=lambda i: (len(values[i]), i)):
+        if len(values[i]) > MAX_VALUES:
+            break
+        together: dict[Any, int] = {}
+        parts = [
+            together.setdefault((at, constants[i]), len(together))
+            for at, constants in zip(part, every_call, strict=True)
+        ]
+        if len(together) <= _MAX_COMBINATIONS and 2 * len(together) <= every:
+            chosen.add(i)
+            part = parts
+    return chosen
+
+
+def _may_switch(typed: tuple[str, str] | None) -> bool:
+    if typed is None:
+        return False
+    kind, text = typed
+    if kind not in ("str", "bytes"):
+        return True
+    if len(text) > 4 * _MAX_TEXT + 3:
+        return False
+    value = literal_eval(text)
+    return may_select(value.decode("latin-1") if isinstance(value, bytes) else value)
+
+
+def may_select(text: str) -> bool:
+    """Whether a text can be a switch: it is short and printable, and has no white space."""
+    return len(text) <= _MAX_TEXT and text.isprintable() and not re.search(r"\s", text)
+
+
+def looks_like_name(text: str) -> bool:
+    """Whether a text is shown to people as it is."""
+    return _NAME.fullmatch(text) is not None
+
+
+def shown_constant(value: Any) -> str:
+    """A constant for people. A text that looks like a name is shown; of other texts only the length
+    is, because they may be private."""
+    if isinstance(value, bytes):
+        return f"{len(value)} byte{'' if len(value) == 1 else 's'}"
+    if isinstance(value, str) and not looks_like_name(value):
+        return f"text of {len(value)} character{'' if len(value) == 1 else 's'}"
+    return f"{value!r:.40}"
+
+
+@dataclass
+class LeafObservation:
+    """What was seen at one path over all groups: a tensor or a scalar.
+
+    Attributes:
+        argument, path: where it stands.
+        calls: how many calls have it.
+        kinds: how many calls have which kind: tensor, array, int, float, str, ...
+        dtypes, ranks, devices, formats: how many calls have which of these, for a tensor.
+        sizes: per (rank, axis) the sizes seen.
+        values: the values of an int; of another scalar, if they are few.
+        range: smallest and largest element of an integer tensor, or value of an int.
+    """
+
+    argument: str
+    path: str
+    calls: int = 0
+    kinds: Counter[str] = field(default_factory=Counter)
+    dtypes: Counter[str] = field(default_factory=Counter)
+    ranks: Counter[int] = field(default_factory=Counter)
+    devices: Counter[str] = field(default_factory=Counter)
+    formats: Counter[str] = field(default_factory=Counter)
+    sizes: dict[tuple[int, int], Tally[int]] = field(default_factory=dict)
+    values: Tally[Any] = field(default_factory=Tally)
+    range: Span | None = None
+
+    def widen(self, span: Span) -> None:
+        """Widens the range."""
+        self.range = span if self.range is None else self.range.merge(span)
+
+
+def leaf_observations(groups: Iterable[Group]) -> list[LeafObservation]:
+    """What was seen of each tensor and scalar, in the order of appearance.
+
+    Args:
+        groups: all groups, divided by every text and float that has few values.
+    """
+    found: dict[tuple[str, str], LeafObservation] = {}
+    for group in groups:
+        for path in (*group.layout.tensors, *group.layout.scalars):
+            at = (path.argument, path.path)
+            known = found.setdefault(at, LeafObservation(*at))
+            known.calls += group.calls
+            known.kinds[path.kind] += group.calls
+        for i, path in enumerate(group.layout.tensors):
+            _add_tensor(found[path.argument, path.path], group, i)
+        _add_scalars(group, found)
+    return list(found.values())
+
+
+def _add_tensor(leaf: LeafObservation, group: Group, i: int) -> None:
+    facts = group.facts[i]
+    leaf.dtypes[facts.dtype] += group.calls
+    leaf.ranks[facts.rank] += group.calls
+    leaf.devices += group.devices[i]
+    leaf.formats += group.formats[i]
+    for axis, column in enumerate(group.dimensions(i)):
+        tally = leaf.sizes.setdefault((facts.rank, axis), Tally())
+        for size, seen in group.rows.sizes(column).items():
+            tally.add(size, seen)
+    if i in group.ranges:
+        leaf.widen(group.ranges[i])
+
+
+def _add_scalars(group: Group, found: dict[tuple[str, str], LeafObservation]) -> None:
+    for column, place in zip(group.layout.int_columns, group.ints, strict=True):
+        leaf = found[place.argument, place.path]
+        for value, seen in group.rows.sizes(column).items():
+            leaf.values.add(value, seen)
+        leaf.widen(group.rows.span(column))
+    varying = set(group.varying)
+    for place, value in zip(group.others, group.constants, strict=True):
+        if place.private or place not in varying:
+            leaf = found[place.argument, place.path]
+            leaf.values.add(value, Seen(group.calls, group.first))
+
 
 _MAX_SKETCHED = 20
 

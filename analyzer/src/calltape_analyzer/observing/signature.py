@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
+from calltape_analyzer.errors import UsageError
 from calltape_schema.records import Parameter, Target
+from calltape_schema.tree import Node, ScalarNode, children_of
+
+__all__ = [
+    "ParameterNesting",
+    "PassedArguments",
+]
+
 
 Key: TypeAlias = "int | str"
 """A position or a name, as the argument was passed."""
@@ -209,3 +217,127 @@ def signature_text(target: Target | None) -> str | None:
     if before == "POSITIONAL_ONLY":
         parts.append("/")
     return f"({', '.join(parts)})"
+
+
+class PassedArguments(NamedTuple):
+    """The arguments of one call, as (name, node).
+
+    Attributes:
+        positional: in the order in which they were passed. A position is counted with the
+            parameters that :meth:`Tape.remove_inputs` took out.
+        named: passed by keyword, in the order in which they were passed.
+    """
+
+    positional: tuple[tuple[str, Node], ...]
+    named: tuple[tuple[str, Node], ...]
+
+    def with_defaults(self, signature: Signature, scalars: int) -> PassedArguments:
+        """These arguments, and the defaults of ints that vary (:attr:`Signature.varying`) and that
+        the call leaves out, as if it passed them by keyword.
+
+        Args:
+            signature: of the method that was called.
+            scalars: how many scalars the call has. The defaults have the numbers that follow.
+        """
+        passed = self.by_name()
+        lacking = tuple(
+            (name, ScalarNode(kind="int", scalar=scalars + i))
+            for i, name in enumerate(signature.varying_defaults)
+            if name not in passed
+        )
+        return self._replace(named=(*self.named, *lacking))
+
+    @classmethod
+    def of(cls, root: Node, signature: Signature) -> PassedArguments:
+        """The arguments of a call.
+
+        Args:
+            root: the root of the spec of its inputs: a tuple of args and kwargs.
+            signature: of the method that was called.
+        """
+        args, kwargs = children_of(root)
+        name_at = signature.complete.name_at
+        positional = tuple((name_at(i), node) for i, node in enumerate(args.children))
+        return cls(positional, tuple(zip(kwargs.keys, kwargs.children, strict=True)))
+
+    def by_name(self) -> dict[str, Node]:
+        """All of them. Of a parameter that was passed twice, which is an error, the second."""
+        return dict((*self.positional, *self.named))
+
+
+@dataclass(frozen=True)
+class ParameterNesting:
+    """Where each argument of a call stands.
+
+    Attributes:
+        as_tuple: whether the form is a tuple: all arguments are positional, and ``*args`` took
+            none of them.
+        positional: how many arguments were passed by position.
+        variadic: the name of ``*args``, and how many arguments stand before its first; None if it
+            took nothing.
+        extra: the name of ``**kwargs``, and the names of the arguments that it took; None if it
+            took nothing.
+    """
+
+    as_tuple: bool
+    positional: int
+    variadic: tuple[str, int] | None = None
+    extra: tuple[str, tuple[str, ...]] | None = None
+
+    @classmethod
+    def of(cls, signature: Signature, positional: int, names: Sequence[str]) -> ParameterNesting:
+        """The nesting of a call.
+
+        Args:
+            signature: of the method that was called.
+            positional: how many of the arguments were passed by position.
+            names: of all arguments, the positional ones first.
+
+        Raises:
+            UsageError: an argument has the name of ``**kwargs``.
+        """
+        variadic = signature.variadic_positional
+        if variadic is not None and positional <= variadic[1]:
+            variadic = None  # torch.export wants no entry for *args that took nothing
+        as_tuple = len(names) == positional and variadic is None
+        extra = cls._extra(signature, names[positional:])
+        return cls(as_tuple, positional, variadic, extra)
+
+    @staticmethod
+    def _extra(signature: Signature, named: Sequence[str]) -> tuple[str, tuple[str, ...]] | None:
+        taken_by = signature.variadic_keyword
+        known = frozenset(signature.names)
+        outside = tuple(name for name in named if name not in known)
+        if taken_by is None or not outside:
+            return None
+        if taken_by in named:
+            raise UsageError(
+                f"Keyword argument name collision: a call passes {taken_by!r}, which is also the "
+                f"name of **{taken_by}",
+                advice="rename the argument",
+            )
+        return taken_by, outside
+
+    def arranged(self, values: Mapping[str, Any]) -> tuple[Any, ...] | dict[str, Any]:
+        """Values by argument in this nesting.
+
+        Args:
+            values: in the order of the arguments, the positional ones first.
+        """
+        if self.as_tuple:
+            return tuple(values.values())
+        members: list[Any] = []
+        extra = self.extra[1] if self.extra is not None else ()
+        taken = frozenset(extra)
+        made: dict[str, Any] = {}
+        for position, (name, value) in enumerate(values.items()):
+            if self.variadic and self.variadic[1] <= position < self.positional:
+                members.append(value)
+                made[self.variadic[0]] = ()  # holds the place of them all
+            elif name not in taken:
+                made[name] = value
+        if self.variadic and members:
+            made[self.variadic[0]] = tuple(members)
+        if self.extra is not None:
+            made[self.extra[0]] = {name: values[name] for name in extra}
+        return made

@@ -1,7 +1,7 @@
 """The sizes of all calls of a group, exactly, and in little memory.
 
 Ranges, counts and kinds must hold for every call. Sizes are kept by
-:class:`~calltape_analyzer.observing.size_lines.Line`: columns that were equal in every row so far
+:class:`~calltape_analyzer.observing.size_table.Line`: columns that were equal in every row so far
 share one. So lines tell at the same time which columns are equal: two columns are on one line
 exactly if they never differed.
 """
@@ -9,20 +9,145 @@ exactly if they never differed.
 from __future__ import annotations
 
 import marshal
+import math
 from array import array
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from itertools import compress
-from typing import Any, TypeVar
+from operator import itemgetter
+from typing import Any, NamedTuple, TypeVar
 
 from typing_extensions import Self
 
-from calltape_analyzer.observing.columns import Column, SizeRow
-from calltape_analyzer.observing.size_lines import Line, array_of
 from calltape_analyzer.observing.tallies import Seen, Span
 from calltape_analyzer.reading.call_ref import CallRef
 
-__all__ = ["SizeTable"]
+__all__ = [
+    "Column",
+    "Line",
+    "SizeRow",
+    "SizeTable",
+    "array_of",
+    "columns_of",
+    "value_in",
+]
+
+
+class Column(NamedTuple):
+    """A dimension of a tensor, or an int.
+
+    Attributes:
+        index: the number of the tensor among the tensors of a layout, or of the int among its
+            ints.
+        axis: the dimension of the tensor; None for an int.
+    """
+
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
+    axis: int | None
+
+    @property
+    def is_int(self) -> bool:
+        """Whether it is an int, and not a dimension."""
+        return self.axis is None
+
+
+class SizeRow(NamedTuple):
+    """The shape of each tensor and the value of each int of one call, in the order of a layout."""
+
+    shapes: tuple[tuple[int, ...], ...]
+    ints: tuple[int, ...]
+
+    @property
+    def columns(self) -> list[Column]:
+        """The columns of a table of such rows."""
+        return columns_of(map(len, self.shapes), len(self.ints))
+
+    @property
+    def elements(self) -> int:
+        """How many elements all tensors have together."""
+        return sum(map(math.prod, self.shapes))
+
+
+def columns_of(ranks: Iterable[int], ints: int) -> list[Column]:
+    """All columns of tensors of these ranks, and then of as many ints."""
+    dimensions = [Column(i, axis) for i, rank in enumerate(ranks) for axis in range(rank)]
+    return dimensions + [Column(i, None) for i in range(ints)]
+
+
+def value_in(row: SizeRow, column: Column) -> int:
+    """The size, or the int, that a single row has in a column. A table of rows has
+    :meth:`~calltape_analyzer.observing.size_table.SizeTable.value`."""
+    if column.axis is None:
+        return row.ints[column.index]
+    return row.shapes[column.index][column.axis]
+
+
+class Line:
+    """Columns that never differed.
+
+    Attributes:
+        columns: their numbers.
+        constant: their value while they have one only.
+        values: their value in each row, once they have several; else None.
+    """
+
+    def __init__(self, columns: Sequence[int], constant: int, values: Any = None) -> None:
+        self.columns = tuple(columns)
+        self.constant = constant
+        self.values = values
+        self._get = itemgetter(*self.columns) if len(self.columns) > 1 else None
+
+    def is_one(self, flat: Sequence[int]) -> bool:
+        """Whether its columns are equal in a row."""
+        if self._get is None:
+            return True
+        found = self._get(flat)
+        return bool(found.count(found[0]) == len(found))
+
+    def divided(self, flat: Sequence[int]) -> Iterator[Line]:
+        """A line per value that its columns have in a row, each with the values of earlier rows."""
+        parts: dict[int, list[int]] = {}
+        for column in self.columns:
+            parts.setdefault(flat[column], []).append(column)
+        for columns in parts.values():
+            values = None if self.values is None else self.values[:]
+            yield Line(columns, self.constant, values)
+
+    def vary(self, rows: int) -> None:
+        """Gives it a value per row, because the next row has another one."""
+        self.values = array_of([self.constant], rows)
+
+    def append(self, value: int) -> None:
+        """Adds its value in a further row."""
+        try:
+            self.values.append(value)
+        except OverflowError:  # a Python int may be larger than any size
+            self.values = [*self.values, value]
+
+    def chosen(self, choose: Callable[[Any], Iterable[int]]) -> Line:
+        """The same columns with some of the rows, in any order.
+
+        Args:
+            choose: from one value per row to the values of the wanted rows.
+        """
+        if self.values is None:
+            return Line(self.columns, self.constant)
+        return Line(self.columns, self.constant, array_of(choose(self.values)))
+
+
+def array_of(values: Iterable[int], times: int = 1) -> Any:
+    """Ints as an array of 64 bits each; as a list if one is larger.
+
+    Args:
+        values: the ints.
+        times: how often to repeat them.
+    """
+    every = list(values)
+    try:
+        return array("q", every) * times
+    except OverflowError:
+        return every * times
+
 
 T = TypeVar("T")
 

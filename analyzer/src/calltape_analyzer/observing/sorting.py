@@ -8,10 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from calltape_analyzer.observing.call_source import CallSource
-from calltape_analyzer.observing.columns import SizeRow
 from calltape_analyzer.observing.contexts import Context, Mode
-from calltape_analyzer.observing.evidence import raised_are_evidence
-from calltape_analyzer.observing.groups import Group, GroupKey, SortedCall, TensorFacts
+from calltape_analyzer.observing.groups import (
+    Group,
+    GroupKey,
+    Shared,
+    SortedCall,
+    TensorFacts,
+    shared_memory,
+)
 from calltape_analyzer.observing.layout import (
     ArgumentLayout,
     LeafPath,
@@ -19,12 +24,11 @@ from calltape_analyzer.observing.layout import (
     layout_of_inputs,
     varying_ints,
 )
-from calltape_analyzer.observing.memory_facts import Shared, shared_memory
-from calltape_analyzer.observing.observations import Observations
-from calltape_analyzer.observing.passed_arguments import PassedArguments
-from calltape_analyzer.observing.signature import Signature
-from calltape_analyzer.observing.switches import shown_constant
+from calltape_analyzer.observing.observations import Observations, shown_constant
+from calltape_analyzer.observing.signature import PassedArguments, Signature
+from calltape_analyzer.observing.size_table import SizeRow
 from calltape_analyzer.observing.tallies import Seen, Span
+from calltape_analyzer.observing.traffic_counters import raised_are_evidence
 from calltape_analyzer.observing.unlike_nodes import kind_of, unlike
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.reading.calls import Calls, SeenInputs

@@ -16,9 +16,36 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from typing_extensions import Self
 
+from calltape_analyzer.plain_data import PlainData
 from calltape_analyzer.reading.call_ref import CallRef
 
-__all__ = ["MAX_DISTINCT", "Seen", "Span", "Tally"]
+__all__ = [
+    "MAX_DISTINCT",
+    "MAX_SIZES_SHOWN",
+    "Seen",
+    "SizeSeen",
+    "Span",
+    "Tally",
+]
+
+
+MAX_SIZES_SHOWN = 64
+"""How many sizes of a dimension a finding lists."""
+
+
+class SizeSeen(PlainData):
+    """One size of a dimension, or one value of an int.
+
+    Attributes:
+        size: the size, or the value.
+        calls: how many calls had it.
+        first_call: the number of the first of them.
+    """
+
+    size: int
+    calls: int
+    first_call: int
+
 
 MAX_DISTINCT = 1024
 

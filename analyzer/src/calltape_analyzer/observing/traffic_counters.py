@@ -7,7 +7,7 @@ structure, and the sizes of every axis.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
@@ -15,10 +15,18 @@ from typing import Any, NamedTuple
 
 from calltape_analyzer.observing.layout import ArgumentLayout, Renamed, layout_of_inputs
 from calltape_analyzer.observing.signature import Signature
+from calltape_analyzer.reading.call import Call
+from calltape_analyzer.reading.calls import Calls
+from calltape_analyzer.reading.damage import Damage
+from calltape_analyzer.reading.recordings import goes_on, places_of, recordings_of
+from calltape_analyzer.reading.segment import Segment
+from calltape_analyzer.text import counted
 from calltape_schema.bounds import MAX_SIZES
+from calltape_schema.drop_reasons import DropReason
 from calltape_schema.errors import TapeError
 from calltape_schema.inputs_table import Axis, Counts, InputsTable, Kind, Row
 from calltape_schema.records import Tree
+from calltape_schema.tar import END_MEMBER
 from calltape_schema.tree import Structure, decode_structure, parts_of_inputs
 
 __all__ = [
@@ -27,8 +35,13 @@ __all__ = [
     "CountedTables",
     "TrafficCounters",
     "Values",
+    "counters_of_evidence",
+    "has_raised",
     "ints_of",
+    "left_out_note",
+    "raised_are_evidence",
     "tensors_of",
+    "trusted_counters",
 ]
 
 
@@ -282,12 +295,12 @@ class CountedTables:
         errors: list[TapeError] = []
         self._other_calls += table.other.seen
         every: list[Row | Kind] = [*table.rows.values(), *table.kinds.values()]
-        for counted in every:
+        for row in every:
             try:
                 # A copy, because kinds that are added up are changed.
-                kind = counted.kind() if isinstance(counted, Row) else copy.deepcopy(counted)
+                kind = row.kind() if isinstance(row, Row) else copy.deepcopy(row)
             except TapeError as error:
-                errors.append(self._left_out(counted, error))
+                errors.append(self._left_out(row, error))
                 continue
             known = found.setdefault((CountedKind.of_counted(kind), len(kind.axes)), kind)
             if known is not kind:
@@ -333,3 +346,76 @@ def ints_of(group: CountedGroup, signature: Signature) -> Iterator[tuple[str, Va
         values = group.scalars[place.number]
         if values is not None and not place.private:
             yield str(place), values
+
+
+def trusted_counters(segments: Sequence[Segment], damage: Damage) -> TrafficCounters:
+    """The counters of all files that have some. Two files that are the same part of a recording
+    count the same calls: that is damage, and only the first is used. If a file of a survey had no
+    end, or only a part of the calls, the calls of the survey are at least so many; and so are those
+    of a recording that goes on."""
+    counted, missing = CountedTables(), set[str]()
+    for parts in recordings_of(segments):
+        for alike in places_of(parts):
+            first = None
+            for segment in alike:
+                if segment.elsewhere:
+                    _count(segment, counted, damage)
+                    if segment.coverage.at_least or _is_part(segment):
+                        missing.add(segment.path)
+                elif segment.table is None or segment.left_out or _is_part(segment):
+                    missing.add(segment.path)
+                elif first is not None:
+                    reason = f"it counts the same calls as {first.path}: this is not used"
+                    damage.add(TapeError("damaged", reason, path=segment.path, member=END_MEMBER))
+                    missing.add(segment.path)
+                else:
+                    first = segment
+                    _count(segment, counted, damage)
+        if goes_on(parts):
+            missing.add(parts[-1].path)  # the files after it count more
+    return counted.counters(missing)
+
+
+def _count(segment: Segment, counted: CountedTables, damage: Damage) -> None:
+    for error in counted.add(segment.table or InputsTable()):
+        damage.add(error.at(path=segment.path, member=END_MEMBER))
+
+
+def _is_part(segment: Segment) -> bool:
+    """Whether a tool left calls out: then the table counts the others, and not what was seen."""
+    end = segment.end
+    return end is not None and DropReason.NOT_EXTRACTED in end.coverage.dropped
+
+
+def has_raised(call: Call) -> bool:
+    """Whether a call raised; then it is evidence only as :func:`raised_are_evidence` says."""
+    return call.record.error is not None
+
+
+def raised_are_evidence(others: int) -> bool:
+    """Whether calls that raised are evidence.
+
+    Args:
+        others: how many calls did not raise.
+    """
+    return others == 0
+
+
+def counters_of_evidence(counters: TrafficCounters, calls: Calls, left_out: int) -> TrafficCounters:
+    """Traffic counters without the kept calls that are no evidence. Calls that were not kept stay
+    in: counters do not tell which of them raised.
+
+    Args:
+        counters: of all calls.
+        calls: the kept calls.
+        left_out: how many of the kept calls raised and are no evidence.
+    """
+    if not left_out:
+        return counters
+    raised = (seen for seen in calls.by_inputs() if seen.raised)
+    return counters.without((seen.inputs, seen.calls) for seen in raised)
+
+
+def left_out_note(count: int) -> str:
+    """For people, that calls are left out because they raised."""
+    return f"{counted(count, 'call')} raised and {'is' if count == 1 else 'are'} left out"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from calltape_analyzer.observing.switches import shown_constant
+from calltape_analyzer.observing.observations import shown_constant
 from calltape_schema.tree import (
     BoolNode,
     ClassNode,

@@ -12,7 +12,7 @@ from calltape_analyzer.arguments.sizings import Sizing
 from calltape_analyzer.comparison.json_values import JsonText
 from calltape_analyzer.comparison.verdicts import Verdict
 from calltape_analyzer.facts import Fact
-from calltape_analyzer.observing.columns import SizeRow
+from calltape_analyzer.observing.size_table import SizeRow
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.reasons import Unseen, UntriedSize
 from calltape_analyzer.programs.strategies import Sampled, Strategy, Tried

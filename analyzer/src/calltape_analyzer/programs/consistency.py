@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from calltape_analyzer.errors import TapeError
-from calltape_analyzer.observing.columns import Column, SizeRow
 from calltape_analyzer.observing.groups import Group
+from calltape_analyzer.observing.size_table import Column, SizeRow
 from calltape_analyzer.programs.program import Program
-from calltape_analyzer.variants.completion import Completion
-from calltape_analyzer.variants.row_conditions import CounterIs, Fixed
+from calltape_analyzer.variants.facts import Completion, CounterIs, Fixed
 
 __all__ = ["check_program"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from calltape_analyzer.observing.groups import SortedCall
-from calltape_analyzer.observing.switches import shown_constant
+from calltape_analyzer.observing.observations import shown_constant
 from calltape_analyzer.programs.rejections import OtherValue
 from calltape_analyzer.variants.facts import VariantFacts
 

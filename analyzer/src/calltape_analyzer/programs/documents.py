@@ -28,9 +28,11 @@ from calltape_analyzer.programs.manifest import (
 )
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.reading.call_ref import CallRef
-from calltape_analyzer.variants.completion import Completion
-from calltape_analyzer.variants.facts import VariantFacts
-from calltape_analyzer.variants.zero_sizes import ZeroSizes
+from calltape_analyzer.variants.facts import (
+    Completion,
+    VariantFacts,
+    ZeroSizes,
+)
 from calltape_schema.records import Parameter
 from calltape_schema.tree import decode_structure, encode_structure
 

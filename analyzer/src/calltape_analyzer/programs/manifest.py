@@ -33,18 +33,15 @@ from typing_extensions import TypedDict
 
 from calltape_analyzer.errors import TapeError
 from calltape_analyzer.facts import Fact, Note
-from calltape_analyzer.observing.columns import Column, SizeRow
 from calltape_analyzer.observing.contexts import Mode
-from calltape_analyzer.observing.groups import TensorFacts
-from calltape_analyzer.observing.memory_facts import Shared
+from calltape_analyzer.observing.groups import Shared, TensorFacts
+from calltape_analyzer.observing.size_table import Column, SizeRow
 from calltape_analyzer.programs import conditions
 from calltape_analyzer.programs.attempts import Attempt
 from calltape_analyzer.programs.strategies import Strategy
 from calltape_analyzer.programs.untrusted_files import read_regular
 from calltape_analyzer.programs.variant_verdicts import VariantVerdict
-from calltape_analyzer.variants.completion import Source
-from calltape_analyzer.variants.facts import DimensionDecision, Reason
-from calltape_analyzer.variants.row_conditions import CounterIs, Fixed
+from calltape_analyzer.variants.facts import CounterIs, DimensionDecision, Fixed, Reason, Source
 from calltape_schema.fields import Many, at_most, problems_of
 from calltape_schema.packing import pack, unpack
 

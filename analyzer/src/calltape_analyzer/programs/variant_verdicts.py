@@ -22,7 +22,7 @@ from calltape_analyzer.arguments.sizings import (
     values_at,
 )
 from calltape_analyzer.facts import Fact, Names
-from calltape_analyzer.observing.columns import SizeRow
+from calltape_analyzer.observing.size_table import SizeRow
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.reasons import Because, Why
 from calltape_analyzer.variants.facts import VariantFacts

@@ -13,9 +13,9 @@ from calltape_analyzer.comparison.reports import Report, ReportRow
 from calltape_analyzer.comparison.verdicts import CallsKind, Incomparable, SomeCalls, Verdict
 from calltape_analyzer.errors import TapeError, UsageError
 from calltape_analyzer.facts import Note, Rejection
-from calltape_analyzer.observing.evidence import has_raised
 from calltape_analyzer.observing.groups import SortedCall
 from calltape_analyzer.observing.sorting import CallSorter
+from calltape_analyzer.observing.traffic_counters import has_raised
 from calltape_analyzer.programs import rejections
 from calltape_analyzer.programs.conditions import Sized
 from calltape_analyzer.programs.exported_model import ExportedModel

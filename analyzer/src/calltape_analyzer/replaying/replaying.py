@@ -14,7 +14,7 @@ from calltape_analyzer.comparison.reporting import report_on
 from calltape_analyzer.comparison.reports import Report
 from calltape_analyzer.comparison.time_bound import TimeBound
 from calltape_analyzer.errors import InferenceError, UsageError
-from calltape_analyzer.observing.evidence import has_raised
+from calltape_analyzer.observing.traffic_counters import has_raised
 from calltape_analyzer.programs.programs import Programs
 from calltape_analyzer.programs.untrusted_files import check_trusted
 from calltape_analyzer.reading.call import advice_on_outputs

@@ -15,8 +15,7 @@ import pyarrow as pa
 
 from calltape_analyzer.limits import metered
 from calltape_analyzer.observing.call_source import CallSource
-from calltape_analyzer.observing.passed_arguments import PassedArguments
-from calltape_analyzer.observing.signature import Signature
+from calltape_analyzer.observing.signature import PassedArguments, Signature
 from calltape_analyzer.pytree.node_paths import nodes_with_paths
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.damage import is_damage

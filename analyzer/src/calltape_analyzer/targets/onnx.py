@@ -12,17 +12,16 @@ from collections.abc import Mapping, Sequence
 from calltape_analyzer.arguments.plan import input_names as names_of_inputs
 from calltape_analyzer.errors import InferenceError, UsageError
 from calltape_analyzer.limits import bounded
-from calltape_analyzer.observing.columns import SizeRow
-from calltape_analyzer.observing.declarations import BatchFor, DimNames, check_form_of_dim_names
-from calltape_analyzer.observing.size_table import SizeTable
+from calltape_analyzer.observing.size_table import SizeRow, SizeTable
 from calltape_analyzer.observing.tallies import Seen
-from calltape_analyzer.observing.usual_names import own_dimension_name, usual_dimension_name
+from calltape_analyzer.program_source import BatchFor, DimNames, check_form_of_dim_names
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.pytree.flattening import Flattener
 from calltape_analyzer.reading.call import advice_on_outputs
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import UniqueNames, counted
 from calltape_analyzer.variant import Variant
+from calltape_analyzer.variants.symbol_names import own_dimension_name, usual_dimension_name
 from calltape_schema.records import Tree
 
 __all__ = ["DynamicAxes", "dynamic_axes"]

@@ -13,8 +13,7 @@ from pydantic import BaseModel, ConfigDict
 
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.limits import bounded
-from calltape_analyzer.observing.columns import Column
-from calltape_analyzer.observing.size_table import SizeTable
+from calltape_analyzer.observing.size_table import Column, SizeTable
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.targets.given import variant_of
 from calltape_analyzer.targets.input_shapes import Shape, input_tensors, most_common_shapes

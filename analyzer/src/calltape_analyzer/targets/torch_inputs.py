@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from calltape_analyzer.limits import bounded
-from calltape_analyzer.observing.columns import Column
+from calltape_analyzer.observing.size_table import Column
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.targets.given import arguments_of_row, tensors_given, variant_of
 from calltape_analyzer.variant import Variant

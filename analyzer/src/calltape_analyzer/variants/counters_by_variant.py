@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 
-from calltape_analyzer.observing.columns import Column
 from calltape_analyzer.observing.groups import Group
 from calltape_analyzer.observing.layout import (
     ArgumentLayout,
@@ -19,10 +18,10 @@ from calltape_analyzer.observing.layout import (
     layout_of_inputs,
 )
 from calltape_analyzer.observing.signature import Signature
+from calltape_analyzer.observing.size_table import Column
 from calltape_analyzer.observing.tallies import Span
 from calltape_analyzer.observing.traffic_counters import CountedGroup, TrafficCounters, Values
-from calltape_analyzer.variants.counted_sizes import CountedSizes
-from calltape_analyzer.variants.facts import VariantFacts
+from calltape_analyzer.variants.facts import CountedSizes, VariantFacts
 from calltape_analyzer.variants.pools import pool_key
 
 __all__ = ["add_counted_sizes", "constant_pools", "counted_calls"]

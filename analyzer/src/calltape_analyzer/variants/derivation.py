@@ -13,15 +13,17 @@ from collections import defaultdict
 from collections.abc import Container, Hashable, Iterable, Sequence
 from dataclasses import replace
 
-from calltape_analyzer.observing.columns import Column, SizeRow
 from calltape_analyzer.observing.observations import Observations
-from calltape_analyzer.observing.size_table import SizeTable
+from calltape_analyzer.observing.size_table import Column, SizeRow, SizeTable
 from calltape_analyzer.observing.tallies import Seen
 from calltape_analyzer.pytree.caches import has_cache_word
-from calltape_analyzer.variants.counting_ints import counting_ints_of
-from calltape_analyzer.variants.facts import DimensionDecision, VariantFacts
+from calltape_analyzer.variants.facts import (
+    DimensionDecision,
+    Fixed,
+    VariantFacts,
+    counting_ints_of,
+)
 from calltape_analyzer.variants.pools import EqualColumns, Occurrences, Pools
-from calltape_analyzer.variants.row_conditions import Fixed
 from calltape_analyzer.variants.splitting import Split, splits_of
 from calltape_analyzer.variants.symbols import refuted, symbols_of
 

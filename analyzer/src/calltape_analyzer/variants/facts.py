@@ -6,24 +6,338 @@ targets read it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
-from calltape_analyzer.facts import Rejection
-from calltape_analyzer.observing.columns import Column, SizeRow, value_in
+from calltape_analyzer.facts import Fact, Names, Rejection
 from calltape_analyzer.observing.groups import Group, GroupKey, SortedCall
-from calltape_analyzer.observing.size_table import SizeTable
+from calltape_analyzer.observing.layout import ArgumentLayout
+from calltape_analyzer.observing.size_table import Column, SizeRow, SizeTable, value_in
 from calltape_analyzer.observing.tallies import Span
-from calltape_analyzer.variants.completion import Completion
-from calltape_analyzer.variants.counted_sizes import CountedSizes
-from calltape_analyzer.variants.counting_ints import counting_ints_of
-from calltape_analyzer.variants.rejections import FixedSize
-from calltape_analyzer.variants.row_conditions import Condition
+from calltape_analyzer.observing.traffic_counters import Values
+from calltape_analyzer.plain_data import PlainData, Texts
+from calltape_analyzer.pytree.caches import counted_size
+from calltape_analyzer.text import MAX_EXAMPLES, shown_range, variant_names
 from calltape_analyzer.variants.symbols import Symbol
-from calltape_analyzer.variants.zero_sizes import ZeroSizes
 
-__all__ = ["DimensionDecision", "Reason", "VariantFacts"]
+__all__ = [
+    "Completion",
+    "Condition",
+    "CountedRange",
+    "CountedSizes",
+    "CounterIs",
+    "DimensionDecision",
+    "ExcludedSize",
+    "Fixed",
+    "FixedSize",
+    "NewZeros",
+    "OtherVariant",
+    "Reason",
+    "Source",
+    "VariantFacts",
+    "ZeroSizes",
+    "counting_ints_of",
+]
+
+
+class CountedRange(PlainData):
+    """What people are told of counted sizes that go beyond the sizes on the tape.
+
+    Attributes:
+        min, max: the smallest and largest value over all calls that were counted.
+        calls: how many calls were counted.
+        kept_calls: how many calls are on the tape, those of ``shared_with`` included. It may be
+            more than were counted, if a file has no counters.
+        kept_min, kept_max: the smallest and largest value in the calls on the tape.
+        shared_with: other variants whose calls are among the counted ones, because counters cannot
+            tell them apart.
+    """
+
+    min: int
+    max: int
+    calls: int
+    kept_calls: int
+    kept_min: int
+    kept_max: int
+    shared_with: Texts = ()
+
+    def __str__(self) -> str:
+        others = variant_names(self.shared_with, MAX_EXAMPLES)
+        shared = f" (those of {others} among them)" if others else ""
+        some = f"{self.kept_calls:,} of " if self.kept_calls < self.calls else ""
+        kept = (
+            f"kept {some}{self.calls:,} calls{shared}: {shown_range(self.kept_min, self.kept_max)}"
+        )
+        return f"{kept}; over all: {shown_range(self.min, self.max)}"
+
+
+@dataclass(frozen=True)
+class CountedSizes:
+    """A dimension, or an int, over all counted calls.
+
+    Attributes:
+        values: its values in all calls that were counted.
+        calls: how many calls were counted.
+        shared_with: the names of other variants whose calls are among them.
+        kept: its smallest and largest value in the calls on the tape, of all these variants.
+        kept_calls: how many calls are on the tape, of all these variants.
+    """
+
+    values: Values
+    calls: int
+    shared_with: tuple[str, ...]
+    kept: Span
+    kept_calls: int
+
+    @property
+    def is_wider(self) -> bool:
+        """Whether some counted values are outside the range of the calls on the tape."""
+        return self.values.min < self.kept.min or self.values.max > self.kept.max
+
+    def wider_range(self) -> CountedRange | None:
+        """The range over all calls, if it is wider than the range of the calls on the tape."""
+        if not self.is_wider:
+            return None
+        # A file without an end has calls, and no counters.
+        low, high = min(self.values.min, self.kept.min), max(self.values.max, self.kept.max)
+        return CountedRange(
+            min=low,
+            max=high,
+            calls=self.calls,
+            kept_calls=self.kept_calls,
+            kept_min=self.kept.min,
+            kept_max=self.kept.max,
+            shared_with=self.shared_with,
+        )
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the size of a missing dimension comes from: it is a constant, a dimension that the call
+    has (``column``), or the difference of two (``column`` and ``less``); otherwise 0."""
+
+    constant: int | None = None
+    column: Column | None = None
+    less: Column | None = None
+
+
+@dataclass(frozen=True)
+class Completion:
+    """How the values of one layout become values of a larger one.
+
+    Attributes:
+        key: of the group with the smaller layout.
+        layout: the larger one. Numbers of tensors, scalars and columns below are in it.
+        tensors: per tensor its number in the smaller layout, or None.
+        scalars: likewise, per scalar.
+        missing: per missing tensor where each of its sizes comes from, over the columns that the
+            call does have.
+        dtypes: of the missing tensors.
+        constants: per scalar its value, for the scalars that the smaller layout lacks.
+        counting_ints: ints that are the size of a tensor.
+    """
+
+    key: GroupKey
+    layout: ArgumentLayout
+    tensors: tuple[int | None, ...]
+    scalars: tuple[int | None, ...]
+    missing: dict[int, tuple[Source, ...]]
+    dtypes: dict[int, str]
+    constants: tuple[Any, ...]
+    counting_ints: dict[Column, Column]
+
+    def row(self, row: SizeRow) -> SizeRow:
+        """A row of the smaller layout as a row of the larger one."""
+        shapes: list[tuple[int, ...] | None] = [
+            None if at is None else row.shapes[at] for at in self.tensors
+        ]
+        known = SizeRow(tuple(shape or () for shape in shapes), ())
+        for tensor, sources in self.missing.items():
+            shapes[tensor] = tuple(_size(source, known) for source in sources)
+        made = SizeRow(tuple(shape or () for shape in shapes), ())
+        return SizeRow(made.shapes, self._ints(row, made))
+
+    def _ints(self, row: SizeRow, made: SizeRow) -> tuple[int, ...]:
+        columns = self.layout.column_of_scalar
+        shared = sorted(
+            (at, i) for i, at in enumerate(self.scalars) if at is not None and i in columns
+        )
+        own = iter(row.ints)  # in the order of the smaller layout
+        given = {i: next(own) for _, i in shared}
+        ints: list[int] = []
+        for scalar, column in columns.items():
+            if scalar in given:
+                ints.append(given[scalar])
+            elif column in self.counting_ints:
+                ints.append(value_in(made, self.counting_ints[column]))
+            else:
+                ints.append(self.constants[scalar])
+        return tuple(ints)
+
+
+def _size(source: Source, row: SizeRow) -> int:
+    if source.constant is not None:
+        return source.constant
+    if source.column is None:
+        return 0
+    size = value_in(row, source.column)
+    return max(size - value_in(row, source.less), 0) if source.less is not None else size
+
+
+class FixedSize(Rejection, code="fixed_size"):
+    """A size or an int is another one than in every recorded call of the variant."""
+
+    place: str
+    got: int
+    wanted: int
+
+
+class OtherVariant(Rejection, code="other_variant"):
+    """A condition that tells variants apart does not hold."""
+
+    condition: str
+    place: str = ""
+
+
+class ExcludedSize(Rejection, code="excluded_size"):
+    """A size or an int has the one value that the variant is not for."""
+
+    place: str
+    got: int
+    is_int: bool
+
+
+class NewZeros(Rejection, code="new_zeros"):
+    """Dimensions are 0 that were so in no recorded call, and were not seen to work.
+
+    Attributes:
+        places: these dimensions.
+        why: what came of trying them; None if nothing did.
+    """
+
+    places: Names
+    why: Fact | None = None
+
+    @property
+    def dimension(self) -> str | None:
+        return self.places[0]
+
+
+class Condition(Protocol):
+    """What the rows of a variant have in common, besides their group."""
+
+    def holds(self, row: SizeRow) -> bool:
+        """Whether a row meets the condition."""
+        ...
+
+    def among(self, rows: SizeTable) -> list[bool]:
+        """Whether each row of a table meets the condition."""
+        ...
+
+    def text(self, layout: ArgumentLayout) -> str:
+        """The condition in words."""
+        ...
+
+    def rejection(self, layout: ArgumentLayout) -> Rejection:
+        """Why a row that does not meet it is rejected."""
+        ...
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """A column has this value, or (``negated``) another one."""
+
+    column: Column
+    value: int
+    negated: bool = False
+
+    def holds(self, row: SizeRow) -> bool:
+        return (value_in(row, self.column) == self.value) is not self.negated
+
+    def among(self, rows: SizeTable) -> list[bool]:
+        return [(value == self.value) is not self.negated for value in rows.values(self.column)]
+
+    def text(self, layout: ArgumentLayout) -> str:
+        sign = "=" if not self.negated else ">" if self.value == 1 else "!="
+        return f"{layout.column_name(self.column)} {sign} {self.value}"
+
+    def rejection(self, layout: ArgumentLayout) -> Rejection:
+        place = layout.column_name(self.column)
+        if not self.negated:
+            return OtherVariant(self.text(layout), place)
+        return ExcludedSize(place, self.value, self.column.is_int)
+
+
+@dataclass(frozen=True)
+class CounterIs:
+    """The token counter of a cache layer equals the length of its keys (``open``: the window is not
+    full yet), or no longer does.
+
+    Attributes:
+        counter: the int that counts tokens.
+        keys: the dimension that it counts until the window is full.
+    """
+
+    counter: Column
+    keys: Column
+    open: bool
+
+    def holds(self, row: SizeRow) -> bool:
+        return (value_in(row, self.counter) == value_in(row, self.keys)) is self.open
+
+    def among(self, rows: SizeTable) -> list[bool]:
+        counts, lengths = rows.values(self.counter), rows.values(self.keys)
+        return [(a == b) is self.open for a, b in zip(counts, lengths, strict=True)]
+
+    def text(self, layout: ArgumentLayout) -> str:
+        return "window open" if self.open else "window full"
+
+    def rejection(self, layout: ArgumentLayout) -> Rejection:
+        return OtherVariant(self.text(layout))
+
+
+@dataclass(frozen=True)
+class ZeroSizes:
+    """What is known of sizes of 0 that no call had. Each set has the dimensions that were 0 at
+    once.
+
+    Attributes:
+        taken: where program and model returned the same.
+        rejected: where they did not, with the reason.
+    """
+
+    taken: frozenset[frozenset[Column]] = frozenset()
+    rejected: Mapping[frozenset[Column], Fact] = field(default_factory=dict)
+
+    def rejection(self, columns: Set[Column], names: Sequence[str]) -> NewZeros | None:
+        """Why a row is rejected in which some dimensions are 0; None if it is taken.
+
+        Args:
+            columns: these dimensions.
+            names: what they are called.
+        """
+        known = frozenset(columns)
+        if known in self.taken:
+            return None
+        return NewZeros(tuple(names), self.rejected.get(known))
+
+
+def counting_ints_of(group: Group) -> dict[Column, Column]:
+    """The ints of cache layers that count a dimension, each with that dimension."""
+    layout = group.layout
+    tensors = {(path.argument, path.path): i for i, path in enumerate(layout.tensors)}
+    found: dict[Column, Column] = {}
+    for column, path in zip(layout.int_columns, layout.ints, strict=True):
+        counted = counted_size(path.path)
+        if path.owner is None or counted is None:
+            continue
+        beside, axis = counted
+        tensor = tensors.get((path.argument, beside))
+        if tensor is not None and group.facts[tensor].rank >= 2:
+            found[column] = group.dimensions(tensor)[axis]
+    return found
+
 
 Reason = Literal["varied", "pooled", "neighbour", "constant", "one", "declared", "counter"]
 

@@ -14,15 +14,13 @@ from functools import reduce
 from itertools import islice
 from typing import Any
 
-from calltape_analyzer.observing.columns import Column
 from calltape_analyzer.observing.groups import Group
 from calltape_analyzer.observing.layout import LeafPath
-from calltape_analyzer.observing.size_table import SizeTable
+from calltape_analyzer.observing.size_table import Column, SizeTable
 from calltape_analyzer.pytree.caches import holds_cache
 from calltape_analyzer.pytree.flattening import is_empty
-from calltape_analyzer.variants.completion import Completion, Source
 from calltape_analyzer.variants.derivation import find_symbols, variant_of
-from calltape_analyzer.variants.facts import VariantFacts
+from calltape_analyzer.variants.facts import Completion, Source, VariantFacts
 from calltape_analyzer.variants.pools import Pools
 from calltape_analyzer.variants.splitting import Split
 

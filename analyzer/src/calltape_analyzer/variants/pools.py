@@ -14,9 +14,9 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any
 
-from calltape_analyzer.observing.columns import Column
 from calltape_analyzer.observing.groups import Group
 from calltape_analyzer.observing.layout import LeafPath
+from calltape_analyzer.observing.size_table import Column
 from calltape_analyzer.variants.splitting import Split
 
 __all__ = ["EqualColumns", "Occurrences", "Pools", "key_over_lists", "pool_key"]

@@ -15,11 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from calltape_analyzer.observing.columns import Column
 from calltape_analyzer.observing.groups import Group
-from calltape_analyzer.observing.size_table import SizeTable
-from calltape_analyzer.variants.counting_ints import counting_ints_of
-from calltape_analyzer.variants.row_conditions import Condition, CounterIs, Fixed
+from calltape_analyzer.observing.size_table import Column, SizeTable
+from calltape_analyzer.variants.facts import Condition, CounterIs, Fixed, counting_ints_of
 
 __all__ = ["Split", "splits_of"]
 

@@ -18,8 +18,7 @@ from math import gcd
 from operator import mul
 from typing import NamedTuple
 
-from calltape_analyzer.observing.columns import Column
-from calltape_analyzer.observing.size_table import SizeTable
+from calltape_analyzer.observing.size_table import Column, SizeTable
 
 __all__ = ["MAX_SYMBOLS_FOR_SUMS", "Relation", "Symbol", "refuted", "symbols_of"]
 

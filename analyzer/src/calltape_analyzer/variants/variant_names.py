@@ -6,15 +6,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from calltape_analyzer.observing.columns import Column
+from calltape_analyzer.observing.fixed_values import is_name, is_public
 from calltape_analyzer.observing.layout import ArgumentLayout
-from calltape_analyzer.observing.public_paths import is_name, is_public
+from calltape_analyzer.observing.observations import shown_constant
 from calltape_analyzer.observing.signature import Signature
-from calltape_analyzer.observing.switches import shown_constant
+from calltape_analyzer.observing.size_table import Column
 from calltape_analyzer.pytree.caches import is_cache_argument
 from calltape_analyzer.text import UniqueNames, counted, printable, shown_value
-from calltape_analyzer.variants.facts import VariantFacts
-from calltape_analyzer.variants.row_conditions import CounterIs, Fixed
+from calltape_analyzer.variants.facts import CounterIs, Fixed, VariantFacts
 from calltape_schema.tree import BoolNode, ConstantNode, EnumNode, walk
 
 __all__ = ["name_variants"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 
-from calltape_analyzer.observing.columns import Column
+from calltape_analyzer.observing.size_table import Column
 from calltape_analyzer.variants.facts import VariantFacts
 from calltape_analyzer.variants.symbol_names import name_symbols
 from calltape_analyzer.variants.symbols import Symbol

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from calltape_analyzer.comparison import verdicts
 from calltape_analyzer.comparison.verdicts import CallsKind
-from calltape_analyzer.observing.evidence import left_out_note
+from calltape_analyzer.observing.traffic_counters import left_out_note
 from calltape_analyzer.pytree.placeholder import unmade_advice
 from calltape_analyzer.pytree.result_values import BESIDE, POLICY
 from calltape_analyzer.reading.segment import UNDER_WAY_WORDS

@@ -7,7 +7,7 @@ from calltape_analyzer.programs import rejections
 from calltape_analyzer.pytree.class_rule import is_never_made
 from calltape_analyzer.pytree.placeholder import LEFT_OUT
 from calltape_analyzer.text import printable
-from calltape_analyzer.variants.rejections import ExcludedSize, FixedSize, NewZeros, OtherVariant
+from calltape_analyzer.variants.facts import ExcludedSize, FixedSize, NewZeros, OtherVariant
 from calltape_analyzer.wording.guards import assertion_in_words, guard_in_words
 from calltape_schema.remedies import Remedy
 

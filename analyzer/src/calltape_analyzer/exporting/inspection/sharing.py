@@ -18,7 +18,7 @@ from calltape_analyzer.comparison.comparing import leaves_of
 from calltape_analyzer.exporting.session.runner import Runner
 from calltape_analyzer.model.calls import eager
 from calltape_analyzer.model.contexts import detached
-from calltape_analyzer.observing.memory_facts import Shared
+from calltape_analyzer.observing.groups import Shared
 from calltape_analyzer.pytree.memory import copies
 from calltape_analyzer.variants.facts import VariantFacts
 

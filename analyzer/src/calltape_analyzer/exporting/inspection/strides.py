@@ -21,9 +21,8 @@ from calltape_analyzer.errors import TapeError
 from calltape_analyzer.exporting.session.inconclusive_runs import doubt_of
 from calltape_analyzer.exporting.session.observed_calls import LAYOUT
 from calltape_analyzer.exporting.session.runner import Runner
-from calltape_analyzer.observing.evidence import has_raised
-from calltape_analyzer.observing.groups import GroupKey, layout_in_memory
-from calltape_analyzer.observing.memory_layout import CONTIGUOUS
+from calltape_analyzer.observing.groups import CONTIGUOUS, GroupKey, layout_in_memory
+from calltape_analyzer.observing.traffic_counters import has_raised
 from calltape_analyzer.programs.notes import Question
 from calltape_analyzer.pytree.memory import (
     Place,

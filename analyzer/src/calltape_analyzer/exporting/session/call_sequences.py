@@ -29,7 +29,7 @@ from calltape_analyzer.exporting.session.sandbox import RunEndedError, Sandbox
 from calltape_analyzer.exporting.session.verifier import Verifier
 from calltape_analyzer.model.calls import eager
 from calltape_analyzer.model.contexts import detached
-from calltape_analyzer.observing.evidence import has_raised
+from calltape_analyzer.observing.traffic_counters import has_raised
 from calltape_analyzer.programs.attempts import Attempt
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.reasons import StateNeeded

@@ -21,8 +21,7 @@ from calltape_analyzer.programs.attempts import Attempt
 from calltape_analyzer.programs.notes import Excluded, FailsAt, WhyNotOthers, WhyOnly
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.strategies import Strategy
-from calltape_analyzer.variants.facts import VariantFacts
-from calltape_analyzer.variants.row_conditions import Fixed
+from calltape_analyzer.variants.facts import Fixed, VariantFacts
 
 __all__ = ["restrict"]
 

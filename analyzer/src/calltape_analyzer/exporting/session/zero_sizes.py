@@ -17,11 +17,11 @@ from calltape_analyzer.comparison.verdicts import Verdict
 from calltape_analyzer.exporting.session.unseen_runs import Ran, UnseenRuns
 from calltape_analyzer.exporting.session.verifier import Verifier
 from calltape_analyzer.facts import Fact
-from calltape_analyzer.observing.columns import Column
+from calltape_analyzer.observing.size_table import Column
 from calltape_analyzer.programs.notes import TakesZero
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.reasons import Because, NotTried, PointsInto, RaisedType, Why
-from calltape_analyzer.variants.zero_sizes import ZeroSizes
+from calltape_analyzer.variants.facts import ZeroSizes
 
 __all__ = ["try_zeros"]
 

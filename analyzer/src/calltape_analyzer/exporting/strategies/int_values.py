@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 
-from calltape_analyzer.observing.columns import Column, SizeRow, value_in
+from calltape_analyzer.observing.size_table import Column, SizeRow, value_in
 from calltape_analyzer.observing.tallies import Seen
 from calltape_analyzer.variants.derivation import part_of
 from calltape_analyzer.variants.facts import DimensionDecision, VariantFacts

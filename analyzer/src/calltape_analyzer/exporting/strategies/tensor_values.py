@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from calltape_analyzer.arguments.samples import sample_in
-from calltape_analyzer.observing.columns import SizeRow
-from calltape_analyzer.observing.evidence import has_raised
 from calltape_analyzer.observing.layout import LeafPath
+from calltape_analyzer.observing.size_table import SizeRow
 from calltape_analyzer.observing.sorting import CallSorter
+from calltape_analyzer.observing.traffic_counters import has_raised
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.reading.calls import Calls
 from calltape_analyzer.variants.derivation import part_of

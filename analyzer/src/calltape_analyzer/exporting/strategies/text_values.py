@@ -17,9 +17,9 @@ from typing import Any
 from calltape_analyzer.arguments.samples import sample_in
 from calltape_analyzer.comparison.comparing import compared
 from calltape_analyzer.exporting.session.verifier import Verifier
-from calltape_analyzer.observing.columns import SizeRow
+from calltape_analyzer.observing.observations import shown_constant
+from calltape_analyzer.observing.size_table import SizeRow
 from calltape_analyzer.observing.sorting import CallSorter
-from calltape_analyzer.observing.switches import shown_constant
 from calltape_analyzer.observing.tallies import Seen
 from calltape_analyzer.programs.attempts import Attempt
 from calltape_analyzer.programs.constant_values import constants_of

@@ -31,7 +31,7 @@ from calltape_analyzer.exporting.torch_fixes.recurrence import open_lengths
 from calltape_analyzer.exporting.torch_fixes.result_counts import least_counts
 from calltape_analyzer.exporting.torch_fixes.rounded_bounds import rounded_bounds
 from calltape_analyzer.model.calls import experts_as
-from calltape_analyzer.observing.columns import Column
+from calltape_analyzer.observing.size_table import Column
 from calltape_analyzer.variants.facts import VariantFacts
 
 __all__ = ["Narrow", "Way"]
