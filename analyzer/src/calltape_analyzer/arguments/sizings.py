@@ -267,7 +267,7 @@ def sizings_unrelated(
     """Sizes that break a relation which rests on two different calls only, such as a length of
     three times the batch. A model that needs the relation does not take these sizes.
 
-    :mod:`calltape_analyzer.variants.weak_relations` breaks all such relations at once, so they all
+    :mod:`calltape_analyzer.variants.derivation` breaks all such relations at once, so they all
     stay if the model needs one of them. Here one is broken at a time."""
     row = _smallest(variant, cost)
     values = values_at(variant, row)

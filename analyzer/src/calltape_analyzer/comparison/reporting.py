@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from calltape_analyzer.comparison.judging import Judge
 from calltape_analyzer.comparison.reports import Report, ReportRow
 from calltape_analyzer.comparison.verdicts import CallsKind, CorruptedTape, SomeCalls
-from calltape_analyzer.observing.call_source import CallSource
+from calltape_analyzer.observing.sorting import CallSource
 from calltape_analyzer.progress import watched
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.segment import Segment

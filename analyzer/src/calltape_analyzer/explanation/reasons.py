@@ -17,11 +17,11 @@ from calltape_analyzer.explanation.explanation import (
     PartExplanation,
     Sighting,
 )
-from calltape_analyzer.observing.call_source import CallSource
 from calltape_analyzer.observing.fixed_values import fixed_values
 from calltape_analyzer.observing.groups import Group
 from calltape_analyzer.observing.layout import LeafPath
 from calltape_analyzer.observing.size_table import Column
+from calltape_analyzer.observing.sorting import CallSource
 from calltape_analyzer.observing.tallies import MAX_SIZES_SHOWN, Seen
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.text import MAX_EXAMPLES, Listing, counted, listed, shown_value

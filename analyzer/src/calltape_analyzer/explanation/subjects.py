@@ -23,9 +23,9 @@ from calltape_analyzer.explanation.reasons import (
     parts_of_symbol,
     reasons_of,
 )
-from calltape_analyzer.observing.call_source import CallSource
 from calltape_analyzer.observing.fixed_values import structure_values
 from calltape_analyzer.observing.signature import Signature
+from calltape_analyzer.observing.sorting import CallSource
 from calltape_analyzer.text import counted, listed, variant_names
 from calltape_analyzer.variant import Variant
 

@@ -53,8 +53,8 @@ from calltape_analyzer.programs.strategies import Sampled, Strategy
 from calltape_analyzer.programs.torch_model import TorchModel
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.reading.call import Call
+from calltape_analyzer.variants.derivation import breaks, looser_variants
 from calltape_analyzer.variants.facts import VariantFacts
-from calltape_analyzer.variants.weak_relations import breaks, looser_variants
 
 __all__ = ["Exporter", "Static"]
 

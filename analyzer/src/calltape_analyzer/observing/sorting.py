@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
-from calltape_analyzer.observing.call_source import CallSource
 from calltape_analyzer.observing.contexts import Context, Mode
 from calltape_analyzer.observing.groups import (
     Group,
@@ -28,16 +27,48 @@ from calltape_analyzer.observing.observations import Observations, shown_constan
 from calltape_analyzer.observing.signature import PassedArguments, Signature
 from calltape_analyzer.observing.size_table import SizeRow
 from calltape_analyzer.observing.tallies import Seen, Span
-from calltape_analyzer.observing.traffic_counters import raised_are_evidence
+from calltape_analyzer.observing.traffic_counters import TrafficCounters, raised_are_evidence
 from calltape_analyzer.observing.unlike_nodes import kind_of, unlike
+from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.reading.calls import Calls, SeenInputs
+from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.text import counted, named
+from calltape_schema.errors import TapeError
 from calltape_schema.packing import pack
-from calltape_schema.records import Range, Tree
+from calltape_schema.records import Range, Target, Tree
 from calltape_schema.tree import BoolNode, Leaf, Node, ScalarNode
 
-__all__ = ["CallSorter", "difference_of"]
+__all__ = [
+    "CallSorter",
+    "CallSource",
+    "difference_of",
+]
+
+
+class CallSource(Protocol):
+    """Calls, and what their recorder says of them; each member is as in ``Tape``."""
+
+    @property
+    def calls(self) -> Calls: ...
+    @property
+    def segments(self) -> tuple[Segment, ...]: ...
+    @property
+    def paths(self) -> tuple[str, ...]: ...
+    @property
+    def target(self) -> Target | None: ...
+    @property
+    def signature(self) -> Signature: ...
+    @property
+    def removed(self) -> tuple[str, ...]: ...
+    @property
+    def classes(self) -> tuple[type, ...]: ...
+    @property
+    def class_index(self) -> ClassIndex: ...
+    @property
+    def counters(self) -> TrafficCounters: ...
+    @property
+    def damage(self) -> Sequence[TapeError]: ...
 
 
 _MAX_TEXT = 1024

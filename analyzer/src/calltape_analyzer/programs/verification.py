@@ -19,8 +19,7 @@ from calltape_analyzer.comparison.comparing import Tolerances
 from calltape_analyzer.comparison.judging import Run, Runner, judge
 from calltape_analyzer.comparison.verdicts import Against, Verdict
 from calltape_analyzer.facts import Fact
-from calltape_analyzer.observing.call_source import CallSource
-from calltape_analyzer.observing.sorting import CallSorter
+from calltape_analyzer.observing.sorting import CallSorter, CallSource
 from calltape_analyzer.observing.traffic_counters import has_raised
 from calltape_analyzer.programs.dispatch import CallOrigin, accepting_programs, serve
 from calltape_analyzer.programs.notes import Unwritten

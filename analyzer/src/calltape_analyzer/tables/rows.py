@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import pyarrow as pa
 
 from calltape_analyzer.limits import metered
-from calltape_analyzer.observing.call_source import CallSource
 from calltape_analyzer.observing.signature import PassedArguments, Signature
+from calltape_analyzer.observing.sorting import CallSource
 from calltape_analyzer.pytree.node_paths import nodes_with_paths
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.damage import is_damage

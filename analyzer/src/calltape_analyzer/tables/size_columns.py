@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from calltape_analyzer.observing.call_source import CallSource
 from calltape_analyzer.observing.groups import GroupKey
 from calltape_analyzer.observing.size_table import Column, SizeRow, value_in
-from calltape_analyzer.observing.sorting import CallSorter
+from calltape_analyzer.observing.sorting import CallSorter, CallSource
 from calltape_analyzer.text import UniqueNames, printable, some_of
 from calltape_analyzer.variants.facts import VariantFacts
 from calltape_schema.records import Tree
