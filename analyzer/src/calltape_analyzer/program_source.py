@@ -1,7 +1,8 @@
 """What a `Tape` and a `Variant` both offer: their calls as one program.
 
-In come recorded calls. Out go the two things that an exporter asks for: dynamic shapes, and
-arguments to trace with. Parameters, forms of the results and errors are documented here, once.
+In come recorded calls, and what the caller declares of them: batch dimensions, and names of
+dimensions. Out go the two things that an exporter asks for: dynamic shapes, and arguments to trace
+with. Parameters, forms of the results and errors are documented here, once.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from calltape_analyzer.errors import InferenceError, UsageError
 from calltape_analyzer.limits import Limits, Worth, bounded
-from calltape_analyzer.observing.data_keys import DataKeysOf
+from calltape_analyzer.observing.layout import DataKeysOf
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.observing.traffic_counters import TrafficCounters, trusted_counters
 from calltape_analyzer.program_source import (

@@ -93,6 +93,12 @@ class UniqueNames:
         return made
 
 
+def unique(names: Iterable[str]) -> list[str]:
+    """Names, of which those that come again get a number."""
+    taken = UniqueNames()
+    return [taken.add(name) for name in names]
+
+
 L = TypeVar("L", bound=Hashable)
 
 

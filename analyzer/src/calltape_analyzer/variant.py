@@ -46,13 +46,11 @@ from calltape_analyzer.variants.counters_by_variant import (
     constant_pools,
     counted_calls,
 )
-from calltape_analyzer.variants.derivation import find_symbols, variants_of
+from calltape_analyzer.variants.derivation import Pools, find_symbols, variants_of
 from calltape_analyzer.variants.facts import DimensionDecision, VariantFacts
 from calltape_analyzer.variants.merging import completion_of, lacking, merged, whole
-from calltape_analyzer.variants.pools import Pools
-from calltape_analyzer.variants.symbol_names import name_symbols
+from calltape_analyzer.variants.names import name_symbols, name_variants
 from calltape_analyzer.variants.variant_findings import VariantFindings, VariantTable, findings_of
-from calltape_analyzer.variants.variant_names import name_variants
 
 if TYPE_CHECKING:
     from calltape_analyzer.arguments.samples import Sample
@@ -202,9 +200,7 @@ class Variant(ProgramSource, Shown):
         return self._found.findings
 
     def _findings(self, facts: VariantFacts) -> VariantFindings:
-        from calltape_analyzer.arguments.plan import input_names
-
-        found = findings_of(facts, input_names(facts))
+        found = findings_of(facts)
         address = self._tape.calls.address_of(facts.every.first)
         return found if address is None else found.model_copy(update={"address": address})
 

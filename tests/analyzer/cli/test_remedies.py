@@ -37,7 +37,7 @@ OF_PYTHON = {
     "testing/": "is used in Python",
     "observer/": "is used in Python",
     "targets/": "is used in Python",
-    "inference/": "the tape as one program is asked for in Python",
+    "program_source.py": "shapes and arguments are asked for in Python",
     "variant.py": "one variant is asked for in Python",
     "exporting/parts.py": "the command exports no parts",
     "programs/programs.py": "programs are installed in Python",
@@ -52,7 +52,7 @@ OF_PYTHON = {
 OF_ARGUMENTS = {
     "tape.py": 4, "opening.py": 1, "exporting/export.py": 2, "exporting/options.py": 3,
     "minimising/checks.py": 1,
-    "replaying/replaying.py": 1, "programs/untrusted_files.py": 2, "errors.py": 1,
+    "replaying/replaying.py": 1, "programs/untrusted_files.py": 2,
     "explanation/subjects.py": 1,
 }  # fmt: skip
 """Files that check arguments of functions, which the command never passes so; how many texts."""

@@ -11,7 +11,7 @@ import torch
 from rich.cells import cell_len
 
 from calltape_analyzer import fitting
-from calltape_analyzer.cli import recordings, terminal
+from calltape_analyzer.cli import output, recordings
 from calltape_analyzer.cli.calls import _cut
 from tests.analyzer.cli.commands import run
 from tests.analyzer.tapes import Recorded, write_tape
@@ -151,7 +151,7 @@ class Decoded:
 
 
 def test_wide_characters_count_twice(capsys: pytest.CaptureFixture[str]) -> None:
-    terminal.table(("name", "n"), [("漢字", "1"), ("abcdef", "2")])
+    output.table(("name", "n"), [("漢字", "1"), ("abcdef", "2")])
     assert capsys.readouterr().out.splitlines() == ["name    n", "漢字    1", "abcdef  2"]
 
 
@@ -172,7 +172,7 @@ SEEN = "0: 2, 3, 4; 2: 5, 6, 7, 8, 9, 10, 11, 12..22 (9 sizes)"
 def table_of(
     capsys: pytest.CaptureFixture[str], head: tuple[str, ...], row: tuple[str, ...]
 ) -> list[str]:
-    terminal.table(head, [row])
+    output.table(head, [row])
     return [line.rstrip() for line in ESCAPE.sub("", capsys.readouterr().out).splitlines()]
 
 
@@ -230,7 +230,7 @@ def test_a_row_without_room_for_words_and_dates_is_a_block(
 def test_a_table_without_rows_shows_its_head(
     width: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    terminal.table(("one", "two"), [])
+    output.table(("one", "two"), [])
     assert ESCAPE.sub("", capsys.readouterr().out).split() == ["one", "two"]
 
 

@@ -121,7 +121,7 @@ def test_dimensions_are_called_what_variants_calls_them(tmp_path: Path) -> None:
     programs = made(tmp_path, Decoder(), calls, to="onnx")
     (program,) = programs.values()
     found = graph(programs)
-    shown = findings_of(program.variant, dict(enumerate(program.plan.names)))
+    shown = findings_of(program.variant)
     assert (
         {one.name: one.shape for one in shown.tensors}
         == {one.name: sizes_of(one) for one in found.input}

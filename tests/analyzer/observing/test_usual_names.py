@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from calltape_analyzer import open_tape
-from calltape_analyzer.variants.symbol_names import own_dimension_name, usual_dimension_name
+from calltape_analyzer.variants.names import own_dimension_name, usual_dimension_name
 from tests.analyzer.tapes import write_tape
 
 

@@ -14,15 +14,14 @@ from calltape_analyzer.arguments.forms import FormLeaf, PlainForm, form_of_argum
 from calltape_analyzer.arguments.samples import Sample
 from calltape_analyzer.arguments.templates import Template, derived_tensors
 from calltape_analyzer.observing.contexts import Context
-from calltape_analyzer.observing.layout import ArgumentLayout
 from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.observing.size_table import Column
 from calltape_analyzer.pytree.classes import ClassIndex
-from calltape_analyzer.text import UniqueNames
+from calltape_analyzer.text import UniqueNames, unique
 from calltape_analyzer.variants.facts import VariantFacts
 from calltape_schema.tree import ScalarNode, TensorNode
 
-__all__ = ["Plan", "identifier", "input_names"]
+__all__ = ["Plan", "identifier"]
 
 _OTHER = re.compile("[^0-9A-Za-z]")
 
@@ -90,7 +89,12 @@ class Plan:
     @cached_property
     def names(self) -> tuple[str, ...]:
         """The name of each input, unique: the place of its value, ``cache.layers.0.keys``."""
-        return tuple(_names(self.template.layout, self.leaves))
+        layout = self.template.layout
+        places = (
+            (layout.tensors if leaf.kind == "tensor" else layout.scalars)[leaf.index]
+            for leaf in self.leaves
+        )
+        return tuple(unique(place.input_name for place in places))
 
     def build(self, sample: Sample, classes: ClassIndex, device: str | None) -> dict[str, Any]:
         """The model's arguments by name for a sample."""
@@ -144,20 +148,6 @@ class Plan:
             return {c.axis: dynamic(c) for c in axes[leaf.index]} or None
 
         return {name: form.fill(shape) for name, form in self.forms.items()}
-
-
-def input_names(variant: VariantFacts) -> dict[int, str]:
-    """The name of each tensor of a variant as an input of a program."""
-    layout = variant.group.layout
-    leaves = [FormLeaf("tensor", i) for i in range(len(layout.tensors))]
-    return dict(enumerate(_names(layout, leaves)))
-
-
-def _names(layout: ArgumentLayout, leaves: Sequence[FormLeaf]) -> Iterator[str]:
-    taken = UniqueNames()
-    for leaf in leaves:
-        places = layout.tensors if leaf.kind == "tensor" else layout.scalars
-        yield taken.add(str(places[leaf.index]) or "_")  # f(**{"": x})
 
 
 def _parameters(arguments: Collection[str]) -> Iterator[str]:

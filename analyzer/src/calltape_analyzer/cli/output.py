@@ -1,6 +1,8 @@
 """What all commands share: how they print, and end.
 
-In come rows, models and errors. Out go text for people, JSON for programs, and exit codes.
+In come rows, models and errors, which may hold anything that is on a tape. Out go text for people
+that is safe to show, JSON for programs, and exit codes. A terminal has a width, and a pipe gets
+everything; elsewhere than on a terminal, nothing has a colour or a frame.
 """
 
 from __future__ import annotations
@@ -9,15 +11,15 @@ import functools
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, TextIO, TypeVar
 
 import typer
 from pydantic import BaseModel
 
-from calltape_analyzer.cli.terminal import line, lines, table
 from calltape_analyzer.errors import UsageError
+from calltape_analyzer.fitting import fitted, table_lines, terminal_width
 from calltape_analyzer.limits import Exceeded, spent
 from calltape_analyzer.plain_data import plain
 from calltape_analyzer.progress import shown_progress
@@ -37,6 +39,44 @@ __all__ = [
     "table",
     "wrong_words",
 ]
+
+
+def line(*parts: str, indent: int = 2, stream: TextIO | None = None) -> None:
+    """Prints parts on one line, made printable: what a tape says is not for terminals to obey.
+
+    Args:
+        parts: with a space between them.
+        indent: of the further lines, beyond that of the first, if a terminal is not wide enough.
+        stream: where to; stdout by default.
+    """
+    for one in fitted(" ".join(parts), terminal_width(stream), indent):
+        print(one, file=stream)
+
+
+def lines(text: str) -> None:
+    """Prints a text of several lines, each as :func:`line` does."""
+    for one in text.splitlines():
+        line(one)
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Columns side by side: fitted to a terminal, in full if the output goes elsewhere."""
+    width = terminal_width()
+    above, below = table_lines(head, rows, width)
+    if above:
+        (print if width is None else _print_bold)("\n".join(above))
+    if below:
+        print(*below, sep="\n")
+
+
+def _print_bold(text: str) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    # https://no-color.org speaks of colour; a bold head is an escape all the same.
+    style = "" if os.environ.get("NO_COLOR") else "bold"
+    Console(highlight=False, soft_wrap=True).print(Text(text, style))
+
 
 FAILURE, USAGE, DAMAGED = 1, 2, 3
 

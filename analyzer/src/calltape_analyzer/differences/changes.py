@@ -19,8 +19,8 @@ from calltape_analyzer.observing.size_table import Column, SizeTable
 from calltape_analyzer.observing.tallies import Seen
 from calltape_analyzer.plain_data import PlainData, Text
 from calltape_analyzer.text import counted, listed, shown_value, some_of
+from calltape_analyzer.variants.derivation import Pools
 from calltape_analyzer.variants.facts import VariantFacts
-from calltape_analyzer.variants.pools import Pools
 from calltape_analyzer.variants.symbols import Relation
 from calltape_analyzer.variants.variant_findings import expression
 

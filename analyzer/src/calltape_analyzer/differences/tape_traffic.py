@@ -20,8 +20,8 @@ from calltape_analyzer.observing.tallies import Seen, Span
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.text import shown_value
 from calltape_analyzer.variant import find_variants
+from calltape_analyzer.variants.derivation import Pools
 from calltape_analyzer.variants.facts import VariantFacts
-from calltape_analyzer.variants.pools import Pools
 from calltape_analyzer.variants.splitting import Split
 from calltape_schema.records import Range
 

@@ -26,8 +26,8 @@ from calltape_analyzer.observing.tallies import MAX_SIZES_SHOWN, Seen
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.text import MAX_EXAMPLES, Listing, counted, listed, shown_value
 from calltape_analyzer.variant import Variant
+from calltape_analyzer.variants.derivation import Pools, key_over_lists
 from calltape_analyzer.variants.facts import Fixed, Reason, VariantFacts
-from calltape_analyzer.variants.pools import Pools, key_over_lists
 from calltape_analyzer.variants.symbols import Symbol
 from calltape_analyzer.variants.variant_findings import expression
 

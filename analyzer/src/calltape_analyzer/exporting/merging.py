@@ -22,7 +22,7 @@ from calltape_analyzer.programs.reasons import OfCall
 from calltape_analyzer.programs.strategies import Strategy
 from calltape_analyzer.variants.facts import VariantFacts
 from calltape_analyzer.variants.merging import can_merge, completion_of, merged
-from calltape_analyzer.variants.symbol_names import name_symbols
+from calltape_analyzer.variants.names import name_symbols
 
 if TYPE_CHECKING:
     from calltape_analyzer.tape import Tape

@@ -54,7 +54,7 @@ from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.variant import named_facts
 from calltape_analyzer.variants.derivation import part_of
 from calltape_analyzer.variants.facts import VariantFacts
-from calltape_analyzer.variants.symbol_names import name_symbols
+from calltape_analyzer.variants.names import name_symbols
 
 if TYPE_CHECKING:
     from calltape_analyzer.tape import Tape

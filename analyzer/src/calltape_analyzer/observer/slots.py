@@ -1,7 +1,7 @@
 """The tensors of all stored calls, slot by slot: which axes are dynamic, and what they are called.
 
 Names are as the sibling of the peer in yobx gives them, from the vocabulary of
-:mod:`calltape_analyzer.variants.symbol_names`.
+:mod:`calltape_analyzer.variants.names`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from calltape_analyzer.observer.stored_calls import Argument, Shape
 from calltape_analyzer.observing.signature import Key
 from calltape_analyzer.program_source import DimNames
 from calltape_analyzer.text import UniqueNames
-from calltape_analyzer.variants.symbol_names import own_dimension_name, usual_dimension_name
+from calltape_analyzer.variants.names import own_dimension_name, usual_dimension_name
 
 __all__ = ["Dimension", "SlotSeen", "dynamic_dimensions", "name_dimensions"]
 

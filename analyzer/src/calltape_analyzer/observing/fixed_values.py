@@ -2,7 +2,8 @@
 
 Unlike sizes and ints, they never vary within a variant (rules 2 and 8 of
 docs/decisions/export-strategies.md). Only texts and floats that are no switches do
-(docs/decisions/variants-and-shapes.md).
+(docs/decisions/variants-and-shapes.md). A path may be told in public without what may have been
+passed: keys of dicts that do not look like names, such as the number of a customer.
 """
 
 from __future__ import annotations

@@ -1,7 +1,12 @@
 """Groups: calls that differ in sizes and ints only, and a call that is sorted into one.
 
 Shapes alone cannot divide the calls of a group over several programs: they have one layout, and the
-same constants, dtypes and ranks (rule 2 of docs/decisions/export-strategies.md).
+same constants, dtypes and ranks (rule 2 of docs/decisions/export-strategies.md). The same arguments
+are one object, or share memory: a model may ask, or write to one and read the other.
+
+The layout of a tensor in memory has a name that people know (contiguous, channels last, with gaps);
+tensors of one name may have different sizes. Axes of size 1 say nothing of a layout, and neither
+does a tensor without elements.
 """
 
 from __future__ import annotations

@@ -4,21 +4,24 @@ In come the nodes of a call's inputs. Out goes an :class:`ArgumentLayout`: a tre
 constants, with numbered tensors and scalars. Arguments are bound to the names of the signature. A
 value that equals its default is left out, and so is the order of the keys of a plain dict. With
 these rules most exports succeeded when they were measured (docs/decisions/export-strategies.md).
+Keys of dicts that do not come back from call to call are data: a layout describes them as one value
+that it does not know (:class:`calltape_schema.privacy.KeySets` has the rule).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 from calltape_analyzer.observing.contexts import CONTEXT, ORDINARY, Context
-from calltape_analyzer.observing.data_keys import OTHER_KEYS, typed_keys
 from calltape_analyzer.observing.signature import DataKeys, PassedArguments, Signature
 from calltape_analyzer.observing.size_table import Column, columns_of
 from calltape_analyzer.pytree.nested_tensors import nested_places
 from calltape_analyzer.pytree.placeholder import DATA_KEYS
+from calltape_analyzer.reading.calls import Calls, SeenInputs
+from calltape_schema.privacy import KeySets
 from calltape_schema.tree import (
     BoolNode,
     ClassNode,
@@ -37,7 +40,9 @@ from calltape_schema.tree import (
 )
 
 __all__ = [
+    "OTHER_KEYS",
     "ArgumentLayout",
+    "DataKeysOf",
     "LeafPath",
     "Renamed",
     "counter_key_of",
@@ -45,8 +50,81 @@ __all__ = [
     "layout_of_inputs",
     "layout_of_value",
     "turned_around",
+    "typed_keys",
     "varying_ints",
 ]
+
+
+OTHER_KEYS = "*"
+"""Stands for all keys that are data, if the dict has others too."""
+
+_MAX_PLACES = 4096
+
+
+class DataKeysOf:
+    """Gives, by the place of a dict with keys that are data, its other keys. The calls are looked
+    at once, when a dict is met: few calls have one.
+
+    Args:
+        calls: gives the calls of a tape.
+        signature: of the recorded method.
+    """
+
+    def __init__(self, calls: Callable[[], Calls], signature: Signature) -> None:
+        self._calls = calls
+        self._signature = signature
+        self._found: dict[str, frozenset[Hashable]] | None = None
+
+    def __call__(self) -> Mapping[str, frozenset[Hashable]]:
+        if self._found is None:
+            self._found = _data_keys_of(self._calls().by_inputs(), self._signature)
+        return self._found
+
+
+def _data_keys_of(
+    every: Iterable[SeenInputs], signature: Signature
+) -> dict[str, frozenset[Hashable]]:
+    """By the place of a dict with keys that are data (``step.scheduled``) those of its keys that
+    are none, with their types.
+
+    Args:
+        every: the inputs of the calls.
+        signature: of the recorded method.
+    """
+    seen: dict[str, KeySets] = {}
+    known: set[bytes] = set()
+    for found in every:
+        if found.inputs.structure in known:
+            continue
+        known.add(found.inputs.structure)
+        passed = PassedArguments.of(found.inputs.spec().root, signature)
+        for name, node in passed.by_name().items():
+            for place, keys in _dicts(node, str(name)):
+                if place in seen or len(seen) < _MAX_PLACES:
+                    seen.setdefault(place, KeySets()).add(typed_keys(keys))
+    lasting = {place: sets.lasting() for place, sets in seen.items()}
+    return {place: keys for place, keys in lasting.items() if keys is not None}
+
+
+def typed_keys(keys: Iterable[Hashable]) -> tuple[Hashable, ...]:
+    """Keys with their types: to Python, 1, 1.0 and True are the same key."""
+    return tuple((type(key).__name__, key) for key in keys)
+
+
+def _dicts(node: Node, place: str) -> Iterator[tuple[str, Sequence[Hashable]]]:
+    """The dicts in an argument with their keys, each before those that are in it."""
+    if isinstance(node, DictNode):
+        yield place, node.keys
+        labels: Iterable[object] = node.keys
+    elif isinstance(node, FieldsNode):
+        labels = node.fields
+    elif isinstance(node, SequenceNode | CustomNode):
+        labels = range(len(node.children))
+    else:
+        return
+    for label, child in zip(labels, node.children, strict=True):
+        yield from _dicts(child, f"{place}.{label!s}")
+
 
 Renamed = Callable[[str], str]
 """From the name of a class on the tape to its name in this process."""
@@ -73,6 +151,11 @@ class LeafPath(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.argument}{self.path}"
+
+    @property
+    def input_name(self) -> str:
+        """What an input of a program is called that stands here; the caller makes it unique."""
+        return str(self) or "_"  # f(**{"": x})
 
     @property
     def is_int(self) -> bool:

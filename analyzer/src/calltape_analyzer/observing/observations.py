@@ -1,9 +1,11 @@
 """What was seen of a model's arguments: the evidence from which everything else is inferred.
 
-In come sorted calls. Out go groups, with counts and ranges of all calls. A group is divided further
-by texts and floats that are switches (docs/decisions/variants-and-shapes.md). Memory follows the
-number of distinct sizes, and the observations of two tapes add up to the observations of all their
-calls.
+In come sorted calls. Out go groups, with counts and ranges of all calls. Memory follows the number
+of distinct sizes, and the observations of two tapes add up to the observations of all their calls.
+
+A group is divided further by texts and floats that are switches: a few values, such as
+``mode="mean"``, come back again and again. A prompt, a file name or a temperature that is drawn
+anew for each call is none (docs/decisions/variants-and-shapes.md has the rule).
 """
 
 from __future__ import annotations

@@ -1,4 +1,10 @@
-"""The parameters of a recorded method, and the names of arguments that follow from them."""
+"""The parameters of a recorded method, what a call passed for them, and how arguments are nested.
+
+In comes the spec of a call's inputs. Out go the nodes of its arguments with the names of their
+parameters, before a rule says which of them counts; and the form in which ``dynamic_shapes`` takes
+them (torch's documentation of ``dynamic_shapes``, checked with torch 2.6 to 2.15): a tuple, or a
+dict in which what ``*args`` and ``**kwargs`` took stands under their names.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +54,7 @@ class Signature:
         varying: the names of ints with a default that vary from call to call. A call that leaves
             one out, or passes its default, has the default among its arguments.
         data_keys: gives, by the place of a dict with keys that are data, the other keys
-            (:mod:`calltape_analyzer.observing.data_keys`). Asked when a call has a dict.
+            (:mod:`calltape_analyzer.observing.layout`). Asked when a call has a dict.
     """
 
     parameters: tuple[Parameter, ...]

@@ -1,9 +1,13 @@
 """The sizes of all calls of a group, exactly, and in little memory.
 
-Ranges, counts and kinds must hold for every call. Sizes are kept by
-:class:`~calltape_analyzer.observing.size_table.Line`: columns that were equal in every row so far
-share one. So lines tell at the same time which columns are equal: two columns are on one line
-exactly if they never differed.
+A column is one dimension of one tensor, or one int, over the calls of a group. A row has the value
+of each column in one call. :class:`~calltape_analyzer.observing.layout.ArgumentLayout` says which
+columns there are and what they are called.
+
+Ranges, counts and kinds must hold for every call. A model of 32 cache layers has hundreds of sizes
+per call, and almost all of them are the same few: columns that were equal in every row so far share
+one :class:`Line`, and a line that never varied is one number. A row that tells two columns apart
+divides their line. So two columns are on one line exactly if they never differed.
 """
 
 from __future__ import annotations

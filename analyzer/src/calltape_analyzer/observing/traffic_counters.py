@@ -1,7 +1,13 @@
 """Traffic counters: what a recorder counted of all calls, also of calls that are not on the tape.
 
 In come the tables of counted inputs of a tape's files. Out go :class:`TrafficCounters`: calls per
-structure, and the sizes of every axis.
+structure, and the sizes of every axis. A table was compared with the calls of its file when that
+was scanned, and with the number of calls seen when it was read. What it says of calls that are not
+on the tape, nobody can check.
+
+A call that raised is no evidence of what a model takes, because the model may have refused what it
+was passed. If all calls raised, they are all that is known, and all of them are evidence. A call
+that had not ended when its process died is evidence, because nobody knows that it failed.
 """
 
 from __future__ import annotations

@@ -16,7 +16,6 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn, Protocol
 
-from calltape_analyzer.arguments.plan import input_names
 from calltape_analyzer.errors import TapeError, UsageError
 from calltape_analyzer.facts import Fact, Note
 from calltape_analyzer.observing.sorting import CallSorter
@@ -237,10 +236,7 @@ def _staged(
             raise TapeError("io", reason, advice=advice) from None
         documents.append(document_of(program, file))
     # No constants: they come from calls, and the manifest has the ones that a program needs.
-    shapes = [
-        findings_of(p.variant, input_names(p.variant)).model_dump(exclude={"constants"})
-        for p in programs.values()
-    ]
+    shapes = [findings_of(p.variant).model_dump(exclude={"constants"}) for p in programs.values()]
     _write_bytes(stage / SHAPES, json.dumps(shapes, indent=1, default=str).encode())
     files: list[FileFacts] = []
     for path in sorted(stage.iterdir()):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from calltape_analyzer.arguments.plan import input_names as names_of_inputs
 from calltape_analyzer.errors import InferenceError, UsageError
 from calltape_analyzer.limits import bounded
 from calltape_analyzer.observing.size_table import SizeRow, SizeTable
@@ -19,9 +18,9 @@ from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.pytree.flattening import Flattener
 from calltape_analyzer.reading.call import advice_on_outputs
 from calltape_analyzer.tape import Tape
-from calltape_analyzer.text import UniqueNames, counted
+from calltape_analyzer.text import UniqueNames, counted, unique
 from calltape_analyzer.variant import Variant
-from calltape_analyzer.variants.symbol_names import own_dimension_name, usual_dimension_name
+from calltape_analyzer.variants.names import own_dimension_name, usual_dimension_name
 from calltape_schema.records import Tree
 
 __all__ = ["DynamicAxes", "dynamic_axes"]
@@ -78,12 +77,13 @@ def dynamic_axes(
     facts = variant._declared(set_batch_dimension_for)
     outputs, table = _with_outputs(variant)
     axes = DynamicAxes()
-    inputs = [i for i, place in enumerate(facts.group.layout.tensors) if place.kind == "tensor"]
-    names = names_of_inputs(facts)
+    places = facts.group.layout.tensors
+    inputs = [i for i, place in enumerate(places) if place.kind == "tensor"]
+    names = unique(place.input_name for place in places)
     axes.input_names = _chosen(input_names, [names[i] for i in inputs], "input")
-    unique = UniqueNames(axes.input_names)
+    others = UniqueNames(axes.input_names)
     shown = [f"{argument}{path}" for argument, path in outputs]
-    own_names = [unique.add(f"outputs.{one}" if one in unique.names else one) for one in shown]
+    own_names = [others.add(f"outputs.{one}" if one in others.names else one) for one in shown]
     axes.output_names = _chosen(output_names, own_names, "output")
 
     check_form_of_dim_names(dim_names)
@@ -99,9 +99,8 @@ def dynamic_axes(
     batches = {table.line(column) for column in declared}
     by_line = {table.line(column): name for column, name in reversed(named.items())}
     taken = UniqueNames(named.values())
-    first = len(facts.group.layout.tensors)
     for i, ((argument, path), name) in enumerate(zip(outputs, axes.output_names, strict=True)):
-        own = [column for column in table.columns if column.index == first + i]
+        own = [column for column in table.columns if column.index == len(places) + i]
         axes[name] = {}
         for column in own:
             line, axis = table.line(column), column.axis or 0

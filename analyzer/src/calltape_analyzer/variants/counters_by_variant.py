@@ -21,8 +21,8 @@ from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.observing.size_table import Column
 from calltape_analyzer.observing.tallies import Span
 from calltape_analyzer.observing.traffic_counters import CountedGroup, TrafficCounters, Values
+from calltape_analyzer.variants.derivation import pool_key
 from calltape_analyzer.variants.facts import CountedSizes, VariantFacts
-from calltape_analyzer.variants.pools import pool_key
 
 __all__ = ["add_counted_sizes", "constant_pools", "counted_calls"]
 
@@ -82,7 +82,7 @@ def _by_counter_key(
 def constant_pools(
     counters: TrafficCounters, signature: Signature, renamed: Renamed = str
 ) -> set[Hashable]:
-    """The pools (by :func:`~calltape_analyzer.variants.pools.pool_key`) that had one size in
+    """The pools (by :func:`~calltape_analyzer.variants.derivation.pool_key`) that had one size in
     several counted calls. The second call is evidence that they are constant, and need not be kept
     for that.
 

@@ -1,7 +1,8 @@
 """One variant as data: its calls, its dynamic dimensions with the reasons, its symbols.
 
 :mod:`calltape_analyzer.variants.derivation` fills it in. Findings, explanations, programs and
-targets read it.
+targets read it. Here too is what decides whether a call belongs to it: conditions on its sizes,
+sizes of 0, and how calls of a smaller layout become calls of a larger one.
 """
 
 from __future__ import annotations

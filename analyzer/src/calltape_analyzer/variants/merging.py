@@ -19,9 +19,8 @@ from calltape_analyzer.observing.layout import LeafPath
 from calltape_analyzer.observing.size_table import Column, SizeTable
 from calltape_analyzer.pytree.caches import holds_cache
 from calltape_analyzer.pytree.flattening import is_empty
-from calltape_analyzer.variants.derivation import find_symbols, variant_of
+from calltape_analyzer.variants.derivation import Pools, find_symbols, variant_of
 from calltape_analyzer.variants.facts import Completion, Source, VariantFacts
-from calltape_analyzer.variants.pools import Pools
 from calltape_analyzer.variants.splitting import Split
 
 __all__ = ["can_merge", "completion_of", "lacking", "merged", "whole"]

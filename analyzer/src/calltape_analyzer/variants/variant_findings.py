@@ -1,6 +1,7 @@
 """What is known of a variant, as plain data: models that dump to JSON and need no torch.
 
-Every target (TensorRT, OpenVINO, ...) translates these findings.
+Every target (TensorRT, OpenVINO, ...) translates these findings, and one table shows them in the
+command, a REPL, a notebook and the page of the viewer.
 """
 
 from __future__ import annotations
@@ -22,7 +23,15 @@ from calltape_analyzer.observing.size_table import Column
 from calltape_analyzer.observing.tallies import MAX_SIZES_SHOWN, SizeSeen, Span
 from calltape_analyzer.plain_data import PlainData
 from calltape_analyzer.pytree.placeholder import DATA_KEYS, has_data_keys
-from calltape_analyzer.text import alike, counted, listed, printable, shown_range, shown_value
+from calltape_analyzer.text import (
+    alike,
+    counted,
+    listed,
+    printable,
+    shown_range,
+    shown_value,
+    unique,
+)
 from calltape_analyzer.variants.facts import Reason, VariantFacts
 from calltape_analyzer.variants.symbols import MAX_SYMBOLS_FOR_SUMS, Symbol
 from calltape_schema.tree import OpaqueNode, walk
@@ -203,22 +212,18 @@ class VariantFindings(PlainData):
         yield from map(printable, self.notes)
 
 
-def findings_of(variant: VariantFacts, names: dict[int, str]) -> VariantFindings:
-    """The findings of a variant, whose symbols have names.
-
-    Args:
-        variant: any variant.
-        names: per tensor its name as an input of a program.
-    """
+def findings_of(variant: VariantFacts) -> VariantFindings:
+    """The findings of a variant, whose symbols have names."""
     by_column = {c: symbol.name for symbol in variant.symbols for c in symbol.columns}
     layout = variant.group.layout
     group = variant.group
     counting = variant.counting_ints
+    names = unique(place.input_name for place in layout.tensors)
     return VariantFindings(
         name=variant.name,
         calls=variant.calls,
         first_call=variant.every.first.number,
-        tensors=tuple(_tensor(variant, i, names[i], by_column) for i in range(len(group.facts))),
+        tensors=tuple(_tensor(variant, i, name, by_column) for i, name in enumerate(names)),
         ints=tuple(
             _int(variant, column, by_column, counting.get(column)) for column in layout.int_columns
         ),
