@@ -17,6 +17,7 @@ from itertools import product
 from calltape_analyzer.arguments.samples import resized_row
 from calltape_analyzer.variants.facts import VariantFacts
 from calltape_analyzer.variants.symbols import Symbol
+from calltape_schema.fields import Many
 
 __all__ = [
     "GROWTH",
@@ -67,7 +68,7 @@ class Sizing:
     """
 
     row: int
-    values: tuple[int, ...]
+    values: Many[int]
     resized: bool
 
 

@@ -239,7 +239,7 @@ _Conditions = Annotated[
         conditions.Conditions,
         tuple[
             Many[tuple[Name, Dtype | None, Many[Number | Text | None]]],
-            dict[Text, tuple[Number | None, Number | None]],
+            Annotated[dict[Text, tuple[Number | None, Number | None]], at_most(_MAX_LEAVES)],
             Many[Text],
         ],
     ),
