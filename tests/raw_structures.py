@@ -19,7 +19,8 @@ def raw_structure(document: dict[str, Any]) -> bytes:
 def _raw(node: Any) -> Any:
     if not isinstance(node, dict):
         return node
-    made = {**node, **neutral({"root": node})["root"]}
+    known = neutral({"root": node})["root"]
+    made = {**known, **node, **known}
     made["kind"] = made["kind"] or node.get("kind")  # of a later version
     if isinstance(node.get("children"), (list, tuple)):
         made["children"] = [_raw(child) for child in node["children"]]

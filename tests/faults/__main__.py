@@ -7,10 +7,8 @@ one fails; if they find nothing, the rest of the suite runs. ``make faults`` cal
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
@@ -18,18 +16,11 @@ from queue import SimpleQueue
 
 from tests.faults.catalogue import FAULTS
 from tests.faults.fault import Fault, StaleFaultError, check
-from tests.faults.results import Results, compared, line, summary, table, totals
+from tests.faults.results import Results, compared, line, summary
 from tests.faults.tree import Tree
 from tests.faults.trial import SUITES, Outcome, PytestError, end_all, ran, tried
 
 ALL_FOUND, SOME_MISSED, UNUSABLE = 0, 1, 2
-FOUND = Path(__file__).parent / "found"
-TABLE = Path(__file__).parent / "results.csv"
-
-
-def committed() -> dict[str, Results]:
-    """What each tier finds, the cheapest tier first."""
-    return {tier: Results.read(FOUND / f"{tier}.json") for tier in ("fast", "integration", "chaos")}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -43,35 +34,21 @@ def _parser() -> argparse.ArgumentParser:
     add("--only", nargs="+", metavar="NAME", help="these faults, or those of a package")
     add("--jobs", type=int, default=1, help="how many at once, each in a copy (default: 1)")
     add("--limit", type=float, default=1800, help="seconds for one run of pytest (default: 1800)")
-    add("--seconds", type=float, default=0, help="begin no fault after so many; 0 is no bound")
-    add("--resume", action="store_true", help="leave out the faults that --out has already")
     add("--no-control", action="store_true", help="do not run the tests without a fault first")
     add("--out", type=Path, help="JSON; results of other faults in it stay")
     add("--list", action="store_true", help="the names of the faults")
-    add(
-        "--table", action="store_true", help=f"write {TABLE.name} from the results in {FOUND.name}/"
-    )
-    add(
-        "--compare",
-        nargs=2,
-        type=Path,
-        metavar="JSON",
-        help="what one finds and the other does not",
-    )
+    add("--compare", nargs=2, type=Path, metavar="JSON",
+        help="what one finds and the other does not")  # fmt: skip
     return parser
 
 
 def main(words: Sequence[str]) -> int:
     """Runs the command; see ``--help``."""
-    own, _, more = _parted(words)
-    given = _parser().parse_args(own)
+    at = words.index("--") if "--" in words else len(words)
+    more = words[at + 1 :]
+    given = _parser().parse_args(words[:at])
     if given.list:
         print("\n".join(f"{fault.name:36} {fault.breaks}" for fault in FAULTS))
-        return ALL_FOUND
-    if given.table:
-        suites = committed()
-        TABLE.write_text(table(FAULTS, suites), encoding="utf-8")
-        print(totals(FAULTS, suites))
         return ALL_FOUND
     if given.compare:
         one, two = given.compare
@@ -93,15 +70,7 @@ def main(words: Sequence[str]) -> int:
         if (results.suite, results.hinted) != (name, given.hinted):
             print(f"{given.out} is of another suite: {results.suite}", file=sys.stderr)
             return UNUSABLE
-    if given.resume:
-        faults = [fault for fault in faults if fault.name not in results.outcomes]
     return _run(faults, suite, given, results)
-
-
-def _parted(words: Sequence[str]) -> tuple[list[str], str, list[str]]:
-    own = list(words)
-    at = own.index("--") if "--" in own else len(own)
-    return own[:at], "--", own[at + 1 :]
 
 
 def _chosen(names: Sequence[str] | None) -> list[Fault]:
@@ -130,11 +99,7 @@ def _run(
                 return UNUSABLE
             print("without a fault, all tests pass", flush=True)
 
-        until = time.monotonic() + given.seconds if given.seconds else math.inf
-
         def one(fault: Fault) -> tuple[Fault, Outcome | None]:
-            if time.monotonic() > until:
-                return fault, None
             tree = trees.get()
             try:
                 return fault, tried(tree, fault, suite, limit=given.limit, hinted=given.hinted)

@@ -93,7 +93,7 @@ FAULTS = (
         "if r.thread == thread and r.greenlet is greenlet]",
         "if r.thread == thread]",
         "Under gevent, the outputs of one request are recorded as those of another.",
-        ("recorder/host/test_green_hosts.py", "recorder/host/test_pairing.py"),
+        ("recorder/host/test_green_hosts.py", "recorder/host/test_ends_of_calls.py"),
     ),
     Fault(
         "recorder-compiled-call-is-not-seen",

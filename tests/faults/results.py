@@ -1,16 +1,13 @@
-"""What suites find, as JSON, as a table of CSV, and side by side."""
+"""What suites find, as JSON and side by side."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.faults.fault import Fault
 from tests.faults.trial import Outcome
 
 
@@ -57,37 +54,6 @@ def summary(results: Results) -> str:
     """How many faults were found."""
     tests = "the hinted tests of " if results.hinted else ""
     return f"{tests}{results.suite}: {len(results.found)} of {len(results.outcomes)} found"
-
-
-def table(faults: Iterable[Fault], suites: Mapping[str, Results]) -> str:
-    """CSV: a row for each fault with the first test of each suite that finds it."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["package", "fault", "breaks", *suites])
-    for fault in faults:
-        found = [_found(results.outcomes.get(fault.name)) for results in suites.values()]
-        writer.writerow([fault.package, fault.name, fault.breaks, *found])
-    return text.getvalue()
-
-
-def totals(faults: Sequence[Fault], suites: Mapping[str, Results]) -> str:
-    """How many faults each suite finds that those before it do not."""
-    left, counts = {fault.name for fault in faults}, []
-    every = len(left)
-    for name, results in suites.items():
-        counts.append(f"{len(left & results.found)} {'only' if counts else 'found'} by {name}")
-        left -= results.found
-    return f"{every} faults: {', '.join(counts)}, {len(left)} by none"
-
-
-def _found(one: Outcome | None) -> str:
-    if one is None:
-        return ""
-    return _short(one.by) if one.found else "-"
-
-
-def _short(by: str | None) -> str:
-    return (by or "").removeprefix("tests/").partition("[")[0]
 
 
 def compared(before: tuple[str, Results], after: tuple[str, Results]) -> tuple[list[str], bool]:

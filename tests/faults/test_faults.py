@@ -8,14 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.__main__ import SOME_MISSED, TABLE, UNUSABLE, committed, main
+from tests.faults.__main__ import SOME_MISSED, UNUSABLE, main
 from tests.faults.catalogue import FAULTS
 from tests.faults.fault import ROOT, Fault, StaleFaultError, check, check_modules
-from tests.faults.results import Results, compared, table, totals
+from tests.faults.results import Results, compared
 from tests.faults.tree import Tree
 from tests.faults.trial import Outcome, PytestError, ran, tried
 from tests.viewer.node import NODE
 
+FOUND = Path(__file__).parent / "found"
 FAULT = next(one for one in FAULTS if one.name == "schema-padding-of-whole-blocks")
 
 
@@ -53,7 +54,7 @@ def test_a_fault_that_does_not_load_is_none(tmp_path: Path) -> None:
 
 def test_each_fault_was_found_by_some_test() -> None:
     """One that no test finds shows a hole in the suite, or breaks nothing."""
-    found = set().union(*(suite.found for suite in committed().values()))
+    found = set().union(*(Results.read(path).found for path in FOUND.glob("*.json")))
     assert [fault.name for fault in FAULTS if fault.name not in found] == []
 
 
@@ -89,26 +90,6 @@ def test_the_command_compares_files(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert main(["--compare", str(one), str(two)]) == SOME_MISSED
     assert main(["--compare", str(two), str(one)]) == 0
     assert "found by one.json only" in capsys.readouterr().out
-
-
-def test_a_row_for_each_fault() -> None:
-    fault = Fault("a", "x.py", "", "", "It breaks.", ())
-    suites = {"fast": _results("fast", a=True), "chaos": _results("chaos", a=False)}
-    assert table([fault], suites).splitlines() == [
-        "package,fault,breaks,fast,chaos",
-        "x.py,a,It breaks.,x.py::test_y,-",
-    ]
-    more = [fault, *(Fault(name, "x.py", "", "", "", ()) for name in "bc")]
-    suites = {"fast": _results("fast", a=True), "chaos": _results("chaos", a=True, b=True)}
-    assert totals(more, suites) == "3 faults: 1 found by fast, 1 only by chaos, 1 by none"
-
-
-def test_the_file_and_the_page_say_what_the_tiers_found() -> None:
-    suites = committed()
-    assert TABLE.read_text(encoding="utf-8") == table(FAULTS, suites), (
-        "run `python -m tests.faults --table`"
-    )
-    assert totals(FAULTS, suites) in (TABLE.parent / "README.md").read_text(encoding="utf-8")
 
 
 def test_results_of_another_suite_are_not_mixed(

@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-__all__ = ["NOT_READING", "PACKAGES", "fuzz", "has_atheris", "import_all", "plain_mutants"]
+__all__ = ["fuzz", "has_atheris", "import_all", "plain_mutants"]
 
-PACKAGES = ("calltape_schema", "calltape_analyzer")
-NOT_READING = ("exporting", "programs", "replaying", "model", "observer", "comparison")
+_PACKAGES = ("calltape_schema", "calltape_analyzer")
+_NOT_READING = ("exporting", "programs", "replaying", "model", "observer", "comparison")
 """Wings of the analyzer that run models: a tape alone reaches little of them."""
 
 _VIRTUAL = 12 * 10**9
@@ -59,7 +59,7 @@ def _guided(target: Callable[[], Callable[[bytes], None]], corpus: Path, seed: i
     torch.set_num_threads(1)
     # Comparisons are not traced: libFuzzer takes what they saw for mutants of its own, and ours are
     # made by grammar. It costs as much as all else.
-    with HookManager(set(PACKAGES), set(), True, trace_dataflow=False):
+    with HookManager(set(_PACKAGES), set(), True, trace_dataflow=False):
         import_all()
     from tests.fuzz.mutator import MOST_BYTES, Mutator
 
@@ -79,11 +79,11 @@ def _guided(target: Callable[[], Callable[[bytes], None]], corpus: Path, seed: i
 
 def import_all() -> None:
     """What is imported later would not be instrumented."""
-    for name in PACKAGES:
+    for name in _PACKAGES:
         package: Any = importlib.import_module(name)
         for found in pkgutil.walk_packages(package.__path__, f"{name}."):
             wing = found.name.split(".")[1]
-            if wing not in ("__main__", *NOT_READING):
+            if wing not in ("__main__", *_NOT_READING):
                 importlib.import_module(found.name)
 
 

@@ -33,7 +33,7 @@ from tests.fuzz.classes import CLASSES, Registered
 from tests.fuzz.packing import FORMS, hostile
 from tests.fuzz.program import onnx_model
 from tests.fuzz.prompt import COMMANDS, command
-from tests.fuzz.steps import Outcome, Steps, WrongAnswerError, measured
+from tests.fuzz.steps import SECONDS, Outcome, Steps, WrongAnswerError, measured
 
 __all__ = ["DEAR", "chosen_for", "read", "read_a_copy", "read_some", "warm_up"]
 
@@ -239,13 +239,14 @@ def chosen_for(data: bytes) -> list[str]:
     return [names[(digest >> 8) % len(names)]] if digest % _ONE_DEAR == 0 else []
 
 
-def read(path: Path, other: Path, dear: Iterable[str] = DEAR) -> Outcome:
+def read(path: Path, other: Path, dear: Iterable[str] = DEAR, times: float = 1.0) -> Outcome:
     """Reads a tape.
 
     Args:
         path: the tape.
         other: a good one, to compare it with.
         dear: which of the dear questions are asked.
+        times: how many times as long as a mutant it may take.
     """
     steps = Steps()
     wanted = set(dear)
@@ -264,7 +265,7 @@ def read(path: Path, other: Path, dear: Iterable[str] = DEAR) -> Outcome:
             if f"$ {' '.join(words)}" in wanted:
                 steps.begin()
                 command(steps, path, other, words)
-    steps.outcome.limited()
+    steps.outcome.limited(times * SECONDS)
     return steps.outcome
 
 

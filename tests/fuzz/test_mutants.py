@@ -62,7 +62,7 @@ def test_members_that_were_split_are_joined_again(tmp_path: Path, name: str) -> 
 def test_unchanged_tapes_have_no_findings(tmp_path: Path) -> None:
     path = tmp_path / "a.tape"
     warm_up()
-    for tape in subjects()[::12]:
+    for tape in subjects()[::40]:
         path.write_bytes(encoded(tape))
         assert read_some(path, path, random.Random(0), 3).findings == []
 
@@ -102,8 +102,8 @@ def test_mutants_have_tables(tmp_path: Path) -> None:
 def test_checksums_of_mutants_are_right() -> None:
     """What readers refuse at once, at a checksum, tests little. Some lie in the envelope on
     purpose."""
-    found = Counter(checksums_hold(data) for data in mutants(3, 200))
-    assert found[True] > 180
+    found = Counter(checksums_hold(data) for data in mutants(3, 100))
+    assert found[True] > 90
 
 
 def checksums_hold(data: bytes) -> bool:
@@ -162,7 +162,7 @@ def test_mutants_for_some_time(tmp_path: Path) -> None:
     ``CALLTAPE_FUZZ_SECONDS`` says how long instead."""
     asked = os.environ.get("CALLTAPE_FUZZ_SECONDS")
     began = len(seeds())
-    tally, *_ = Campaign(tmp_path, float(asked or 900), 0 if asked else 4000, seed=1).run()
+    tally = Campaign(tmp_path, float(asked or 900), 0 if asked else 4000).run()
     assert tally.findings == {}, "\n".join(tally.lines())
     assert tally.mutants > began
     # What reaches something new is kept.

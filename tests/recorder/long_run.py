@@ -15,10 +15,7 @@ import torch
 
 from calltape_recorder import FlightRecorder, Novelty, Rate, Recorder, pipeline, record
 from calltape_recorder.keep.ledger import Stats
-from calltape_recorder.snapshot import buffers as pool
-from calltape_schema import inputs_table
-from calltape_schema.inputs_document import pack_inputs, unpack_inputs
-from tests.recorder.appearance import appearance_of
+from tests.recorder.calls import appearance_of
 
 QUARTER = 65_536  # as many rows as Novelty remembers: each quarter ends with as many
 QUARTERS = 4
@@ -66,58 +63,22 @@ def serve(model: torch.nn.Module, first: int) -> None:
             assert torch.equal(output, args[0][:1])
 
 
-def caches(recorder: Recorder) -> dict[str, int]:
-    """Sizes of everything in which something is remembered."""
-    mine = recorder._handler.pipeline
-    assert mine is not None
-    assert mine.held_calls is not None
-    encoder = mine.writer._encoder
-    novelty: Any = mine._decider._left  # type: ignore[attr-defined]  # of Novelty() | Rate()
-    table = mine.unkept._table
-    return {
-        "structures": len(mine.structures._known),
-        "encoded leaves": len(encoder._leaves),
-        "headers": len(encoder._headers),
-        "novelty rows": len(novelty._rows),
-        "novelty groups": len(novelty._groups),
-        "novelty numbers": novelty._numbers,
-        "known calls": len(mine.known_calls),
-        "classes": len(recorder.classes),
-        "array types": len(pool._array_types),
-        "structures of rows": len(inputs_table.lengths_in._recent._known),  # type: ignore[attr-defined]
-        "known calls that wait": mine.known_calls.forgotten,
-        "kinds": len(table.kinds),
-        "axes of kinds": table._kinds._cost,
-        "held calls": len(mine.held_calls._calls),
-        "queue": len(mine.writer.queue),
-        "under way": len(recorder._attachment.under_way),  # type: ignore[union-attr]
-        "files": mine.segments.count,
-        "unsealed": len(mine.segments._closed.unsealed),
-        "said": len(mine.notices._said),
-        "news": len(mine.notices._news),
-    }
-
-
 def held(recorder: Recorder, folder: Path) -> dict[str, Any]:
     """What the process has between two files: in the midst of one, it also has what the counters of
-    that file found so far, which is as much as chance has it. So has the table of a file that was
-    deleted just now: its axes, which have a bound, are looked at before."""
+    that file found so far, which is as much as chance has it."""
     assert recorder.seal()
-    remembered = caches(recorder)
-    unkept = recorder._handler.pipeline.unkept  # type: ignore[union-attr]
-    document = pack_inputs(unkept.drain())
     gc.collect()
     pages = int(Path("/proc/self/statm").read_text().split()[1])
-    found = {
+    return {
         "resident": pages * os.sysconf("SC_PAGE_SIZE"),
         "objects": len(gc.get_objects()),
         "blocks": sys.getallocatedblocks(),
         "descriptors": len(os.listdir("/proc/self/fd")),
+        "classes": len(recorder.classes),
+        "queued": recorder.stats().queued,
+        "files": recorder.stats().segments,
         "disk": sum(path.stat().st_size for path in folder.glob("*.tape")),
-        "caches": remembered,
     }
-    unkept.absorb(unpack_inputs(document))
-    return found
 
 
 def main(folder: Path) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import random
-import signal
 import struct
-import threading
 import time
-import traceback
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,7 +18,8 @@ import pytest
 import torch
 
 from calltape_recorder import FlightRecorder, Novelty, Rate, Recorder, record
-from tests.recorder.appearance import appearance_of
+from tests.recorder.calls import appearance_of
+from tests.recorder.killed import Killed, in_daemon
 from tests.recorder.models import Identity
 from tests.recorder.reading import ReadCall, ReadTape, read
 
@@ -96,20 +95,12 @@ class Server:
         model = Tells(say) if "write_ahead" in self.options else Identity()
         recorder = record(model, path, **self.options)
         for thread in range(1, self.threads):
-            arguments = (model, recorder, say, thread)
-            threading.Thread(target=self.work_alone, args=arguments, daemon=True).start()
+            in_daemon(self.work, model, recorder, say, thread)
         for child in range(self.threads, self.threads + self.forks):
             if os.fork() == 0:  # while other threads call
-                self.work_alone(model, recorder, say, child)
+                in_daemon(self.work, model, recorder, say, child)
+                time.sleep(600)
         self.work(model, recorder, say, 0)
-
-    def work_alone(self, *arguments: Any) -> None:
-        """Whoever fails takes the process along: it is found to have ended otherwise."""
-        try:
-            self.work(*arguments)
-        finally:
-            os.write(2, traceback.format_exc().encode())  # a buffer would die with the process
-            os.killpg(0, signal.SIGTERM)
 
     def call(self, model: torch.nn.Module, tag: int) -> None:
         value = [self.tensor(tag), tag]
@@ -160,65 +151,33 @@ KILLS = dict.fromkeys(SERVERS, 60)
 MOST_NEW = 10_000  # calls of a thread before a kill, however late it comes
 
 
-@dataclass
-class Killed:
-    """A forked server (torch is imported once), and afterwards what it said."""
-
-    pid: int
-    pipe: int
-    acknowledged: dict[int, int] = field(default_factory=dict)
-    inside: dict[int, int] = field(default_factory=dict)
-
-    @classmethod
-    def started(cls, server: Server, path: Path) -> Killed:
-        reading, writing = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            try:
-                os.setpgid(0, 0)
-                os.close(reading)
-                server.serve(path, writing)
-            finally:
-                os._exit(1)
-        os.close(writing)
-        os.setpgid(pid, pid)  # here as well: who comes first is not known
-        return cls(pid, reading)
-
-    def kill(self) -> None:
-        """With all its children."""
-        os.killpg(self.pid, signal.SIGKILL)
-
-    def listen(self) -> None:
-        said = b""
-        while chunk := os.read(self.pipe, 1 << 16):
-            said += chunk
-        os.close(self.pipe)
-        status = os.waitpid(self.pid, 0)[1]
-        assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL
-        for what, thread, number in _SAID.iter_unpack(said[: len(said) // 24 * 24]):
-            if what == ACKNOWLEDGED:
-                self.acknowledged[thread] = max(self.acknowledged.get(thread, 0), number)
-            elif what == INSIDE:
-                self.inside[thread] = number
-            else:
-                assert self.inside.pop(thread) == number
-
-
 def kill(server: Server, folders: list[Path]) -> list[Killed]:
     """Runs a server per folder, and kills each at a random moment."""
     killed = []
     for folder in folders:
         folder.mkdir()
-        killed.append(Killed.started(server, folder / "t.tape"))
+        killed.append(Killed(functools.partial(server.serve, folder / "t.tape"), _SAID))
     waited = 0.0
     moments = sorted(random.uniform(0.005, server.latest) for _ in killed)
     for one, after in zip(killed, moments, strict=True):
-        time.sleep(after - waited)
+        one.wait(after - waited)
         waited = after
         one.kill()
-    for one in killed:
-        one.listen()
     return killed
+
+
+def told(one: Killed) -> tuple[dict[int, int], dict[int, int]]:
+    """Per thread how many calls were acknowledged, and the one that was under way."""
+    acknowledged: dict[int, int] = {}
+    inside: dict[int, int] = {}
+    for what, thread, number in one.said:
+        if what == ACKNOWLEDGED:
+            acknowledged[thread] = max(acknowledged.get(thread, 0), number)
+        elif what == INSIDE:
+            inside[thread] = number
+        else:
+            assert inside.pop(thread) == number
+    return acknowledged, inside
 
 
 def tag_in(call: ReadCall) -> int:
@@ -268,7 +227,9 @@ def check_deletion(tapes: list[ReadTape], folder: Path, tags: set[int]) -> int:
     return oldest
 
 
-def check_under_way(server: Server, folder: Path, one: Killed, counts: Counter[str]) -> None:
+def check_under_way(
+    server: Server, folder: Path, inside: dict[int, int], counts: Counter[str]
+) -> None:
     """The calls in which the process died are in the files beside the tape."""
     found: set[int] = set()
     for path in folder.glob("*.ahead-*.tape"):
@@ -277,7 +238,7 @@ def check_under_way(server: Server, folder: Path, one: Killed, counts: Counter[s
         for call in read(path).calls:
             check(server, call, under_way=True)
             found.add(tag_in(call))
-    under_way = {tag_of(thread, number) for thread, number in one.inside.items()}
+    under_way = {tag_of(thread, number) for thread, number in inside.items()}
     assert under_way <= found
     counts["under way"] += len(under_way)
 
@@ -302,7 +263,8 @@ def check_one(
     if "when_full" in server.options:
         oldest = check_deletion(tapes, folder, tags)
         counts["deleted"] += oldest
-    for thread, acknowledged in one.acknowledged.items():
+    acknowledged_of, inside = told(one)
+    for thread, acknowledged in acknowledged_of.items():
         expected = {tag_of(thread, n) for n in range(oldest, acknowledged)}
         if to_keep is not None:
             assert acknowledged < MOST_NEW
@@ -312,7 +274,7 @@ def check_one(
         assert expected <= tags
         counts["acknowledged"] += acknowledged
     if "write_ahead" in server.options:
-        check_under_way(server, folder, one, counts)
+        check_under_way(server, folder, inside, counts)
     counts["recovered"] += len(tags)
 
 

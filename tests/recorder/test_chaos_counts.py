@@ -6,13 +6,12 @@ every call that had ended by then, and none that had not begun when the process 
 
 from __future__ import annotations
 
+import functools
+import itertools
 import os
 import random
-import signal
 import struct
-import threading
 import time
-import traceback
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +24,7 @@ from calltape_analyzer import TapeError, open_tape
 from calltape_analyzer.surveying.surveying import survey
 from calltape_recorder import Novelty, Rate, record
 from calltape_recorder.write import segments, writer
+from tests.recorder.killed import Killed, in_daemon
 from tests.recorder.models import Identity
 
 pytestmark = pytest.mark.chaos
@@ -65,23 +65,17 @@ class Server:
         for _ in range(self.forks):
             if os.fork() == 0:
                 break
-        for _ in range(self.threads - 1):
-            threading.Thread(target=self.work, args=(model, pipe), daemon=True).start()
-        self.work(model, pipe)
+        for _ in range(self.threads):
+            in_daemon(self.work, model, pipe)
+        time.sleep(600)
 
     def work(self, model: Identity, pipe: int) -> None:
-        try:
-            number = 0
-            while True:
-                os.write(pipe, _SAID.pack(os.getpid(), 0))
-                model(torch.ones(self.elements + number % 3))
-                os.write(pipe, _SAID.pack(os.getpid(), time.time_ns()))
-                number += 1
-                if number % 50 == 0:
-                    time.sleep(0.001)
-        finally:
-            os.write(2, traceback.format_exc().encode())
-            os.killpg(0, signal.SIGTERM)
+        for number in itertools.count(1):
+            os.write(pipe, _SAID.pack(os.getpid(), 0))
+            model(torch.ones(self.elements + number % 3))
+            os.write(pipe, _SAID.pack(os.getpid(), time.time_ns()))
+            if number % 50 == 0:
+                time.sleep(0.001)
 
 
 SERVERS = {
@@ -96,68 +90,18 @@ SERVERS = {
 }
 
 
-@dataclass
-class Killed:
-    """A server, and what it said: per process how many calls began, and when calls ended."""
-
-    pid: int
-    pipe: int
-    begun: Counter[int] = field(default_factory=Counter)
-    ended: dict[int, list[int]] = field(default_factory=dict)
-
-    @classmethod
-    def started(cls, server: Server, path: Path) -> Killed:
-        reading, writing = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            try:
-                os.setpgid(0, 0)
-                os.close(reading)
-                server.serve(path, writing)
-            finally:
-                os._exit(1)
-        os.close(writing)
-        os.setpgid(pid, pid)
-        return cls(pid, reading)
-
-    def drain(self, moment: float) -> None:
-        """Takes what it says until this moment: a full pipe would stop it."""
-        os.set_blocking(self.pipe, False)
-        while time.monotonic() < moment:
-            try:
-                self.take(os.read(self.pipe, 1 << 16))
-            except BlockingIOError:
-                time.sleep(0.001)
-        os.set_blocking(self.pipe, True)
-
-    def kill(self) -> None:
-        os.killpg(self.pid, signal.SIGKILL)
-        while chunk := os.read(self.pipe, 1 << 16):
-            self.take(chunk)
-        os.close(self.pipe)
-        assert os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1]) == -signal.SIGKILL
-
-    def take(self, chunk: bytes) -> None:
-        while len(chunk) % _SAID.size:
-            chunk += os.read(self.pipe, _SAID.size - len(chunk) % _SAID.size)
-        for pid, ended in _SAID.iter_unpack(chunk):
-            if ended:
-                self.ended.setdefault(pid, []).append(ended)
-            else:
-                self.begun[pid] += 1
-
-
-def process_of(path: Path, first: int, pids: list[int]) -> int:
+def process_of(path: Path, first: int) -> int:
     """Whose recording a file belongs to, by its name."""
     _, is_fork, rest = path.stem.partition("-p")
     return int(rest.split("-")[0]) if is_fork else first
 
 
 def check(server: Server, folder: Path, one: Killed, counts: Counter[str]) -> None:
+    begun = Counter(pid for pid, ended in one.said if not ended)
     recordings: dict[int, list[Path]] = {}
     for path in sorted(folder.glob("*.tape")):
         if path.stat().st_size:
-            pid = process_of(path, one.pid, list(one.begun))
+            pid = process_of(path, one.pid)
             recordings.setdefault(pid, []).append(path)
     for pid, paths in recordings.items():
         try:
@@ -167,14 +111,14 @@ def check(server: Server, folder: Path, one: Killed, counts: Counter[str]) -> No
             continue
         with tape:
             found = tape.coverage
-            ended = one.ended.get(pid, [])
+            ended = [moment for of, moment in one.said if of == pid and moment]
             # A file whose manifest was being written has nothing yet.
             torn = [error for error in tape.damage if error.member == "tape.msgpack"]
             assert len(torn) == len(tape.damage) <= 1
             assert found.at_least, "it was killed"
             assert found.kept == len(tape)
             assert found.seen == found.kept + sum(found.dropped.values())
-            assert found.seen <= one.begun[pid]
+            assert found.seen <= begun[pid]
             until = found.counted_ns
             assert until is not None or not found.seen
             # Of threads, one may be stopped between the number of its call and the time.
@@ -202,8 +146,8 @@ def test_counts_are_right_or_say_at_least(
     for number in range(KILLS):
         folder = tmp_path / str(number)
         folder.mkdir()
-        one = Killed.started(server, folder / "t.tape")
-        one.drain(time.monotonic() + random.uniform(0.01, server.latest))
+        one = Killed(functools.partial(server.serve, folder / "t.tape"), _SAID)
+        one.wait(random.uniform(0.01, server.latest))
         one.kill()
         check(server, folder, one, counts)
         for path in folder.iterdir():

@@ -7,14 +7,13 @@ import signal
 import subprocess
 import sys
 import textwrap
-import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from calltape_recorder import First, FlightRecorder, Recorder, record
+from calltape_recorder import First, FlightRecorder, record
 from tests.recorder.models import Add
 from tests.recorder.processes import child, in_a_fork
 from tests.recorder.reading import read
@@ -110,86 +109,6 @@ def test_the_options_hold_in_a_fork(tmp_path: Path) -> None:
 
 
 @pytest.mark.integration
-def test_fork_while_every_lock_of_the_recorder_is_busy(tmp_path: Path) -> None:
-    model, path, x = Add(), tmp_path / "t.tape", torch.ones(3)
-    stop = threading.Event()
-
-    def work() -> None:
-        while not stop.is_set():
-            model(x, x)
-
-    with record(model, path, max_queue_bytes=100_000) as recorder:
-        threads = [threading.Thread(target=work) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        for _ in range(10):
-            pid = os.fork()
-            if pid == 0:
-                try:
-                    model(x, x)
-                    recorder.stats()
-                    recorder.close()
-                finally:
-                    os._exit(0)
-            assert os.waitpid(pid, 0)[1] == 0  # pytest-timeout ends a child that hangs
-        stop.set()
-        for thread in threads:
-            thread.join()
-    stats = recorder.stats()
-    assert stats.seen == stats.kept + sum(stats.dropped.values())
-    assert len(read(path).calls) == stats.kept
-
-
-@pytest.mark.integration
-@pytest.mark.parametrize(
-    "ending",
-    [
-        "pass",
-        "del recorder, model",
-        "sys.exit(0)",
-        "threading.Thread(target=lambda: time.sleep(.2)).start()",
-    ],
-)
-def test_exit_without_close_seals_the_tape(tmp_path: Path, ending: str) -> None:
-    path = tmp_path / "t.tape"
-    child(
-        f"""
-        recorder = record(model, sys.argv[1])
-        for n in range(300): model(one * n, one)
-        {ending}
-        """,
-        str(path),
-    )
-    tape = read(path)
-    assert tape.numbers == list(range(300))
-    assert tape.end is not None
-
-
-@pytest.mark.integration
-def test_exit_by_an_exception_seals_the_tape(tmp_path: Path) -> None:
-    path = tmp_path / "t.tape"
-    child("record(model, sys.argv[1]); model(one, one); raise KeyError", str(path), code=1)
-    assert read(path).end is not None
-
-
-@pytest.mark.integration
-def test_os_exit_keeps_what_was_flushed(tmp_path: Path) -> None:
-    path = tmp_path / "t.tape"
-    child(
-        """
-        recorder = record(model, sys.argv[1])
-        for n in range(50): model(one * n, one)
-        recorder.flush()
-        os._exit(0)
-        """,
-        str(path),
-    )
-    tape = read(path)
-    assert tape.numbers == list(range(50))
-    assert tape.end is None
-
-
-@pytest.mark.integration
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_multiprocessing_children_have_tapes_of_their_own(tmp_path: Path, method: str) -> None:
     script = tmp_path / "main.py"
@@ -234,46 +153,54 @@ def test_multiprocessing_children_have_tapes_of_their_own(tmp_path: Path, method
         assert tape.end is not None
 
 
-def test_a_recorder_that_was_never_closed_is_sealed_once(tmp_path: Path) -> None:
-    from calltape_recorder.host import lifecycle
-
-    recorder = Recorder(tmp_path / "t.tape").attach(Add())
-    assert recorder in lifecycle._open
-    recorder.close()
-    assert recorder not in lifecycle._open
+KILLED = "os.kill(os.getpid(), signal.SIG{})"
 
 
 @pytest.mark.integration
 @pytest.mark.parametrize(
     ("ending", "code", "is_sealed"),
     [
+        ("pass", 0, True),
+        ("del recorder, model", 0, True),
+        ("sys.exit(0)", 0, True),
+        ("threading.Thread(target=lambda: time.sleep(.2)).start()", 0, True),
+        ("raise RuntimeError('the server dies')", 1, True),
         ("os._exit(0)", 0, False),
-        ("os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM, False),
-        ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL, False),
-        ("os.kill(os.getpid(), signal.SIGSEGV)", -signal.SIGSEGV, False),
-        ("os.kill(os.getpid(), signal.SIGINT)", -signal.SIGINT, True),
+        (KILLED.format("TERM"), -signal.SIGTERM, False),
+        (KILLED.format("KILL"), -signal.SIGKILL, False),
+        (KILLED.format("SEGV"), -signal.SIGSEGV, False),
+        (KILLED.format("INT"), -signal.SIGINT, True),
         ("exits = lambda *_: sys.exit(0); signal.signal(signal.SIGTERM, exits);"
-         " os.kill(os.getpid(), signal.SIGTERM)", 0, True),
+         + KILLED.format("TERM"), 0, True),
     ],
-    ids=["os._exit", "SIGTERM", "SIGKILL", "a segmentation fault", "Ctrl-C", "SIGTERM is an exit"],
+    ids=["end", "del", "sys.exit", "a thread", "an exception", "os._exit", "SIGTERM", "SIGKILL",
+         "a segmentation fault", "Ctrl-C", "SIGTERM is an exit"],
 )  # fmt: skip
 def test_what_counts_as_kept_outlives_the_process(
     tmp_path: Path, ending: str, code: int, is_sealed: bool
 ) -> None:
-    """Calls are there shortly after they ended: nobody flushes."""
-    path = tmp_path / "t.tape"
-    child(
+    """Calls are there shortly after they ended: nobody flushes. Those that a flight recorder holds
+    are written if the process dies of an exception."""
+    done = child(
         f"""
-        recorder = record(model, sys.argv[1])
-        for n in range(50): model(one * n, one)
+        from calltape_recorder import First, FlightRecorder
+        held = FlightRecorder(calls=2)
+        recorder = record(model, sys.argv[1], keep=First(50), flight_recorder=held)
+        for n in range(60): model(one * n, one)
         while recorder.stats().kept < 50: time.sleep(0.01)
+        sys.stderr = sys.stdout
         {ending}
-        time.sleep(60)  # the signal comes
+        {"time.sleep(60)  # the signal comes" if code < 0 else ""}
         """,
-        str(path),
+        str(tmp_path / "t.tape"),
         code=code,
     )
-    tape = read(path)
-    assert tape.numbers == list(range(50))
+    tape = read(tmp_path / "t.tape")
+    dies = ending.startswith("raise") or code == -signal.SIGINT
+    assert tape.numbers == [*range(50), *([58, 59] if dies else [])]
     assert not tape.damage
     assert (tape.end is not None) == is_sealed
+    reasons = [dump.reason for dump in tape.end.dumps] if tape.end is not None else []
+    error = "RuntimeError" if code == 1 else "KeyboardInterrupt"
+    assert reasons == ([f"the process died of {error}"] if dies else [])
+    assert done.count("RuntimeError: the server dies") == (code == 1)

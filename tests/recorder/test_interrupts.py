@@ -8,20 +8,22 @@ import ctypes
 import gc
 import itertools
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
+from types import CodeType
 from typing import Any
 
 import pytest
 import torch
 
+import calltape_recorder
 from calltape_recorder import First, FlightRecorder, Novelty, Rate, record
-from calltape_recorder.snapshot.buffers import Buffer
-from tests.recorder.accounts import adds_up
+from calltape_recorder.keep import policies
+from tests.recorder.calls import Via, adds_up, both
+from tests.recorder.lines import at_each_line
 from tests.recorder.models import Add, Identity
+from tests.recorder.parts import recording
 from tests.recorder.processes import in_a_fork
 from tests.recorder.reading import read
 
@@ -34,65 +36,9 @@ class TimeLimitError(Exception):
     """The same, as Celery and others bound the time of a request."""
 
 
-def interrupted_in(name: str, run: Any, kind: type[BaseException] = Interrupt) -> int:
-    """How often ``run`` was interrupted: at each line of the function ``name``, one by one. The
-    host sees each of them."""
-    found = 0
-    for line in range(200):
-        met = [line]
-
-        def trace(frame: FrameType, event: str, _: Any, met: list[int] = met) -> Any:
-            if frame.f_code.co_qualname != name:
-                return None  # the lines of other functions cost nothing
-            if event == "line":
-                met[0] -= 1
-                if met[0] == -1:
-                    raise kind
-            return trace
-
-        sys.settrace(trace)
-        try:
-            run()
-        except kind:
-            found += 1
-        else:
-            assert met[0] >= 0, f"line {line} of {name}: an interrupt was swallowed"
-        finally:
-            sys.settrace(None)
-        if met[0] >= 0:
-            return found
-    raise AssertionError(f"{name} never ended")
-
-
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="no qualified names of code before 3.11")
-@pytest.mark.parametrize(
-    "name",
-    [
-        "CallHandler.begin", "CallHandler._begun", "CallHandler._decided",
-        "CallHandler.finish", "copied", "copy_leaves", "_pooled", "Buffers.acquire",
-        "Ledger._admit", "Ledger._take_back", "Ledger.reserve", "Ledger.account",
-        "HookPair.matching", "HookPair.remove", "_run_before", "_run_after", "Pipeline._hand_over",
-        "CallQueue.put", "UnkeptCounter.count", "Alike.has_memory_of", "Alike.is_like_single",
-        "seen", "seen_inputs", "Seen.count_unkept", "KnownCalls._new",
-        "Admission.follow.<locals>.by_number", "_Sparse.gap",
-        "EarlierCopies.find", "EarlierCopies.keep", "EarlierCopies._add", "EarlierCopies._drop",
-        "Ledger.let_go", "Ledger.hold",
-    ],
-)  # fmt: skip
-def test_an_interrupt_at_any_line_leaks_nothing(name: str, tmp_path: Path) -> None:
-    def is_interrupted() -> bool:
-        found = 0
-        for number, options in enumerate(INTERRUPTED):
-            found += interrupted_within(name, tmp_path / f"{number}.tape", options)
-        return found > 0
-
-    # Python 3.11 can take an exception of a trace function for one that is still being handled, to
-    # the end of the process.
-    in_a_fork(is_interrupted)
-
-
 X = torch.ones(3)
-INTERRUPTED: list[dict[str, Any]] = [
+HERE = str(Path(calltape_recorder.__file__).parent)
+OPTIONS: list[dict[str, Any]] = [
     {},
     {"keep": First(0), "max_calls": 10**6},
     {"values": "none"},
@@ -103,21 +49,86 @@ INTERRUPTED: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="no qualified names of code before 3.11")
-@pytest.mark.parametrize(
-    "name",
-    [
-        "CallHandler.begin", "CallHandler._begun", "CallHandler.finish", "copied", "look_at",
-        "_plain_facts", "outline_of", "Known.learn", "_run_before", "_run_after",
-        "WriteAhead.write", "WriteAhead.done", "_File.write",
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("via", ["hook", "method"])
-def test_a_time_limit_reaches_the_host(name: str, via: Any, tmp_path: Path) -> None:
-    """Such as Celery's SoftTimeLimitExceeded, which is an Exception."""
+def interrupted(run: Callable[[], object], kind: type[BaseException], step: int) -> int:
+    """How often this was interrupted: at each line of the recorder, one by one, or at some of them.
+    The host sees each of them."""
+    reached: list[bool] = []
 
-    if via == "method" and name in ("_run_before", "_run_after"):
-        name = "tell"  # without hooks, this tells of the begin and the end of a call
+    def act() -> None:
+        raise kind
+
+    def runs() -> None:
+        reached.append(False)
+        try:
+            run()
+        except kind:
+            reached[-1] = True
+
+    def is_ours(code: CodeType) -> bool:
+        return code.co_filename.startswith(HERE)
+
+    lines = list(at_each_line(is_ours, runs, act, step))
+    assert reached == [True] * len(lines) + [False]
+    return len(lines)
+
+
+# Of 1,000 lines that run for a call.
+some_or_all = pytest.mark.parametrize(
+    "step", [41, pytest.param(1, marks=pytest.mark.integration)], ids=["some", "all"]
+)
+
+
+@some_or_all
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_an_interrupt_at_any_line_leaks_nothing(
+    options: dict[str, Any], step: int, tmp_path: Path
+) -> None:
+    def is_interrupted() -> bool:
+        model, x, small = Identity(), torch.ones(40_000), torch.ones(3)
+        sizes = itertools.count(4)
+        # A hook of the host's that comes after ours.
+        model.register_forward_pre_hook(lambda _, args, kwargs: (args, {}), with_kwargs=True)
+        with recording(model, tmp_path / "t.tape", **options) as parts:
+            model(x)  # it is remembered
+            for _ in range(30):  # small calls are repeats
+                model(small)
+
+            def run() -> None:
+                parts.set_rate(None)  # what is known ahead of a sample is forgotten
+                x.add_(1)  # what is remembered of it is dropped
+                model(x)
+                model(small)
+                model([torch.ones(next(sizes)), 3])  # of a new size
+
+            found = interrupted(run, Interrupt, step)
+            gc.collect()
+            assert parts.writer.flush(None)
+            stats = parts.stats("recording")
+            assert adds_up(stats)
+            assert stats.queued_bytes == 0
+            run()
+            assert parts.writer.flush(None)
+            after = parts.stats("recording")
+            assert after.dropped.get("internal", 0) == stats.dropped.get("internal", 0)
+            parts.earlier_copies.clear()
+            parts.buffers.clear()
+            assert parts.ledger.held == parts.buffers.nbytes == 0
+        final, tape = parts.stats("closed"), read(tmp_path / "t.tape")
+        assert final.queued == 0
+        assert adds_up(final)
+        assert not tape.damage
+        assert len(tape.calls) == final.kept
+        return found > 300 // step
+
+    # Python 3.11 can take an exception of a trace function for one that is still being handled, to
+    # the end of the process.
+    in_a_fork(is_interrupted)
+
+
+@some_or_all
+@both
+def test_a_time_limit_reaches_the_host(via: Via, step: int, tmp_path: Path) -> None:
+    """Such as Celery's SoftTimeLimitExceeded, which is an Exception."""
 
     def reaches_it() -> bool:
         model, sizes = Identity(), itertools.count(4)
@@ -127,64 +138,41 @@ def test_a_time_limit_reaches_the_host(name: str, via: Any, tmp_path: Path) -> N
                 model([torch.ones(next(sizes)), torch.ones(3).neg(), torch.nn.Parameter(X)])
 
             run()
-            found = interrupted_in(name, run, TimeLimitError)
+            found = interrupted(run, TimeLimitError, step)
             gc.collect()
             assert recorder.flush()
             stats = recorder.stats()
             assert adds_up(stats)
             assert "internal" not in stats.dropped
-            ahead: Any = recorder._handler.pipeline.write_ahead  # type: ignore[union-attr]
-            if name == "WriteAhead.done":
-                assert len(ahead._idle) == len(ahead._files) == 1
-        return found > 0
+        # No file tells of a call under way.
+        files = [path for path in tmp_path.glob("*.ahead-*") if path.stat().st_size]
+        assert not any(read(path).numbers for path in files)
+        return found > 300 // step
 
     in_a_fork(reaches_it)
 
 
-def interrupted_within(name: str, path: Path, options: dict[str, Any]) -> int:
-    model, x, small = Identity(), torch.ones(40_000), torch.ones(3)
-    sizes = itertools.count(4)
-    with record(model, path, **options) as recorder:
-        model(x)  # it is remembered
-        for _ in range(30):  # small calls are repeats
-            model(small)
-        if name == "HookPair.matching":  # a hook of the host's that comes after ours
-            model.register_forward_pre_hook(lambda _, args, kwargs: (args, {}), with_kwargs=True)
+def test_a_rate_may_be_taken_back_at_any_line(tmp_path: Path) -> None:
+    """By another thread, or by a signal handler, while its sample is drawn."""
+    model, kept, calls = Identity(), list[int](), list[bool]()
+    with record(model, tmp_path / "t.tape") as recorder:
 
         def run() -> None:
-            recorder.set_rate(None)  # what is known ahead of a sample is forgotten
-            x.add_(1)  # what is remembered of it is dropped
-            model(x)
-            model(small)
-            if name in ("KnownCalls._new", "UnkeptCounter.count"):
-                model([torch.ones(next(sizes)), 3])  # of a new size
+            recorder.set_rate(0.001)
+            before = recorder.stats().dropped.get("policy", 0)
+            calls.append(True)
+            for _ in range(5):
+                model(X)
+            calls.clear()
+            kept.append(5 - recorder.stats().dropped.get("policy", 0) + before)
 
-        found = interrupted_in(name, run)
-        gc.collect()
-        assert recorder.flush()
-        stats = recorder.stats()
-        assert adds_up(recorder.stats())
-        assert stats.queued_bytes == 0
-        assert stats.queued <= 20  # of one that was not counted yet nothing is held
-        pipeline: Any = recorder._handler.pipeline
-        pool, earlier = pipeline.buffers, pipeline.earlier_copies._known
-        internal = stats.dropped.get("internal", 0)
-        pool._count_lost()
-        held = {one.place for one in earlier.values() if isinstance(one.place, Buffer)}
-        in_use = sum(buffer.size for buffer in held)
-        assert pool._bytes == in_use + sum(size * len(idle) for size, idle in pool._idle.items())
-        run()
-        recorder.flush()
-        assert recorder.stats().dropped.get("internal", 0) == internal
-        pipeline.earlier_copies.clear()
-        assert pipeline.ledger.held == 0
-    final = recorder.stats()
-    assert final.queued == 0
-    assert adds_up(recorder.stats())
-    tape = read(path)
-    assert not tape.damage
-    assert len(tape.calls) == final.kept
-    return found
+        def is_policy(code: CodeType) -> bool:
+            return bool(calls) and code.co_filename == policies.__file__
+
+        lines = list(at_each_line(is_policy, run, lambda: recorder.set_rate(None)))
+    assert len(lines) > 10
+    assert kept[0] >= 4  # later ones come when some calls are over
+    assert kept == sorted(kept, reverse=True)
 
 
 @contextlib.contextmanager
@@ -202,28 +190,28 @@ def test_a_signal_handler_flushes_and_closes_while_its_thread_holds_a_lock(
     tmp_path: Path, twice: bool
 ) -> None:
     model, x = Identity(), torch.ones(40_000)
-    recorder = record(model, tmp_path / "t.tape", flight_recorder=FlightRecorder())
-    pipeline: Any = recorder._handler.pipeline
-    owners = pipeline.writer.waits_with
-    assert len(owners) == 7
-    flushed: list[bool] = []
-    for owner in owners:
-        for _ in range(10):
-            model(x)
-        with owner.lock, owner.lock if twice else contextlib.nullcontext():
-            with handled(lambda: flushed.append(recorder.flush(30))):
-                signal.raise_signal(signal.SIGUSR1)
-            assert owner.lock._is_owned()
-        assert not owner.lock._is_owned()
-    assert flushed == [True] * 7
-    model(x)
-    with contextlib.ExitStack() as stack:
+    flight = FlightRecorder()
+    with recording(model, tmp_path / "t.tape", flight_recorder=flight) as parts:
+        owners = parts.writer.waits_with
+        assert len(owners) >= 6
+        flushed: list[bool] = []
         for owner in owners:
-            stack.enter_context(owner.lock)
-        with handled(recorder.close):
-            signal.raise_signal(signal.SIGUSR1)
-    assert recorder.stats().state == "closed"
-    assert len(read(tmp_path / "t.tape").calls) == 71
+            for _ in range(10):
+                model(x)
+            with owner.lock, owner.lock if twice else contextlib.nullcontext():
+                with handled(lambda: flushed.append(parts.writer.flush(30))):
+                    signal.raise_signal(signal.SIGUSR1)
+                assert owner.lock._is_owned()
+            assert not owner.lock._is_owned()
+        assert flushed == [True] * len(owners)
+        model(x)
+        with contextlib.ExitStack() as stack:
+            for owner in owners:
+                stack.enter_context(owner.lock)
+            with handled(parts.close):
+                signal.raise_signal(signal.SIGUSR1)
+        assert parts.stats("closed").queued == 0
+    assert len(read(tmp_path / "t.tape").calls) == 10 * len(owners) + 1
 
 
 @pytest.mark.parametrize("what", ["flush", "close"])
@@ -231,10 +219,7 @@ def test_a_signal_handler_at_any_lock_of_a_call(tmp_path: Path, what: str) -> No
     """The handler comes when a call has just taken a lock."""
     model, done = Identity(), 0
     for number in range(200):
-        recorder = record(model, tmp_path / f"{number}.tape", max_calls=1000)
-        model(torch.ones(40_000))
         left = number
-        owners = recorder._handler.pipeline.writer.waits_with  # type: ignore[union-attr]
 
         class Interrupted:
             def __init__(self, lock: Any) -> None:
@@ -253,16 +238,17 @@ def test_a_signal_handler_at_any_lock_of_a_call(tmp_path: Path, what: str) -> No
             def __getattr__(self, name: str) -> Any:
                 return getattr(self.own, name)
 
-        for owner in owners:
-            owner.lock = Interrupted(owner.lock)
-        with handled(getattr(recorder, what)):
-            model(torch.ones(40_001 + number))
-        is_over = left >= 0
-        left = -2  # no handler is left for a lock that this thread takes from here on
-        recorder.close()
-        stats = recorder.stats()
+        with recording(model, tmp_path / f"{number}.tape", max_calls=1000) as parts:
+            model(torch.ones(40_000))
+            for owner in parts.writer.waits_with:
+                owner.lock = Interrupted(owner.lock)  # type: ignore[misc]
+            with handled(parts.close if what == "close" else lambda: parts.writer.flush(None)):
+                model(torch.ones(40_001 + number))
+            is_over = left >= 0
+            left = -2  # no handler is left for a lock that this thread takes from here on
+        stats = parts.stats("closed")
         assert stats.queued == 0
-        assert adds_up(recorder.stats())
+        assert adds_up(stats)
         assert not read(tmp_path / f"{number}.tape").damage
         if is_over:
             break

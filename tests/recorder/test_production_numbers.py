@@ -34,7 +34,7 @@ PAGE = page("production.md")
 @pytest.mark.parametrize(
     ("says", "found", "told"),
     [
-        ("the median of the last 15 recorded calls", ledger._DURATIONS, 15),
+        ("the median of the last 15 recorded calls", ledger.DURATIONS, 15),
         ("to a budget, which holds at most 1% of a second", bounds.SHARE_CREDIT_NS, 10**9),
         ("`max_disk_bytes` (at least 128 KiB)", bounds.LEAST_DISK_BYTES, 128 * KIB),
         ("if its tensors have at least 8 KiB", earlier_copies.FEWEST_BYTES, 8 * KIB),
@@ -56,8 +56,8 @@ def test_a_number(says: str, found: Any, told: Any) -> None:
     [
         ("the first 256 chunks that it yielded", bounds.MAX_CHUNKS, 256),
         ("up to 32 in a process", bounds.MAX_INSTANCES, 32),
-        ("looks for it a few times a second", calltape_startup._POLL, 0.2),
-        ("waits for up to 10 s", calltape_startup._IMPORT, 10),
+        ("looks for it a few times a second", calltape_startup.POLL_SECONDS, 0.2),
+        ("waits for up to 10 s", calltape_startup.IMPORT_SECONDS, 10),
     ],
 )
 def test_a_number_of_the_other_page(says: str, found: Any, told: Any) -> None:
@@ -106,7 +106,7 @@ def test_the_extras_are_there() -> None:
 def test_the_line_of_a_target_that_was_there_before() -> None:
     """Its commands print the line; a test of all pages runs them."""
     text = page("recording.md")
-    line = coverage_text(Coverage(seen=3, kept=3), since=recorder._FOUND)
-    assert line == f"3 of 3 calls seen since {recorder._FOUND}, were kept"
+    line = coverage_text(Coverage(seen=3, kept=3), since=recorder.FOUND)
+    assert line == f"3 of 3 calls seen since {recorder.FOUND}, were kept"
     assert text.count("coverage 3 of 3 calls seen since …") == 2
-    assert f"a time and `{recorder._FOUND}`" in text
+    assert f"a time and `{recorder.FOUND}`" in text

@@ -15,10 +15,10 @@ import torch
 from calltape_analyzer import open_tape
 from calltape_recorder import First, FlightRecorder, Recorder, TapeError, record
 from calltape_recorder.keep.ledger import Stats
-from tests.recorder.appearance import appearance_of
+from tests.recorder import disks
+from tests.recorder.calls import appearance_of
 from tests.recorder.models import Add, Identity
 from tests.recorder.reading import read
-from tests.recorder.write.slow_disk import slow_disk
 
 
 def test_flush_means_in_the_file(tmp_path: Path) -> None:
@@ -36,7 +36,7 @@ def test_flush_means_in_the_file(tmp_path: Path) -> None:
 def test_flush_times_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = Add()
     recorder = record(model, tmp_path / "t.tape")
-    gate = slow_disk(monkeypatch)
+    gate = disks.slow(monkeypatch)
     model(torch.ones(1), torch.ones(1))
     assert not recorder.flush(timeout=0.05)
     gate.set()

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-from calltape_recorder import record
+from calltape_recorder import bounds, record
 from calltape_recorder.bounds import MAX_REMEMBERED_PARTS, Remembered
-from tests.recorder.models import Echo
+from calltape_recorder.capture.structures import Structure, Structures
+from calltape_recorder.capture.walk import capture_inputs
+from tests.recorder.models import Add
+from tests.recorder.reading import read
+from tests.recorder.waiting import in_threads
 
 
 def made(most: int = 1000) -> Remembered[int, str]:
@@ -38,15 +43,42 @@ def test_one_that_is_too_large_is_not_remembered_and_displaces_nothing() -> None
     assert (known.get(1), known.get(2), len(known)) == ("y", None, 1)
 
 
-@pytest.mark.integration
-def test_structures_that_never_come_again_are_forgotten(tmp_path: Path) -> None:
+def test_structures_that_never_come_again_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """300 calls of 3,000 tensors took 400 MB, whatever the bound of the queue was."""
-    model, x = Echo(), torch.zeros(1)
-    with record(model, tmp_path / "t.tape", values="none") as recorder:
-        for number in range(130):
-            model([x] * (3000 + number))
-        mine = recorder._handler.pipeline
-        assert mine is not None
-        assert len(mine.structures._known) <= MAX_REMEMBERED_PARTS // 3000
-        recorder.flush()
-    assert recorder.stats().kept == 130
+    monkeypatch.setattr(bounds, "MAX_REMEMBERED_PARTS", 4000)
+    x, built = torch.zeros(1), list[Structure]()
+    structures = Structures(built.append)
+    each = [capture_inputs(([x] * (500 + number),), {})[0] for number in range(20)]
+    for tokens in each:
+        structures.of(tokens)
+    remembered = 0
+    for tokens in reversed(each):  # the latest are remembered
+        structures.of(tokens)
+        remembered += len(built) == len(each)
+    assert 0 < remembered <= 4000 // 500
+
+
+def test_structures_and_leaves_are_the_same_bytes_for_the_same_call(tmp_path: Path) -> None:
+    model, path = Add(), tmp_path / "t.tape"
+    with record(model, path):
+        for size in (2, 2, 2, 3):
+            model(torch.ones(size), torch.ones(size))
+    trees = [call.record.inputs for call in read(path).calls]
+    assert len({tree.structure for tree in trees}) == 1
+    assert len({tree.leaves for tree in trees}) == 2
+
+
+def test_many_threads_meet_more_structures_than_are_remembered() -> None:
+    structures = Structures(lambda _: None)
+
+    def work(thread: int) -> None:
+        for n in range(900):
+            names = tuple(f"k{(n * 7 + thread * 531 + k) % 1400}" for k in range(2))
+            structures.of(("outputs", ("dict", names, None), "none", "none"))
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        in_threads(work, range(8))
+    finally:
+        sys.setswitchinterval(interval)

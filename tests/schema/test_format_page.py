@@ -107,7 +107,7 @@ def test_every_dtype() -> None:
             stored = stored * len(dtypes) if len(stored) == 1 else stored
             sizes = tuple(int(size) for size in trailing.split(",") if size)
             rows |= {name: (entry, sizes) for name, entry in zip(dtypes, stored, strict=True)}
-    assert rows == blob._STORED
+    assert rows == blob.STORED_DTYPES
 
 
 def test_every_dtype_of_a_blob() -> None:
@@ -115,7 +115,7 @@ def test_every_dtype_of_a_blob() -> None:
     listed: dict[str, int] = {}
     for names, bits in re.findall(r"((?:`\w+`,?\s*)+)(\d+)", text):
         listed |= dict.fromkeys(re.findall(r"`(\w+)`", names), int(bits))
-    assert listed == blob._DTYPE_BITS
+    assert listed == blob.DTYPE_BITS
 
 
 def test_examples() -> None:

@@ -177,14 +177,14 @@ def _table(parts: list[bytes], rows: list[Any]) -> bytes:
     return pack({"parts": parts, "rows": rows, "numbers": numbers})
 
 
-def wide_ints(path: Path) -> Path:
+def wide_ints(path: Path, count: int = 20_000) -> Path:
     """One int in each call, all of one hash."""
-    return _surveyed(path, _of_ints([1 + PRIME * at] for at in range(20_000)))
+    return _surveyed(path, _of_ints([1 + PRIME * at] for at in range(count)))
 
 
-def wide_ints_of_calls(path: Path) -> Path:
+def wide_ints_of_calls(path: Path, count: int = 3000) -> Path:
     """The same on a tape with calls."""
-    return sealed(path, _of_ints([1 + PRIME * at] for at in range(3000)))
+    return sealed(path, _of_ints([1 + PRIME * at] for at in range(count)))
 
 
 def tuples_of_ints(path: Path) -> Path:

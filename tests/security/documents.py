@@ -12,18 +12,18 @@ import zlib
 from dataclasses import dataclass, field
 from typing import Any
 
+from calltape_analyzer.redacting.tape_facts import BEGIN_NS
 from calltape_schema.inputs_document import pack_inputs
 from calltape_schema.inputs_table import InputsTable, signature_of
 from calltape_schema.packing import pack, unpack
 from calltape_schema.sections import Section
 from calltape_schema.tar import ZEROS_AT_END, member_header, padding
 from tests.raw_structures import raw_structure
-from tests.sections import deflated, table_entry
+from tests.sections import table_entry
 
 __all__ = ["Forged"]
 
 _TAPE = bytes(range(16))
-_BEGIN = 1_700_000_000_000_000_000
 
 
 def _tree(*, is_input: bool) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def _tree(*, is_input: bool) -> dict[str, Any]:
         "keys": ["size", "note"],
         "children": [{"kind": "int", "scalar": 0}, {"kind": "str", "scalar": 1}],
     }
-    name = "x" if is_input else "outputs"
+    name = "t0" if is_input else "t1"
     return {
         "structure": {
             "root": {"kind": "tuple", "children": [call, options]},
@@ -73,7 +73,7 @@ class Forged:
     blob: dict[str, Any] = field(default_factory=dict)
     header: dict[str, Any] = field(default_factory=dict)
     end: dict[str, Any] = field(default_factory=dict)
-    coverage: dict[str, Any] = field(default_factory=lambda: {"seen": 1, "kept": 1})
+    coverage: dict[str, Any] = field(default_factory=lambda: {"seen": 1, "kept": 1, "dropped": {}})
     deflated: list[Any] = field(default_factory=list)
     more: list[Any] = field(default_factory=list)
     shared: list[bytes] = field(default_factory=list)
@@ -85,25 +85,30 @@ class Forged:
 
     def __post_init__(self) -> None:
         parameters = [
-            {"name": name, "kind": "POSITIONAL_OR_KEYWORD"} for name in ("x", "size", "note")
-        ]
+            {"name": name, "kind": "POSITIONAL_OR_KEYWORD", "has_default": False,
+             "default_missing": False}
+            for name in ("x", "size", "note")
+        ]  # fmt: skip
         self.manifest = {
-            "format": "calltape", "version": 1, "tape": _TAPE, "created_ns": _BEGIN,
+            "format": "calltape", "version": 1, "minor": 0, "tape": _TAPE, "created_ns": BEGIN_NS,
             "producer": {"calltape": "0.1.0"},
             "target": {
                 "type": "app:M", "method": "forward", "via": "hook", "signature": parameters
             },
+            "policy": {"outputs": True, "values": "all", "leaf_values": [], "write_ahead": False},
         }  # fmt: skip
-        self.record = {"time_ns": _BEGIN, "duration_ns": 5, "thread": 7}
+        self.record = {"time_ns": BEGIN_NS, "duration_ns": 5, "thread": 7}
         elements = struct.pack("<3q", 1, 2, 3)
-        self.blob = {name: ("I64", [3], elements) for name in ("x", "outputs")}
+        self.blob = {name: ("I64", [3], elements) for name in ("t0", "t1")}
 
     def claims_to_be_redacted(self) -> None:
         """The last step of its history is a redaction."""
-        source = {"tape": _TAPE, "calls": 1, "left_out": 0}
+        source = {
+            "tape": _TAPE, "files": [], "other_files": 1, "calls": 1, "left_out": 0, "first": 0
+        }  # fmt: skip
         step = {
             "verb": "redact", "tool": "calltape", "version": "0.1.0", "tape": _TAPE,
-            "options": [["keep", '["note"]']], "sources": [source],
+            "options": [["keep", '["*"]']], "sources": [source],
         }  # fmt: skip
         self.manifest.setdefault("history", []).append(step)
 
@@ -140,13 +145,13 @@ class Forged:
     def _blob(self) -> bytes:
         header, data = dict(self.header), b""
         for name, (dtype, shape, value) in self.blob.items():
-            if name == "outputs" and not self._returns:
+            if name == "t1" and not self._returns:
                 continue
             offsets = [len(data), len(data) + len(value)]
             facts = {"dtype": dtype, "shape": shape, "data_offsets": offsets}
             header[name] = {**facts, **header.get(name, {})}
             data += value
-        text = json.dumps(header).encode()
+        text = json.dumps(header, separators=(",", ":")).encode()
         text += b" " * (-(8 + len(text)) % 64)
         return len(text).to_bytes(8, "little") + text + data
 
@@ -185,13 +190,14 @@ class Forged:
         inputs: Any = unpack(pack_inputs(table))
         if self.table is not None:
             inputs = self.table(inputs) or inputs
-        index = struct.pack("<6Q", group, 1, 0, 0, _BEGIN, _BEGIN)
+        index = struct.pack("<6Q", group, 1, 0, 0, BEGIN_NS, BEGIN_NS)
         document = {
-            "tape": _TAPE, "closed_ns": _BEGIN + 10, "coverage": self.coverage,
-            "first_call": 0, "last_call": 0, "first_ns": _BEGIN, "last_ns": _BEGIN + 5,
+            "tape": _TAPE, "manifest": pack(self.manifest), "closed_ns": BEGIN_NS + 10,
+            "coverage": self.coverage, "dumps": [],
+            "first_call": 0, "last_call": 0, "first_ns": BEGIN_NS, "last_ns": BEGIN_NS + 5,
             "raised": int("error" in self.record), "tensor_bytes": blob_bytes,
-            "manifest": pack(self.manifest), "index": [*deflated(index), *self.deflated],
-            "inputs": [*deflated(pack(inputs)), *self.deflated], **self.end,
+            "index": [*Section.of(index, 6), *self.deflated],
+            "inputs": [*Section.of(pack(inputs), 6), *self.deflated], **self.end,
         }  # fmt: skip
         payload = pack(document)
         content = pack([zlib.crc32(payload), payload])[1:]

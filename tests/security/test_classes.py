@@ -9,6 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+
+from tests.analyzer.tapes import write_tape
 
 FIXED = {
     *(f"builtins:{name}" for name in (
@@ -22,7 +25,15 @@ FIXED = {
 }  # fmt: skip
 """Of these, and of some of transformers' classes, objects are made for anybody."""
 
-# In a process of its own, which has loaded these libraries and nothing else.
+FOREIGN = [
+    "antigravity:Cache", "this:BCache", "no_such_module_anywhere:Thing",
+    "transformers.no_such:DynamicCache", "transformers.models.bert:BertModelCache",
+    "torch.utils.cpp_extension:FileBaton",
+]  # fmt: skip
+"""Classes that are not loaded, or not there."""
+
+# In a process of its own, which has loaded these libraries and nothing else. An audit hook cannot
+# be taken back.
 PROGRAM = """
 import json, sys
 import torch, transformers
@@ -63,11 +74,18 @@ def audit(event, args):
 
 sys.addaudithook(audit)
 made = {}
-armed = True
+constants = [
+    {"kind": kind, "name": name}
+    for kind in ("dtype", "device", "layout", "memory_format")
+    for name in ("_inductor", "onnx", "os", "serialization", "load")
+]
 # Not even for a person who names them.
 indexes = [*(ClassIndex(model=model) for model in models), ClassIndex(never)]
-for name, cls in classes.items():
-    for document in nodes_naming(name, attributes_of(cls)):
+before = set(sys.modules)
+armed = True
+for name in [*classes, *sys.argv[1:], None]:
+    fields = attributes_of(classes[name]) if name in classes else ("command",)
+    for document in constants if name is None else nodes_naming(name, fields):
         node = nodes.validate_python(document)
         for index in indexes:
             got = rebuild(node, None, scalars, index)
@@ -76,7 +94,10 @@ for name, cls in classes.items():
                 found = got if issubclass(type(got), type) else type(got)
                 made.setdefault(f"{module_of(found)}:{qualname_of(found)}", name)
 armed = False
-print(json.dumps({"classes": len(classes), "never": len(never), "made": made, "seen": seen}))
+new = sorted(set(sys.modules) - before)
+print(json.dumps(
+    {"classes": len(classes), "never": len(never), "made": made, "seen": seen, "new": new}
+))
 """
 
 
@@ -84,14 +105,15 @@ print(json.dumps({"classes": len(classes), "never": len(never), "made": made, "s
 def test_of_all_that_is_loaded_nothing_else_is_made(tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False, cwd=tmp_path,
-        env={"PYTHONPATH": str(root), "PATH": ""},
+        [sys.executable, "-c", PROGRAM, *FOREIGN], capture_output=True, text=True, check=False,
+        cwd=tmp_path, env={"PYTHONPATH": str(root), "PATH": ""},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["classes"] > 5_000
     assert found["never"] > 1_000
-    assert not found["seen"]
+    assert (found["seen"], found["new"]) == ([], [])
+    assert not set(FOREIGN) & set(found["made"].values())
     others = {name for name in found["made"] if name not in FIXED}
     assert FIXED & set(found["made"]), "some are made"
     others.discard("argparse:Namespace")  # which the person named
@@ -102,3 +124,47 @@ def test_of_all_that_is_loaded_nothing_else_is_made(tmp_path: Path) -> None:
     words = ("Cache", "Layer", "Output", "Config", "Batch", "Mixin", "KVSharingDict")
     assert not [n for n in of_transformers if not any(word in n for word in words)]
     assert list(tmp_path.iterdir()) == []
+
+
+# A whole tape, read by every means. torch and the analyzer import modules of their own meanwhile,
+# so here it is the tape's names that must not appear.
+READER = """
+import sys
+path, *names = sys.argv[1:]
+foreign = ("antigravity", "this", "no_such_module_anywhere", "transformers")
+seen = []
+
+def audit(event, args):
+    if event in ("os.system", "os.exec", "subprocess.Popen", "os.posix_spawn"):
+        seen.append((event, args))
+    elif event == "import" and args[0].split(".")[0] in foreign:
+        seen.append((event, args))
+
+import torch
+sys.addaudithook(audit)
+from calltape_analyzer import Placeholder, open_tape, render
+with open_tape(path, verify=True) as tape:
+    assert len(tape) == len(names), tape.damage
+    for call in tape:
+        args, kwargs = call.inputs
+        assert all(isinstance(value, Placeholder) for value in args), args
+        render(call.inputs), render(call.record.inputs)
+assert not seen, seen
+print("nothing happened")
+"""
+
+
+@pytest.mark.integration
+def test_a_tape_of_names_imports_nothing(tmp_path: Path) -> None:
+    calls, names = [], [*FOREIGN, "os:system", "builtins:eval", "subprocess:Popen"]
+    for name in names:
+        module, _, qualname = name.partition(":")
+        made = type("Foreign", (dict,), {"__module__": module, "__qualname__": qualname})
+        cache = type("ForeignCache", (), {"__module__": module, "__qualname__": qualname})()
+        cache.x = torch.ones(2)
+        calls.append(((made(a=torch.ones(1)), cache, made), {}))
+    path = write_tape(tmp_path / "a.tape", calls)
+    command = [sys.executable, "-c", READER, str(path), *names]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert result.stdout.strip() == "nothing happened", result.stderr
+    assert [file.name for file in tmp_path.iterdir()] == ["a.tape"]

@@ -432,7 +432,7 @@ def _(tape: Forged) -> None:
 @attack("the key of a leaf")
 def _(tape: Forged) -> None:
     tape.inputs["leaves"][0]["key"] = TEXT
-    tape.blob[TEXT] = tape.blob.pop("x")
+    tape.blob[TEXT] = tape.blob.pop("t0")
 
 
 # --- the end ---------------------------------------------------------------------------------

@@ -132,7 +132,7 @@ def test_an_error_that_a_lie_caused_is_told_as_damage(
         return [][0]
 
     path = change_table(sealed(tmp_path / "a.tape", [shaped(2, 3)] * 3), changed)
-    monkeypatch.setattr("calltape_analyzer.tape.Tape._observed", fails)
+    monkeypatch.setattr("calltape_analyzer.observing.sorting.CallSorter.observations", fails)
     with open_tape(path) as tape:
         with pytest.raises(TapeError) as caught:
             tape.observations()

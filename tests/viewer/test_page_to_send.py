@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import os
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -14,7 +15,6 @@ import pytest
 import torch
 
 from calltape_analyzer import open_tape
-from calltape_analyzer.cli import viewing
 from calltape_analyzer.cli.page_server import page_of_viewer
 from calltape_analyzer.variant import table_of
 from tests.analyzer.cli.commands import run
@@ -126,13 +126,15 @@ def test_a_tape_in_a_store(tmp_path: Path) -> None:
     assert tapes_in(tmp_path / "page.html") == {"a.tape": TAPE.read_bytes()}
 
 
-def test_tapes_that_are_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(viewing, "_MOST_MIB", 0)
-    ran = run("view", TAPE, "-o", tmp_path / "page.html")
+def test_tapes_that_are_too_large(tmp_path: Path) -> None:
+    path = tmp_path / "a.tape"
+    path.write_bytes(TAPE.read_bytes())
+    os.truncate(path, 2**27 + 1)  # a hole
+    ran = run("view", path, "-o", tmp_path / "page.html")
     assert ran.code == 1
-    assert "a page holds tapes of at most 0 MiB" in ran.err
+    assert "a page holds tapes of at most 128 MiB" in ran.err
     assert "calltape filter" in ran.err
-    assert not list(tmp_path.iterdir())
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_what_is_no_page(tmp_path: Path) -> None:

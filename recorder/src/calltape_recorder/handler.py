@@ -45,7 +45,7 @@ from calltape_schema.privacy import length_of_text
 _MEASURED = 17  # of so many calls that are not recorded, one is measured: a prime, for any rhythm
 
 _Tensor = torch.Tensor
-_now = time.perf_counter_ns
+clock = time.perf_counter_ns
 
 
 class CallHandler:
@@ -102,7 +102,7 @@ class CallHandler:
         number = ledger.see()
         if number is None:
             return None
-        begun = _now()
+        begun = clock()
         pipeline = admission.pipeline
         call: Call | None = None
         side: Seen | None = None
@@ -150,11 +150,11 @@ class CallHandler:
             call.home = pipeline
             call.held, call.is_evidence = not kept, kept == EVIDENCE
             if self._begun(pipeline, call, side):
-                call.started = _now()
+                call.started = clock()
                 call.cost_ns = call.started - begun
                 return call
         if number % _MEASURED == 1:  # not the first call, which costs more than any other
-            ledger.spend(_MEASURED * (_now() - begun))
+            ledger.spend(_MEASURED * (clock() - begun))
         return None
 
     def _renewed(self) -> Admission[Pipeline] | None:
@@ -209,7 +209,7 @@ class CallHandler:
 
     def finish(self, call: Call, result: Any) -> None:
         """Copies what the model returned, and hands the call over."""
-        ended = _now()
+        ended = clock()
         call.duration_ns = ended - call.started
         pipeline = self._home(call)
         if pipeline is None:
@@ -256,7 +256,7 @@ class CallHandler:
                 self.fault(error)
                 call.outputs_missing = call.outputs_lost = DropReason.INTERNAL
                 _release_chunks(pipeline, call)
-        call.cost_ns += _now() - ended
+        call.cost_ns += clock() - ended
         pipeline.hand_over(call)
 
     def chunk(self, call: Call, value: Any) -> None:
@@ -264,7 +264,7 @@ class CallHandler:
         pipeline, chunks = self._home(call), call.chunks
         if chunks is None or not chunks.next() or pipeline is None or not self._outputs:
             return
-        begun = _now()
+        begun = clock()
         try:
             captured = capture_chunk(value)
             with torch._C.DisableTorchFunction():
@@ -277,12 +277,12 @@ class CallHandler:
                 raise
             self.fault(error)
             chunks.lose(DropReason.INTERNAL)
-        call.cost_ns += _now() - begun
+        call.cost_ns += clock() - begun
 
     def fail(self, call: Call, error: BaseException | None) -> None:
         """Notes the exception that ended the call, and hands the call over. ``error`` is None if it
         is unknown: hooks do not see an exception that is not an ``Exception``."""
-        ended = _now()
+        ended = clock()
         call.duration_ns = ended - call.started
         pipeline = self._home(call)
         if pipeline is None:
@@ -303,7 +303,7 @@ class CallHandler:
         if call.chunks is not None:
             call.outputs_missing = call.chunks.raised()
             _release_chunks(pipeline, call)
-        call.cost_ns += _now() - ended
+        call.cost_ns += clock() - ended
         pipeline.hand_over(call)
 
     def abandon(self, call: Call) -> None:

@@ -194,7 +194,7 @@ class Pipeline:
         keep calls like it again. Takes no lock."""
         self._is_evidence_lost = True
 
-    def _evidence_deleted(self) -> None:
+    def evidence_deleted(self) -> None:
         """Notes that a file with evidence made room for others. If the bound is too small for all
         evidence, to gather it anew each time would delete it each time: so it is done more and more
         seldom."""
@@ -341,7 +341,7 @@ class Pipeline:
         that were evidence in it may be kept again."""
         self.unkept.absorb(table)
         if evidence:
-            self._evidence_deleted() if reason is DropReason.DELETED else self.evidence_lost()
+            self.evidence_deleted() if reason is DropReason.DELETED else self.evidence_lost()
 
     def _fresh_manifest(self) -> Manifest:
         assert self._manifest is not None

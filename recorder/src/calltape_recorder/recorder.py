@@ -43,7 +43,7 @@ from calltape_schema.fields import now_ns
 from calltape_schema.objects import name_of
 from calltape_schema.records import Observed, Target
 
-_FOUND = "when the target was found"
+FOUND = "when the target was found"
 _NO_NAME = re.compile(r"[^\w.-]+")
 
 
@@ -129,7 +129,7 @@ class Recorder:
                 )  # fmt: skip
             check_target(module, method, via, self.path)
             target = describe_target(module, method, via, withholds=pipeline.withholds)
-            observed = Observed(since_ns=now_ns(), reason=_FOUND) if running else None
+            observed = Observed(since_ns=now_ns(), reason=FOUND) if running else None
             self._begin(pipeline, target, observed)
             self._names.set_root(module)
             self._attachment = self._attached(module, pipeline)

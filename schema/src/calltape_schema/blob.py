@@ -32,16 +32,15 @@ _LENGTH_BYTES = 8
 _MAX_DTYPE = 64
 """Characters of the name of a dtype, known or not."""
 
-# Bits per element of every dtype name that the safetensors format knows.
-_DTYPE_BITS = {
+DTYPE_BITS = {
     "BOOL": 8, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8,
     "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16,
     "I32": 32, "U32": 32, "F32": 32, "C64": 64, "F64": 64, "I64": 64, "U64": 64,
     "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
 }  # fmt: skip
+"""Bits per element of every dtype name that the safetensors format knows."""
 
-# torch dtype -> (safetensors dtype, trailing sizes that one element becomes).
-_STORED: dict[str, tuple[str, tuple[int, ...]]] = {
+STORED_DTYPES: dict[str, tuple[str, tuple[int, ...]]] = {
     "bool": ("BOOL", ()), "uint8": ("U8", ()), "int8": ("I8", ()), "int16": ("I16", ()),
     "uint16": ("U16", ()), "int32": ("I32", ()), "uint32": ("U32", ()), "int64": ("I64", ()),
     "uint64": ("U64", ()), "float16": ("F16", ()), "bfloat16": ("BF16", ()),
@@ -58,6 +57,7 @@ _STORED: dict[str, tuple[str, tuple[int, ...]]] = {
     # or as the integers of a quantized tensor.
     "qint8": ("I8", ()), "quint8": ("U8", ()), "qint32": ("I32", ()),
 }  # fmt: skip
+"""By dtype of torch the dtype of safetensors, and the trailing sizes that one element becomes."""
 
 
 INTEGER_FORMATS: dict[str, Literal["B", "b", "H", "h", "I", "i", "Q", "q"]] = {
@@ -87,7 +87,7 @@ class Entry(NamedTuple):
 
 def is_known(dtype: str) -> bool:
     """Whether this is a dtype of safetensors that this reader knows."""
-    return dtype in _DTYPE_BITS
+    return dtype in DTYPE_BITS
 
 
 def stored_as(leaf: Leaf) -> Stored | None:
@@ -105,18 +105,18 @@ def stored_as(leaf: Leaf) -> Stored | None:
 
 def contiguous(dtype: str, shape: tuple[int, ...]) -> Stored | None:
     """The blob entry of a contiguous tensor; None if the format has no encoding for its dtype."""
-    known = _STORED.get(dtype)
+    known = STORED_DTYPES.get(dtype)
     if known is None:
         return None
     name, trailing = known
     whole = (*shape, *trailing)
-    return Stored(name, whole, math.prod(whole) * _DTYPE_BITS[name] // 8)
+    return Stored(name, whole, math.prod(whole) * DTYPE_BITS[name] // 8)
 
 
 def by_width(entries: Mapping[str, Stored]) -> list[str]:
     """The names of entries in the order in which a writer stores them: those of the widest elements
     first, so that each tensor begins at a multiple of its elements."""
-    return sorted(entries, key=lambda name: -_DTYPE_BITS[entries[name].dtype])
+    return sorted(entries, key=lambda name: -DTYPE_BITS[entries[name].dtype])
 
 
 def joined(parts: Sequence[Any], rows: int) -> bytearray:
@@ -253,11 +253,11 @@ def _entry(name: str, facts: Any) -> Entry:
     if offsets is None or len(offsets) != 2:
         raise TapeError("invalid", f"tensor {name[:80]!r} has no valid data_offsets")
     begin, end = offsets
-    if dtype not in _DTYPE_BITS:
+    if dtype not in DTYPE_BITS:
         if end < begin:
             raise TapeError("invalid", f"tensor {name[:80]!r} ends before it begins")
         return Entry(dtype, shape, begin, end)  # of a later version: it costs this tensor only
-    if math.prod(shape) * _DTYPE_BITS[dtype] != (end - begin) * 8:
+    if math.prod(shape) * DTYPE_BITS[dtype] != (end - begin) * 8:
         shown = "x".join(map(str, shape))[:80]
         reason = f"tensor {name[:80]!r}: {end - begin} bytes for {dtype} of {shown}"
         raise TapeError("invalid", reason)

@@ -12,13 +12,13 @@ import torch
 
 from calltape_analyzer import Placeholder, TapeError, open_tape
 from calltape_analyzer.pytree.tensors import tensor_of, valueless
-from calltape_schema.blob import _STORED
+from calltape_schema.blob import STORED_DTYPES
 from calltape_schema.tree import Leaf
 from tests.analyzer.tapes import write_tape
 
 DTYPES = [
     name
-    for name in _STORED
+    for name in STORED_DTYPES
     if isinstance(getattr(torch, name, None), torch.dtype)
     and not name.startswith(("qint", "quint"))
 ]

@@ -31,6 +31,14 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
+@contextlib.contextmanager
+def within_others() -> Iterator[None]:
+    """What counts is what the caller sees."""
+    off = torch.autocast("cpu", enabled=False)
+    with autocast(torch.bfloat16), off, torch.no_grad(), torch.enable_grad():
+        yield
+
+
 CONTEXTS: dict[str, tuple[Callable[[], Any], CallContext | None]] = {
     "none": (contextlib.nullcontext, None),
     "no_grad": (torch.no_grad, CallContext(grad=False)),
@@ -45,16 +53,21 @@ CONTEXTS: dict[str, tuple[Callable[[], Any], CallContext | None]] = {
     ),
     "default": (lambda: default_dtype(torch.float64), CallContext(default_dtype="float64")),
     "disabled": (lambda: torch.autocast("cpu", enabled=False), None),
+    "within others": (within_others, None),
 }
 
 
+@pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("name", CONTEXTS)
-def test_each_context_is_on_the_tape(tmp_path: Path, name: str) -> None:
+def test_each_context_is_on_the_tape(tmp_path: Path, name: str, training: bool) -> None:
     entered, expected = CONTEXTS[name]
-    model = Echo().eval()
+    model = Echo().train(training)
     with record(model, tmp_path / "a.tape"), entered():
         model(torch.ones(2), [1, "text"])
     (call,) = read(tmp_path / "a.tape").calls
+    if training:
+        document = {} if expected is None else expected.model_dump()
+        expected = CallContext(**(document | {"training": True}))
     assert call.record.inputs.spec().context == expected
     assert call.record.outputs is not None
     assert call.record.outputs.spec().context is None
@@ -63,38 +76,14 @@ def test_each_context_is_on_the_tape(tmp_path: Path, name: str) -> None:
 def test_calls_that_look_alike_keep_their_contexts(tmp_path: Path) -> None:
     # Equal tensors are recognized without a look at them: in another context they are not equal.
     model, given = Echo().eval(), (torch.ones(2, 3), torch.zeros(2, 3))
-    order = [
-        "none",
-        "none",
-        "none",
-        "bfloat16",
-        "float16",
-        "none",
-        "no_grad",
-        "inference",
-        "default",
-        "none",
-    ]
+    order = ("none", "none", "none", "bfloat16", "float16", "none", "no_grad", "inference")
+    order += ("default", "none")
     with record(model, tmp_path / "a.tape"):
         for name in order:
             with CONTEXTS[name][0]():
                 model(*given)
     calls = read(tmp_path / "a.tape").calls
     assert [c.record.inputs.spec().context for c in calls] == [CONTEXTS[n][1] for n in order]
-
-
-def test_a_nested_region_counts_as_the_caller_sees_it(tmp_path: Path) -> None:
-    model = Echo().eval()
-    with (
-        record(model, tmp_path / "a.tape"),
-        autocast(torch.bfloat16),
-        torch.autocast("cpu", enabled=False),
-        torch.no_grad(),
-        torch.enable_grad(),
-    ):
-        model(torch.ones(2))
-    (call,) = read(tmp_path / "a.tape").calls
-    assert call.record.inputs.spec().context is None
 
 
 def test_a_call_of_each_context_is_kept_per_structure(tmp_path: Path) -> None:
@@ -116,46 +105,36 @@ def test_autocast_of_another_device_is_noted() -> None:
     assert contexts.context_now(False) == contexts.ORDINARY
 
 
-def test_the_mode_of_the_model_is_on_the_tape(tmp_path: Path) -> None:
-    model = Echo()
+class Plain:
+    def run(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
+class Odd(Echo):
+    training = property(lambda _: 1 / 0, lambda *_: None)
+
+
+def test_the_mode_of_the_model_is_that_of_each_call(tmp_path: Path) -> None:
+    model, modes = Echo(), [True, True, False, True, False, False]
     with record(model, tmp_path / "a.tape"), torch.no_grad():
-        for is_training in (True, True, False, True, False, False):
-            model.train(is_training)
+        for mode in modes:
+            model.train(mode)
             model(torch.ones(2))
     found = [call.record.inputs.spec().context for call in read(tmp_path / "a.tape").calls]
-    assert [context is not None and context.training for context in found] == [
-        True, True, False, True, False, False
-    ]  # fmt: skip
+    assert [context is not None and context.training for context in found] == modes
 
-    class Plain:
-        def run(self, x: torch.Tensor) -> torch.Tensor:
-            return x
 
-    plain = Plain()
-    with record(plain, tmp_path / "b.tape", method="run"), torch.no_grad():
+def test_some_have_no_mode(tmp_path: Path) -> None:
+    plain, odd = Plain(), Odd()
+    with (
+        torch.no_grad(),
+        record(plain, tmp_path / "plain.tape", method="run"),
+        record(odd, tmp_path / "odd.tape"),
+    ):
         plain.run(torch.ones(2))
-    (call,) = read(tmp_path / "b.tape").calls
-    context = call.record.inputs.spec().context
-    assert context is not None
-    assert not context.training  # a function has no mode
-
-
-@pytest.mark.parametrize("name", CONTEXTS)
-def test_training_mode_is_beside_the_rest_of_the_context(tmp_path: Path, name: str) -> None:
-    entered, expected = CONTEXTS[name]
-    model = Echo().train()
-    with record(model, tmp_path / "a.tape"), entered():
-        model(torch.ones(2), [1, "text"])
-    (call,) = read(tmp_path / "a.tape").calls
-    document = {} if expected is None else expected.model_dump()
-    assert call.record.inputs.spec().context == CallContext(**(document | {"training": True}))
-
-
-def test_a_mode_that_cannot_be_asked_is_none(tmp_path: Path) -> None:
-    class Odd(Echo):
-        training = property(lambda _: 1 / 0, lambda *_: None)
-
-    model = Odd()
-    with record(model, tmp_path / "a.tape"):
-        model(torch.ones(2))
-    assert len(list(read(tmp_path / "a.tape").calls)) == 1
+        odd(torch.ones(2))
+    for name in ("plain", "odd"):
+        (call,) = read(tmp_path / f"{name}.tape").calls
+        context = call.record.inputs.spec().context
+        assert context is not None
+        assert not context.training

@@ -12,9 +12,8 @@ import pytest
 import torch
 
 from calltape_analyzer.pytree.recorded_description import describe_result
-from calltape_recorder import record
 from calltape_schema.objects import MAX_NESTED, MAX_VALUES, attributes_of
-from tests.recorder.reading import read
+from tests.recorder.calls import one
 
 
 class Forbidden(BaseException):
@@ -71,36 +70,9 @@ class FailureError(Exception):
     """Has state that is in no attribute."""
 
 
-class Echo(torch.nn.Module):
-    def forward(self, make: Any) -> Any:
-        return make
-
-
-class Making(torch.nn.Module):
-    def __init__(self, value: Any) -> None:
-        super().__init__()
-        self.value = (value,)
-
-    def forward(self, x: torch.Tensor) -> Any:
-        return self.value[0]
-
-
-def recorded(folder: Path, value: Any) -> tuple[Any, Any]:
-    """What stands on a tape for an output, and the statistics of the recorder."""
-    path = folder / "objects.tape"
-    model = Making(value)
-    with record(model, path) as recorder:
-        assert model(torch.ones(1)) is value
-    (call,) = read(path).calls
-    return call.outputs, recorder.stats()
-
-
 def test_an_object_is_its_attributes(tmp_path: Path) -> None:
     held = Dist(mean=torch.ones(3), scale=2.5, names=["a"], _kept=torch.zeros(2))
-    node, stats = recorded(tmp_path, {"latent": held})
-    (node,) = node.children
-    assert stats.kept == 1
-    assert not stats.dropped
+    (node,) = one(tmp_path, result={"latent": held}).outputs.children
     assert (node.kind, node.type) == ("object", f"{__name__}:Dist")
     assert node.fields == ("mean", "scale", "names", "_kept")
     assert [child.kind for child in node.children] == ["tensor", "float", "list", "tensor"]
@@ -108,7 +80,7 @@ def test_an_object_is_its_attributes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("made", "fields"), [(Slotted, ("mean",)), (Grown, ("more", "mean"))])
 def test_slots_are_attributes(made: Any, fields: tuple[str, ...], tmp_path: Path) -> None:
-    node, _ = recorded(tmp_path, made(torch.ones(1)))
+    node = one(tmp_path, result=made(torch.ones(1))).outputs
     assert (node.kind, node.fields) == ("object", fields)
 
 
@@ -128,7 +100,7 @@ def test_what_cannot_be_described_is_named_and_the_rest_is_kept(tmp_path: Path) 
         stream=(tmp_path / "file").open("w"),
     )
     vars(held)["itself"] = held
-    node, _ = recorded(tmp_path, held)
+    node = one(tmp_path, result=held).outputs
     vars(held)["stream"].close()
     found = dict(zip(node.fields, node.children, strict=True))
     assert found.pop("mean").kind == "tensor"
@@ -144,12 +116,7 @@ def held_method() -> None:
 
 
 def test_objects_of_inputs_are_not_looked_into(tmp_path: Path) -> None:
-    path = tmp_path / "objects.tape"
-    model = Echo()
-    with record(model, path, outputs=False):
-        model(Dist(mean=torch.ones(1)))
-    (call,) = read(path).calls
-    assert call.args[0].kind == "opaque"
+    assert one(tmp_path, Dist(mean=torch.ones(1))).args[0].kind == "opaque"
 
 
 def test_what_is_looked_at_is_bounded(tmp_path: Path) -> None:
@@ -160,8 +127,8 @@ def test_what_is_looked_at_is_bounded(tmp_path: Path) -> None:
     many: Any = Dist(leaf=1)
     for _ in range(40):
         many = Dist(a=[many], b=[many])  # 2^40 of them, if each is followed
-    node, stats = recorded(tmp_path, {"deep": deep, "wide": wide, "many": many, "x": Dist(y=1)})
-    assert stats.kept == 1
+    result = {"deep": deep, "wide": wide, "many": many, "x": Dist(y=1)}
+    node = one(tmp_path, result=result).outputs
     found = dict(zip(node.keys, node.children, strict=True))
     levels = 0
     at = found["deep"]
@@ -242,11 +209,10 @@ def test_what_is_set_on_a_value_of_another_kind_is_named(
 ) -> None:
     plain, held = made(), made()
     held.mean = torch.ones(1)
-    node, stats = recorded(tmp_path, [held, plain] if inside else held)
+    node = one(tmp_path, result=[held, plain] if inside else held).outputs
     if inside:
         node, other = node.children
         assert other.beside is None
-    assert stats.kept == 1
     assert node.beside == ("mean",)
     assert node.kind != "opaque"
     assert describe_result(held).node.beside == ("mean",)  # the same look at a live value
@@ -256,12 +222,11 @@ def test_what_is_set_on_a_value_of_another_kind_is_named(
 def test_what_torch_notes_on_a_tensor_is_no_part_of_it(tmp_path: Path) -> None:
     noted = torch.ones(2)
     noted._dynamo_dynamic_indices = {0}  # type: ignore[attr-defined]
-    node, _ = recorded(tmp_path, noted)
-    assert node.beside is None
+    assert one(tmp_path, result=noted).outputs.beside is None
 
 
 def test_a_class_that_a_call_made_is_not_described(tmp_path: Path) -> None:
-    node, _ = recorded(tmp_path, [type("Made", (), {"mean": torch.ones(1)}), Dist])
+    node = one(tmp_path, result=[type("Made", (), {"mean": torch.ones(1)}), Dist]).outputs
     assert [child.kind for child in node.children] == ["opaque", "class"]
 
 

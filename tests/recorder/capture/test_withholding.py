@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import tracemalloc
 from collections import deque
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +22,7 @@ from calltape_schema.inputs_document import pack_inputs
 from calltape_schema.packing import unpack
 from calltape_schema.privacy import matches_whole
 from calltape_schema.records import Parameter
+from tests.recorder.calls import one
 from tests.recorder.models import Echo
 from tests.recorder.reading import ReadCall, read
 
@@ -89,10 +90,15 @@ def test_few_patterns_are_matched_with_each_path_and_each_path_once(
 
 def test_what_is_remembered_of_paths_has_a_bound() -> None:
     decides = Withholding((("*", "all"), ("args.0.x*", "none")))
-    for number in range(3 * MAX_KNOWN_PATHS):
-        assert decides.degree(f"args.0.y{number}") == "nothing"
-        assert decides.degree(f"args.0.x{number}") == "values"
-        assert len(decides._known_paths) <= MAX_KNOWN_PATHS
+    tracemalloc.start()
+    try:
+        for number in range(3 * MAX_KNOWN_PATHS):
+            assert decides.degree(f"args.0.y{number}") == "nothing"
+            assert decides.degree(f"args.0.x{number}") == "values"
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 200 * MAX_KNOWN_PATHS
     assert decides.degree("args.0.x" + 5000 * "y") == "values"
 
 
@@ -172,17 +178,6 @@ class Flags(enum.IntFlag):
     B = 2
 
 
-def call_of(
-    tmp_path: Path, *args: Any, result: Any = None, values: Any = "none", **kw: Any
-) -> ReadCall:
-    model, path = Echo(result), tmp_path / "t.tape"
-    with record(model, path, values=values, overwrite=True) as recorder:
-        model(*args, **kw)
-    assert recorder.stats().kept == 1, recorder.stats()
-    (call,) = read(path).calls
-    return call
-
-
 def shown(node: Any, scalars: tuple[Any, ...]) -> Any:
     """A node in short: what it has, or the kind and length of what was there."""
     if node.kind == "opaque":
@@ -210,15 +205,6 @@ def outputs(call: ReadCall) -> Any:
     return shown(tree.spec().root, tree.scalars)
 
 
-def test_text_and_bytes_by_length(tmp_path: Path) -> None:
-    call = call_of(tmp_path, "secret", b"secrets", ["größer", {"a": "x" * 300}], Request("s", 0.5))
-    text, data = ("str", 6), ("bytes", 7)
-    assert inputs(call) == (
-        [text, data, [text, {"a": ("str", 300)}], {"text": ("str", 1), "rate": 0.5, "row": "none"}],
-        {},
-    )
-
-
 def test_calls_whose_texts_differ_have_one_structure(tmp_path: Path) -> None:
     model, path = Echo(), tmp_path / "t.tape"
     with record(model, path, values="none") as recorder:
@@ -230,66 +216,100 @@ def test_calls_whose_texts_differ_have_one_structure(tmp_path: Path) -> None:
     assert recorder.stats().kept == 50
 
 
-def test_numbers_stay_but_where_a_path_names_them(tmp_path: Path) -> None:
-    values = {"*": "none", "prompt": "none", "kept": "all"}
-    given: dict[str, Any] = {"prompt": ["x", 5, 0.5, 2j], "n": 5, "kept": "as it is", "f": 0.5}
-    found = inputs(call_of(tmp_path, values=values, **given))[1]
-    assert found == {
-        "prompt": [("str", 1), ("int", None), ("float", None), ("complex", None)],
-        "n": 5, "kept": "as it is", "f": 0.5,
-    }  # fmt: skip
+def cache_of(tokens: Any) -> DynamicCache:
+    cache = DynamicCache()
+    cache.tokens = tokens
+    return cache
 
 
-NAMED = {0: 1, 1: 2, 2: 3, 3: 4, "k": 5}
+IDS, GONE = list(range(100, 107)), ("int", None)
+USERS = {"alice@example.com": ROW, "image": 1, 82317: 2, "bob smith": "x", 3: 4}
+ONLY_PAST = {"*": "all", "past": "none"}
+CACHE = {"seen": 7, "tokens": "none", "name": ("str", 6)}
+# What is recorded, how, and what is on the tape.
+STANDS: dict[str, tuple[dict[str, Any], Any, dict[str, Any]]] = {
+    "text and bytes": (
+        {"a": "secret", "b": b"secrets", "c": ["größer", {"a": "x" * 300}], "d": Request("s", 0.5)},
+        "none",
+        {"a": ("str", 6), "b": ("bytes", 7), "c": [("str", 6), {"a": ("str", 300)}],
+         "d": {"text": ("str", 1), "rate": 0.5, "row": "none"}},
+    ),
+    "numbers, but not at a path": (
+        {"prompt": ["x", 5, 0.5, 2j], "n": 5, "kept": "as it is", "f": 0.5},
+        {"*": "none", "prompt": "none", "kept": "all"},
+        {"prompt": [("str", 1), GONE, ("float", None), ("complex", None)], "n": 5,
+         "kept": "as it is", "f": 0.5},
+    ),
+    "a list whose path is kept": (
+        {"sizes": [1, 2, 3, 4, 5]}, {"*": "none", "sizes": "all"}, {"sizes": [1, 2, 3, 4, 5]},
+    ),
+    "a cache": ({"past": cache_of(None)}, ONLY_PAST, {"past": CACHE}),
+    "its sizes": (
+        {"past": cache_of([5, 6, 7, 8])}, ONLY_PAST, {"past": {**CACHE, "tokens": [5, 6, 7, 8]}},
+    ),
+    "a layer each": (
+        {"past": cache_of([SimpleNamespace(length=n) for n in range(9)])}, ONLY_PAST,
+        {"past": {**CACHE, "tokens": [{"length": n} for n in range(9)]}},
+    ),
+    "ids in a cache": (
+        {"past": cache_of([5, 6, 7, 8, 9])}, ONLY_PAST, {"past": {**CACHE, "tokens": [GONE] * 5}},
+    ),
+    "keys that are no names": (
+        {"users": USERS, "space": SimpleNamespace(**{"a b": 1, "c": 2}), "d e": 1}, "none",
+        {"users": {"?0": "tensor", "image": 1, "?2": 2, "?3": ("str", 1), 3: 4},
+         "space": {"?0": 1, "c": 2}, "?2": 1},
+    ),
+    "such keys at a path that is kept": (
+        {"users": USERS}, {"*": "none", "users.*": "all"},
+        {"users": {**USERS, "alice@example.com": "tensor"}},
+    ),
+    "a key that looks like a position": (  # as a pattern, it matches one more character
+        {"x": {"a b": 1, "?0": 2}}, {"*": "none", "x.?0": "all"}, {"x": {"?0?": 1, "?0": 2}},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STANDS)
+def test_what_stands_for_an_argument(tmp_path: Path, name: str) -> None:
+    given, values, expected = STANDS[name]
+    assert inputs(one(tmp_path, values=values, **given)) == ([], expected)
 
 
 def test_many_numbers_are_data(tmp_path: Path) -> None:
-    ids, gone = list(range(100, 107)), ("int", None)
+    named = {0: 1, 1: 2, 2: 3, 3: 4, "k": 5}
     given: dict[str, tuple[Any, Any]] = {
-        "a prompt": (ids, [gone] * 7),
-        "on the edge": (ids[:5], [gone] * 5),
-        "of few": (ids[:4], ids[:4]),
-        "prompts of few": ([ids[:2], ids[:2], (5,)], [[gone] * 2, [gone] * 2, [gone]]),
+        "a prompt": (IDS, [GONE] * 7),
+        "on the edge": (IDS[:5], [GONE] * 5),
+        "of few": (IDS[:4], IDS[:4]),
+        "prompts of few": ([IDS[:2], IDS[:2], (5,)], [[GONE] * 2, [GONE] * 2, [GONE]]),
         "a size": ((3, 4), [3, 4]),
         "sizes": ([(3, 4), [5, 6]], [[3, 4], [5, 6]]),
-        "of axes": (torch.Size(ids), ids),
-        "sizes of axes": ([torch.Size(ids)] * 2, [ids] * 2),
+        "of axes": (torch.Size(IDS), IDS),
+        "sizes of axes": ([torch.Size(IDS)] * 2, [IDS] * 2),
         "among texts": ([5, "x", 6, None, 7, 8, 9.5], [
-            gone, ("str", 1), gone, "none", gone, gone, ("float", None),
+            GONE, ("str", 1), GONE, "none", GONE, GONE, ("float", None),
         ]),
         "with names": (dict.fromkeys("abcdefghi", 5), dict.fromkeys("abcdefghi", 5)),
-        "by position": (dict(enumerate(ids)), dict.fromkeys(range(7), gone)),
-        "by digits": ({str(n): i for n, i in enumerate(ids)},
-                      dict.fromkeys(map(str, range(7)), gone)),
+        "by position": (dict(enumerate(IDS)), dict.fromkeys(range(7), GONE)),
+        "by digits": ({str(n): i for n, i in enumerate(IDS)},
+                      dict.fromkeys(map(str, range(7)), GONE)),
         "by a few positions": ({0: 5, 1: 6}, {0: 5, 1: 6}),
-        "by position and name": ({0: 1, 1: 2, 2: 3, 3: 4, "k": 5}, NAMED),
-        "in dicts": ([{"id": 7}] * 5, [{"id": gone}] * 5),
+        "by position and name": (named, named),
+        "in dicts": ([{"id": 7}] * 5, [{"id": GONE}] * 5),
         "in few dicts": ([{"id": 7}] * 4, [{"id": 7}] * 4),
-        "in a deque": (deque(ids), [gone] * 7),
-        "of a subclass": (UserIds(ids), [gone] * 7),
-        "numpy's": ([np.int64(5)] * 5, [gone] * 5),
+        "in a deque": (deque(IDS), [GONE] * 7),
+        "of a subclass": (UserIds(IDS), [GONE] * 7),
+        "numpy's": ([np.int64(5)] * 5, [GONE] * 5),
         "slices": ((slice(0, 4, 2),) * 4, [[0, 4, 2]] * 4),
-        "in one slice of many": ([range(5)] * 5, [[gone] * 3] * 5),
+        "in one slice of many": ([range(5)] * 5, [[GONE] * 3] * 5),
     }  # fmt: skip
-    for what, (value, expected) in given.items():
-        assert inputs(call_of(tmp_path, value))[0] == [expected], what
+    values, expected = zip(*given.values(), strict=True)
+    call = one(tmp_path, values="none", **{f"x{n}": value for n, value in enumerate(values)})
+    assert dict(zip(given, inputs(call)[1].values(), strict=True)) == dict(
+        zip(given, expected, strict=True)
+    )
     # Arguments of *args are a list as well.
-    assert inputs(call_of(tmp_path, *ids))[0] == [gone] * 7
-
-
-def test_a_list_whose_path_is_kept(tmp_path: Path) -> None:
-    call = call_of(tmp_path, sizes=[1, 2, 3, 4, 5], values={"*": "none", "sizes": "all"})
-    assert inputs(call)[1] == {"sizes": [1, 2, 3, 4, 5]}
-
-
-@pytest.mark.parametrize("values", ["none", {"*": "all", "args.0.*": "none"}])
-def test_scale_and_zero_point_are_values(tmp_path: Path, values: Any) -> None:
-    quantized = torch.quantize_per_tensor(ROW.float(), 0.5, 3, torch.quint8)
-    call = call_of(tmp_path, [quantized], result=quantized, values=values)
-    kept = [leaf.quantizer is not None for leaf in call.record.inputs.facts()]
-    assert kept == [False]
-    (leaf,) = call.record.outputs.facts()  # type: ignore[union-attr]
-    assert (leaf.dtype, leaf.quantizer is None) == ("quint8", values == "none")
+    assert inputs(one(tmp_path, *IDS, values="none"))[0] == [GONE] * 7
 
 
 def test_arguments_with_names_are_no_list(tmp_path: Path) -> None:
@@ -305,95 +325,29 @@ def test_arguments_with_names_are_no_list(tmp_path: Path) -> None:
 
 
 def test_numbers_that_a_model_returns(tmp_path: Path) -> None:
-    cache = DynamicCache()
-    found = outputs(call_of(tmp_path, result=(5, {"score": 0.5}, True, "text", cache)))
+    found = outputs(
+        one(tmp_path, result=(5, {"score": 0.5}, True, "text", DynamicCache()), values="none")
+    )
     assert found == [
         ("int", None), {"score": ("float", None)}, "bool", ("str", 4),
-        {"seen": 7, "tokens": "none", "name": ("str", 6)},
+        CACHE,
     ]  # fmt: skip
 
 
-def test_a_cache_keeps_its_sizes(tmp_path: Path) -> None:
-    values = {"*": "all", "past": "none"}
-    cache = DynamicCache()
-    found = inputs(call_of(tmp_path, values=values, past=cache))[1]
-    assert found == {"past": {"seen": 7, "tokens": "none", "name": ("str", 6)}}
-    cache.tokens = [5, 6, 7, 8]
-    found = inputs(call_of(tmp_path, values=values, past=cache))[1]
-    assert found["past"]["tokens"] == [5, 6, 7, 8]
-    cache.tokens = [SimpleNamespace(length=n) for n in range(9)]  # a layer each
-    found = inputs(call_of(tmp_path, values=values, past=cache))[1]
-    assert found["past"]["tokens"] == [{"length": n} for n in range(9)]
-    cache.tokens = [5, 6, 7, 8, 9]  # ids
-    found = inputs(call_of(tmp_path, values=values, past=cache))[1]
-    assert found["past"]["tokens"] == [("int", None)] * 5
-
-
-def test_keys_that_are_no_names(tmp_path: Path) -> None:
-    users = {"alice@example.com": ROW, "image": 1, 82317: 2, "bob smith": "x", 3: 4}
-    call = call_of(tmp_path, users, SimpleNamespace(**{"a b": 1, "c": 2}), **{"d e": 1})
-    args, kwargs = inputs(call)
-    assert args[0] == {"?0": "tensor", "image": 1, "?2": 2, "?3": ("str", 1), 3: 4}
-    assert args[1] == {"?0": 1, "c": 2}
-    assert kwargs == {"?0": 1}
-    kept = call_of(tmp_path, users, values={"*": "none", "args.0.*": "all"})
-    assert list(inputs(kept)[0][0]) == list(users)
-
-
-def test_a_key_that_looks_like_a_position(tmp_path: Path) -> None:
-    values = {"*": "none", "args.0.?0": "all"}  # a pattern: it matches one more character
-    call = call_of(tmp_path, {"a b": 1, "?0": 2}, values=values)
-    assert inputs(call)[0][0] == {"?0?": 1, "?0": 2}
-
-
 def test_enums_and_flags(tmp_path: Path) -> None:
-    call = call_of(tmp_path, Mode.FAST, Flags.A | Flags.B, Flags(82317), Flags(0))
+    call = one(tmp_path, Mode.FAST, Flags.A | Flags.B, Flags(82317), Flags(0), values="none")
     fast, both, other, zero = call.args
     assert (fast.kind, fast.name, fast.value) == ("enum", "FAST", None)
     assert both.kind == zero.kind == "enum"
     assert other.kind == "opaque"
-    assert call_of(tmp_path, Mode.FAST, values="all").args[0].value == "secret"
+    assert one(tmp_path, Mode.FAST).args[0].value == "secret"
 
 
 def test_a_tensor_at_two_places_is_withheld_where_it_is_at_either(tmp_path: Path) -> None:
     values = {"*": "all", "prompt": "none"}
-    call = call_of(tmp_path, x=ROW, prompt=[ROW], other=ROW.clone(), values=values)
+    call = one(tmp_path, x=ROW, prompt=[ROW], other=ROW.clone(), values=values)
     assert [leaf.missing for leaf in call.record.inputs.facts()] == ["policy", None]
     assert ROW.numpy().tobytes() in call.blob  # of the other one
-
-
-@pytest.mark.parametrize("values", ["none", {"*": "all", "x.*": "none"}])
-def test_messages_of_exceptions(tmp_path: Path, values: Any) -> None:
-    class Raises(torch.nn.Module):
-        def forward(self, text: str) -> None:
-            raise ValueError(f"not a word: {text}")
-
-    model = Raises()
-    with record(model, tmp_path / "t.tape", values=values), pytest.raises(ValueError, match="word"):
-        model("secret")
-    error = read(tmp_path / "t.tape").calls[0].record.error
-    assert error is not None
-    assert (error.type, error.message) == ("builtins:ValueError", "(18 characters, not kept)")
-
-
-def test_chunks_of_a_stream(tmp_path: Path) -> None:
-    class Engine:
-        def generate(self, prompt: str) -> Iterator[Any]:
-            yield from ["secret", 5, {"text": "xy"}, ROW]
-
-    engine = Engine()
-    for values, last in (("none", "policy"), ({"*": "all", "outputs.3": "none"}, "policy"),
-                         ({"*": "none", "outputs.3": "all"}, "policy")):  # fmt: skip
-        options: Any = {"values": values, "method": "generate", "overwrite": True}
-        with record(engine, tmp_path / "t.tape", **options):
-            list(engine.generate("secret"))
-        (call,) = read(tmp_path / "t.tape").calls
-        tree = call.record.outputs
-        assert tree is not None
-        assert tree.facts()[0].missing == last
-        assert not tree.ranges
-        if values == "none":
-            assert outputs(call) == [("str", 6), ("int", None), {"text": ("str", 2)}, "tensor"]
 
 
 def padded(count: int, fill: int, dtype: torch.dtype = torch.int64, size: int = 2048) -> Any:
@@ -451,23 +405,6 @@ def test_counters_tell_no_int_and_no_key_of_calls_that_were_not_kept(tmp_path: P
     assert (min(size.sizes), size.max) == (4, 8)
     assert unpack(row.scalars) == (3,)  # of the call that is on the tape
     assert b"alice" not in pack_inputs(table)
-
-
-def test_counters_tell_what_is_kept_by_path(tmp_path: Path) -> None:
-    model, path = Echo(), tmp_path / "t.tape"
-    with record(model, path, keep=First(1), values={"*": "none", "n": "all"}):
-        for number in range(3, 9):
-            model("x" * number, n=number, m=number)
-    (kind,) = read(path).table.kinds.values()
-    assert [axis and (min(axis.sizes), axis.max) for axis in kind.axes] == [None, (4, 8), None]
-
-
-def test_a_structure_that_was_dropped_is_not_told(tmp_path: Path) -> None:
-    model, path = Echo(), tmp_path / "t.tape"
-    with record(model, path, values="none", max_queue_bytes=8):
-        model({"alice": 1})
-    table = read(path).table
-    assert (table.rows, table.kinds, table.other.seen) == ({}, {}, 1)
 
 
 def test_novelty_goes_by_what_will_be_on_the_tape(tmp_path: Path) -> None:

@@ -49,21 +49,6 @@ def test_a_replaced_method_is_put_back(tmp_path: Path) -> None:
     assert model.forward is own
 
 
-def test_any_method_of_any_object(tmp_path: Path) -> None:
-    class Server:
-        def generate(self, prompt: str, *, n: int = 1) -> list[str]:
-            return [prompt] * n
-
-    server = Server()
-    with record(server, tmp_path / "t.tape", method="generate"):
-        assert server.generate("a", n=2) == ["a", "a"]
-    tape = read(tmp_path / "t.tape")
-    assert tape.manifest.target is not None
-    assert (tape.manifest.target.method, tape.manifest.target.via) == ("generate", "method")
-    assert [node.kind for node in tape.calls[0].outputs.children] == ["str", "str"]
-    assert vars(server) == {}
-
-
 def test_functions_of_one_name_are_told_apart_by_their_modules(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

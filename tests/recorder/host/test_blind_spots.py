@@ -24,6 +24,7 @@ from calltape_schema.empty_tapes import why_empty
 from calltape_schema.remedies import told_to
 from tests.recorder.models import Add, Identity, Two
 from tests.recorder.processes import child, in_a_fork
+from tests.recorder.waiting import looked
 
 X = torch.ones(2, 4)
 
@@ -86,7 +87,6 @@ def test_a_call_that_goes_on_to_torch_s_is_not_told_of(
     for number, model in enumerate(models):
         with record(model, tmp_path / f"{number}.tape") as recorder:
             model(X)
-            recorder._check_attachment()
         assert recorder.stats().kept == 1
     assert said() == []
 
@@ -109,16 +109,6 @@ def test_copies_are_counted(tmp_path: Path, via: Any, said: Callable[[], list[st
     assert warning.endswith(". The application made 3 copies of it")
 
 
-def test_a_recorder_that_saw_calls_says_nothing_of_copies(
-    tmp_path: Path, said: Callable[[], list[str]]
-) -> None:
-    model = Identity()
-    with record(model, tmp_path / "t.tape") as recorder:
-        copy.deepcopy(model)(model(X))
-    assert recorder.stats().copies == 1
-    assert said() == []
-
-
 def clears(model: Any) -> None:
     model._forward_hooks.clear()
 
@@ -128,19 +118,19 @@ def replaces(model: Any) -> None:
 
 
 @pytest.mark.parametrize("take_off", [clears, replaces])
+@pytest.mark.usefixtures("looks_always")
 def test_hooks_that_were_taken_off_are_told_of(
     take_off: Callable[[Any], None], tmp_path: Path, said: Callable[[], list[str]]
 ) -> None:
     model = Identity()
     with record(model, tmp_path / "t.tape") as recorder:
         model(X)
-        recorder._each_second()
+        assert looked(recorder)
         assert said() == []
         take_off(model)
-        recorder._each_second()
+        assert looked(recorder)
         (warning,) = said()
         assert warning.startswith("the hooks of the recorder were taken off the module")
-        recorder._each_second()
     assert len(said()) == 1  # said once
 
 
@@ -158,28 +148,21 @@ def restores(model: Any) -> None:
     del model.forward
 
 
+@pytest.mark.parametrize("looks", [True, False], ids=["meanwhile", "at the end"])
 @pytest.mark.parametrize("replace", [rebinds, keeps_and_rebinds, restores])
+@pytest.mark.usefixtures("looks_always")
 def test_a_method_that_was_put_in_its_place_is_told_of(
-    replace: Callable[[Any], None], tmp_path: Path, said: Callable[[], list[str]]
+    replace: Callable[[Any], None], looks: bool, tmp_path: Path, said: Callable[[], list[str]]
 ) -> None:
     model = Identity()
     with record(model, tmp_path / "t.tape", via="method") as recorder:
         model(X)
         replace(model)
         model(X)
-        recorder._each_second()
-        assert len(said()) == 1
+        assert not looks or (looked(recorder) and len(said()) == 1)
     assert recorder.stats().kept == 1
     (warning,) = said()
     assert warning.startswith("something put another forward in the place of the recorder's")
-
-
-def test_a_method_is_checked_at_the_end_too(tmp_path: Path, said: Callable[[], list[str]]) -> None:
-    model = Identity()
-    with record(model, tmp_path / "t.tape", via="method"):
-        model(X)
-        restores(model)
-    assert len(said()) == 1
 
 
 class Wrapper:
@@ -232,7 +215,6 @@ def test_a_method_that_others_wrapped_is_in_place(
         else:
             wrap(model)
         model(X)
-        recorder._each_second()
     assert recorder.stats().kept == 1
     assert said() == []
 
@@ -250,13 +232,14 @@ def test_a_wrapper_that_others_kept_does_not_come_back(tmp_path: Path) -> None:
     assert model.forward.__func__ is Identity.forward
 
 
+@pytest.mark.usefixtures("looks_always")
 def test_detaching_is_no_trouble(tmp_path: Path, said: Callable[[], list[str]]) -> None:
     model = Identity()
     for number, via in enumerate(("hook", "method")):
         with record(model, tmp_path / f"{number}.tape", via=via) as recorder:  # type: ignore[arg-type]
             model(X)
             recorder.detach()
-            recorder._each_second()
+            assert looked(recorder)
             recorder.attach(model)
     assert said() == []
 
@@ -379,6 +362,7 @@ def test_a_process_that_forked_says_nothing(tmp_path: Path, said: Callable[[], l
     assert said() == []
 
 
+@pytest.mark.usefixtures("looks_always")
 def test_calls_that_are_all_dropped_are_told_of_while_they_are(
     tmp_path: Path, said: Callable[[], list[str]]
 ) -> None:
@@ -386,14 +370,14 @@ def test_calls_that_are_all_dropped_are_told_of_while_they_are(
     with record(model, tmp_path / "t.tape", max_queue_bytes=1000) as recorder:
         for _ in range(36):
             model(torch.ones(1000))
-        recorder._each_second()
+        assert looked(recorder)
         (warning,) = said()
         assert warning.startswith("every call of tests.recorder.models:Identity.forward was drop")
         assert "queue_full (the tensors of a call do not fit into max_queue_bytes" in warning
         model(torch.ones(1))
     assert recorder.stats().last_error == warning
     assert recorder.stats().kept == 1
-    assert len(said()) == 1
+    assert sum(text.startswith("every call") for text in said()) == 1
 
 
 def test_calls_of_a_transform_are_told_of_as_such(

@@ -19,7 +19,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from calltape_recorder import First, FlightRecorder, TapeError, record
-from tests.recorder.host.vias import Via, both
+from tests.recorder.calls import Via, both
 from tests.recorder.models import Add, Identity, Two
 from tests.recorder.reading import read
 
@@ -38,22 +38,6 @@ def test_hooks_that_are_registered_anew_without_keywords_go_on(tmp_path: Path) -
     calls = read(tmp_path / "t.tape").calls
     assert [len(call.args) for call in calls] == [1, 2]
     assert [call.output(0).tolist() for call in calls] == [[2, 2], [2, 2, 2]]
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_fused_layer_is_called_as_without_a_recorder(tmp_path: Path) -> None:
-    from torch.ao.quantization import fuse_modules
-
-    def made() -> torch.nn.Module:
-        torch.manual_seed(0)
-        layers = torch.nn.Conv2d(3, 3, 1), torch.nn.BatchNorm2d(3), torch.nn.ReLU()
-        return torch.nn.Sequential(*layers).eval()
-
-    x, plain, model = torch.ones(1, 3, 4, 4), made(), made()
-    with record(model[0], tmp_path / "t.tape"):
-        fused = fuse_modules(model, [["0", "1", "2"]], inplace=True)
-        assert torch.equal(fused(x), fuse_modules(plain, [["0", "1", "2"]])(x))
-    assert torch.equal(fused(x), fuse_modules(plain, [["0", "1", "2"]])(x))
 
 
 class Tripled(Add):

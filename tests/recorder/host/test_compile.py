@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -49,119 +49,19 @@ class Counts:
         return self.graphs, breaks, self._counters["frames"].get("total")
 
 
-def whole(model: Any, **options: Any) -> Callable[..., Any]:
-    return torch.compile(model, **options)
+def described(case: compile_matrix.Case) -> str:
+    name = f"{case.compile.__name__}-{case.when}-{case.via}"
+    return name + "-part" * case.part + "-fullgraph" * case.fullgraph
 
 
-def in_place(model: Any, **options: Any) -> Callable[..., Any]:
-    model.compile(**options)
-    return model  # type: ignore[no-any-return]
-
-
-def its_forward(model: Any, **options: Any) -> Callable[..., Any]:
-    model.forward = torch.compile(model.forward, **options)
-    return model  # type: ignore[no-any-return]
-
-
-def around(model: Any, **options: Any) -> Callable[..., Any]:
-    return torch.compile(lambda x: model(x), **options)
-
-
-def run(
-    compile: Callable[..., Any], fullgraph: bool, attach: Callable[[Any], Any], when: str
-) -> tuple[tuple[int, int, Any], Any, list[torch.Tensor]]:
-    """Counts, the recorder, and the results, for calls of several sizes."""
-    torch.manual_seed(0)
-    counts, model, recorder = Counts(), Two(), None
-    if when == "before":
-        recorder = attach(model)
-    compiled = compile(model, backend=counts.backend, fullgraph=fullgraph)
-    if when == "compiled":
-        recorder = attach(compiled)
-    results = []
-    for index, size in enumerate(SIZES):
-        if when == "after" and index == 1:
-            recorder = attach(model)
-        results.append(compiled(torch.ones(size, 4)))
-    if recorder is not None:
-        recorder.close()
-    return counts(), recorder, results
-
-
-PLACEMENTS = [
-    (compile, when, via)
-    for compile, when in [
-        (whole, "before"), (whole, "after"), (whole, "compiled"), (in_place, "before"),
-        (in_place, "after"), (its_forward, "before"), (its_forward, "after"),
-    ]
-    for via in ("hook", "method")
-    # There the replaced method is what the host compiles: a part of the graph, tested below.
-    if (compile, when, via) != (its_forward, "before", "method")
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("fullgraph", [False, True])
-@pytest.mark.parametrize(("compile", "when", "via"), PLACEMENTS)
-def test_the_compiled_model_itself(
-    tmp_path: Path, compile: Callable[..., Any], when: str, via: Any, fullgraph: bool
-) -> None:
-    path = tmp_path / "t.tape"
-    plain, _, expected = run(compile, fullgraph, lambda model: None, "never")
-    counts, recorder, results = run(
-        compile, fullgraph, lambda model: record(model, path, via=via), when
-    )
-    assert counts == plain
-    assert all(torch.equal(a, b) for a, b in zip(results, expected, strict=False))
-    calls = read(path).calls
-    assert len(calls) == recorder.stats().seen == len(SIZES) - (when == "after")
-    for call, result in zip(reversed(calls), reversed(results), strict=False):
-        assert torch.equal(call.output(0), result)
-
-
-@pytest.mark.parametrize("via", ["hook", "method"])
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("compile", [whole, in_place, its_forward, around])
-def test_a_part_of_a_compiled_model_breaks_its_graph_and_is_recorded(
-    tmp_path: Path, compile: Callable[..., Any], when: str, via: Any
-) -> None:
-    path = tmp_path / "t.tape"
-    _, _, expected = run(compile, False, lambda model: None, "never")
-    _, recorder, results = run(
-        compile, False, lambda model: record(model.middle, path, via=via), when
-    )
-    assert all(torch.equal(a, b) for a, b in zip(results, expected, strict=False))
-    assert len(read(path).calls) == recorder.stats().seen == len(SIZES) - (when == "after")
-
-
-@pytest.mark.parametrize("via", ["hook", "method"])
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("compile", [whole, in_place, its_forward, around])
-def test_a_part_of_a_full_graph_leaves_no_trace_and_is_counted(
-    tmp_path: Path, compile: Callable[..., Any], when: str, via: Any,
-    caplog: pytest.LogCaptureFixture,
-) -> None:  # fmt: skip
-    path = tmp_path / "t.tape"
-    plain, _, expected = run(compile, True, lambda model: None, "never")
-    counts, recorder, results = run(
-        compile, True, lambda model: record(model.middle, path, via=via), when
-    )
-    assert counts == plain
-    assert all(torch.equal(a, b) for a, b in zip(results, expected, strict=False))
-    stats = recorder.stats()
-    assert stats.kept == 0
-    assert stats.dropped == {"tracing": stats.seen}
-    assert stats.seen > 0
-    assert "fullgraph" in caplog.text
-
-
-def test_a_replaced_forward_that_is_compiled_breaks_its_graph_and_is_recorded(
-    tmp_path: Path,
-) -> None:
-    path = tmp_path / "t.tape"
-    _, recorder, _ = run(
-        its_forward, False, lambda model: record(model, path, via="method"), "before"
-    )
-    assert len(read(path).calls) == recorder.stats().seen == len(SIZES)
+@pytest.mark.parametrize(
+    "case",
+    [c for c in compile_matrix.cases() if c.is_compiled_anew and c.compile.__name__ != "submodule"],
+    ids=described,
+)
+def test_a_placement_keeps_its_promise(case: compile_matrix.Case) -> None:
+    row = compile_matrix.row(case)
+    assert row.holds, compile_matrix.line(row)
 
 
 def test_a_detached_recorder_leaves_the_compiled_model_compiled(tmp_path: Path) -> None:
@@ -201,17 +101,6 @@ def test_graphs_compiled_before_attach_are_told_of(
         compiled(x)
     assert recorder.stats().kept == 1
     assert len(said()) == 1
-
-
-def test_a_replaced_forward_compiled_whole_says_what_is_counted(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    _, recorder, _ = run(
-        its_forward, True, lambda model: record(model, tmp_path / "t.tape", via="method"), "before"
-    )
-    stats = recorder.stats()
-    assert stats.dropped == {"tracing": stats.seen}
-    assert "compiled with fullgraph=True, by itself or within something larger" in caplog.text
 
 
 @pytest.mark.slow

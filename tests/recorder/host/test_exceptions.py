@@ -12,8 +12,7 @@ import pytest
 import torch
 
 from calltape_recorder import record
-from tests.recorder.accounts import adds_up
-from tests.recorder.host.vias import Via, both
+from tests.recorder.calls import Via, adds_up, both
 from tests.recorder.models import Add, Raises
 from tests.recorder.reading import read
 

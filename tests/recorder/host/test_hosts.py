@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from calltape_recorder import First, record
-from tests.recorder.host.vias import Via, both
+from tests.recorder.calls import Via, both
 from tests.recorder.models import Add, Identity, Two
 from tests.recorder.reading import read
 
@@ -103,18 +103,6 @@ def test_data_parallel_without_devices(tmp_path: Path, via: Via, inner: bool) ->
 
 
 @both
-def test_inference_mode(tmp_path: Path, via: Via) -> None:
-    model, path = Two(), tmp_path / "t.tape"
-    with record(model, path, via=via), torch.inference_mode():
-        result = model(torch.ones(3, 4))
-        assert result.is_inference()
-    (call,) = read(path).calls
-    assert call.record.outputs is not None
-    assert call.record.outputs.facts()[0].inference
-    assert torch.equal(call.output(0), result)
-
-
-@both
 def test_autocast(tmp_path: Path, via: Via) -> None:
     model, path = Two(), tmp_path / "t.tape"
     x = torch.randn(4, 3).t()  # not contiguous: copied by an operator
@@ -192,33 +180,6 @@ def test_modules_that_export_made(tmp_path: Path, via: Via, strict: bool) -> Non
     assert [call.input(0).shape[0] for call in calls] == [2, 5, 5]
     assert all(torch.equal(c.output(0), r) for c, r in zip(calls, results, strict=False))
     assert calls[2].record.error is not None
-
-
-@both
-@pytest.mark.integration
-@pytest.mark.parametrize("part", [False, True])
-def test_what_traces_sees_no_recorder_and_is_counted(tmp_path: Path, via: Via, part: bool) -> None:
-    from torch._subclasses import FakeTensorMode
-    from torch.fx.experimental.proxy_tensor import make_fx
-
-    model, x = Two(), torch.ones(3, 4)
-    fake_fx = make_fx(model, tracing_mode="fake", _allow_non_fake_inputs=True)
-    codes = [make_fx(model)(x).code, fake_fx(x).code]
-    exported = [torch.export.export(model, (x,), strict=s).graph_module.code for s in (False, True)]
-    with record(model.middle if part else model, tmp_path / "t.tape", via=via) as recorder:
-        with FakeTensorMode(allow_non_fake_inputs=True) as mode:
-            assert model(mode.from_tensor(x)).shape == (3, 4)
-        fake = recorder.stats()
-        assert fake.dropped == {"tracing": 1}
-        assert [make_fx(model)(x).code, fake_fx(x).code] == codes
-        assert [
-            torch.export.export(model, (x,), strict=s).graph_module.code for s in (False, True)
-        ] == exported
-        stats = recorder.stats()
-        assert stats.dropped == {"tracing": stats.seen}
-        model(x)
-    assert recorder.stats().kept == 1
-    assert recorder.stats().seen == stats.seen + 1
 
 
 # --- several at once ---------------------------------------------------------------------------

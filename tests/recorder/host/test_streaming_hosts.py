@@ -18,6 +18,7 @@ import pytest
 import torch
 
 from calltape_recorder import record
+from tests.recorder.calls import Via, both
 from tests.recorder.host.streaming_hosts import METHODS, awaits, outcome
 from tests.recorder.host.streaming_servers import RefusedError, Returning, Server
 from tests.recorder.models import Identity
@@ -163,27 +164,16 @@ def made(kind: str) -> Any:
     }[kind]()
 
 
+@both
 @pytest.mark.parametrize("kind", ["generator", "coroutine", "async generator"])
-def test_a_hook_leaves_it_alone_and_says_so(tmp_path: Path, kind: str) -> None:
+def test_what_others_have_is_left_alone(tmp_path: Path, kind: str, via: Via) -> None:
+    """The caller can tell whether it is another object."""
     model, path, value = Identity(), tmp_path / "t.tape", made(kind)
-    with record(model, path):
+    with record(model, path, via=via):
         assert model(value) is value
     (call,) = read(path).calls
     article = "an" if kind == "async generator" else "a"
     assert call.record.outputs is None
     assert call.record.outputs_missing == f"it returned {article} {kind}, which had not run"
-    if kind == "coroutine":
-        value.close()
-
-
-@pytest.mark.parametrize("kind", ["generator", "coroutine", "async generator"])
-def test_a_replaced_method_leaves_alone_what_others_have(tmp_path: Path, kind: str) -> None:
-    """The caller can tell whether it is another object."""
-    model, path, value = Identity(), tmp_path / "t.tape", made(kind)
-    with record(model, path, via="method"):
-        assert model(value) is value
-    (call,) = read(path).calls
-    assert call.record.outputs is None
-    assert "had not run" in str(call.record.outputs_missing)
     if kind == "coroutine":
         value.close()

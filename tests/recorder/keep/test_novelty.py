@@ -24,8 +24,6 @@ from calltape_recorder.write import disk_file
 from tests.recorder.models import Echo, Identity
 from tests.recorder.reading import read
 
-Shape = tuple[int, ...]
-
 
 def kept(path: Path, calls: list[tuple[tuple[Any, ...], dict[str, Any]]]) -> list[int]:
     model = Echo()
@@ -200,14 +198,6 @@ def test_what_is_forgotten_is_kept_again(keep: Keep) -> None:
     assert [decide(n, view) for n in range(3)] == [EVIDENCE, False, False]
 
 
-def test_a_decider_without_a_memory_forgets_nothing() -> None:
-    decide = (Every() & First(1)).decider()
-    assert decide(0, None)
-    start_over(decide)
-    assert not decide(1, None)
-    start_over(lambda number, view: True)
-
-
 def test_a_call_that_the_disk_refused_is_no_evidence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,20 +215,6 @@ def test_a_call_that_the_disk_refused_is_no_evidence(
         model(x)
     assert recorder.stats().dropped == {"io": 1, "policy": 1}
     assert read(path).numbers == [1]
-
-
-def test_evidence_is_not_gathered_anew_at_every_loss(tmp_path: Path) -> None:
-    model, path, x = Identity(), tmp_path / "t.tape", torch.ones(3)
-    with record(model, path, keep=Novelty()) as recorder:
-        pipeline: Any = recorder._handler.pipeline
-        model(x)
-        for _ in range(3):  # the first one counts at once, the others when some time has passed
-            pipeline.evidence_lost()
-            model(x)
-        pipeline._remembers_until = 0.0
-        model(x)
-        model(x)
-    assert read(path).numbers == [0, 1, 4]
 
 
 def test_texts_are_not_held() -> None:
@@ -320,16 +296,3 @@ def test_a_predicate_that_waits_holds_up_no_other_call(tmp_path: Path, around: A
         waiting.join()
         second.join()
     assert recorder.stats().kept == 2
-
-
-def test_many_threads_share_a_limit_per_structure(tmp_path: Path) -> None:
-    model, x = Identity(), torch.ones(3)
-    with record(model, tmp_path / "t.tape", keep=PerStructure(50)) as recorder:
-        threads = [
-            threading.Thread(target=lambda: [model(x) for _ in range(100)]) for _ in range(8)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert recorder.stats().kept == 50

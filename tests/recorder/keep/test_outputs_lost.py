@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +17,6 @@ from calltape_recorder import record
 class Grows(torch.nn.Module):
     def forward(self, x: Any) -> Any:
         return x.repeat(1000)
-
-
-class Engine:
-    def generate(self, x: Any) -> Iterator[Any]:
-        yield from (x, x.repeat(1000), x)
 
 
 def test_outputs_without_memory_are_counted(tmp_path: Path) -> None:
@@ -44,18 +38,6 @@ def test_outputs_without_memory_are_counted(tmp_path: Path) -> None:
         assert "outputs=True" not in caught.value.advice
     shown = CliRunner().invoke(app, ["info", str(tmp_path / "t.tape")]).stdout
     assert "max_queue_bytes" in shown
-
-
-def test_chunks_without_memory_are_counted(tmp_path: Path) -> None:
-    engine = Engine()
-    options: dict[str, Any] = {"method": "generate", "max_queue_bytes": 2000}
-    with record(engine, tmp_path / "t.tape", **options) as recorder:
-        list(engine.generate(torch.ones(4)))
-        assert recorder.flush()
-        assert recorder.stats().outputs_lost == {"queue_full": 1}
-    with open_tape(tmp_path / "t.tape") as tape:
-        (told,) = [one for one in diagnose(tape).symptoms if one.kind == "outputs_missing"]
-        assert "max_queue_bytes" in told.advice
 
 
 @pytest.mark.parametrize(

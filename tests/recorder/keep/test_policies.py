@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import os
-import statistics
-import threading
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -31,6 +28,7 @@ from calltape_recorder.keep import policies
 from calltape_recorder.keep.policies import CallView
 from tests.recorder.models import Add, Echo, Identity
 from tests.recorder.reading import read
+from tests.recorder.waiting import in_threads
 
 
 def kept(tmp_path: Path, keep: Keep, calls: list[Any]) -> tuple[list[int], dict[str, int]]:
@@ -102,17 +100,6 @@ def test_a_sample_hangs_on_nothing_but_the_number(fraction: float) -> None:
     assert {number for pair in pairs for number in pair if far(number, None)} == sample
 
 
-def test_gaps_of_a_sample_are_those_of_chance() -> None:
-    decide = Rate(0.02, 5).decider()
-    numbers = [number for number in range(500_000) if decide(number, None)]
-    gaps = [b - a for a, b in itertools.pairwise(numbers)]
-    mean = statistics.fmean(gaps)
-    assert abs(mean - 50) < 6 * 50 / len(gaps) ** 0.5
-    assert 0.9 < statistics.pstdev(gaps, mean) / (0.98**0.5 / 0.02) < 1.1
-    at_once = gaps.count(1) / len(gaps)  # also where a block of numbers ends
-    assert abs(at_once - 0.02) < 6 * (0.02 / len(gaps)) ** 0.5
-
-
 def test_calls_per_second(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     now = [0.0]
     monkeypatch.setattr(policies, "time", type("Clock", (), {"monotonic": lambda: now[0]}))
@@ -159,7 +146,7 @@ def test_the_manifest_says_what_was_kept(tmp_path: Path) -> None:
     [
         lambda: First(-1), lambda: First(True), lambda: Rate(1.5), lambda: Rate("1"),  # type: ignore[arg-type]
         lambda: Rate(0.1, seed=1.0), lambda: PerSecond(0), lambda: PerSecond(float("inf")),  # type: ignore[arg-type]
-        lambda: PerStructure(-3), lambda: Novelty(growth=1),
+        lambda: PerStructure(-3), lambda: Novelty(growth=1), lambda: When(3),  # type: ignore[arg-type]
     ],
 )  # fmt: skip
 def test_wrong_arguments(make: Any) -> None:
@@ -168,19 +155,12 @@ def test_wrong_arguments(make: Any) -> None:
     assert caught.value.kind == "usage"
 
 
-def test_many_threads_share_a_limit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("keep", [First(50), PerStructure(50)], ids=str)
+def test_many_threads_share_a_limit(tmp_path: Path, keep: Keep) -> None:
     model = Add()
-    with record(model, tmp_path / "t.tape", keep=First(50)) as recorder:
-        threads = [
-            threading.Thread(target=lambda: [model(ones(2), ones(2)) for _ in range(100)])
-            for _ in range(8)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert recorder.stats().kept == 50
-    assert recorder.stats().dropped == {"policy": 750}
+    with record(model, tmp_path / "t.tape", keep=keep) as recorder:
+        in_threads(lambda _: [model(ones(2), ones(2)) for _ in range(100)], range(8))
+    assert (recorder.stats().kept, recorder.stats().dropped) == (50, {"policy": 750})
 
 
 # --- values by leaf path -----------------------------------------------------------------------
@@ -225,25 +205,6 @@ def test_of_many_ids_without_values_the_range_stays(tmp_path: Path) -> None:
     mask = (1, 3, 7)  # kept, so its range says nothing new
     assert found == [[(0, 3, 1026), mask], [mask], [mask], [mask], [(0, 1, 1), mask]]
     assert {call.record.inputs.facts()[0].missing for call in calls} == {"policy"}
-
-
-@pytest.mark.parametrize("values", ["some", {"x": "maybe"}, {1: "all"}, {"x" * 2000: "all"}, 3])
-def test_wrong_values(tmp_path: Path, values: Any) -> None:
-    with pytest.raises(TapeError) as caught:
-        record(Echo(), tmp_path / "t.tape", values=values)
-    assert caught.value.kind == "usage"
-    assert not (tmp_path / "t.tape").exists()
-
-
-def test_an_option_that_does_not_exist(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match="did you mean 'max_calls'"):
-        record(Echo(), tmp_path / "t.tape", max_call=3)  # type: ignore[call-arg]
-    assert not (tmp_path / "t.tape").exists()
-
-
-def test_a_predicate_has_to_be_one() -> None:
-    with pytest.raises(TapeError, match="When"):
-        When(3)  # type: ignore[arg-type]
 
 
 def test_patterns_that_match_nothing_are_said(
@@ -307,38 +268,6 @@ def test_patterns_without_a_call_or_an_effect_are_not_said(
         for _ in range(calls):
             model(ones(2), prompt="a")
     assert not any(text.startswith("values") for text in warnings_of(caplog))
-
-
-def test_of_many_patterns_that_match_nothing_ten_are_named(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    model = Open()
-    values: Any = {f"x{i:02}": "none" for i in range(13)}
-    with record(model, tmp_path / "t.tape", values=values):
-        model(ones(2))
-    (text,) = warnings_of(caplog)
-    assert text.startswith("values: no recorded call")
-    assert "at 'x00', " in text
-    assert "'x09' and 3 more: nothing was omitted there" in text
-
-
-def test_a_rate_that_is_taken_back_while_its_sample_is_drawn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By another thread, or by a signal handler."""
-    model, x = Identity(), torch.ones(3)
-    draw = policies._Sparse._sample
-    with record(model, tmp_path / "t.tape") as recorder:
-
-        def drawn(self: Any, begin: int) -> list[int]:
-            recorder.set_rate(None)
-            return draw(self, begin)
-
-        recorder.set_rate(0.001)
-        monkeypatch.setattr(policies._Sparse, "_sample", drawn)
-        for _ in range(100):
-            model(x)
-    assert recorder.stats().kept >= 99
 
 
 def test_a_rate_is_a_share_of_what_would_be_kept(tmp_path: Path) -> None:

@@ -12,8 +12,9 @@ from calltape_analyzer import open_tape
 from calltape_recorder import First, FlightRecorder, Rate, record
 from calltape_recorder.keep.ledger import Ledger, Share
 from calltape_recorder.snapshot.call import QueuedCall
-from tests.recorder.accounts import adds_up
+from tests.recorder.calls import adds_up
 from tests.recorder.models import Add, Identity
+from tests.recorder.parts import recording
 from tests.recorder.reading import read
 
 MS = 1_000_000
@@ -100,7 +101,7 @@ class Clock:
 
 
 def test_the_accounts_have_the_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("calltape_recorder.handler._now", Clock(1000))
+    monkeypatch.setattr("calltape_recorder.handler.clock", Clock(1000))
     model, x = Add(), torch.ones(3)
     with record(model, tmp_path / "t.tape", keep=First(2)) as recorder:
         for _ in range(2 + 2 * 17):
@@ -117,7 +118,7 @@ def test_the_accounts_have_the_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_calls_beyond_the_share_are_only_counted(
     tmp_path: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("calltape_recorder.handler._now", Clock(1000))
+    monkeypatch.setattr("calltape_recorder.handler.clock", Clock(1000))
     model, x = Add(), torch.ones(3)
     with record(model, tmp_path / "t.tape", max_share=1e-6, **options) as recorder:
         for _ in range(50):
@@ -136,7 +137,7 @@ def test_calls_beyond_the_share_widen_no_range(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are counted by number only."""
-    monkeypatch.setattr("calltape_recorder.handler._now", Clock(1000))
+    monkeypatch.setattr("calltape_recorder.handler.clock", Clock(1000))
     model = Identity()
     with record(model, tmp_path / "t.tape", max_share=1e-6) as recorder:
         for rows in (3, 4096):
@@ -148,7 +149,7 @@ def test_calls_beyond_the_share_widen_no_range(
 
 
 def test_calls_that_are_held_cost_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("calltape_recorder.handler._now", Clock(1000))
+    monkeypatch.setattr("calltape_recorder.handler.clock", Clock(1000))
     model, x = Add(), torch.ones(3)
     options: dict[str, Any] = {"keep": Rate(0), "flight_recorder": FlightRecorder()}
     with record(model, tmp_path / "t.tape", max_share=1e-6, **options) as recorder:
@@ -182,9 +183,8 @@ def test_a_server_that_waits_owes_nothing() -> None:
 
 def test_what_calls_cause_in_the_thread_is_paid(tmp_path: Path) -> None:
     model, x = Add(), torch.ones(3)
-    with record(model, tmp_path / "t.tape", max_share=1) as recorder:
+    with recording(model, tmp_path / "t.tape", max_share=1) as parts:
         for _ in range(50):
             model(x, x)
-        assert recorder.flush()
-        ledger = recorder._handler.pipeline.ledger  # type: ignore[union-attr]
-    assert 0 < ledger.writing_ns < recorder.stats().in_thread_ns
+        assert parts.writer.flush(None)
+    assert 0 < parts.ledger.writing_ns < parts.ledger.in_thread_ns

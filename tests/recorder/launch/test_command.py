@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from calltape_recorder.launch.launcher import STARTUP, main, prepare
 from calltape_recorder.launch.startup import calltape_startup
+from calltape_recorder.launch.startup.calltape_startup import models_there
 from calltape_recorder.options import help_of
 
 PID = os.getpid()
@@ -80,31 +84,45 @@ def test_a_command_that_is_not_there(
 
 
 WITHOUT_TORCH = """
-import sys
+import json, sys
 from calltape_recorder.launch.launcher import main
-try:
-    code = main(sys.argv[1:])
-except SystemExit as end:
-    code = end.code
-print(code, *sorted({"torch", "numpy"} & set(sys.modules)))
+for words in json.loads(sys.argv[1]):
+    try:
+        code = main(words)
+    except SystemExit as end:
+        code = end.code
+    print("ended", code, *sorted({"torch", "numpy"} & set(sys.modules)))
 """
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code"),
-    [
-        (["--help"], 0),
-        (["--print-path"], 0),
-        (["--nonsense"], 2),
-        (["--target", "a:b", "--tape", "{}"], 2),
-        (["--target", "a:b", "--tape", "{}", "--keep", "often()", "--", "true"], 2),
-        (["--target", "a:b", "--tape", "{}", "--keep", "novelty()", "--", "/nowhere"], 127),
-    ],
-)
-def test_the_command_does_not_import_torch(tmp_path: Path, arguments: list[str], code: int) -> None:
+def test_the_command_does_not_import_torch(tmp_path: Path) -> None:
     """Its help and wrong usage answer at once; importing torch takes seconds."""
-    given = [argument.replace("{}", str(tmp_path)) for argument in arguments]
+    target = ["--target", "a:b", "--tape", str(tmp_path)]
+    each = [
+        (["--help"], 0), (["--print-path"], 0), (["--nonsense"], 2), (target, 2),
+        ([*target, "--keep", "often()", "--", "true"], 2),
+        ([*target, "--keep", "novelty()", "--", "/nowhere"], 127),
+    ]  # fmt: skip
+    words = json.dumps([words for words, _ in each])
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_TORCH, *given], capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", WITHOUT_TORCH, words], capture_output=True, text=True, timeout=120
     )
-    assert done.stdout.splitlines()[-1] == str(code), done.stderr
+    ended = [line for line in done.stdout.splitlines() if line.startswith("ended")]
+    assert ended == [f"ended {code}" for _, code in each], done.stderr
+
+
+class Net(torch.nn.Module):
+    pass
+
+
+class Engine:
+    @property
+    def __class__(self) -> Any:
+        raise RuntimeError("not to be run by anybody but the host")
+
+
+def test_models_that_are_a_part_of_no_other_are_named_by_class() -> None:
+    models = [torch.nn.Sequential(Net()), Engine()]
+    said = models_there()
+    assert said.startswith(". There are models of the classes ")
+    del models

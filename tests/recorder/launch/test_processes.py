@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,44 @@ from tests.recorder.reading import read
 pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).parents[3]
+
+
+def python(
+    *words: Any, calltape: str | None = None, paths: tuple[Any, ...] = (), code: int = 0
+) -> subprocess.CompletedProcess[str]:
+    """Runs an interpreter that reads ``CALLTAPE``, if there is one."""
+    startup = () if calltape is None else (STARTUP,)
+    environment = {**os.environ, "PYTHONPATH": ":".join(map(str, (*startup, *paths)))}
+    done = subprocess.run(
+        [sys.executable, *map(str, words)], capture_output=True, text=True, timeout=250,
+        env={**environment, "CALLTAPE": calltape} if calltape else environment,
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr
+    return done
+
+
+def launched(
+    folder: Path, script: str, *words: str, target: str = "model", options: Any = (), code: int = 0
+) -> subprocess.CompletedProcess[str]:
+    """Runs a script under ``calltape-record``; the tapes are in ``tapes``."""
+    name = target if ":" in target else f"{Path(script).stem}:{target}"
+    command = ["--target", name, "--tape", folder / "tapes", *options, "--", sys.executable]
+    launcher = ("-m", "calltape_recorder.launch.launcher")
+    return python(*launcher, *command, folder / script, *words, paths=(ROOT, folder), code=code)
+
+
+def calls_in(folder: Path) -> list[int]:
+    """How many calls each tape has."""
+    return sorted(len(read(path).calls) for path in (folder / "tapes").glob("*.tape"))
+
+
+def trouble(printed: str) -> list[str]:
+    """The lines of a process, but for what is recorded where, and that no call came."""
+    return [
+        line
+        for line in printed.splitlines()
+        if ": recording " not in line and "no call of" not in line
+    ]
 
 
 QUICK = """
@@ -32,18 +71,8 @@ print(sorted(mine), getattr(sys, "host", None), sys.argv[1:], len(sys.path[0]))
 def test_a_process_that_is_no_server_does_not_notice(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.host = 'customized'")
     outputs = []
-    for environment in (
-        {"PYTHONPATH": f"{tmp_path}"},
-        {
-            "PYTHONPATH": f"{STARTUP}:{tmp_path}",
-            "CALLTAPE": f"target=some.server:model;tape={tmp_path}",
-        },
-        {"PYTHONPATH": f"{STARTUP}:{tmp_path}"},
-    ):
-        done = subprocess.run(
-            [sys.executable, "-c", QUICK, "--a", "b"], capture_output=True, text=True, check=True,
-            env={**os.environ, **environment},
-        )  # fmt: skip
+    for calltape in (None, f"target=some.server:model;tape={tmp_path}", ""):
+        done = python("-c", QUICK, "--a", "b", calltape=calltape, paths=(tmp_path,))
         assert not done.stderr
         outputs.append(done.stdout)
     assert outputs[0].startswith("[] customized ['--a', 'b']")
@@ -53,42 +82,37 @@ def test_a_process_that_is_no_server_does_not_notice(tmp_path: Path) -> None:
 def test_settings_that_say_nothing_are_told_once_for_all_processes(tmp_path: Path) -> None:
     program = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'pass'], check=True)"
     for text in ("whatever", "target=serve;tape=/x", "{", "target=a:b;wait=soon"):
-        done = subprocess.run(
-            [sys.executable, "-c", program], capture_output=True, text=True, check=True,
-            env={**os.environ, "PYTHONPATH": STARTUP, "CALLTAPE": text},
-        )  # fmt: skip
-        assert done.stderr.count("calltape: CALLTAPE: ") == 1
-        assert done.stderr.count("\n") == 1
-
-
-IMPORTERS = ("itself", "in a worker", "in a fork")
+        said = python("-c", program, calltape=text).stderr
+        assert said.count("calltape: CALLTAPE: ") == said.count("\n") == 1
 
 
 IMPORTS = """
 import os, subprocess, sys
-if sys.argv[1:] == ["itself"]:
+who = sys.argv[1]
+if who == "itself":
     import server_module
-elif sys.argv[1:] == ["in a worker"]:
+elif who == "in a worker":
     subprocess.run([sys.executable, "-c", "import server_module; server_module.work()"], check=True)
-elif sys.argv[1:] == ["in a fork"]:
+elif who == "in a fork":
     if os.fork() == 0:
         import server_module
         server_module.work()
         sys.exit()
     os.wait()
+elif who == "in a fork, later":  # gunicorn --preload: imported here, made in each worker
+    import server_module
+    server_module.model, made = None, server_module.model
+    if os.fork() == 0:
+        server_module.model = made
+        while not made._forward_hooks:
+            server_module.time.sleep(0.01)
+        server_module.work()
+        sys.exit()
+    os.wait()
 """
-
-
-def trouble(printed: str) -> list[str]:
-    """The lines of a process, but for what is recorded where, and that no call came."""
-    return [
-        line
-        for line in printed.splitlines()
-        if ": recording " not in line and "no call of" not in line
-    ]
-
-
+IMPORTERS = re.findall('who == "(.*)"', IMPORTS)
 MODULE = """
+import time
 import torch
 model = torch.nn.Linear(2, 2)
 def work():
@@ -96,23 +120,12 @@ def work():
 """
 
 
-@pytest.mark.integration
-@pytest.mark.parametrize(
-    "who",
-    ["nobody", *IMPORTERS],
-)
+@pytest.mark.parametrize("who", ["nobody", *IMPORTERS])
 def test_a_module_that_nobody_imports_is_said_at_the_end(tmp_path: Path, who: str) -> None:
+    """The parent of workers is no server: it is no news that it records nothing."""
     (tmp_path / "serve.py").write_text(IMPORTS)
     (tmp_path / "server_module.py").write_text(MODULE)
-    command = [
-        sys.executable, "-m", "calltape_recorder.launch.launcher",
-        "--target", "server_module:model",
-        "--tape", str(tmp_path / "tapes"), "--", sys.executable, str(tmp_path / "serve.py"), who,
-    ]  # fmt: skip
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=True, timeout=250,
-        env={**os.environ, "PYTHONPATH": f"{ROOT}:{tmp_path}"},
-    )  # fmt: skip
+    done = launched(tmp_path, "serve.py", who, target="server_module:model")
     assert ("server_module was never imported" in done.stderr) == (who == "nobody")
     assert len(trouble(done.stderr)) == (who == "nobody")
 
@@ -143,28 +156,19 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.integration
 @pytest.mark.parametrize("target", ["__main__:model", "server:model"])
 def test_a_script_its_forks_and_what_it_spawns(tmp_path: Path, target: str) -> None:
     """The module is run as a script, and imported by the spawned child under a third name."""
     ways = "def work_in_child(way):\n    wait_for_hooks()\n    work(4 if way == 'fork' else 5)\n"
-    script = tmp_path / "server.py"
-    script.write_text(SERVER.replace("model = Add()\n", f"{ways}\nmodel = Add()\n"))
-    tapes = tmp_path / "tapes"
-    command = [
-        sys.executable, "-m", "calltape_recorder.launch.launcher", "--target", target,
-        "--tape", str(tapes), "--", sys.executable, str(script), "--port", "1",
-    ]  # fmt: skip
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=200,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    assert done.returncode == -signal.SIGTERM  # its own end, not that of somebody in between
+    script = SERVER.replace("model = Add()\n", f"{ways}\nmodel = Add()\n")
+    (tmp_path / "server.py").write_text(script)
+    # It ends by itself, not by somebody in between.
+    done = launched(tmp_path, "server.py", "--port", "1", target=target, code=-signal.SIGTERM)
     assert done.stdout == "served ['--port', '1']\n", done.stderr
     assert not trouble(done.stderr)
-    counts = {path.name: len(read(path).calls) for path in tapes.glob("*.tape")}
-    assert sorted(counts.values()) == [3, 4, 5]
-    assert sum("-p" in name for name in counts) == 1  # the fork went on, beside its parent's
+    assert calls_in(tmp_path) == [3, 4, 5]
+    # The fork went on, beside its parent's.
+    assert sum("-p" in path.name for path in (tmp_path / "tapes").glob("*.tape")) == 1
 
 
 TWICE = """
@@ -183,14 +187,13 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.integration
 def test_a_script_that_is_imported_as_well(tmp_path: Path) -> None:
     """``python app.py`` whose framework imports ``app:model``: both copies are recorded, as the one
     in the script is found first, and the other one is called."""
     (tmp_path / "twice.py").write_text(TWICE)
-    done = _record(tmp_path, "twice.py")
+    done = launched(tmp_path, "twice.py")
     assert not trouble(done.stderr)
-    assert sorted(len(read(tape).calls) for tape in (tmp_path / "tapes").glob("*.tape")) == [0, 1]
+    assert calls_in(tmp_path) == [0, 1]
 
 
 AT_ONCE = """
@@ -204,10 +207,9 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.integration
 def test_a_script_that_ends_before_it_is_recorded_says_so(tmp_path: Path) -> None:
     (tmp_path / "at_once.py").write_text(AT_ONCE)
-    done = _record(tmp_path, "at_once.py", "--method", "forward")
+    done = launched(tmp_path, "at_once.py", options=("--method", "forward"))
     # By the end of the process, or by the recorder that can no longer begin.
     assert re.search("at_once:model (was not attached to before|is not recorded)", done.stderr)
 
@@ -223,6 +225,8 @@ print("imported", flush=True)
 def attach(*given):
     sys.attaches = True
     while sys.argv[1:] == ["attaches"] and not hasattr(sys, "ends"):
+        time.sleep(0.01)
+    while sys.argv[1:] == ["blocks"] and not hasattr(sys, "imported"):
         time.sleep(0.01)
     if sys.argv[1:] == ["attaches"]:
         time.sleep(0.5)
@@ -288,6 +292,25 @@ def test_what_is_attached_while_the_process_ends_is_sealed(tmp_path: Path) -> No
     script = MEANWHILE + "    while not hasattr(sys, 'attaches'): time.sleep(0.01)\n"
     assert _beside_a_slow_recorder(tmp_path, script, "attaches") == [
         "imported", "attached", "sealed"
+    ]  # fmt: skip
+
+
+TWO_COPIES = """
+import sys, time, torch, types
+model = types.SimpleNamespace(forward=print)
+if __name__ == "__main__":
+    while not hasattr(sys, "attaches"): time.sleep(0.01)
+    import meanwhile  # while the recorder is attached to the script
+    print("went on", flush=True)
+    sys.imported = True
+    time.sleep(0.5)
+"""
+
+
+def test_an_import_does_not_wait_for_long(tmp_path: Path) -> None:
+    """Another thread attaches, and the disk is slow: the import goes on, and is not forgotten."""
+    assert _beside_a_slow_recorder(tmp_path, TWO_COPIES, "blocks") == [
+        "imported", "went on", "attached", "attached"
     ]  # fmt: skip
 
 
@@ -428,28 +451,10 @@ print("served", flush=True)
 def test_a_limit_of_threads_does_not_reach_the_import(tmp_path: Path) -> None:
     (tmp_path / "late_module.py").write_text("model = None")
     (tmp_path / "serve.py").write_text(NO_THREADS)
-    done = subprocess.run(
-        [sys.executable, str(tmp_path / "serve.py")],
-        capture_output=True, text=True, check=True, timeout=250,
-        env={
-            **os.environ, "PYTHONPATH": f"{STARTUP}:{tmp_path}",
-            "CALLTAPE": f"target=late_module:model;tape={tmp_path}",
-        },
-    )  # fmt: skip
+    calltape = f"target=late_module:model;tape={tmp_path}"
+    done = python(tmp_path / "serve.py", calltape=calltape, paths=(tmp_path,))
     assert done.stdout == "served\n"
     assert "late_module:model is not recorded: can't start new thread" in done.stderr
-
-
-def _record(folder: Path, script: str, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [
-        sys.executable, "-m", "calltape_recorder.launch.launcher", "--tape", str(folder / "tapes"),
-        "--target", f"{Path(script).stem}:model", *options,
-        "--", sys.executable, str(folder / script),
-    ]  # fmt: skip
-    return subprocess.run(
-        command, capture_output=True, text=True, check=True, timeout=250,
-        env={**os.environ, "PYTHONPATH": f"{ROOT}:{folder}"},
-    )  # fmt: skip
 
 
 THIRD = """
@@ -460,13 +465,11 @@ model = Net()
 """
 
 
-@pytest.mark.integration
 def test_what_both_copies_have_from_a_third_module_is_recorded_once(tmp_path: Path) -> None:
     (tmp_path / "third.py").write_text(THIRD)
     (tmp_path / "twice.py").write_text(TWICE.replace("model = Add()", "from third import model"))
-    done = _record(tmp_path, "twice.py")
-    assert not trouble(done.stderr)
-    assert [len(read(tape).calls) for tape in (tmp_path / "tapes").glob("*.tape")] == [1]
+    assert not trouble(launched(tmp_path, "twice.py").stderr)
+    assert calls_in(tmp_path) == [1]
 
 
 IN_ITS_FIRST_CALL = """
@@ -486,26 +489,17 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.integration
 def test_a_method_that_imports_torch_is_recorded_from_its_second_call_on(tmp_path: Path) -> None:
     (tmp_path / "lazily.py").write_text(IN_ITS_FIRST_CALL)
-    command = [
-        sys.executable, "-m", "calltape_recorder.launch.launcher", "--target", "lazily:predict",
-        "--tape", str(tmp_path / "tapes"), "--", sys.executable, str(tmp_path / "lazily.py"),
-    ]  # fmt: skip
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=True, timeout=250,
-        env={**os.environ, "PYTHONPATH": f"{ROOT}:{tmp_path}"},
-    )  # fmt: skip
-    assert not trouble(done.stderr)
-    assert [len(read(path).calls) for path in (tmp_path / "tapes").glob("*.tape")] == [3]
+    assert not trouble(launched(tmp_path, "lazily.py", target="predict").stderr)
+    assert calls_in(tmp_path) == [3]
 
 
 INTERRUPTED = """
     import signal
     class Late(Exception): pass
     def late(_, frame):
-        while frame is not None and frame.f_code.co_name != "_pause":
+        while frame is not None and frame.f_code.co_name != "pause":
             frame = frame.f_back
         if frame is not None:
             sys.interrupted = True
@@ -542,13 +536,7 @@ run(interpreters.create(), says)
 
 
 def test_in_sub_interpreters_nothing_is_looked_for(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", SUB_INTERPRETER], capture_output=True, text=True, check=True,
-        env={
-            **os.environ, "PYTHONPATH": STARTUP,
-            "CALLTAPE": f"target=some.server:model;tape={tmp_path}",
-        },
-    )  # fmt: skip
+    done = python("-c", SUB_INTERPRETER, calltape=f"target=some.server:model;tape={tmp_path}")
     assert done.stdout.split() == ["True", "False"]
     assert not done.stderr
 
@@ -581,15 +569,62 @@ print("calltape_recorder" in sys.modules, flush=True)
 """
 
 
-@pytest.mark.integration
 def test_the_variable_is_read_once_at_the_start(tmp_path: Path) -> None:
     for name in ("first", "second"):
         (tmp_path / f"{name}.py").write_text(MODULE)
-    done = subprocess.run(
-        [sys.executable, "-c", READ_ONCE], capture_output=True, text=True, check=True, timeout=250,
-        env={
-            **os.environ, "PYTHONPATH": f"{STARTUP}:{tmp_path}",
-            "CALLTAPE": f"target=first:model;tape={tmp_path}/tapes",
-        },
-    )  # fmt: skip
+    calltape = f"target=first:model;tape={tmp_path}/tapes"
+    done = python("-c", READ_ONCE, calltape=calltape, paths=(tmp_path,))
     assert done.stdout.split() == ["False", "True"]
+
+
+# --- a target that was not found ------------------------------------------------------------------
+
+
+SERVES = """
+import sys
+import time
+import torch
+
+class Net(torch.nn.Module):
+    def forward(self, x):
+        return x
+
+class Unused(torch.nn.Module):
+    pass
+
+alive = []
+
+def main():
+    model = Net()
+    alive.append(model)  # when the process ends
+    model(torch.ones(2))
+    print("served")
+    sys.exit(5)
+
+if __name__ == "__main__":
+    import server
+    while sys.argv[1:] == ["Unused"] and "__init__" not in vars(server.Unused):
+        time.sleep(0.01)  # until it is followed
+    server.main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("target", "says"),
+    [
+        ("server:model", "server:model did not appear before the process ended"),
+        ("server:Unused", "no instance of server:Unused was created"),
+        ("sevrer:Net", "sevrer was never imported, and .*/tapes has no tape"),
+    ],
+)
+def test_the_command_says_it_at_the_end_and_changes_nothing(
+    tmp_path: Path, target: str, says: str
+) -> None:
+    (tmp_path / "server.py").write_text(SERVES)
+    attribute = target.partition(":")[2]
+    done = launched(tmp_path, "server.py", attribute, target=target, code=5)
+    assert done.stdout == "served\n"
+    there = ": nothing is recorded. There are models of the classes server:Net\n$"
+    assert re.search(says + there, done.stderr), done.stderr
+    assert re.match(r"calltape, process \d+: ", done.stderr)
+    assert done.stderr.count("\n") == 1

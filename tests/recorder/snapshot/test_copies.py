@@ -1,4 +1,4 @@
-"""Copies of tensors: what they are made of, and where they lie."""
+"""Copies of tensors: what they are made of, and the pool of buffers in which they lie."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from calltape_recorder.snapshot import buffers as pool
+from calltape_recorder.snapshot import buffers as pool_of_buffers
 from calltape_recorder.snapshot import copies as copying
-from calltape_recorder.snapshot.buffers import Buffers, SideCopies
+from calltape_recorder.snapshot.buffers import Buffers, SideCopies, copy_all
 from calltape_recorder.snapshot.copies import copy_leaves, joined, pieces_of, release
 from calltape_recorder.snapshot.device_copies import HostMemory
 from calltape_recorder.snapshot.look import look_at
@@ -72,7 +72,8 @@ def test_a_copy_that_fails_gives_its_buffer_back(monkeypatch: pytest.MonkeyPatch
     buffers = HostMemory(64 * MIB)
     with pytest.raises(RuntimeError):
         copies([torch.randn(50_000), torch.randn(50_000)], buffers)
-    assert sum(len(idle) for idle in buffers._idle.values()) == 1
+    buffers.clear()
+    assert buffers.nbytes == 0
 
 
 class Own(torch.Tensor):
@@ -105,13 +106,7 @@ def test_a_leaf_that_changes_after_the_call_does_not_change_its_copy(leaf: Any) 
 
 # --- large sides ------------------------------------------------------------------------------
 
-MOST = pool._MOST_ELEMENTS * 16
-
-
-def count_of_pieces(tensors: list[torch.Tensor]) -> int:
-    sources = [(tensor.data_ptr(), tensor.nbytes) for tensor in tensors]
-    buffer = Buffers(256 * MIB).acquire(sum(size for _, size in sources))
-    return len(pool._pieces(sources, buffer)[0])
+MOST = 32_767 * 16  # bytes that torch copies with one thread
 
 
 @pytest.mark.parametrize("size", [8 * MIB, MOST, MOST + 8, 5 * MIB + 4, 5 * MIB + 2, 5 * MIB + 1])
@@ -129,15 +124,14 @@ def test_bits_that_are_no_numbers_stay_as_they_are() -> None:
     assert bytes_of(copies([leaf], Buffers(256 * MIB))) == bits.numpy().tobytes()
 
 
-def test_no_piece_is_large_enough_for_several_threads() -> None:
-    assert count_of_pieces([torch.randn(MIB)]) == -(-4 * MIB // MOST)
-    copied, originals = pool._pieces(
-        [(_large.data_ptr(), _large.nbytes)], Buffers(256 * MIB).acquire(_large.nbytes)
-    )
-    assert all(piece.numel() < 32768 for piece in [*copied, *originals])
-
-
-_large = torch.randn(3 * MIB + 1)
+@pytest.mark.parametrize("elements", [2 * MIB, 3 * MIB + 1])
+def test_no_piece_is_large_enough_for_several_threads(elements: int) -> None:
+    leaf = torch.randn(elements + 4)[:elements]
+    buffer = Buffers(256 * MIB).acquire(leaf.nbytes)
+    copy_all([(leaf.data_ptr(), leaf.nbytes)], buffer)
+    pieces = [piece for side in buffer.pieces for piece in side]  # type: ignore[attr-defined]
+    assert all(piece.numel() < 32768 for piece in pieces)
+    assert len(pieces) >= 2 * leaf.nbytes // MOST
 
 
 HOSTS: dict[str, Callable[[], Any]] = {
@@ -197,10 +191,10 @@ def test_the_host_does_not_notice_a_large_copy(host: str, made: str, requires_gr
 
 def test_other_threads_run_during_a_large_copy() -> None:
     """One that copies holding the interpreter lock would stop them for all of it."""
-    leaves, buffers = [torch.randn(32 * MIB)], Buffers(256 * MIB)
+    leaves, buffers = [torch.randn(16 * MIB)], Buffers(256 * MIB)
     release(copies(leaves, buffers)[0], buffers)
     before, during = threading.Event(), threading.Event()
-    real = pool._copy_pieces
+    real = copying.copy_all
 
     def copy(*args: Any) -> None:
         before.set()
@@ -215,7 +209,7 @@ def test_other_threads_run_during_a_large_copy() -> None:
         seen.append(not during.is_set())
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pool, "_copy_pieces", copy)
+        patch.setattr(copying, "copy_all", copy)
         # Only who gives the lock away lets others run. They may need a processor that is busy.
         sys.setswitchinterval(1000)
         try:
@@ -253,3 +247,61 @@ def test_a_tensor_that_was_given_other_memory_before() -> None:
     leaf.data = torch.zeros(3)
     with pytest.raises(RuntimeError, match="other memory"):
         copy_leaves([leaf], seen, Buffers(256 * MIB))
+
+
+# --- the pool of buffers --------------------------------------------------------------------------
+
+
+def test_memory_that_is_not_to_be_had_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = Buffers(2**24)
+
+    def no_memory(*_: Any, **__: Any) -> Any:
+        raise OSError(12, "Cannot allocate memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pool_of_buffers.mmap, "mmap", no_memory)
+        for _ in range(10):
+            with pytest.raises(OSError, match="Cannot"):
+                pool.acquire(2**20)
+    kept = pool.acquire(2**20)
+    assert pool.nbytes == kept.size
+    del kept  # nobody gave it back
+    pool.give_back(pool.acquire(2**20))
+    assert pool.nbytes == 2**20
+
+
+def test_the_pool_is_used_up_to_its_bound() -> None:
+    buffers = Buffers(4 * MIB)
+    used = [buffers.acquire(MIB) for _ in range(4)]
+    for buffer in used:
+        buffers.give_back(buffer)
+    again = [buffers.acquire(MIB) for _ in range(4)]
+    assert {id(buffer) for buffer in again} == {id(buffer) for buffer in used}
+    for buffer in again:
+        buffers.give_back(buffer)
+    other = buffers.acquire(2 * MIB)  # idle ones of another size make room
+    assert buffers.nbytes <= 4 * MIB
+    buffers.give_back(other)
+    buffers.clear()
+    assert buffers.nbytes == 0
+
+
+def test_memory_beyond_the_bound_is_let_go_when_it_comes_back() -> None:
+    buffers = Buffers(MIB)
+    used = [buffers.acquire(MIB) for _ in range(3)]
+    for buffer in used:
+        buffers.give_back(buffer)
+    assert buffers.nbytes <= MIB
+
+
+def test_the_pool_reuses_and_stays_within_its_bound() -> None:
+    pool = Buffers(1 << 20)
+    first = pool.acquire(200_000)
+    assert first.size >= 200_000
+    pool.give_back(first)
+    assert pool.acquire(199_000) is first
+    for size in (300_000, 900_000, 5_000_000):
+        pool.give_back(pool.acquire(size))
+    assert pool.nbytes <= 1 << 20
+    pool.clear()
+    assert pool.nbytes == first.size  # in use

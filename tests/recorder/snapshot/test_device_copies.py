@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ctypes
 import struct
-import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +18,9 @@ from calltape_recorder.snapshot.buffers import Buffers
 from calltape_recorder.snapshot.copies import wait_for_copies
 from calltape_recorder.snapshot.device_copies import Copies, HostMemory, Landing, copy_out
 from tests.recorder.models import Add, Identity
+from tests.recorder.parts import recording
 from tests.recorder.reading import read
+from tests.recorder.waiting import in_threads
 
 GIB = 1 << 30
 
@@ -86,8 +87,8 @@ def enqueued(monkeypatch: pytest.MonkeyPatch, *, driver: bool) -> list[str]:
         ctypes.memmove(target, source, size)
         return 0
 
-    monkeypatch.setattr(device_copies, "_cuda", fake)
-    monkeypatch.setattr(device_copies, "_stream_of", fake.Stream)
+    monkeypatch.setattr(device_copies, "cuda", fake)
+    monkeypatch.setattr(device_copies, "stream_of", fake.Stream)
     monkeypatch.setattr(device_copies, "copier", lambda: copy if driver else None)
     empty = torch.empty
     monkeypatch.setattr(torch, "empty", lambda *a, pin_memory, **k: empty(*a, **k))
@@ -113,18 +114,20 @@ def enqueued(monkeypatch: pytest.MonkeyPatch, *, driver: bool) -> list[str]:
     return log[:before]
 
 
-def test_what_is_enqueued_in_which_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert enqueued(monkeypatch, driver=True) == [
-        "ours waits for host", "held for ours", "held for ours", "12 bytes", "12 bytes",
-        "event on ours", "host waits for the event",
-    ]  # fmt: skip
+BEGIN, END = (
+    ["ours waits for host", *["held for ours"] * 2],
+    ["event on ours", "host waits for the event"],
+)
 
 
-def test_the_order_is_the_same_without_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert enqueued(monkeypatch, driver=False) == [
-        "ours waits for host", "held for ours", "held for ours", "on ours", "copy 0", "copy 1",
-        "off ours", "event on ours", "host waits for the event",
-    ]  # fmt: skip
+@pytest.mark.parametrize(
+    ("driver", "copies"),
+    [(True, ["12 bytes"] * 2), (False, ["on ours", "copy 0", "copy 1", "off ours"])],
+)
+def test_what_is_enqueued_in_which_order(
+    monkeypatch: pytest.MonkeyPatch, driver: bool, copies: list[str]
+) -> None:
+    assert enqueued(monkeypatch, driver=driver) == [*BEGIN, *copies, *END]
 
 
 def test_memory_comes_back_when_its_copies_are_done() -> None:
@@ -136,19 +139,19 @@ def test_memory_comes_back_when_its_copies_are_done() -> None:
 
     slow, pool = Slow(), Buffers(1 << 24)
     landing = Landing.of_size(100_000, Copies([slow]), pool)
-    memory = landing._memory
+    memory = landing.memory
     landing.release()
-    assert Landing.of_size(100_000, Copies([]), pool)._memory is not memory
+    assert Landing.of_size(100_000, Copies([]), pool).memory is not memory
     slow.done = True
-    assert Landing.of_size(100_000, Copies([]), pool)._memory is memory
+    assert Landing.of_size(100_000, Copies([]), pool).memory is memory
 
 
 def test_memory_that_nobody_gave_back_comes_back() -> None:
     pool = Buffers(1 << 24)
     landing = Landing.of_size(100_000, Copies([]), pool)
-    memory = landing._memory
+    memory = landing.memory
     del landing
-    assert Landing.of_size(100_000, Copies([]), pool)._memory is memory
+    assert Landing.of_size(100_000, Copies([]), pool).memory is memory
 
 
 def test_copies_that_failed_once_are_never_there() -> None:
@@ -260,22 +263,16 @@ def test_graphs_are_captured_while_the_writer_waits(tmp_path: Path) -> None:
 
 @pytest.mark.cuda
 def test_many_threads_and_streams(tmp_path: Path) -> None:
-    model, wrong = Identity(), []
+    model = Identity()
 
     def work(n: int) -> None:
         with torch.cuda.stream(torch.cuda.Stream()):
             for k in range(50):
                 x = torch.full((4096,), float(100 * n + k), device="cuda")
-                if not bool((model(x) == 100 * n + k).all()):
-                    wrong.append((n, k))
+                assert bool((model(x) == 100 * n + k).all())
 
     with record(model, tmp_path / "t.tape") as recorder:
-        threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert not wrong
+        in_threads(work, range(8))
     assert recorder.stats().kept == 400
     for call in read(tmp_path / "t.tape").calls:
         values = call.input(0)
@@ -287,9 +284,7 @@ def test_many_threads_and_streams(tmp_path: Path) -> None:
 def test_a_thread_that_never_used_the_device(tmp_path: Path) -> None:
     model, x = Identity(), torch.arange(6.0, device="cuda")
     with record(model, tmp_path / "t.tape") as recorder:
-        thread = threading.Thread(target=model, args=(x,))
-        thread.start()
-        thread.join()
+        in_threads(model, [x])
     assert recorder.stats().kept == 1
     assert read(tmp_path / "t.tape").calls[0].input(0).tolist() == [0, 1, 2, 3, 4, 5]
 
@@ -298,22 +293,22 @@ def test_a_thread_that_never_used_the_device(tmp_path: Path) -> None:
 def test_pinned_memory_is_bounded_while_sizes_grow(tmp_path: Path) -> None:
     """A cache that grows leaves no buffer of each of its sizes."""
     model, bound = Identity(), 64 << 20
-    with record(model, tmp_path / "t.tape", max_queue_bytes=bound) as recorder:
+    with recording(model, tmp_path / "t.tape", max_queue_bytes=bound) as parts:
         for n in range(1, 200):
             model(torch.ones(n, 1 << 16, device="cuda"))
             torch.cuda.synchronize()
-        assert recorder._handler.pipeline.buffers.pinned._bytes <= bound
-    assert recorder.stats().seen == 199
+        assert parts.buffers.pinned.nbytes <= bound
+    assert parts.ledger.seen == 199
 
 
 @pytest.mark.cuda
 def test_calls_that_repeat_are_recognized_and_keep_their_device(tmp_path: Path) -> None:
     model = Add()
-    with record(model, tmp_path / "t.tape") as recorder:
+    with recording(model, tmp_path / "t.tape") as parts:
         for n in range(5):
             x = torch.full((3, 2), float(n), device="cuda")
             model(x, x + 1)
-    assert recorder._handler.pipeline.known_calls.call is not None
+        assert parts.known_calls.call is not None
     for n, call in enumerate(read(tmp_path / "t.tape").calls):
         assert bool((call.input(0) == n).all())
         assert {facts.device for facts in call.record.inputs.facts()} == {"cuda:0"}

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +12,21 @@ import torch
 from calltape_analyzer import open_tape
 from calltape_recorder import FlightRecorder, Rate, When, record
 from calltape_recorder.keep.ledger import Ledger
+from calltape_recorder.snapshot import earlier_copies
 from calltape_recorder.snapshot.buffers import Buffers
 from calltape_recorder.snapshot.copies import copy_leaves, release
 from calltape_recorder.snapshot.device_copies import HostMemory
 from calltape_recorder.snapshot.earlier_copies import EarlierCopies
 from calltape_recorder.snapshot.look import look_at
-from calltape_recorder.write import disk_file
-from tests.recorder.accounts import adds_up
+from tests.recorder import disks
+from tests.recorder.calls import adds_up
+from tests.recorder.lines import at_each_line
+from tests.recorder.parts import recording
 from tests.recorder.reading import read
+from tests.recorder.waiting import in_threads
 
 KIB = 1024
-SIZES = (20 * KIB, 300 * KIB)  # bytes of a copy by itself, and of one in a pooled buffer
+SIZES = (20 * KIB, 80 * KIB)  # bytes of a copy by itself, and of one in a pooled buffer
 
 
 class Cache(torch.nn.Module):
@@ -134,20 +136,6 @@ def test_references_stay_within_a_file(tmp_path: Path) -> None:
     assert any(call.record.at for call in found)
 
 
-class Failing:
-    """Stands in for ``os.pwritev``: two writes one after another fail."""
-
-    def __init__(self, first: int) -> None:
-        self._write = disk_file.pwritev
-        self._left = first
-
-    def __call__(self, file: int, parts: Any, offset: int) -> int:
-        self._left -= 1
-        if self._left in (-1, -2):
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        return self._write(file, parts, offset)
-
-
 @pytest.mark.parametrize("pause", [True, False])
 def test_a_call_that_is_not_written_is_not_referred_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pause: bool
@@ -157,7 +145,8 @@ def test_a_call_that_is_not_written_is_not_referred_to(
     for failing in range(8):
         path = tmp_path / f"{failing}.tape"
         recorder = record(model, path)
-        monkeypatch.setattr(disk_file, "pwritev", Failing(failing))
+        bad = (failing, failing + 1)
+        disks.failing(monkeypatch, errno.EIO, lambda number, _, bad=bad: number in bad)
         for _ in range(6):
             model(x)
             if pause:
@@ -216,16 +205,15 @@ def test_calls_that_are_held_count_what_they_share(tmp_path: Path) -> None:
         "keep": When(lambda args, kwargs: args[1] == 0), "max_queue_bytes": bound,
         "flight_recorder": FlightRecorder(calls=1000, bytes=bound),
     }  # fmt: skip
-    with record(model, tmp_path / "a.tape", outputs=False, **options) as recorder:
+    with recording(model, tmp_path / "a.tape", outputs=False, **options) as parts:
         for n in range(20):
             x = torch.full((64 * KIB,), float(n))  # 256 KiB
             for again in range(2):
                 model(x, again)
-                assert recorder.flush()
-        pipeline: Any = recorder._handler.pipeline
-        assert recorder.stats().queued_bytes <= bound
-        assert pipeline.buffers._bytes <= 2 * bound
-    stats = recorder.stats()
+                assert parts.writer.flush(None)
+        assert parts.stats("recording").queued_bytes <= bound
+        assert parts.buffers.nbytes <= 2 * bound
+    stats = parts.stats("closed")
     assert adds_up(stats)
     assert (stats.kept, stats.dropped) == (20, {"flight_recorder": 20})
 
@@ -247,24 +235,15 @@ def test_calls_have_room_before_what_is_remembered(tmp_path: Path) -> None:
 def test_threads_share_what_they_return_to_each_other(tmp_path: Path) -> None:
     model, path, rounds = Cache(), tmp_path / "a.tape", 40
     shared = [rows(4, nbytes) for nbytes in SIZES]
-    errors: list[BaseException] = []
 
     def work(seed: int) -> None:
-        try:
-            for n in range(rounds):
-                kept = model(shared[(seed + n) % 2])
-                model(torch.full((2 * KIB,), float(seed * rounds + n)))
-                model(kept)
-        except BaseException as error:
-            errors.append(error)
+        for n in range(rounds):
+            kept = model(shared[(seed + n) % 2])
+            model(torch.full((2 * KIB,), float(seed * rounds + n)))
+            model(kept)
 
     with record(model, path) as recorder:
-        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert not errors
+        in_threads(work, range(6))
     stats = recorder.stats()
     assert adds_up(stats)
     assert stats.kept == stats.seen == 6 * rounds * 3
@@ -276,31 +255,33 @@ def test_threads_share_what_they_return_to_each_other(tmp_path: Path) -> None:
 
 def test_a_thread_puts_another_tensor_in_the_place_of_the_first_part() -> None:
     """It lies at the same address and has other bytes, between two steps of the one that grew."""
-    earlier = EarlierCopies(Buffers(2**20), Ledger(2**24))
+    memory, grown = bytearray(36_000), torch.zeros(1, 9001, dtype=torch.int8)
+    earlier, grown_look = EarlierCopies(Buffers(2**20), Ledger(2**24)), look_at([grown], True)
+    is_there: list[bool] = []
 
-    def kept(tensor: torch.Tensor) -> None:
+    def kept(tensor: torch.Tensor) -> int:
         look = look_at([tensor], True)
-        earlier.keep([tensor], look, copy_leaves([tensor], look, HostMemory(2**20)), None)
+        copies = copy_leaves([tensor], look, HostMemory(2**20))
+        return int.from_bytes(earlier.keep([tensor], look, copies, None)[:8], "little")
 
-    memory = bytearray(36_000)
-    kept(torch.frombuffer(memory, dtype=torch.int8, count=9000)[None])
-    taken = earlier._taken
+    def run() -> None:
+        earlier.clear()
+        origin = kept(torch.frombuffer(memory, dtype=torch.int8, count=9000)[None])
+        found = earlier.find([grown], grown_look)
+        is_there.append(found is not None)
+        assert found is None or [one and one.first for one in found] == [origin]
 
-    def changes(address: int) -> Any:
-        earlier._taken = taken  # type: ignore[method-assign]
+    def put() -> None:
         kept(torch.frombuffer(memory, dtype=torch.float32)[None])
-        return taken(address)
 
-    grown = torch.zeros(1, 9001, dtype=torch.int8)
-    earlier._taken = changes  # type: ignore[method-assign]
-    assert earlier.find([grown], look_at([grown], True)) is None
-    assert earlier._taken == taken  # the other tensor came
+    list(at_each_line(lambda code: code.co_filename == earlier_copies.__file__, run, put))
+    assert set(is_there) == {True, False}  # the other one came before the first part was found
 
 
 def test_all_memory_comes_back() -> None:
     ledger, buffers = Ledger(64 << 20, None), HostMemory(64 << 20)
     earlier = EarlierCopies(buffers, ledger)
-    for n in range(200):
+    for n in range(40):
         leaves = [torch.full((80 * KIB,), float(n % 7)), torch.rand(1 * KIB), torch.rand(40 * KIB)]
         leaves.append(leaves[0].clone())
         for _ in range(2):
@@ -310,14 +291,10 @@ def test_all_memory_comes_back() -> None:
             earlier.keep(leaves, look, copies, found)
             release(copies[0], buffers)
         assert ledger.held <= 16 << 20
-        assert buffers._bytes <= 64 << 20
+        assert buffers.nbytes <= 64 << 20
     earlier.clear()
-    assert ledger.held == 0
-    assert not earlier._known
-    idle = sum(buffer.size for held in buffers._idle.values() for buffer in held)
-    assert idle == buffers._bytes  # every buffer came back
     buffers.clear()
-    assert buffers._bytes == 0
+    assert ledger.held == buffers.nbytes == 0
 
 
 def test_a_buffer_has_as_many_users_as_share_it() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -114,26 +114,6 @@ def test_every_call_of_a_stream_of_them(tmp_path: Path) -> None:
         assert torch.equal(call.output(call.outputs.children[0].leaf).flatten(), flat)
         assert call.outputs.type == NESTED_TENSOR
     assert tape.table.totals().seen == len(tape.calls)
-
-
-def test_a_generator_of_them(tmp_path: Path) -> None:
-    chunks = [nested(2, 3), torch.ones(3), nested(1)]
-
-    class Streams(torch.nn.Module):
-        def forward(self, x: torch.Tensor) -> Iterator[torch.Tensor]:
-            yield from chunks
-
-    model = Streams()
-    with record(model, tmp_path / "t.tape", via="method"):
-        list(model(torch.ones(1)))
-    (call,) = read(tmp_path / "t.tape").calls
-    kinds = [child.kind for child in call.outputs.children]
-    assert kinds == ["object", "tensor", "object"]
-    for child, chunk in zip(call.outputs.children, chunks, strict=True):
-        node = child if child.kind == "tensor" else child.children[0]
-        parts_of = chunk.unbind() if chunk.is_nested else [chunk]
-        flat = torch.cat([part.flatten() for part in parts_of])
-        assert torch.equal(call.output(node.leaf).flatten(), flat)
 
 
 @pytest.mark.parametrize("values", ["none", {"args.0": "none"}, {"value": "none"}])

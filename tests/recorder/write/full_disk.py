@@ -17,7 +17,7 @@ import torch
 
 from calltape_recorder import Recorder, record
 from calltape_recorder.write import writer
-from tests.recorder.appearance import appearance_of
+from tests.recorder.calls import appearance_of
 from tests.recorder.models import Identity
 from tests.recorder.write.test_chaos_disk import OPTIONS, check_accounts, check_ends, tapes_in
 

@@ -4,87 +4,74 @@ again, and ``stats().losing``."""
 from __future__ import annotations
 
 import errno
-import time
-from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from calltape_recorder import record
-from calltape_recorder.write import disk_file, writer
+from calltape_recorder import pipeline, record
+from tests.recorder import disks
 from tests.recorder.models import Add
+from tests.recorder.waiting import looked
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def _news(looks_always: None, caplog: pytest.LogCaptureFixture) -> None:
     """A recorder that looks all the time, and a log that has all it says."""
-    monkeypatch.setattr(writer, "LOOK_SECONDS", 0.01)
     caplog.set_level("INFO", "calltape")
-
-
-def until(condition: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + 60
-    while not (found := condition()):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    return found
-
-
-def test_only_the_tape_is_in_the_folder(tmp_path: Path) -> None:
-    """While it records, and afterwards."""
-    model, x = Add(), torch.ones(2)
-    with record(model, tmp_path / "a.tape") as recorder:
-        model(x, x)
-        assert recorder.flush()
-        time.sleep(0.3)
-        assert [path.name for path in tmp_path.iterdir()] == ["a.tape"]
-    assert [path.name for path in tmp_path.iterdir()] == ["a.tape"]
 
 
 def test_a_pause_is_news(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     model = Add()
     with record(model, tmp_path / "a.tape") as recorder:
         recorder.pause()
-        until(lambda: "paused recording calls of tests.recorder.models:Add.forward" in caplog.text)
+        assert looked(recorder)
+        assert "paused recording calls of tests.recorder.models:Add.forward" in caplog.text
         recorder.resume()
-        until(lambda: "resumed recording calls of tests.recorder.models:Add.forward" in caplog.text)
+        assert looked(recorder)
+        assert "resumed recording calls of tests.recorder.models:Add.forward" in caplog.text
 
 
-@pytest.mark.parametrize("bound", [{"max_calls": 1}, {"max_seconds": 0.02}])
 def test_a_recording_that_is_over_has_ended(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, bound: dict[str, Any]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    model, x = Add(), torch.ones(2)
-    (name,) = bound
-    with record(model, tmp_path / "a.tape", **bound):
-        model(x, x)
-        until(lambda: f"recording stopped: it reached {name}" in caplog.text)
-        time.sleep(0.3)
-    assert caplog.text.count("recording stopped") == 1
+    model, x, now = Add(), torch.ones(2), [0.0]
+    monkeypatch.setattr(pipeline, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    for name, most in (("max_calls", 2), ("max_seconds", 5)):
+        caplog.clear()
+        bound: Any = {name: most}
+        with record(model, tmp_path / f"{name}.tape", **bound) as recorder:
+            for _ in range(2):
+                model(x, x)
+            assert looked(recorder)
+            now[0] += 5
+            assert looked(recorder)
+            model(x, x)
+            assert looked(recorder)
+        assert (recorder.stats().kept, recorder.stats().dropped) == (2, {name: 1})
+        assert caplog.text.count(f"recording stopped: it reached {name}") == 1
+        assert caplog.text.count("recording stopped") == 1
 
 
 def test_a_disk_that_is_full_and_has_room_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     model, x = Add(), torch.ones(2)
-
-    def full(*_: object) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     with record(model, tmp_path / "a.tape") as recorder:
         model(x, x)
-        assert recorder.flush()
+        assert looked(recorder)
         assert recorder.stats().losing is None
         with monkeypatch.context() as patch:
-            patch.setattr(disk_file, "pwritev", full)
+            disks.failing(patch, errno.ENOSPC)
             for _ in range(3):
                 model(x, x)
-                recorder.flush()
-            until(lambda: recorder.stats().losing == "disk_full")
+                assert looked(recorder)
+            assert recorder.stats().losing == "disk_full"
         model(x, x)
-        until(lambda: recorder.stats().losing is None)
+        assert looked(recorder)
+        assert recorder.stats().losing is None
     assert recorder.stats().dropped == {"disk_full": 3}
     assert caplog.text.count("No space left on device") == 1
     assert caplog.text.count("writing calls to") == 1

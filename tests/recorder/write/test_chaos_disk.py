@@ -9,7 +9,6 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,11 @@ import torch
 from calltape_recorder import Recorder, TapeError, record
 from calltape_recorder.keep.ledger import Stats
 from calltape_recorder.write import disk_file
-from tests.recorder.appearance import appearance_of
+from tests.recorder import disks
+from tests.recorder.calls import appearance_of
 from tests.recorder.models import Identity
 from tests.recorder.reading import ReadTape, read
+from tests.recorder.waiting import in_threads
 
 pytestmark = pytest.mark.chaos
 
@@ -275,57 +276,37 @@ def test_a_file_system_that_is_full(
 # --- a disk that is slow -----------------------------------------------------------------------
 
 
-class SlowDisk:
-    """Every write waits at the gate."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.gate = threading.Event()
-        self.waiting = threading.Event()
-        monkeypatch.setattr(disk_file, "pwritev", self.pwritev)
-
-    def pwritev(self, file: int, parts: list[Any], offset: int) -> int:
-        self.waiting.set()
-        if not self.gate.wait(250):  # the test failed; its process must end all the same
-            self.gate.set()
-        return os.pwritev(file, parts, offset)
-
-
 @pytest.mark.parametrize("kind", ["one file", "segments"])
 def test_no_call_waits_for_a_slow_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], kind: str
 ) -> None:
     bound, threads, each = 400_000, 8, 500
-    model, wrong, most = Identity(), [], [0] * threads
+    model, most = Identity(), [0] * threads
     looks = appearance_of(model)
     recorder = record(model, tmp_path / "t.tape", max_queue_bytes=bound, **OPTIONS[kind])
-    disk = SlowDisk(monkeypatch)
+    gate = disks.slow(monkeypatch)
     model(tensor_of(0))
-    assert disk.waiting.wait(60)
+    assert gate.reached.wait(60)
 
     def work(thread: int) -> None:
         for number in range(each):
             value = tensor_of(number)
-            if model(value) is not value or not torch.equal(value, tensor_of(number)):
-                wrong.append(number)
+            assert model(value) is value
+            assert torch.equal(value, tensor_of(number))
             most[thread] = max(most[thread], recorder.stats().queued_bytes)
 
-    workers = [threading.Thread(target=work, args=(n,), daemon=True) for n in range(threads)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join(120)
-    # The gate is still closed: had one call waited for the disk, its thread would not have ended.
-    assert not any(worker.is_alive() for worker in workers)
+    in_threads(work, range(threads))
+    # The gate is closed until four minutes have passed: no call waited for the disk.
+    assert not gate.is_set()
     assert appearance_of(model) == looks
     stuck = recorder.stats()
     assert (stuck.seen, stuck.kept) == (1 + threads * each, 0)
     assert stuck.queued + stuck.dropped["queue_full"] == stuck.seen
     assert bound // 2 < max(most) <= bound
-    disk.gate.set()
+    gate.set()
     model(tensor_of(1))
     recorder.close()
     stats = recorder.stats()
-    assert not wrong
     assert set(stats.dropped) == {"queue_full"}
     assert (stats.queued, stats.queued_bytes) == (0, 0)
     assert stats.seen == stats.kept + stats.dropped["queue_full"] == 2 + threads * each

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import errno
-import os
 import shutil
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,38 +13,17 @@ import torch
 
 from calltape_analyzer import open_tape
 from calltape_recorder import First, Novelty, Recorder, record
-from calltape_recorder.write import disk_file, segments, writer
-from calltape_schema.end import InterimCounts
+from calltape_recorder.write import disk_file
 from calltape_schema.reader import TapeReader
 from calltape_schema.storage import BytesSource
+from tests.recorder import disks
 from tests.recorder.models import Identity
+from tests.recorder.waiting import Clock, looked
 
 KIB = 1024
-
-
-class Clock:
-    """Time that a test moves on."""
-
-    def __init__(self) -> None:
-        self.ahead = 0.0
-
-    def monotonic(self) -> float:
-        return time.monotonic() + self.ahead
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(writer, "LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(segments, "time", clock)
-    return clock
-
-
-def until(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+DELETES: dict[str, Any] = {
+    "segment_bytes": 20 * KIB, "max_disk_bytes": 200 * KIB, "when_full": "delete_oldest",
+}  # fmt: skip
 
 
 def call(recorder: Recorder, model: Identity, calls: int, size: int = 1) -> None:
@@ -55,23 +32,20 @@ def call(recorder: Recorder, model: Identity, calls: int, size: int = 1) -> None
     recorder.flush()
 
 
-def counts_of(path: Path) -> InterimCounts | None:
-    return TapeReader(BytesSource(path.read_bytes())).scan().counts
-
-
-def has(path: Path, calls: int) -> bool:
-    """Whether the file says that so many calls were seen."""
-    counts = counts_of(path) if path.exists() and path.stat().st_size else None
-    return counts is not None and counts.next_call == calls
+def counted(path: Path) -> int | None:
+    """How many calls the file says that were seen, while it is not sealed."""
+    counts = TapeReader(BytesSource(path.read_bytes())).scan().counts
+    return None if counts is None else counts.next_call
 
 
 def test_calls_that_are_not_kept_reach_the_disk(tmp_path: Path, clock: Clock) -> None:
     model, path = Identity(), tmp_path / "a.tape"
-    with record(model, path, keep=Novelty()) as recorder:
+    with record(model, path, keep=Novelty(), max_disk_bytes=128 * KIB) as recorder:
         call(recorder, model, 300)
-        assert counts_of(path) is None, "it is not time yet"
+        assert counted(path) is None, "it is not time yet"
         clock.ahead += 60
-        until(lambda: has(path, 300))
+        assert looked(recorder)
+        assert counted(path) == 300
         kept = recorder.stats().kept
         with open_tape(path) as tape:
             found = tape.coverage
@@ -83,7 +57,9 @@ def test_calls_that_are_not_kept_reach_the_disk(tmp_path: Path, clock: Clock) ->
         for more in range(1, 6):
             call(recorder, model, 100)
             clock.ahead += 60
-            until(lambda calls=300 + 100 * more: has(path, calls))
+            assert looked(recorder)
+            assert counted(path) == 300 + 100 * more
+            assert recorder.stats().disk_bytes == path.stat().st_size < 10 * KIB
             sizes.add(path.stat().st_size)
         assert len(sizes) <= 1, "it grows once, by the second place"
         recorder.seal()
@@ -99,15 +75,21 @@ def test_after_a_sealed_file_the_next_one_begins_without_a_call(
     with record(model, tmp_path / "a.tape", **options) as recorder:  # type: ignore[arg-type]
         call(recorder, model, 20)
         clock.ahead += 11
-        until(lambda: recorder.stats().segments == 1 and recorder.seal())
+        assert looked(recorder)
         with open_tape(tmp_path) as tape:
             assert tape.sealed
             assert tape.continues
             assert (tape.coverage.seen, tape.coverage.at_least) == (20, True)
             assert not tape.counters.complete
+        written = recorder.stats().written_bytes
+        clock.ahead += 1000
+        assert looked(recorder)
+        assert [path.name for path in tmp_path.iterdir()] == ["a.tape"]  # nothing was called
+        assert recorder.stats().written_bytes == written
         call(recorder, model, 30)
         clock.ahead += 11
-        until(lambda: has(tmp_path / "a-00001.tape", 50))
+        assert looked(recorder)
+        assert counted(tmp_path / "a-00001.tape") == 50
         with open_tape(tmp_path) as tape:
             assert not tape.sealed
             assert not tape.continues
@@ -123,25 +105,11 @@ def test_after_a_sealed_file_the_next_one_begins_without_a_call(
         assert tape.missing_files == tape.deleted_files == {}
 
 
-def test_nothing_is_written_where_nothing_was_called(tmp_path: Path, clock: Clock) -> None:
-    model, path = Identity(), tmp_path / "a.tape"
-    with record(model, path, segment_seconds=1) as recorder:
-        call(recorder, model, 3)
-        clock.ahead += 2
-        until(lambda: recorder.stats().segments == 1 and recorder.seal())
-        size = path.stat().st_size
-        written = recorder.stats().written_bytes
-        looks = recorder._handler.pipeline.writer._turns  # type: ignore[union-attr]
-        clock.ahead += 1000
-        until(lambda: recorder._handler.pipeline.writer._turns > looks + 20)  # type: ignore[union-attr]
-        assert [path] == list(tmp_path.iterdir())
-        assert (path.stat().st_size, recorder.stats().written_bytes) == (size, written)
-
-
 def test_a_file_is_counted_elsewhere_before_it_is_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a process that is killed leaves them: just before a file is deleted, and just after."""
+    """As a process that is killed leaves them: just before a file is deleted, and just after.
+    Counters only grow; what a call takes is known although files are deleted."""
     model, folder, moments = Identity(), tmp_path / "tapes", []
     remove = disk_file.TapeFile.remove
 
@@ -155,12 +123,19 @@ def test_a_file_is_counted_elsewhere_before_it_is_deleted(
                 assert remove(file)
         return True
 
-    options: Any = {"segment_bytes": 20 * KIB, "max_disk_bytes": 200 * KIB}
-    with record(model, folder / "a.tape", when_full="delete_oldest", **options) as recorder:
+    before = 0
+    with record(model, folder / "a.tape", **DELETES) as recorder:
         monkeypatch.setattr(disk_file.TapeFile, "remove", removed)
-        for _ in range(40):
+        for calls in range(1, 41):
             call(recorder, model, 1, size=2000)
+            stats = recorder.stats()
+            assert stats.written == calls
+            assert before < stats.written_bytes
+            before = stats.written_bytes
+            on_disk = sum(path.stat().st_size for path in folder.glob("*.tape"))
+            assert stats.disk_bytes == on_disk <= 200 * KIB
         monkeypatch.undo()
+    assert 16_000 <= before / 40 < 25_000  # each with a file
     assert len(moments) > 20
     for copy, accounted, seen in moments:
         with open_tape(copy) as tape:
@@ -177,19 +152,10 @@ def test_a_file_is_counted_elsewhere_before_it_is_deleted(
         ((runs,),) = [tape.deleted_files.values()]
         assert sum(last - first + 1 for first, last in runs) == len(moments) // 2
         assert tape.missing_files == {}
-
-
-def test_what_somebody_else_deletes_is_missing(tmp_path: Path) -> None:
-    model, options = Identity(), {"segment_bytes": 20 * KIB, "max_disk_bytes": 200 * KIB}
-    with record(model, tmp_path / "a.tape", when_full="delete_oldest", **options) as recorder:  # type: ignore[arg-type]
-        for _ in range(40):
-            call(recorder, model, 1, size=2000)
-    paths = sorted(tmp_path.glob("*.tape"))
-    assert len(paths) > 3
-    paths[1].unlink()
-    number = int(paths[1].stem.removeprefix("a-"))
-    with open_tape(tmp_path) as tape:
-        assert list(tape.missing_files.values()) == [(number,)]
+    paths = sorted(folder.glob("*.tape"))
+    paths[1].unlink()  # by somebody else
+    with open_tape(folder) as tape:
+        assert list(tape.missing_files.values()) == [(int(paths[1].stem.removeprefix("a-")),)]
         assert tape.deleted_files
         assert tape.coverage.at_least or tape.coverage.seen == 40
 
@@ -197,56 +163,21 @@ def test_what_somebody_else_deletes_is_missing(tmp_path: Path) -> None:
 def test_counts_that_the_disk_does_not_take_are_written_later(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    model, path, failed, fails = Identity(), tmp_path / "a.tape", [], [True]
-    pwritev = os.pwritev
-
-    def failing(file: int, parts: Any, offset: int) -> int:
-        if not fails:
-            return pwritev(file, parts, offset)
-        failed.append(offset)
-        pwritev(file, [b"".join(map(bytes, parts))[:600]], offset)  # torn
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
+    model, path = Identity(), tmp_path / "a.tape"
     with record(model, path, keep=First(1)) as recorder:
         call(recorder, model, 5)
         for calls in (5, 10):  # both places
             clock.ahead += 60
-            until(lambda calls=calls: has(path, calls))
+            assert looked(recorder)
+            assert counted(path) == calls
             call(recorder, model, 5)
-        monkeypatch.setattr(disk_file, "pwritev", failing)
+        disks.failing(monkeypatch, errno.EIO, after=0.5)
         clock.ahead += 60
-        until(lambda: len(failed) > 2)
-        assert has(path, 10), "what was said before still stands"
+        assert looked(recorder)
+        assert counted(path) == 10, "what was said before still stands"
         assert caplog.text.count("the counters cannot be written") == 1
-        fails.clear()
-        until(lambda: has(path, 15))
+        disks.failing(monkeypatch, errno.EIO, lambda number, nbytes: False)
+        assert looked(recorder)
+        assert counted(path) == 15
     with open_tape(path) as tape:
         assert (tape.coverage.seen, tape.coverage.kept, tape.damage) == (15, 1, [])
-
-
-def test_a_bound_of_the_disk_holds_for_counts(tmp_path: Path, clock: Clock) -> None:
-    model, bound = Identity(), 128 * KIB
-    with record(model, tmp_path / "a.tape", keep=Novelty(), max_disk_bytes=bound) as recorder:
-        for calls in range(1, 30):
-            call(recorder, model, 1)
-            clock.ahead += 60
-            until(lambda calls=calls: has(tmp_path / "a.tape", calls))
-            assert recorder.stats().disk_bytes == (tmp_path / "a.tape").stat().st_size < 10 * KIB
-
-
-def test_nothing_that_was_written_is_unwritten(tmp_path: Path) -> None:
-    """Counters only grow; what a call takes is known although files are deleted."""
-    model, options = Identity(), {"segment_bytes": 20 * KIB, "max_disk_bytes": 200 * KIB}
-    before = (0, 0)
-    with record(model, tmp_path / "a.tape", when_full="delete_oldest", **options) as recorder:  # type: ignore[arg-type]
-        for calls in range(1, 41):
-            call(recorder, model, 1, size=2000)
-            stats = recorder.stats()
-            assert stats.written == calls
-            assert before <= (stats.written, stats.written_bytes)
-            before = stats.written, stats.written_bytes
-            assert stats.disk_bytes == sum(p.stat().st_size for p in tmp_path.glob("*.tape"))
-            assert stats.disk_bytes <= 200 * KIB
-        assert stats.kept < 40
-        assert stats.written_bytes > 40 * 8000 > stats.disk_bytes
-        assert 16_000 <= stats.written_bytes / stats.written < 25_000  # each with a file

@@ -41,6 +41,9 @@ def test_a_file_that_takes_a_few_bytes_at_once(
     )
     writer = TapeWriter(sink, MANIFEST)
     writer.append([new_call(0, [1]), new_call(1)])
+    monkeypatch.setattr(disk_file, "pwritev", lambda *_: 0)
+    with pytest.raises(OSError, match="no more bytes"):
+        sink.write_at(sink.size, [b"more"])
     sink.close()
     assert path.read_bytes() == tape([new_call(0, [1]), new_call(1)], seals=False)
 

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-import calltape_recorder.pipeline as pipeline
 from calltape_analyzer import open_tape
-from calltape_recorder import Every, Novelty, PerStructure, Rate, Recorder, record
+from calltape_recorder import Every, Novelty, PerStructure, Rate, Recorder, pipeline, record
 from calltape_recorder.keep.policies import EVIDENCE, Keep
 from tests.recorder.models import Identity
+from tests.recorder.parts import recording
+from tests.recorder.reading import read
 
 BOUND = 300 * 1024
 DELETES: dict[str, Any] = {
@@ -23,82 +24,86 @@ DELETES: dict[str, Any] = {
 KINDS = 6
 
 
-def serve(recorder: Recorder, model: Any, calls: int, kinds: int = KINDS) -> None:
+def serve(recorder: Recorder, model: Any) -> None:
     """Calls of a few kinds at first, then of one."""
-    for number in range(kinds):
+    for number in range(KINDS):
         model(torch.ones((2,) * number))
     recorder.flush()
-    for number in range(calls):
+    for number in range(900):
         model(torch.ones(2))
         if not number % 16:
             recorder.flush()
     recorder.flush()
 
 
-def ranks(folder: Path) -> set[int]:
-    with open_tape(sorted(folder.glob("*.tape"))) as tape:
-        assert tape.damage == []
-        return {len(call.record.inputs.facts()[0].shape) for call in tape}
-
-
 @pytest.mark.parametrize("keep", [Novelty() | Every(), PerStructure(1) | Rate(0.9), Novelty()])
 def test_samples_are_deleted_first(tmp_path: Path, keep: Keep) -> None:
+    """A file from the middle is gone: its calls are counted in a later one."""
     model = Identity()
     with record(model, tmp_path / "a.tape", keep=keep, **DELETES) as recorder:
-        serve(recorder, model, 900)
+        serve(recorder, model)
         assert recorder.stats().disk_bytes <= BOUND
-    assert set(range(KINDS)) <= ranks(tmp_path)
+    stats = recorder.stats()
+    with open_tape(sorted(tmp_path.glob("*.tape"))) as tape:
+        assert tape.damage == []
+        assert set(range(KINDS)) <= {len(one.record.inputs.facts()[0].shape) for one in tape}
+        coverage = tape.coverage
+        assert (coverage.seen, coverage.kept) == (stats.seen, len(tape.calls))
+        assert coverage.dropped == stats.dropped
+        assert keep == Novelty() or stats.dropped["deleted"] > 100
+        assert 901 in {variant.findings.all_calls for variant in tape.variants()}
 
 
 def test_without_evidence_the_oldest_goes_first(tmp_path: Path) -> None:
     model = Identity()
     with record(model, tmp_path / "a.tape", keep=Every(), **DELETES) as recorder:
-        serve(recorder, model, 900)
+        serve(recorder, model)
     assert recorder.stats().dropped["deleted"] > 100
-    assert ranks(tmp_path) == {1}
     with open_tape(sorted(tmp_path.glob("*.tape"))) as tape:
         numbers = [call.number for call in tape]
-        assert numbers == list(range(numbers[0], numbers[-1] + 1))
+        assert numbers == list(range(numbers[0], 906))
 
 
-def test_the_counters_still_add_up(tmp_path: Path) -> None:
-    """A file from the middle is gone: its calls are counted in a later one."""
-    model = Identity()
-    with record(model, tmp_path / "a.tape", keep=Novelty() | Every(), **DELETES) as recorder:
-        serve(recorder, model, 900)
-        seen = recorder.stats().seen
-    stats = recorder.stats()
-    assert stats.dropped["deleted"] > 100
-    with open_tape(sorted(tmp_path.glob("*.tape"))) as tape:
-        coverage = tape.coverage
-        assert (coverage.seen, coverage.kept) == (seen, len(tape.calls))
-        assert coverage.dropped == {"deleted": stats.dropped["deleted"]}
-        assert 901 in {variant.findings.all_calls for variant in tape.variants()}
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time by which evidence is remembered."""
+    now = [100.0]
+    monkeypatch.setattr(pipeline, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    return now
+
+
+def test_evidence_that_is_lost_is_gathered_again_in_a_while(
+    tmp_path: Path, now: list[float]
+) -> None:
+    """The first loss counts at once, the others when some time has passed."""
+    model, x = Identity(), torch.ones(3)
+    with recording(model, tmp_path / "t.tape", keep=Novelty()) as parts:
+        model(x)
+        for _ in range(3):
+            parts.evidence_lost()
+            model(x)
+        now[0] += 100
+        model(x)
+        model(x)
+    assert read(tmp_path / "t.tape").numbers == [0, 1, 4]
 
 
 def test_evidence_that_does_not_fit_is_gathered_ever_more_seldom(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, now: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else each file that is written would delete the next one that is asked for."""
-    now = [100.0]
-    clock = SimpleNamespace(monotonic=lambda: now[0])
-    monkeypatch.setattr(pipeline, "time", clock)
-    model = Identity()
-    begins: list[float] = []
-    recorder = Recorder(tmp_path / "a.tape", keep=Novelty(), **DELETES)
+    model, begins = Identity(), list[float]()
     monkeypatch.setattr(pipeline, "start_over", lambda decider: begins.append(now[0]))
-    with recorder.attach(model):
-        home = recorder._handler.pipeline
-        assert home is not None
+    with recording(model, tmp_path / "a.tape", keep=Novelty(), **DELETES) as parts:
         for _ in range(200):
-            home._evidence_deleted()
+            parts.evidence_deleted()
             model(torch.ones(2))
             now[0] += 5
         gaps = [later - earlier for earlier, later in pairwise(begins)]
         assert gaps == sorted(gaps)
         assert len(gaps) < 8
         for step in (10_000, 10_000, 11):  # for another reason it is gathered soon
-            home.evidence_lost()
+            parts.evidence_lost()
             now[0] += step
             model(torch.ones(2))
         assert begins[-1] - begins[-2] == 11

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,9 @@ import pytest
 import torch
 
 from calltape_analyzer import open_tape
-from calltape_recorder import First, FlightRecorder, TapeError, When, record
+from calltape_recorder import First, FlightRecorder, When, record
 from calltape_recorder.write import disk_file
 from tests.recorder.models import Add, Identity, Raises
-from tests.recorder.processes import child
 from tests.recorder.reading import read
 
 NEVER = First(0)
@@ -66,22 +64,6 @@ def test_a_call_that_raises_brings_those_before_it(tmp_path: Path) -> None:
     assert recorder.stats().dropped == {"flight_recorder": 4}
     assert tape.end is not None
     assert tape.end.dumps[0].reason == "a call raised builtins:ValueError"
-
-
-def test_the_end_says_when_and_why_they_were_written(tmp_path: Path) -> None:
-    model = Raises()
-    held = FlightRecorder(calls=2)
-    before = time.time_ns()
-    with record(model, tmp_path / "t.tape", keep=NEVER, flight_recorder=held) as recorder:
-        recorder.dump("asked for")
-        between = time.time_ns()
-        with pytest.raises(ValueError, match="x"):
-            model(ValueError("x"))
-    end = read(tmp_path / "t.tape").end
-    assert end is not None
-    first, second = end.dumps
-    assert (first.reason, second.reason) == ("asked for", "a call raised builtins:ValueError")
-    assert before <= first.time_ns <= between <= second.time_ns <= time.time_ns()
 
 
 def test_an_exception_that_ends_a_thread_writes_nothing(
@@ -140,80 +122,6 @@ def test_with_that_ends_by_an_exception_dumps(tmp_path: Path) -> None:
     assert tape.numbers == [0]
     assert tape.end is not None
     assert tape.end.dumps[0].reason == "the process died of KeyboardInterrupt"
-
-
-DYING = """
-import sys, torch
-from calltape_recorder import First, FlightRecorder, record
-from tests.recorder.models import Identity
-model = Identity()
-record(model, sys.argv[1], keep=First(0), flight_recorder=FlightRecorder(calls=2))
-for n in range(5):
-    model(torch.tensor(n))
-raise RuntimeError("the server dies")
-"""
-
-
-@pytest.mark.integration
-def test_a_process_that_dies_of_an_exception(tmp_path: Path) -> None:
-    path = tmp_path / "t.tape"
-    done = subprocess.run(
-        [sys.executable, "-c", DYING, str(path)], cwd=ROOT, capture_output=True, text=True,
-        timeout=250, check=False,
-    )  # fmt: skip
-    assert done.returncode == 1
-    assert done.stderr.count("RuntimeError: the server dies") == 1
-    tape = read(path)
-    assert tape.numbers == [3, 4]
-    assert tape.end is not None
-    assert tape.end.dumps[0].reason == "the process died of RuntimeError"
-
-
-@pytest.mark.integration
-def test_a_signal_that_ends_the_process_leaves_no_time(tmp_path: Path) -> None:
-    path = tmp_path / "t.tape"
-    child(
-        """
-        from calltape_recorder import First, FlightRecorder
-        recorder = record(model, sys.argv[1], keep=First(1), flight_recorder=FlightRecorder())
-        for _ in range(5): model(one, one)
-        recorder.flush()
-        assert recorder.stats().queued == 4
-        os.kill(os.getpid(), signal.SIGTERM)
-        """,
-        str(path),
-        code=-signal.SIGTERM,
-    )
-    assert (read(path).numbers, read(path).end) == ([0], None)
-
-
-def test_many_threads_hold_and_dump(tmp_path: Path) -> None:
-    model = Add()
-    held = FlightRecorder(calls=20)
-    with record(model, tmp_path / "t.tape", keep=NEVER, flight_recorder=held) as recorder:
-
-        def work() -> None:
-            for n in range(200):
-                x = torch.ones(3)
-                assert torch.equal(model(x, x), x + x)
-                if n % 50 == 0:
-                    recorder.dump("now and then")
-
-        threads = [threading.Thread(target=work) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    stats = recorder.stats()
-    assert stats.seen == 1600 == stats.kept + stats.dropped["flight_recorder"]
-    assert stats.queued_bytes == 0
-    assert len(read(tmp_path / "t.tape").numbers) == stats.kept
-
-
-@pytest.mark.parametrize("size", [{"calls": 0}, {"bytes": 0}, {"calls": 1.5}, {"bytes": "1"}])
-def test_wrong_sizes(size: Any) -> None:
-    with pytest.raises(TapeError):
-        FlightRecorder(**size)
 
 
 # --- write-ahead -------------------------------------------------------------------------------
@@ -294,18 +202,6 @@ def test_a_full_disk_costs_only_the_write_ahead(
         monkeypatch.undo()
     assert recorder.stats().kept == 2
     assert caplog.text.count("written ahead") == 1
-
-
-def test_calls_that_raise_or_are_dropped_leave_nothing(tmp_path: Path) -> None:
-    model = Raises()
-    options: Any = {"write_ahead": True, "keep": When(lambda args, kwargs: args[0] is not None)}
-    with record(model, tmp_path / "t.tape", **options) as recorder:
-        model(None)
-        with pytest.raises(ValueError, match="x"):
-            model(ValueError("x"))
-        assert all(read(path).numbers == [] for path in tmp_path.glob("*.ahead-*.tape"))
-    assert recorder.stats().kept == 1
-    assert [p.name for p in tmp_path.iterdir()] == ["t.tape"]
 
 
 @pytest.mark.parametrize("under_way", ["ftruncate", "pwritev"])

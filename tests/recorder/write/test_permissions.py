@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import stat
@@ -13,17 +12,19 @@ from typing import Any
 import pytest
 import torch
 
-from calltape_recorder import First, FlightRecorder, Recorder, TapeError, control, record
+from calltape_recorder import First, FlightRecorder, TapeError, control, record
 from calltape_recorder.control import ControlFile
 from calltape_recorder.launch.launcher import prepare
 from calltape_recorder.options import parse_options
 from tests.recorder.models import Identity
 from tests.recorder.processes import in_a_fork
+from tests.recorder.test_control import Fake
+from tests.recorder.waiting import looked
 
 ROWS = torch.ones(3)
 
 
-@pytest.fixture(params=[0o000, 0o022, 0o777], ids=oct, autouse=True)
+@pytest.fixture(params=[0o000, 0o022, 0o777], ids=oct)
 def umask(request: pytest.FixtureRequest) -> Iterator[None]:
     before = os.umask(request.param)
     yield
@@ -38,57 +39,45 @@ def modes(folder: Path) -> dict[str, int]:
     return {str(path.relative_to(folder)): mode(path) for path in folder.rglob("*")}
 
 
-def all_kinds(folder: Path, **options: Any) -> None:
-    """Segments, write-ahead, and a fork's tape."""
-    model = Identity()
-    seen: dict[str, int] = {}
+@pytest.mark.usefixtures("umask")
+@pytest.mark.parametrize(
+    ("options", "files", "folders"), [({}, 0o600, 0o700), ({"file_mode": 0o640}, 0o640, 0o750)]
+)
+def test_files_are_the_owners_alone_unless_asked_otherwise(
+    tmp_path: Path, options: dict[str, Any], files: int, folders: int
+) -> None:
+    """Segments, write-ahead, and a fork's tape, and the folders that are made for them."""
+    found: dict[str, int] = {}
 
     class Looks(torch.nn.Module):
         def forward(self, value: Any) -> Any:
-            seen.update(modes(folder))
-            return model(value)
+            found.update(modes(tmp_path))
+            return value
 
-    looks = Looks()
-    path = folder / "deep" / "er" / "t.tape"
+    looks, path = Looks(), tmp_path / "deep" / "er" / "t.tape"
     with record(looks, path, write_ahead=True, segment_bytes=1, **options) as recorder:
         looks(ROWS)
         recorder.flush()
         looks(ROWS)
         in_a_fork(lambda: looks(ROWS) is not None)
-    assert any(".ahead-" in name for name in seen)
-    (folder / "seen.json").write_text(json.dumps(seen))
+    found.update(modes(tmp_path))
+    assert found.pop("deep") == found.pop("deep/er") == folders
+    for part in (".ahead-", "-00001", "-p"):
+        assert any(part in name for name in found)
+    assert set(found.values()) == {files}
 
 
-def test_files_are_the_owners_alone(tmp_path: Path) -> None:
-    all_kinds(tmp_path)
-    seen = json.loads((tmp_path / "seen.json").read_bytes())
-    found = {**seen, **modes(tmp_path)}
-    del found["seen.json"]
-    tapes = {name: bits for name, bits in found.items() if name.endswith(".tape")}
-    assert any("-00001" in name for name in tapes)
-    assert any("-p" in name for name in tapes)
-    assert set(tapes.values()) == {0o600}
-    assert {bits for name, bits in found.items() if name not in tapes} == {0o700}
-
-
-def test_unless_asked_otherwise(tmp_path: Path) -> None:
-    all_kinds(tmp_path, file_mode=0o640)
-    found = modes(tmp_path)
-    assert found.pop("deep") == found.pop("deep/er") == 0o750
-    del found["seen.json"]
-    assert set(found.values()) == {0o640}
-
-
+@pytest.mark.usefixtures("umask")
 def test_directories_that_are_there_keep_their_permissions(tmp_path: Path) -> None:
     folder = tmp_path / "shared"
     folder.mkdir()
     folder.chmod(0o755)
     with record(Identity(), f"{folder}/") as recorder:
         pass
-    assert mode(folder) == 0o755
-    assert mode(Path(recorder.path)) == 0o600
+    assert (mode(folder), mode(Path(recorder.path))) == (0o755, 0o600)
 
 
+@pytest.mark.usefixtures("umask")
 def test_the_launcher_makes_directories_likewise(tmp_path: Path) -> None:
     prepare({"target": "serve:model", "tape": str(tmp_path / "a" / "b")}, {})
     assert modes(tmp_path) == {"a": 0o700, "a/b": 0o700}
@@ -105,21 +94,7 @@ def test_permissions_in_text() -> None:
             parse_options({"file_mode": wrong})
 
 
-@pytest.mark.parametrize("wrong", [0o060, 0o400, 0o1600, -1, "600", True, None])
-def test_permissions_that_are_none(tmp_path: Path, wrong: Any) -> None:
-    with pytest.raises(TapeError, match="file_mode"):
-        Recorder(tmp_path / "t.tape", file_mode=wrong)
-
-
 # --- control files --------------------------------------------------------------------------------
-
-
-class Fake:
-    def __init__(self) -> None:
-        self.told: list[str] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *args: self.told.append(name)
 
 
 def written(folder: Path, text: str = '{"paused": true}') -> Path:
@@ -136,6 +111,15 @@ def folder_of(tmp_path: Path, bits: int) -> Path:
     return folder
 
 
+def polled(path: Path) -> tuple[list[Any], str]:
+    """What a recorder is told of a control file, and what is wrong with it."""
+    file, fake = ControlFile(path), Fake()
+    file.poll(fake)
+    assert bool(fake.told) == (file.trouble is None)
+    return fake.told, str(file.trouble)
+
+
+@pytest.mark.usefixtures("looks_always")
 @pytest.mark.parametrize("bits", [0o620, 0o602, 0o666])
 def test_a_control_file_that_others_may_write_is_refused(
     tmp_path: Path, bits: int, caplog: pytest.LogCaptureFixture
@@ -145,62 +129,47 @@ def test_a_control_file_that_others_may_write_is_refused(
     model = Identity()
     with record(model, tmp_path / "t.tape", control=path) as recorder:
         model(ROWS)
-        recorder._each_second()
+        assert looked(recorder)
         stats = recorder.stats()
         assert not stats.paused
         assert stats.control is not None
         assert "others can write to it" in stats.control
         # Once it is the owner's alone it is followed, although it says what it said.
         path.chmod(0o600)
-        recorder._each_second()
+        assert looked(recorder)
         assert recorder.stats().paused
         assert recorder.stats().control is None
     said = [entry for entry in caplog.records if "is rejected" in entry.message]
-    assert len(said) == 1
-    assert said[0].levelno == logging.WARNING
+    assert [entry.levelno for entry in said] == [logging.WARNING]
 
 
 @pytest.mark.parametrize(
-    ("bits", "is_followed"),
-    [(0o700, True), (0o755, True), (0o1777, True), (0o770, False), (0o707, False)],
+    ("above", "bits", "is_followed"),
+    [
+        (0o700, 0o700, True), (0o700, 0o755, True), (0o700, 0o1777, True), (0o700, 0o770, False),
+        (0o700, 0o707, False), (0o755, 0o700, True), (0o1777, 0o700, True), (0o777, 0o700, False),
+        (0o770, 0o700, False),
+    ],
 )  # fmt: skip
-def test_nor_one_that_others_may_put_another_in_the_place_of(
-    tmp_path: Path, bits: int, is_followed: bool
+def test_nor_one_in_whose_place_others_may_put_another(
+    tmp_path: Path, above: int, bits: int, is_followed: bool
 ) -> None:
-    file, fake = ControlFile(written(folder_of(tmp_path, bits))), Fake()
-    file.poll(fake)
-    assert fake.told == (["pause"] if is_followed else [])
-    assert (file.trouble is None) == is_followed
-
-
-@pytest.mark.parametrize(
-    ("bits", "is_followed"), [(0o755, True), (0o1777, True), (0o777, False), (0o770, False)]
-)  # fmt: skip
-def test_nor_one_whose_directory_others_may_replace(
-    tmp_path: Path, bits: int, is_followed: bool
-) -> None:
-    above = folder_of(tmp_path, 0o700)
-    inner = above / "one" / "two"
-    inner.parent.mkdir(mode=0o700)
-    inner.mkdir(mode=0o700)
-    path = written(inner)
-    above.chmod(bits)
-    file, fake = ControlFile(path), Fake()
-    file.poll(fake)
-    assert fake.told == (["pause"] if is_followed else [])
-    assert is_followed or f"others can write to {above}" in str(file.trouble)
+    """By its directory, or by one above that."""
+    desk = folder_of(tmp_path, 0o700)
+    (desk / "one").mkdir(mode=0o700)
+    path = written(folder_of(desk / "one", bits))
+    desk.chmod(above)
+    told, trouble = polled(path)
+    assert told == (["pause"] if is_followed else [])
+    assert is_followed or "others can write to " in trouble
 
 
 def test_nor_what_a_link_leads_to_in_such_a_directory(tmp_path: Path) -> None:
     link = folder_of(tmp_path, 0o700) / "link.json"
-    away = tmp_path / "away"
-    away.mkdir()
-    away.chmod(0o777)
-    link.symlink_to(written(away))
-    file, fake = ControlFile(link), Fake()
-    file.poll(fake)
-    assert not fake.told
-    assert "its directory" in str(file.trouble)
+    (tmp_path / "away").mkdir()
+    link.symlink_to(written(folder_of(tmp_path / "away", 0o777)))
+    assert polled(link)[0] == []
+    assert "its directory" in polled(link)[1]
 
 
 @pytest.mark.parametrize("which", ["file", "directory"])
@@ -215,10 +184,7 @@ def test_nor_one_of_another_user(
     else:  # the other way round: who looks is another user
         us = os.geteuid()
         monkeypatch.setattr(os, "geteuid", lambda: us + 1)
-    file, fake = ControlFile(path), Fake()
-    file.poll(fake)
-    assert not fake.told
-    assert "belongs to user" in str(file.trouble)
+    assert "belongs to user" in polled(path)[1]
 
 
 def test_a_file_that_is_refused_and_goes_is_no_trouble(tmp_path: Path) -> None:
@@ -239,6 +205,7 @@ def test_where_there_are_no_users_nothing_is_refused(
     assert control.foreign_hand(str(path), path.stat()) is None
 
 
+@pytest.mark.usefixtures("looks_always")
 def test_a_flight_recorder_obeys_only_its_owner(tmp_path: Path) -> None:
     path = written(folder_of(tmp_path, 0o777), "{}")
     model = Identity()
@@ -246,5 +213,5 @@ def test_a_flight_recorder_obeys_only_its_owner(tmp_path: Path) -> None:
     with record(model, tmp_path / "t.tape", control=path, **options) as recorder:
         model(ROWS)
         written(path.parent, '{"dump": 1}')
-        recorder._each_second()
+        assert looked(recorder)
     assert recorder.stats().kept == 0

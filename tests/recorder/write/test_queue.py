@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import itertools
 from collections.abc import Callable
@@ -12,11 +13,12 @@ import pytest
 import torch
 from torch import nn
 
-from calltape_recorder import First, FlightRecorder, Novelty, record
+from calltape_recorder import First, FlightRecorder, record
 from calltape_recorder.write import writer
-from tests.recorder.models import Echo
+from tests.recorder import disks
+from tests.recorder.parts import recording
 from tests.recorder.reading import read
-from tests.recorder.write.test_retention import until
+from tests.recorder.waiting import until
 
 
 class Taking(nn.Module):
@@ -114,13 +116,12 @@ def test_calls_that_wait_as_bytes_are_those_that_were_made(
 
 def test_ids_that_are_copied_for_their_range_alone_are_not_remembered(tmp_path: Path) -> None:
     model, ids = Taking(), torch.arange(2000)
-    with record(model, tmp_path / "t.tape", values="none") as recorder:
+    with recording(model, tmp_path / "t.tape", values="none") as parts:
         for number in range(40):
             model(ids + number, ids.int())
-        pipeline: Any = recorder._handler.pipeline
-        assert not pipeline.earlier_copies._known
-        assert recorder.flush()
-        assert recorder.stats().kept == 40
+        assert parts.writer.flush(None)
+        assert parts.ledger.held == 0
+        assert parts.stats("recording").kept == 40
     tape = read(tmp_path / "t.tape")
     for number, call in enumerate(tape.calls):
         found = [(one.min, one.max) for one in call.record.inputs.ranges or ()]
@@ -128,56 +129,15 @@ def test_ids_that_are_copied_for_their_range_alone_are_not_remembered(tmp_path: 
         assert call.record.blob is None
 
 
-@pytest.mark.parametrize("options", [{}, {"values": "none"}, {"outputs": False}], ids=str)
-def test_a_call_that_raises_between_others_that_look_the_same(
-    tmp_path: Path, options: dict[str, Any]
-) -> None:
-    model, x, y = Taking(), torch.arange(3), torch.arange(20)
-    with record(model, tmp_path / "t.tape", **options) as recorder:
-        for number in range(60):
-            if number % 7 == 6:
-                model.raises = True
-                with pytest.raises(ValueError, match="asked to"):
-                    model(x, y)
-                model.raises = False
-            elif number % 7 == 5:
-                model((x, y), y)
-            else:
-                model(x, y)
-        assert recorder.flush()
-        assert recorder.stats().kept == 60
-        assert recorder.stats().dropped == {}
-    tape = read(tmp_path / "t.tape")
-    assert not tape.damage
-    assert [call.record.error is not None for call in tape.calls] == [n % 7 == 6 for n in range(60)]
-
-
-def test_what_waits_as_bytes_is_evidence_and_costs_as_before(
-    tmp_path: Path, held: Callable[[], None]
-) -> None:
-    model = Echo()
-    with record(model, tmp_path / "t.tape", keep=Novelty()) as recorder:
-        for size in (3, 3, 3, 900, 900, 3):
-            model(torch.ones(size))
-        held()
-        assert recorder.flush()
-        assert recorder.stats().kept == 2
-        assert recorder.stats().in_calls_ns > 0
-    assert read(tmp_path / "t.tape").numbers == [0, 3]
-
-
 def test_what_waits_as_bytes_is_dropped_where_the_disk_takes_nothing(
     tmp_path: Path, held: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: Any) -> int:
-        raise OSError(28, "no space left on device")
-
     model, x, y = Taking(), torch.rand(4, 8), torch.arange(20)
     with record(model, tmp_path / "t.tape") as recorder:
         for _ in range(300):
             model(x, y)
         with monkeypatch.context() as patched:
-            patched.setattr("calltape_recorder.write.disk_file.pwritev", full)
+            disks.failing(patched, errno.ENOSPC)
             held()
             recorder.flush()
         assert recorder.stats().dropped == {"disk_full": 300}
@@ -203,7 +163,7 @@ def test_what_waits_as_bytes_is_dropped_where_the_disk_takes_nothing(
 def test_a_small_queue_does_not_wait_for_the_poll(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, x: Any, calls: int, options: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr(writer, "_POLL_SECONDS", 600.0)
+    monkeypatch.setattr(writer, "POLL_SECONDS", 600.0)
     model = Taking()
     with record(model, tmp_path / "t.tape", **options) as recorder:
         model(x, x)
@@ -223,7 +183,7 @@ def test_a_call_that_raises_does_not_wait_for_the_poll(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
     """The process may end next."""
-    monkeypatch.setattr(writer, "_POLL_SECONDS", 600.0)
+    monkeypatch.setattr(writer, "POLL_SECONDS", 600.0)
     model, x = Taking(), torch.ones(4)
     with record(model, tmp_path / "t.tape", **options) as recorder:
         for _ in range(3):

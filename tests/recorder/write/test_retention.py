@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gzip
 import shutil
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,42 +12,9 @@ import pytest
 from calltape_analyzer import open_tape
 from calltape_recorder import Novelty, Recorder, TapeError, record
 from calltape_recorder.options import parse_options
-from calltape_recorder.write import segments, writer
 from tests.recorder.models import Identity
+from tests.recorder.waiting import Clock, looked, until
 from tests.recorder.write.test_segments import KIB, adds_up, block, call, tapes
-
-
-class Clock:
-    """Time that only a test moves on. The recorder asks for it whenever it looks what is to be
-    done."""
-
-    def __init__(self) -> None:
-        self.ahead = 0.0
-        self.asked = 0
-
-    def monotonic(self) -> float:
-        self.asked += 1
-        return 1000.0 + self.ahead
-
-    def looks(self) -> None:
-        """Waits until the recorder has looked, whole, since now."""
-        asked = self.asked
-        until(lambda: self.asked > asked + 8)
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(writer, "LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(segments, "time", clock)
-    return clock
-
-
-def until(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_files_that_are_old_are_deleted_and_counted(
@@ -64,20 +29,22 @@ def test_files_that_are_old_are_deleted_and_counted(
         folder = tmp_path / "tapes"
         call(recorder, model, 3)
         clock.ahead += 11
-        until(lambda: recorder.stats().segments == 1 and recorder.seal())
+        assert looked(recorder)
         call(recorder, model, 2, 3)
         clock.ahead += 90  # the first file ended 90 s ago
-        clock.looks()
+        assert looked(recorder)
         assert recorder.stats().kept == 5
         clock.ahead += 11
-        until(lambda: recorder.stats().dropped == {"expired": 3})
+        assert looked(recorder)
+        assert recorder.stats().dropped == {"expired": 3}
         # What was deleted was counted in a file before: it has no calls.
         assert [path.name for path in tapes(folder)] == ["a-00001.tape", "a-00002.tape"]
         assert recorder.stats().kept == 2
         assert recorder.stats().unwanted == {"expired": 3}  # it was asked for
         # Without a call, the last one is deleted too.
         clock.ahead += 101
-        until(lambda: recorder.stats().dropped == {"expired": 5})
+        assert looked(recorder)
+        assert recorder.stats().dropped == {"expired": 5}
         assert [path.name for path in tapes(folder)] == ["a-00002.tape"]
         call(recorder, model, 1, 5)
     stats = recorder.stats()
@@ -101,9 +68,10 @@ def test_evidence_that_was_deleted_is_gathered_again(tmp_path: Path, clock: Cloc
         kept = recorder.stats().kept
         assert 0 < kept < 20
         clock.ahead += 11  # an eighth of the age: the file ends
-        until(lambda: recorder.stats().segments == 1 and recorder.seal())
+        assert looked(recorder)
         clock.ahead += 81
-        until(lambda: recorder.stats().dropped.get("expired") == kept)
+        assert looked(recorder)
+        assert recorder.stats().dropped.get("expired") == kept
         call(recorder, model, 1)
         assert recorder.stats().kept == 1
 
@@ -118,9 +86,10 @@ def test_what_an_earlier_process_wrote_stays(tmp_path: Path, clock: Clock) -> No
     with record(model, f"{tmp_path}/", **options) as recorder:
         call(recorder, model, 1)
         clock.ahead += 100
-        until(lambda: recorder.stats().segments == 1 and recorder.seal())
+        assert looked(recorder)
         clock.ahead += 100
-        until(lambda: recorder.stats().dropped == {"expired": 1})
+        assert looked(recorder)
+        assert recorder.stats().dropped == {"expired": 1}
     assert set(earlier) <= set(tapes(tmp_path))
 
 
@@ -131,18 +100,19 @@ def test_files_that_were_moved_away_count_as_kept(tmp_path: Path, clock: Clock) 
     folder = tmp_path / "tapes"
     options: Any = {"segment_bytes": 15 * KIB, "max_disk_bytes": 150 * KIB, "max_age_seconds": 100}
     with record(model, folder / "a.tape", **options) as recorder:
-        for n in range(30):  # 300 KiB
+        for n in range(18):  # 180 KiB
             call(recorder, model, 1, n)
             assert recorder.seal()
             for path in tapes(folder):
                 shutil.move(path, away / path.name)
-            until(lambda: recorder.stats().segments == 0)
+            assert looked(recorder)
+            assert recorder.stats().segments == 0
         clock.ahead += 200
-        clock.looks()
-        assert (recorder.stats().kept, recorder.stats().dropped) == (30, {})
+        assert looked(recorder)
+        assert (recorder.stats().kept, recorder.stats().dropped) == (18, {})
         assert recorder.stats().disk_bytes < 15 * KIB
     stats = recorder.stats()
-    assert (stats.kept, stats.dropped) == (30, {})
+    assert (stats.kept, stats.dropped) == (18, {})
     for path in tapes(folder):
         shutil.move(path, away / path.name)
     adds_up(stats, away)
@@ -162,9 +132,10 @@ def test_a_link_that_is_left_in_the_place_of_a_moved_file_is_not_the_file(
         (folder / "a.tape").rename(away)
         (folder / "a.tape").symlink_to(away)
         clock.ahead += 101
-        until(lambda: recorder.stats().segments == 0)
+        assert looked(recorder)
+        assert recorder.stats().segments == 0
         call(recorder, model, 1, 2)
-        clock.looks()
+        assert looked(recorder)
         assert (recorder.stats().kept, recorder.stats().dropped) == (3, {})
     stats = recorder.stats()
     assert (stats.kept, stats.dropped) == (3, {})
@@ -184,26 +155,11 @@ def test_calls_are_dropped_until_there_is_room(tmp_path: Path, clock: Clock) -> 
         assert recorder.seal()
         for path in tapes(folder):
             shutil.move(path, away / path.name)
-        until(lambda: recorder.stats().segments == 0)
+        assert looked(recorder)
+        assert recorder.stats().segments == 0
         call(recorder, model, 5, 60)
         assert recorder.stats().dropped == full.dropped
         assert recorder.stats().kept == full.kept + 5
-
-
-def test_a_file_without_calls_may_be_moved_away(
-    tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A server that nobody asks has an old file that is not sealed, and an agent cannot know."""
-    model = Identity()
-    with record(model, tmp_path / "a.tape", segment_seconds=3600) as recorder:
-        (tmp_path / "a.tape").rename(tmp_path / "moved.tape")
-        clock.ahead += 10
-        until(lambda: recorder.stats().segments == 0)
-        call(recorder, model, 1, 0)
-        recorder.flush()
-    assert (recorder.stats().kept, recorder.stats().dropped) == (1, {})
-    assert tapes(tmp_path) == [tmp_path / "a-00001.tape", tmp_path / "moved.tape"]
-    assert "lost" not in caplog.text
 
 
 def test_sealed_files_may_be_compressed_by_others(tmp_path: Path, clock: Clock) -> None:
@@ -215,7 +171,8 @@ def test_sealed_files_may_be_compressed_by_others(tmp_path: Path, clock: Clock) 
             Path(f"{path}.gz").write_bytes(gzip.compress(path.read_bytes()))
             path.unlink()
         clock.ahead += 10
-        until(lambda: recorder.stats().segments == 0)
+        assert looked(recorder)
+        assert recorder.stats().segments == 0
         call(recorder, model, 2, 10)
     assert (recorder.stats().kept, recorder.stats().dropped) == (12, {})
     with open_tape(tmp_path) as tape:
@@ -228,14 +185,13 @@ def test_sealed_files_may_be_compressed_by_others(tmp_path: Path, clock: Clock) 
 def test_many_files_are_looked_for_a_few_at_a_time(tmp_path: Path, clock: Clock) -> None:
     model = Identity()
     with record(model, tmp_path / "a.tape") as recorder:
-        for _ in range(segments._LOOKS + 20):
+        for _ in range(36):
             model(block(kib=1))
             assert recorder.seal()
-        assert recorder.stats().segments >= segments._LOOKS + 20
         for path in tapes(tmp_path)[::2]:
             path.unlink()
         left = len(tapes(tmp_path))
-        until(lambda: recorder.stats().segments == left)
+        until(lambda: looked(recorder) and recorder.stats().segments == left)
         assert recorder.stats().dropped == {}
 
 

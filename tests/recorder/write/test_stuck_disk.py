@@ -14,8 +14,9 @@ import torch
 
 from calltape_recorder import Novelty, record
 from calltape_recorder.bounds import STUCK_SECONDS
-from calltape_recorder.write import disk_file, writer
-from tests.recorder.accounts import adds_up
+from calltape_recorder.write import writer
+from tests.recorder import disks
+from tests.recorder.calls import adds_up
 from tests.recorder.models import Identity, Raises
 from tests.recorder.reading import read
 
@@ -23,22 +24,15 @@ from tests.recorder.reading import read
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Takes nothing until the event is set."""
-    answers = threading.Event()
-    real = disk_file.pwritev
-
-    def wait(*arguments: Any) -> int:
-        answers.wait()
-        return real(*arguments)
-
-    monkeypatch.setattr(disk_file, "pwritev", wait)
-    yield answers
-    answers.set()
+    gate = disks.slow(monkeypatch)
+    yield gate
+    gate.set()
 
 
 def test_a_disk_that_never_answers_does_not_keep_the_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, disk: threading.Event
 ) -> None:
-    monkeypatch.setattr(writer, "STUCK_SECONDS", 0.2)
+    monkeypatch.setattr(writer, "STUCK_SECONDS", 0.01)
     disk.set()
     model = Identity()
     recorder = record(model, tmp_path / "t.tape")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import struct
+import tracemalloc
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
+
+import pytest
 
 from calltape_schema.blob import Stored, build_header, joined
 from calltape_schema.end import Coverage
@@ -98,6 +102,28 @@ def sharing(leaves: int) -> bytes:
 
 def opened(data: Any) -> TapeReader:
     return TapeReader(BytesSource(data))
+
+
+def hashed_bytes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Gets how many bytes are hashed for signatures, each time that a hash is begun."""
+    found: list[int] = []
+
+    def begun(data: bytes, **options: int) -> hashlib.blake2b:
+        found.append(len(data))
+        return hashlib.blake2b(data, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("calltape_schema.inputs_table.blake2b", begun)
+    return found
+
+
+def peak_of(ask: Callable[[], object]) -> int:
+    """How many bytes it takes at most."""
+    tracemalloc.start()
+    try:
+        ask()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 def raises(error: TapeError) -> None:

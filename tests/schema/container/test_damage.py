@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
 from calltape_schema.errors import TapeError
@@ -97,25 +95,6 @@ def record_of(data: bytes, number: int) -> object:
     return record, [tensor(reader, record, leaf) for leaf in record.inputs.facts() if leaf.key]
 
 
-def test_damage_in_one_group_costs_its_calls_only() -> None:
-    data = bytearray(tape(*GROUPS[:2]))
-    at = data.index(b"records/00000001") + BLOCK + 40
-    data[at] ^= 1
-    whole, errors = read_all(bytes(data))
-    assert (whole, errors) == ([0], ["damaged"])
-
-
-def test_a_lost_group_is_named_by_the_index() -> None:
-    data = bytearray(tape(*GROUPS[:2]))
-    at = data.index(b"records/00000001")
-    data[at + 130] ^= 1  # the size in its header: the walk goes on behind it
-    scan = opened(bytes(data)).scan()
-    assert any("calls 1 to 3 are lost" in str(error) for error in scan.damage) or any(
-        error.offset == at for error in scan.damage
-    )
-    assert list(scan.numbers) == [0]
-
-
 def test_a_group_inside_a_tensor_is_none() -> None:
     """Bytes of a tensor look like a group of this tape, and the header before them is damaged."""
     forged = tape([new_call(99)], seals=False)[len(tape(seals=False)) :]
@@ -129,55 +108,9 @@ def test_a_group_inside_a_tensor_is_none() -> None:
     assert any("bytes within a tensor" in str(error) for error in scan.damage)
 
 
-def test_random_bytes_are_no_tape() -> None:
-    chance = random.Random(0)
-    for size in (0, 1, 511, 512, 5000):
-        with pytest.raises(TapeError):
-            opened(chance.randbytes(size))
-
-
 def test_rubbish_between_groups_is_skipped() -> None:
     one = tape(GROUPS[0], seals=False) + b"rubbish!" * 256
     plan = planned(TAPE, GROUPS[1])
     plan.groups[0].place(len(one))
     whole, errors = read_all(one + b"".join(map(bytes, plan.parts)))
     assert (whole, errors) == ([0, 1, 2, 3], ["damaged"])
-
-
-def test_a_group_that_was_moved_is_none() -> None:
-    """It is a copy, or bytes of a tensor: which, no reader can tell."""
-    one, two = tape(GROUPS[0], seals=False), tape(*GROUPS[:2], seals=False)
-    whole, errors = read_all(one + bytes(512) + two[len(one) :])
-    assert (whole, errors) == ([call.number for call in GROUPS[0]], ["damaged"])
-
-
-def test_calls_in_any_order_are_found_and_come_once() -> None:
-    numbers = [4, 2, 8, 9]
-    reader = opened(tape(*([new_call(number, [number])] for number in numbers), seals=False))
-    assert [reader.scan().position(number) for number in numbers] == [0, 1, 2, 3]
-    assert [reader.scan().position(number) for number in (0, 3, 10)] == [None] * 3
-    twice = [*numbers, 8]
-    scan = opened(tape(*([new_call(number)] for number in twice), seals=False)).scan()
-    assert (list(scan.numbers), [error.kind for error in scan.damage]) == (numbers, ["damaged"])
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_many_calls_in_any_order(seed: int) -> None:
-    """More than a block of numbers; calls that come twice cost their group."""
-    chance = random.Random(seed)
-    numbers = chance.sample(range(20_000), 6000)
-    groups = [numbers[at : at + 7] for at in range(0, 6000, 7)]
-    again = [[chance.choice(numbers), 20_000 + at] for at in range(5)] + [[30_000, 30_000]]
-    data = tape(*([new_call(number) for number in group] for group in groups + again), seals=False)
-    scan = opened(data).scan()
-    assert list(scan.numbers) == numbers
-    assert len(scan.damage) == len(again)
-    assert [scan.position(number) for number in numbers] == list(range(6000))
-    assert scan.position(20_000) is None
-
-
-def test_calls_in_the_opposite_order() -> None:
-    numbers = range(5000, 0, -1)
-    scan = opened(tape(*([new_call(number)] for number in numbers), seals=False)).scan()
-    assert (list(scan.numbers), scan.damage, scan.ascends) == ([*numbers], [], False)
-    assert list(scan.order) == [*reversed(range(5000))]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections import Counter
 from typing import Any
 
@@ -13,9 +12,10 @@ from hypothesis import strategies as st
 from calltape_schema.errors import TapeError
 from calltape_schema.inputs_document import pack_inputs, unpack_inputs
 from calltape_schema.inputs_table import Counts, InputsTable, Kind, signature_of
-from calltape_schema.packing import pack, unpack
+from calltape_schema.packing import pack
 from calltape_schema.tree import encode_leaves
 from tests.schema.container.tapes import structure
+from tests.schema.raising import raises
 
 STRUCTURES = [structure(leaves, 1) for leaves in (1, 2)]
 
@@ -54,17 +54,19 @@ BOUNDS = st.sampled_from(
 def test_tables_add_up_in_any_order_and_grouping(
     one: list[Call], two: list[Call], three: list[Call], bounds: dict[str, int]
 ) -> None:
+    """Also if they were read from tapes, which are as they were written."""
     whole = pack_inputs(table_of([*one, *two, *three], **bounds))
-    for order in ([one, two, three], [three, one, two], [two, three, one]):
-        left = table_of(order[0], **bounds)
-        left.merge(table_of(order[1], **bounds))
-        left.merge(table_of(order[2], **bounds))
-        assert pack_inputs(left) == whole
-        middle = table_of(order[1], **bounds)
-        middle.merge(table_of(order[2], **bounds))
-        right = table_of(order[0], **bounds)
-        right.merge(middle)
-        assert pack_inputs(right) == whole
+    assert pack_inputs(unpack_inputs(whole)) == whole
+
+    def added(*parts: list[Call] | InputsTable) -> InputsTable:
+        found = InputsTable(**bounds)
+        for part in parts:
+            table = part if isinstance(part, InputsTable) else table_of(part, **bounds)
+            found.merge(unpack_inputs(pack_inputs(table)))
+        return found
+
+    for a, b, c in ([one, two, three], [three, one, two], [two, three, one]):
+        assert pack_inputs(added(a, b, c)) == pack_inputs(added(a, added(b, c))) == whole
 
 
 @given(calls, BOUNDS)
@@ -111,22 +113,6 @@ def test_honest_without_room(calls: list[Call]) -> None:
         assert ints.sizes == Counter(call[2] for call in mine)
 
 
-@given(calls, BOUNDS)
-def test_a_document_is_read_as_it_was_written(calls: list[Call], bounds: dict[str, int]) -> None:
-    data = pack_inputs(table_of(calls, **bounds))
-    assert pack_inputs(unpack_inputs(data)) == data
-
-
-def test_tables_that_were_read_add_up() -> None:
-    first = [(1, size, 0, size, True, False, 1) for size in range(40)]
-    second = [(1, size, 0, 100 + size, True, False, 1) for size in range(20, 60)]
-    whole = pack_inputs(table_of([*first, *second], max_rows=10))
-    summed = InputsTable(max_rows=10)
-    for calls in (second, first):
-        summed.merge(unpack_inputs(pack_inputs(table_of(calls, max_rows=10))))
-    assert pack_inputs(summed) == whole
-
-
 def test_one_large_row_does_not_take_the_room_of_all() -> None:
     table = InputsTable(max_bytes=8000)
     for size in range(10):
@@ -150,60 +136,6 @@ def test_calls_of_which_only_the_kind_is_known() -> None:
     assert pack_inputs(unpack_inputs(data)) == data
 
 
-def _changed(**fields: Any) -> bytes:
-    kept = [(1, size % 9, 0, size, True, False, 1) for size in range(60)]
-    return pack({**unpack(pack_inputs(table_of(kept))), **fields})
-
-
-@pytest.mark.parametrize(
-    ("fields", "kind"),
-    [
-        ({"numbers": b""}, "invalid"),
-        ({"numbers": bytes(8 * 6 * 9)}, "invalid"),  # rows of no call
-        ({"numbers": b"\xff" * 8 * 6 * 9}, "invalid"),
-        ({"parts": []}, "invalid"),
-        ({"parts": "no"}, "invalid"),
-        ({"rows": [[0, 1, b"\x90", b""]] * 9}, "invalid"),  # the same inputs twice
-        ({"rows": [[-1, 1, b"\x90", b""]] * 9}, "invalid"),
-        ({"rows": [[0, 1, b"\x90", b"\xc1"]] * 9}, "damaged"),
-        ({"rows": [[0, 1, b"\x90", b"\x91\x93\x00\x05\x01"]] * 9}, "invalid"),
-        ({"other": [1, 2, 0]}, "invalid"),
-        ({"other": [-1, 0, 0]}, "invalid"),
-        ({"rows_below": 2**64}, "invalid"),
-        ({"rows_below": 0}, "invalid"),  # no row has room, and there are some
-        ({"kinds": [{"structure": b"", "calls": [0, 0, 0]}]}, "invalid"),
-        ({"kinds": [{"structure": b"", "calls": [1, 0, 0], "ranks": [1]}]}, "invalid"),
-        ({"kinds": [{"structure": b"", "calls": [1, 0, 0], "dtypes": ["a"], "ranks": [1]}]},
-         "invalid"),
-        (
-            {"kinds": [{"structure": b"", "calls": [2, 0, 0], "dtypes": ["a"], "ranks": [1],
-                        "axes": [[[[4, 1]], 0, 4]]}]}, "invalid",
-        ),
-        (
-            {"kinds": [{"structure": b"", "calls": [2, 0, 0], "dtypes": ["a"], "ranks": [1],
-                        "axes": [[[[4, 1], [3, 1]], 0, 4]]}]}, "invalid",
-        ),
-        (
-            {"kinds": [{"structure": b"", "calls": [2, 0, 0], "dtypes": ["a"], "ranks": [1],
-                        "axes": [[[[4, 1]], 1, 9]]}]}, "invalid",
-        ),
-        (
-            {"kinds": [{"structure": b"", "calls": [2, 0, 0], "dtypes": ["a"], "ranks": [1],
-                        "axes": [[[[4, 2]], 0, 4]]}]}, None,
-        ),
-    ],
-)  # fmt: skip
-def test_a_forged_table(fields: dict[str, Any], kind: str | None) -> None:
-    data = _changed(**fields)
-    if kind is None:
-        table = unpack_inputs(data)
-        assert table.totals().seen >= 60
-        return
-    with pytest.raises(TapeError) as raised:
-        unpack_inputs(data)
-    assert raised.value.kind == kind
-
-
 def test_kinds_that_differ_only_in_their_scalars_are_two() -> None:
     """Structures of kinds are not decoded: what a stranger says of their scalars may contradict."""
     form = {"structure": b"s", "dtypes": [], "ranks": [], "calls": [2, 0, 0]}
@@ -216,12 +148,8 @@ def test_kinds_that_differ_only_in_their_scalars_are_two() -> None:
 def test_more_calls_than_a_count_holds() -> None:
     most = pack({"other": [2**63 - 1, 0, 0]})
     table = unpack_inputs(most)
-    with pytest.raises(TapeError) as raised:
+    with raises("limit"):
         table.merge(unpack_inputs(most))
-    assert raised.value.kind == "limit"
-    with pytest.raises(TapeError) as raised:
-        unpack_inputs(_changed(numbers=struct.pack("<6Q", 2**62, 0, 0, 0, 0, 2**64 - 1) * 9))
-    assert raised.value.kind == "invalid"
 
 
 def test_rows_that_cannot_be_decoded() -> None:

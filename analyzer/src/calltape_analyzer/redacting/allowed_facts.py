@@ -53,7 +53,7 @@ from calltape_schema.inputs_document import pack_inputs, unpack_inputs
 from calltape_schema.inputs_table import InputsTable, signature_of
 from calltape_schema.packing import open_envelope, pack, unpack
 from calltape_schema.privacy import is_name, is_setting, is_without_text
-from calltape_schema.records import Manifest, Step, Target, decode_manifest, encode_manifest
+from calltape_schema.records import MINOR, Manifest, Step, Target, decode_manifest, encode_manifest
 from calltape_schema.sections import Section, checksums_of, section_of
 from calltape_schema.tar import (
     BLOCK,
@@ -407,6 +407,7 @@ class _Trees:
         """Checks the manifest, and gives the id of the tape."""
         found, where = decode_manifest(content), "the manifest"
         _require(encode_manifest(found) == content, where, "other fields")
+        _require(found.minor == MINOR, where, "another version")
         producer, policy = found.producer, found.policy
         versions = (producer.calltape, producer.torch, producer.python, producer.transformers)
         for version in versions:

@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from calltape_recorder.threads import is_interrupt
+
 _C: Any = torch._C
 
 Context = tuple[Any, ...]
@@ -114,7 +116,9 @@ def mode_of(reference: Callable[[], Any]) -> Callable[[], bool]:
         model = reference()
         try:
             return model is not None and model.training is True
-        except Exception:  # a property of the host
+        except Exception as error:  # a property of the host
+            if is_interrupt(error):
+                raise
             return False
 
     return asked

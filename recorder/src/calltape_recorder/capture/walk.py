@@ -243,7 +243,7 @@ def _sequence(kind: str, typed: bool = False) -> Visitor:
             if typed:
                 _beside(walk, value)
             walk.tokens.append((kind, len(children), type(value) if typed else None))
-            if len(children) >= _FEWEST_ALIKE and not walk.context:
+            if len(children) >= FEWEST_ALIKE and not walk.context:
                 children = children[_alike(walk, children) :]
             _children(walk, value, children)
 
@@ -257,7 +257,7 @@ def _sequence(kind: str, typed: bool = False) -> Visitor:
 # of the processor are cold, this takes two thirds of the time for a cache of 64 layers, as much for
 # one of 32, and longer for fewer.
 
-_FEWEST_ALIKE = 32
+FEWEST_ALIKE = 32
 
 
 def _alike(walk: Walk, children: tuple[Any, ...]) -> int:

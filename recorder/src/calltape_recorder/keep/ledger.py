@@ -35,7 +35,7 @@ from calltape_schema.inputs_table import Counts, InputsTable, Kind
 # is recorded. Each call that is seen earns its share of the duration of a typical call, recorded
 # or not; what recording costs is paid from that.
 
-_DURATIONS = 15
+DURATIONS = 15
 
 
 class Share:
@@ -51,7 +51,7 @@ class Share:
     def __init__(self, most: float) -> None:
         self.most = most
         # The median of the last ones: the first call of a model may take a thousand times as long.
-        self._durations: deque[int] = deque(maxlen=_DURATIONS)
+        self._durations: deque[int] = deque(maxlen=DURATIONS)
         self._typical = 0
         self._earned = 0.0
 

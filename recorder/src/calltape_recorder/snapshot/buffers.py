@@ -111,14 +111,22 @@ def _rounded(nbytes: int) -> int:
 
 class Buffers:
     """A pool of at most ``max_bytes``, buffers in use included. If more are in use, a buffer is
-    freed when it comes back. ``make`` makes a buffer of a size."""
+    freed when it comes back.
+
+    Args:
+        max_bytes: the bound.
+        make: makes a buffer of a size.
+
+    Attributes:
+        nbytes: how many bytes all buffers have, idle or in use.
+    """
 
     def __init__(self, max_bytes: int, make: Callable[[int], Buffer] = Buffer) -> None:
         self.lock = RLock()
         self._max = max_bytes
         self._make = make
         self._idle: dict[int, list[Buffer]] = {}  # sizes in the order in which they were last used
-        self._bytes = 0  # of all buffers, idle or in use
+        self.nbytes = 0
         self._lost: deque[int] = deque()  # sizes of buffers that nobody gave back
 
     def acquire(self, nbytes: int) -> Buffer:
@@ -139,7 +147,7 @@ class Buffers:
         _let_go(gone)
         buffer = self._make(size)
         with self.lock:
-            buffer.lost, self._bytes = self._lost, self._bytes + size  # no interrupt comes between
+            buffer.lost, self.nbytes = self._lost, self.nbytes + size  # no interrupt comes between
         return buffer
 
     def share(self, buffer: Buffer) -> None:
@@ -168,6 +176,7 @@ class Buffers:
         """Frees every idle buffer."""
         gone: list[Buffer] = []
         with self.lock:
+            self._count_lost()
             for size in list(self._idle):
                 while self._drop(size, gone):
                     pass
@@ -175,12 +184,12 @@ class Buffers:
 
     def _count_lost(self) -> None:
         while self._lost:
-            self._bytes -= self._lost.popleft()
+            self.nbytes -= self._lost.popleft()
 
     def _make_room(self, gone: list[Buffer], nbytes: int) -> None:
         """Takes idle buffers out until ``nbytes`` more fit. Sizes that were not used for longest go
         first."""
-        while self._bytes + nbytes > self._max:
+        while self.nbytes + nbytes > self._max:
             size = next(iter(self._idle), None)
             if size is None:
                 return
@@ -193,7 +202,7 @@ class Buffers:
         except LookupError:
             self._idle.pop(size, None)
             return False
-        buffer.lost, self._bytes = None, self._bytes - size  # no interrupt comes between
+        buffer.lost, self.nbytes = None, self.nbytes - size  # no interrupt comes between
         gone.append(buffer)
         return True
 

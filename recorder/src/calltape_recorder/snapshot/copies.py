@@ -44,6 +44,7 @@ from calltape_recorder.snapshot.facts import (
 )
 from calltape_recorder.snapshot.grown_copies import Grown
 from calltape_recorder.snapshot.look import Look
+from calltape_recorder.threads import is_interrupt
 
 _Tensor = torch.Tensor
 
@@ -200,7 +201,9 @@ def _from_device(
                 lambda place: _copyable(_plain(tensors[place], facts[place])),
                 memory.pinned,
             )
-    except Exception:  # there is no pinned memory: each leaf is waited for
+    except Exception as error:  # there is no pinned memory: each leaf is waited for
+        if is_interrupt(error):
+            raise
         for index, fact in zip(distant, facts, strict=True):
             places[index] = _computed(leaves[index], fact, look.sizes[index])
         return

@@ -24,7 +24,7 @@ from calltape_recorder.snapshot.buffers import SMALL_BYTES, Buffer, Buffers, Pie
 # An operator of torch takes about four times as long as the driver's function, and a copy takes
 # three operators for each tensor. On ROCm there is no such library, and torch's operators copy.
 
-_cuda: Any = torch.cuda  # it has no types
+cuda: Any = torch.cuda  # it has no types
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 _PORTABLE = 1  # cudaHostRegisterPortable: pinned memory for all devices
 
@@ -46,7 +46,7 @@ def _pin(address: int, size: int) -> None:
         OSError: the system does not pin so much memory.
     """
     with _relaxed():
-        code = int(_cuda.cudart().cudaHostRegister(address, size, _PORTABLE))
+        code = int(cuda.cudart().cudaHostRegister(address, size, _PORTABLE))
     if code:
         raise OSError(f"CUDA error {code}: {size} bytes of host memory cannot be pinned")
 
@@ -54,7 +54,7 @@ def _pin(address: int, size: int) -> None:
 def _unpin(address: int) -> None:
     """Undoes :func:`_pin`."""
     with _relaxed():
-        _cuda.cudart().cudaHostUnregister(address)
+        cuda.cudart().cudaHostUnregister(address)
 
 
 @contextlib.contextmanager
@@ -189,12 +189,12 @@ class Landing:
         copies: the copies to it.
     """
 
-    __slots__ = ("_memory", "_pool", "copies", "size")
+    __slots__ = ("_pool", "copies", "memory", "size")
 
-    _memory: Any  # a Buffer, a tensor, or None once it was given back
+    memory: Any  # a Buffer, a tensor, or None once it was given back
 
     def __init__(self, memory: Any, size: int, copies: Copies, pool: Buffers) -> None:
-        self._memory, self._pool = memory, pool
+        self.memory, self._pool = memory, pool
         self.size, self.copies = size, copies
 
     @classmethod
@@ -218,12 +218,12 @@ class Landing:
 
     @property
     def address(self) -> int:
-        memory = self._memory
+        memory = self.memory
         return int(memory.address if isinstance(memory, Buffer) else memory.data_ptr())
 
     def release(self) -> None:
         """Gives the memory back. Its bytes may not be read afterwards."""
-        memory, self._memory = self._memory, None
+        memory, self.memory = self.memory, None
         if memory is None:
             return
         with contextlib.suppress(Exception):  # a device that failed writes no more
@@ -282,7 +282,7 @@ def copy_out(
     for place, tensor in enumerate(tensors):
         by_device.setdefault(tensor.get_device(), []).append(place)
     for device, places in by_device.items():
-        host, ours = _cuda.current_stream(device), _stream_of(device)
+        host, ours = cuda.current_stream(device), stream_of(device)
         ours.wait_stream(host)
         try:
             for place in places:  # the host may free this tensor before the copy is done
@@ -293,7 +293,7 @@ def copy_out(
                 pieces |= _as_they_lie(lying, device, ours, copies, pool)
             others = [place for place in places if place not in pieces]
             pieces |= _computed(others, prepare, ours, copies, pool)
-            event = _cuda.Event()
+            event = cuda.Event()
             event.record(ours)
             host.wait_event(event)
             copies.add(event)
@@ -331,7 +331,7 @@ def _computed(
     """Copies strided, expanded or conjugated tensors with torch's operators."""
     pieces: dict[int, Piece] = {}
     if places:
-        with _cuda.stream(stream):
+        with cuda.stream(stream):
             for place in places:
                 value = prepare(place)
                 mine = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
@@ -343,11 +343,11 @@ def _computed(
 
 def _on(device: int) -> contextlib.AbstractContextManager[Any]:
     """The driver copies on the device that is current for the thread."""
-    if _cuda.current_device() == device:
+    if cuda.current_device() == device:
         return contextlib.nullcontext()
-    return _cuda.device(device)  # type: ignore[no-any-return]
+    return cuda.device(device)  # type: ignore[no-any-return]
 
 
 @functools.cache
-def _stream_of(device: int) -> Any:
-    return _cuda.Stream(device)
+def stream_of(device: int) -> Any:
+    return cuda.Stream(device)

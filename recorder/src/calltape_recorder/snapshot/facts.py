@@ -59,10 +59,10 @@ shape_of: Callable[[Any], torch.Size] = _Base.shape.__get__
 
 
 # This is no public interface of torch. Without it, each tensor is asked.
-_dispatch_keys: Any = getattr(torch._C, "_dispatch_keys", None)
+dispatch_keys: Any = getattr(torch._C, "dispatch_keys", None)
 _raw_keys: Any = getattr(getattr(torch._C, "DispatchKeySet", None), "raw_repr", None)
 if _raw_keys is None:
-    _dispatch_keys = None
+    dispatch_keys = None
 
 
 def keys_of(t: Any) -> Hashable:
@@ -72,16 +72,16 @@ def keys_of(t: Any) -> Hashable:
     ``is_neg`` and ``is_inference`` give the interpreter lock away, and beside a busy writer that
     takes longer than all other questions together. The dispatch keys tell both, and do not.
     """
-    if _dispatch_keys is None:
+    if dispatch_keys is None:
         return layout_of(t), device_of(t).type, is_inference(t), is_neg(t)
-    return _raw_keys(_dispatch_keys(t))  # type: ignore[no-any-return]
+    return _raw_keys(dispatch_keys(t))  # type: ignore[no-any-return]
 
 
 def keys_of_all(tensors: Iterable[Any]) -> tuple[Hashable, ...]:
     """:func:`keys_of` each."""
-    if _dispatch_keys is None:
+    if dispatch_keys is None:
         return tuple(map(keys_of, tensors))
-    return tuple(map(_raw_keys, map(_dispatch_keys, tensors)))
+    return tuple(map(_raw_keys, map(dispatch_keys, tensors)))
 
 
 class Dtype(NamedTuple):
@@ -271,7 +271,9 @@ def _unreadable(t: Any, reason: str, subclass: type | None) -> tuple[Facts, Shap
             shape = sizes
         else:
             reason = f"{reason}, symbolic shape"
-    except Exception:
+    except Exception as error:
+        if is_interrupt(error):
+            raise
         reason = f"{reason}, shape unknown"
     layout = None if layout_of(t) is _strided else str(layout_of(t)).removeprefix("torch.")
     if layout is None and is_nested(t):
@@ -414,5 +416,7 @@ def _careful(leaf: Any) -> tuple[Any, Any]:
 def _sizes_of(tensor: Any) -> tuple[int, ...]:
     try:
         return tuple([int(size) for size in shape_of(tensor)])
-    except Exception:  # a nested tensor in the strided layout has no shape
+    except Exception as error:  # a nested tensor in the strided layout has no shape
+        if is_interrupt(error):
+            raise
         return ()

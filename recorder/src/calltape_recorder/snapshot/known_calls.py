@@ -46,7 +46,7 @@ _is_contiguous = torch.Tensor.is_contiguous
 _is_nested = attrgetter("is_nested")
 
 # This is no public interface of torch. Without it, every tensor is read.
-_Guards: Any = getattr(
+Guards: Any = getattr(
     getattr(getattr(torch._C, "_dynamo", None), "guards", None), "TensorGuards", None
 )
 
@@ -79,7 +79,7 @@ class Alike:
     ) -> None:
         self._check: Callable[..., bool] | None = None
         if has_guards:
-            self._check = _Guards(*leaves, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+            self._check = Guards(*leaves, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
         else:
             self._shared_check = _guards_of_any_size(known.structure, leaves)
         self.known = known
@@ -210,7 +210,7 @@ def _guards_of_any_size(structure: Structure, leaves: Sequence[Any]) -> Callable
     check = structure.check
     if check is None or not check(*leaves):
         any_size = [[None] * leaf.dim() for leaf in leaves]
-        guards = _Guards(*leaves, dynamic_dims_sizes=any_size, dynamic_dims_strides=any_size)
+        guards = Guards(*leaves, dynamic_dims_sizes=any_size, dynamic_dims_strides=any_size)
         check = structure.check = guards.check
     return check
 

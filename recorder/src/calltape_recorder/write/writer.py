@@ -47,13 +47,13 @@ from calltape_schema.groups import NewCall
 # lets it come back only after its switch interval. Records of calls that are written together share
 # what is equal. With four times as many they are a sixth smaller, but their group takes longer to
 # make than _WORK_SECONDS.
-_BATCH_CALLS = 128
+BATCH_CALLS = 128
 _BATCH_BYTES = 1024 * 1024
 
 # While small calls keep coming, the writer polls. To wake it costs the host's thread a system call
 # within the call, and then both compete for the interpreter lock. If the writer polls less often,
 # the host pays less, and calls are in the file later.
-_POLL_SECONDS = 0.05
+POLL_SECONDS = 0.05
 _IDLE_POLLS = 10
 
 # While the writer works through a batch, a thread that wants the interpreter lock waits for its
@@ -217,7 +217,7 @@ class Writer:
         self._encoder = encoder
         self._ledger = ledger
         self._buffers = buffers
-        self.queue = CallQueue(ledger.max_bytes, _BATCH_CALLS)
+        self.queue = CallQueue(ledger.max_bytes, BATCH_CALLS)
         self._each_second = each_second
         self._lost = lost
         self._notices = notices
@@ -328,7 +328,7 @@ class Writer:
                 self.queue.is_asleep = empty >= _IDLE_POLLS
                 if not (self.queue.look() or self._stopping):
                     left = max(LOOK_SECONDS - (now - self._looked), 0.0)
-                    self.queue.wake.wait(left if empty >= _IDLE_POLLS else _POLL_SECONDS)
+                    self.queue.wake.wait(left if empty >= _IDLE_POLLS else POLL_SECONDS)
                 self.queue.is_asleep = False
 
     def _write_batch(self) -> None:
@@ -337,7 +337,7 @@ class Writer:
         size = 0
         task = None
         begun = time.monotonic()
-        while len(calls) < _BATCH_CALLS and size < self._batch_bytes:
+        while len(calls) < BATCH_CALLS and size < self._batch_bytes:
             if time.monotonic() - begun > _WORK_SECONDS:
                 sleep(_PAUSE_SECONDS)
                 begun = time.monotonic()

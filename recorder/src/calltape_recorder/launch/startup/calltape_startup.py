@@ -35,10 +35,12 @@ _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _ENTRY = "calltape_recorder.launch.attaching"  # it stands on all others, and they on this file
 _SAID = "CALLTAPE_SAID"
 _WAIT = 600.0  # seconds that an attribute may take to appear
-_POLL = 0.2  # seconds
+POLL_SECONDS = 0.2
 _EARLY = (2.0, 0.02)  # scripts mostly assign early: for so many seconds, poll at this interval
 _PATIENCE = 1.0  # seconds that an import waits for the recorder that begins in another thread
-_IMPORT = 10.0  # seconds that forks and the end of the process wait for the import of the recorder
+IMPORT_SECONDS = (
+    10.0  # seconds that forks and the end of the process wait for the import of the recorder
+)
 _MISSING = object()
 
 
@@ -85,12 +87,16 @@ def seconds(value: object) -> float:
     return result
 
 
-def begin() -> None:
+def begin() -> Lookout | None:
     """Reads ``CALLTAPE`` and starts to look for its target. It is called once, when Python
-    starts."""
+    starts.
+
+    Returns:
+        What looks for the target; None if none is named.
+    """
     text = os.environ.get(VARIABLE)
     if not text or not _is_main_interpreter():
-        return
+        return None
     try:
         settings = split(text)
         module, colon, attribute = str(settings.get("target", "")).partition(":")
@@ -101,12 +107,23 @@ def begin() -> None:
         if _SAID not in os.environ:  # the processes that this one starts do not repeat it
             os.environ[_SAID] = "1"
             sys.stderr.write(f"calltape: {VARIABLE}: {error}. Nothing is recorded.\n")
-        return
-    _Lookout(settings, module, attribute, wait).begin()
+        return None
+    lookout = Lookout(settings, module, attribute, wait)
+    lookout.begin()
+    return lookout
 
 
-class _Lookout:
-    """Waits for one target, and attaches a recorder to it once."""
+class Lookout:
+    """Waits for one target, and attaches a recorder to it once.
+
+    Attributes:
+        module: the name of the target's module.
+        done: whether there is nothing more to wait for. The thread that polls ends then.
+        importing: held while the thread that polls imports and attaches, and by forks and the end
+            of the process meanwhile. An exception of a signal handler may come anywhere in them, so
+            the lock knows who has it.
+        patience: seconds that a fork waits for this lock; 0 once one waited in vain.
+    """
 
     def __init__(
         self, settings: Mapping[str, Any], module: str, attribute: str, wait: float
@@ -115,17 +132,15 @@ class _Lookout:
         self._settings = settings
         self._attribute = attribute
         self._wait = wait
-        self._done = False
+        self.done = False
         self._found = False
         self._waiting: list[Found] = []
         self._attached: list[tuple[Any, Any]] = []  # weak references to owners and values
         self._arrived = False
         self._busy = allocate_lock()
-        # Held while the thread that polls imports and attaches, and by forks and the end meanwhile.
-        # An exception of a signal handler may come anywhere in them, so the lock knows who has it.
-        self._importing: Any = RLock()
+        self.importing: Any = RLock()
         self._importer = 0  # the number of the thread that polls, while it imports and may fork
-        self._patience = _IMPORT
+        self.patience = IMPORT_SECONDS
         self._pauses = False  # whether forks wait
         self._ended = False
         self._watching = 0  # the process in which a thread polls
@@ -144,7 +159,7 @@ class _Lookout:
         """Says at the end of the command that nobody imported the module. Before the end, a
         mistyped name cannot be told from a module that is imported later. A process that starts
         workers need not import the module itself, so a tape is looked for as well."""
-        if self._done or pid != os.getpid() or self.module in sys.modules:
+        if self.done or pid != os.getpid() or self.module in sys.modules:
             return
         tape = str(self._settings.get("tape"))
         if not has_tape(tape, since):
@@ -169,7 +184,7 @@ class _Lookout:
             self._fail(error)
 
     def _watch(self) -> None:
-        if self._done or self._watching == os.getpid():
+        if self.done or self._watching == os.getpid():
             return
         self._watching = os.getpid()
         start_new_thread(self._poll, ())
@@ -178,27 +193,28 @@ class _Lookout:
             os.register_at_fork(after_in_parent=self._forks, after_in_child=self._forked)
             atexit.register(self._end, os.getpid())
 
-    def _pause(self) -> None:
+    def pause(self) -> None:
         """Waits until the thread that polls does not import, and keeps it from it. The child of a
         fork would have half a module, and wait forever for the thread that imports the rest. The
         end of the process would stop that thread anywhere, and may crash."""
-        if get_ident() != self._importer and not self._importing.acquire(True, self._patience):
-            self._patience = 0.0  # once is enough
+        if get_ident() != self._importer and not self.importing.acquire(True, self.patience):
+            self.patience = 0.0  # once is enough
 
-    def _go_on(self) -> None:
+    def go_on(self) -> None:
+        """Ends what :meth:`pause` began."""
         if get_ident() != self._importer:
-            while self._importing._is_owned():
-                self._importing.release()
+            while self.importing._is_owned():
+                self.importing.release()
 
     def _end(self, pid: int) -> None:
         """Attaches nothing more, waits for what begins just now, and says what was not attached
         to."""
         self._ended = True
         try:
-            self._pause()
+            self.pause()
         except BaseException:  # of a signal handler. The process ends already
-            self._pause()
-        self._go_on()
+            self.pause()
+        self.go_on()
         # What was attached meanwhile comes too late for the function of atexit that seals it.
         lifecycle = sys.modules.get("calltape_recorder.host.lifecycle")
         if lifecycle is not None and hasattr(lifecycle, "close_all"):
@@ -213,7 +229,7 @@ class _Lookout:
         # The fork hooks of others may still have to run. A raw thread that sleeps first does not
         # disturb them: it waits for nothing and takes no lock.
         self._busy = allocate_lock()
-        self._importing = RLock()
+        self.importing = RLock()
         self._importer = 0
         try:
             self._watch()
@@ -223,8 +239,8 @@ class _Lookout:
     def _poll(self) -> None:
         begun = time.monotonic()
         passed = 0.0
-        while not self._done and (self._found or passed < self._wait):
-            sleep(_EARLY[1] if passed < _EARLY[0] else _POLL)
+        while not self.done and (self._found or passed < self._wait):
+            sleep(_EARLY[1] if passed < _EARLY[0] else POLL_SECONDS)
             if self._ended or self._try():
                 return
             passed = time.monotonic() - begun
@@ -234,9 +250,9 @@ class _Lookout:
         """Says that nothing was recorded, if a recording was expected in this process: it imported
         the module, or it is the command itself. A process that has forked says nothing, because its
         workers may be the servers."""
-        if self._done or self._has_forked or pid != os.getpid():
+        if self.done or self._has_forked or pid != os.getpid():
             return
-        self._done = True
+        self.done = True
         if self._settings.get("pid") == pid or (self.module != "__main__" and self._modules()):
             what = "was not attached to" if self._found else "did not appear"
             if self._found and not _has_torch():
@@ -253,13 +269,13 @@ class _Lookout:
         """
         try:
             is_new = module is not None
-            if self._done and not is_new:
+            if self.done and not is_new:
                 return True
             modules = self._modules() if module is None else [module]
             targets = (resolve(one, self._attribute) for one in modules)
             found = next((target for target in targets if target is not None), None)
             if found is None:
-                return self._done
+                return self.done
             self._found = True
             if not is_new:
                 return self._attach_alone(found)
@@ -291,9 +307,9 @@ class _Lookout:
         if not self._pauses:
             # What is registered last runs first before a fork. logging takes its lock there, and is
             # known since torch is: the import, which uses logging, must not wait for the fork.
-            os.register_at_fork(before=self._pause, after_in_parent=self._go_on)
+            os.register_at_fork(before=self.pause, after_in_parent=self.go_on)
             self._pauses = True
-        self._importing.acquire(True, _IMPORT)
+        self.importing.acquire(True, IMPORT_SECONDS)
         self._importer = get_ident()
         try:
             if self._ended:
@@ -301,18 +317,18 @@ class _Lookout:
             attach = _recorder()
             if self._busy.acquire(False):
                 self._attach_all(attach, found)
-            return self._done
+            return self.done
         finally:
             self._importer = 0
-            if self._importing._is_owned():
-                self._importing.release()
+            if self.importing._is_owned():
+                self.importing.release()
 
     def _attach_all(self, attach: Callable[..., None], found: Found) -> None:
         """Attaches to this target, and to all that wait to be attached to. The caller has the lock;
         this function releases it."""
         while True:
             try:
-                if not self._done and not self._waiting:
+                if not self.done and not self._waiting:
                     self._attach(attach, found)
                 while self._waiting:
                     self._attach(attach, self._waiting.pop())
@@ -330,11 +346,11 @@ class _Lookout:
         if not any(_is_same(found, *other) for other in self._attached):
             attach(self._settings, *found)
             self._attached.append((_reference(owner), _reference(value)))
-        self._done = True
+        self.done = True
 
     def _fail(self, error: Exception) -> None:
         _say(f"{self.module}:{self._attribute} is not recorded: {error}")
-        self._done = self._arrived = True  # so that it is said once
+        self.done = self._arrived = True  # so that it is said once
 
     def _modules(self) -> list[ModuleType]:
         """The modules that may have the target: its module, and the script if it is this module."""
@@ -375,7 +391,7 @@ class _Finder:
     """Stands first on ``sys.meta_path``. It lets the other finders find a module, and learns when
     one module is imported."""
 
-    def __init__(self, lookout: _Lookout) -> None:
+    def __init__(self, lookout: Lookout) -> None:
         self._lookout = lookout
         self._module = lookout.module
         self._asking: set[int] = set()  # numbers of the threads that ask the other finders

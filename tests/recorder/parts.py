@@ -1,0 +1,37 @@
+"""A recording made of its parts, for tests of what the accounts do not tell."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from calltape_recorder.handler import CallHandler
+from calltape_recorder.host.hooks import HookPair
+from calltape_recorder.host.listener import Attachment
+from calltape_recorder.host.method import ReplacedMethod
+from calltape_recorder.options import check_options
+from calltape_recorder.pipeline import Pipeline
+
+__all__ = ["recording"]
+
+
+@contextlib.contextmanager
+def recording(model: Any, path: Path, **given: Any) -> Iterator[Pipeline]:
+    """Records the calls of a model, as ``record`` does; closes the tape at the end."""
+    options = check_options(given)
+    pipeline = Pipeline(options, str(path), False, lambda _: None, lambda: None)
+    handler = CallHandler(pipeline, lambda: None, outputs=options.outputs)
+    attachment: Attachment
+    if options.via == "method":
+        attachment = ReplacedMethod(model, options.method, handler)
+    else:
+        attachment = HookPair(model, handler)
+    pipeline.begin(None)
+    try:
+        yield pipeline
+    finally:
+        attachment.detach()
+        handler.close()
+        pipeline.close()
