@@ -9,13 +9,12 @@ import torch
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from benchmarks.seeded_failures import Failure
+from benchmarks.seeded_failures import Failure, differs, raises
 from calltape_analyzer import Tape
 from calltape_recorder import record
 
 __all__ = ["FAILURES"]
 
-_HERE = "benchmarks.seeded_cache_failures"
 _CONFIG = {
     "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "vocab_size": 96, "max_position_embeddings": 128,
@@ -90,16 +89,8 @@ def generated(path: Path) -> Path:
     return path
 
 
-def _named(name: str) -> str:
-    return f"{_HERE}:{name}"
-
-
 FAILURES = (
-    Failure("a cache bug: wrong beyond 20 tokens", generated,
-            {"fails_replay": _named("Forgetting"), "reference": _named("Llama")},
-            "the output differs"),
-    Failure("a cache bug: an exception beyond 24", generated, {"fails_replay": _named("Full")},
-            "no room for token"),
-    Failure("a mask that begins with padding", generated, {"fails": _named("ignores_padding")},
-            "returned true"),
-)  # fmt: skip
+    Failure("a cache bug: wrong beyond 20", generated, differs(Forgetting, Llama), "differs"),
+    Failure("a cache bug: an exception beyond 24", generated, raises(Full), "no room for token"),
+    Failure("a mask that begins with padding", generated, ignores_padding, "returned true"),
+)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from calltape_analyzer import Tape
+from calltape_analyzer import ExportError, ExportOptions, Tape, export, replay
 from calltape_analyzer.testing import call, write_tape
 
-__all__ = ["FAILURES", "Failure"]
+__all__ = ["FAILURES", "Failure", "differs", "raises"]
 
-_HERE = "benchmarks.seeded_failures"
 _CALLS = 500
 
 
@@ -31,14 +31,14 @@ class Failure:
     Attributes:
         name: what it is.
         write: writes the tape.
-        options: for ``minimise_tape``.
+        check: tells whether a tape fails.
         reason: a part of the words that say why it fails.
         calls: the least number of calls that shows it.
     """
 
     name: str
     write: Callable[[Path], Path]
-    options: dict[str, Any]
+    check: Callable[[Tape], Any]
     reason: str
     calls: int = 1
 
@@ -261,29 +261,55 @@ def applied(path: Path) -> Path:
     return _recorded(path, Applying(), arguments())
 
 
-def _named(name: str) -> str:
-    return f"{_HERE}:{name}"
+def raises(make: Callable[[], nn.Module]) -> Callable[[Tape], Any]:
+    """A check: the model does not return for each call."""
+
+    def check(tape: Tape) -> str | None:
+        failing = replay(tape, make(), expect="success").failing
+        return failing[0].error if failing else None
+
+    return check
+
+
+def differs(make: Callable[[], nn.Module], reference: Callable[[], nn.Module]) -> Any:
+    """A check: the model gives other values than a correct one."""
+
+    def check(tape: Tape) -> str | None:
+        model, correct = make(), reference()
+        with torch.no_grad():
+            for args, kwargs in (one.inputs for one in tape):
+                wanted = correct(*deepcopy(args), **deepcopy(kwargs))
+                if not torch.allclose(model(*args, **kwargs), wanted, atol=1e-4):
+                    return "the output differs"
+        return None
+
+    return check
+
+
+def reads_memory(make: Callable[[], nn.Module]) -> Callable[[Tape], Any]:
+    """A check: the exporter cannot follow what reads the memory of a tensor."""
+
+    def check(tape: Tape) -> str | None:
+        try:
+            programs = export(tape, make(), options=ExportOptions(probe="none"))
+        except ExportError as error:
+            found = [str(one.summary) for one in error.attempts]
+        else:
+            found = list(map(str, programs.missing.values()))
+        return "data pointer" if "data pointer" in "".join(found) else None
+
+    return check
 
 
 FAILURES = (
-    Failure("a wrong value at one size", scored,
-            {"fails_replay": _named("WrongAtOneSize"), "reference": _named("Scorer")},
-            "the output differs"),
-    Failure("wrong values beyond a size", scored,
-            {"fails_replay": _named("WrongBeyondASize"), "reference": _named("Scorer")},
-            "the output differs"),
-    Failure("an exception in one call of 500", tagged, {"fails_replay": _named("small_tagger")},
-            "IndexError"),
-    Failure("positions that wrap around", tagged,
-            {"fails_replay": _named("NarrowTagger"), "reference": _named("Tagger")},
-            "the output differs"),
-    Failure("NaN from an empty mask", pooled, {"fails": _named("gives_nan")}, "returned true"),
-    Failure("a sum beyond float16", pooled, {"fails": _named("overflows")}, "returned true"),
-    Failure("a crash beyond a size", pooled, {"fails": _named("crashes")}, "SIGSEGV"),
-    Failure("a state that two calls share", widths, {"fails": _named("remembers")},
-            "returned true", calls=2),
-    Failure("an exporter error: an address", addressed, {"fails_export": _named("Addressing")},
-            "Cannot access data pointer"),
-    Failure("an exporter error: a Python function", applied, {"fails_export": _named("Applying")},
-            "Cannot access data pointer"),
-)  # fmt: skip
+    Failure("a wrong value at one size", scored, differs(WrongAtOneSize, Scorer), "differs"),
+    Failure("wrong values beyond a size", scored, differs(WrongBeyondASize, Scorer), "differs"),
+    Failure("an exception in one call of 500", tagged, raises(small_tagger), "IndexError"),
+    Failure("positions that wrap around", tagged, differs(NarrowTagger, Tagger), "differs"),
+    Failure("NaN from an empty mask", pooled, gives_nan, "returned true"),
+    Failure("a sum beyond float16", pooled, overflows, "returned true"),
+    Failure("a crash beyond a size", pooled, crashes, "SIGSEGV"),
+    Failure("a state that two calls share", widths, remembers, "returned true", calls=2),
+    Failure("an exporter error: an address", addressed, reads_memory(Addressing), "data pointer"),
+    Failure("an exporter error: a function", applied, reads_memory(Applying), "data pointer"),
+)

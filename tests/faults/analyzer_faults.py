@@ -184,11 +184,11 @@ FAULTS = (
     ),
     Fault(
         "analyzer-minimising-never-times-out",
-        f"{_ANALYZER}minimising/judge_process.py",
-        'if seconds > question["seconds"]:',
-        'if seconds > question["seconds"] + 3600:',
+        f"{_ANALYZER}minimising/checks.py",
+        "code = process.wait(seconds)",
+        "code = process.wait(seconds + 3600)",
         "`minimise` waits for a run that hangs.",
-        ("analyzer/minimising/test_minimising.py",),
+        ("analyzer/minimising/test_commands.py",),
     ),
     Fault(
         "analyzer-constants-do-not-count",

@@ -37,8 +37,8 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
 """A verb and its options; the tape comes after the verb. ``OTHER`` is a good tape, ``PROGRAM`` an
 ONNX model, ``OUT`` (also with a suffix) a new file, which is thrown away.
 
-``minimise`` is not among them: each of its tries is a process that imports torch for seconds. What
-it does to a tape is done by ``filter`` and by resizing, which ``questions`` reach.
+``minimise`` is not among them: each of its tries is a process. What it does to a tape is done by
+``filter`` and by resizing, which ``questions`` reach.
 """
 
 

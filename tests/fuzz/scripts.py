@@ -1,9 +1,9 @@
-"""``python -m tests.fuzz scripts``: runs what ``bundle`` and ``minimise`` write for forged tapes.
+"""``python -m tests.fuzz scripts``: runs what ``bundle`` writes for forged tapes.
 
 A forged tape has nodes of every kind that name classes; the classes are drawn from all that
 ``import torch, transformers`` loads, and the attributes from what their code reads. Each round
-makes one such tape, one for ``minimise`` and a mutant of a golden one, lets the commands write
-scripts and bundles of them, and runs these in a sandbox (:mod:`tests.security.sandbox`), which
+makes one such tape and a mutant of a golden one, lets the command write scripts and bundles of
+them, and runs these in a sandbox (:mod:`tests.security.sandbox`), which
 reports each process, each file that is written elsewhere, each socket, and each character that a
 terminal would obey. What happens with a harmless tape is allowed: it is measured first.
 """
@@ -57,7 +57,7 @@ json.dump({name: attributes_of(cls) for name, cls in loaded_classes().items()}, 
 _OF_MODEL = "model:build_model"
 _MOST_FIELDS = 12
 
-_Command = tuple[tuple[str, ...], str | None]
+_Command = tuple[tuple[str, ...], str]
 """The words of a command, the tape second and what it writes last; and the script to be run."""
 
 _WRITTEN: list[_Command] = [
@@ -66,10 +66,6 @@ _WRITTEN: list[_Command] = [
      "export.py"),
     (("bundle", "tape.tape", "--model-code", "model.py", "-o", "bug.zip"), "reproduce.py"),
 ]  # fmt: skip
-_MINIMISED: list[_Command] = [
-    (("minimise", "tape.tape", "--fails-replay", _OF_MODEL, "-o", "small.tape"), None),
-    (("bundle", "small.tape", "--model", _OF_MODEL, "-o", "small.py"), "small.py"),
-]
 
 
 @dataclass(frozen=True)
@@ -120,7 +116,6 @@ class Fuzzing:
             done = 0
             while not (done and (done >= rounds > 0 or 0 < seconds <= time.monotonic() - begin)):
                 self.attempt(self._forged(work, rng), work, of=_WRITTEN)
-                self.attempt(self._small(work, rng), work, of=_MINIMISED)
                 self.attempt(self._mutant(work, rng, mutator), work, of=_WRITTEN[:2])
                 done += 1
 
@@ -153,28 +148,6 @@ class Fuzzing:
             node = rng.choice(nodes_naming(name, fields))
             nodes.append(_with_values(node, rng))
         return forged(work / "tape.tape", nodes, scalars=scalars)
-
-    def _small(self, work: Path, rng: random.Random) -> Path:
-        """A tape whose objects can be made, so that ``minimise`` tries it."""
-        self._clear(work)
-        scalars = (f"touch {work.parent / 'MARKER'}", 1, "/etc/passwd", ESCAPES)
-        kinds = (
-            ("UserList", "list"),
-            ("deque", "list"),
-            ("OrderedDict", "dict"),
-            ("Counter", "dict"),
-        )
-        nodes: list[dict[str, Any]] = [
-            {"kind": kind, "type": f"collections:{name}", "children": ({"kind": "none"},) * 2}
-            | ({"keys": (ESCAPES, "b")} if kind == "dict" else {})
-            for name, kind in kinds
-        ]
-        fields = {"fields": ("a", "b"), "children": ({"kind": "none"},) * 2}
-        nodes.append({"kind": "object", "type": "types:SimpleNamespace", **fields})
-        nodes = [_with_values(node, rng, of_classes=False) for node in nodes]
-        error = {"type": f"app:{ESCAPES}", "message": ESCAPES}
-        path = work / "tape.tape"
-        return forged(path, nodes, scalars=scalars, error=error, has_values=True)
 
     def _mutant(self, work: Path, rng: random.Random, mutator: Mutator) -> Path:
         self._clear(work)
@@ -209,9 +182,7 @@ class Fuzzing:
             measured: gets what the commands do with a harmless tape.
             of: the commands; by default all of them.
         """
-        for words, script in _WRITTEN + _MINIMISED if of is None else of:
-            if not (work / words[1]).exists():
-                continue  # minimise found nothing to make small
+        for words, script in _WRITTEN if of is None else of:
             name = " ".join(words)
             is_measured = measured is not None
             ran = watched(
@@ -223,7 +194,7 @@ class Fuzzing:
             else:
                 self._note(tape, name, [*ran.findings, *_unexpected(ran.output)])
                 self.refused += ran.code != 0
-            if ran.code != 0 or script is None:
+            if ran.code != 0:
                 continue
             if words[-1].endswith(".zip"):
                 with zipfile.ZipFile(work / words[-1]) as archive:
@@ -246,9 +217,7 @@ def _unexpected(output: str) -> list[str]:
     return [] if re.match(r"calltape_\w+\.errors\.\w+: ", last) else [f"a traceback: {last[:200]}"]
 
 
-def _with_values(
-    node: dict[str, Any], rng: random.Random, *, of_classes: bool = True
-) -> dict[str, Any]:
+def _with_values(node: dict[str, Any], rng: random.Random) -> dict[str, Any]:
     """The node with something for its class to call, to open or to print in each place."""
     if "children" not in node:
         return node
@@ -260,11 +229,9 @@ def _with_values(
         {"kind": "none"},
         {"kind": "bool", "value": True},
         {"kind": "list", "children": ({"kind": "str", "scalar": 0},)},
+        {"kind": "class", "type": "subprocess:Popen"},
+        {"kind": "class", "type": "io:FileIO"},
     )
-    if of_classes:
-        kinds += tuple(
-            {"kind": "class", "type": name} for name in ("subprocess:Popen", "io:FileIO")
-        )
     return {**node, "children": tuple(rng.choice(kinds) for _ in node["children"])}
 
 

@@ -21,8 +21,8 @@ def test_a_round_finds_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str
     said = capsys.readouterr().out
     assert code == 0, said
     assert said.endswith(", 0 findings\n")
-    # Of a forged tape as a script, an export and a zip, and of one that minimise made small.
-    assert int(re.findall(r"(\d+) scripts run", said)[0]) >= 4, said
+    # Of a forged tape as a script, an export and a zip.
+    assert int(re.findall(r"(\d+) scripts run", said)[0]) >= 3, said
     assert not folder.exists()
 
 

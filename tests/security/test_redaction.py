@@ -356,7 +356,7 @@ def _(tape: Forged) -> None:
 
 @_each_side("the elements of a tensor")
 def _(tape: Forged, side: str) -> None:
-    name = "x" if side == "inputs" else "outputs"
+    name = "t0" if side == "inputs" else "t1"
     tape.blob[name] = ("I64", [3], struct.pack("<3q", NUMBER, 1, 2))
 
 
@@ -426,7 +426,7 @@ def _(tape: Forged) -> None:
 
 @attack("an unknown field of an entry of a blob")
 def _(tape: Forged) -> None:
-    tape.header["x"] = {"unknown": [TEXT, NUMBER]}
+    tape.header["t0"] = {"unknown": [TEXT, NUMBER]}
 
 
 @attack("the key of a leaf")

@@ -44,8 +44,7 @@ if TYPE_CHECKING:
     from calltape_analyzer.facts import Fact, Note, Rejection
     from calltape_analyzer.limits import Limits
     from calltape_analyzer.listing import Recording, Recordings, recordings
-    from calltape_analyzer.minimising.minimise_report import MinimiseReport
-    from calltape_analyzer.minimising.minimising import minimise_tape
+    from calltape_analyzer.minimising.minimising import MinimiseReport, minimise
     from calltape_analyzer.observer.candidates import InputCandidate, ObserverInfo
     from calltape_analyzer.observer.input_observer import InputObserver
     from calltape_analyzer.observing.groups import LayoutSeen
@@ -191,7 +190,7 @@ __all__ = [
     "filter_tape",
     "load_programs",
     "merge_tapes",
-    "minimise_tape",
+    "minimise",
     "open_tape",
     "printable",
     "private_data",
@@ -240,8 +239,7 @@ _NAMES = {
     "facts": ("Fact", "Note", "Rejection"),
     "limits": ("Limits",),
     "listing": ("Recording", "Recordings", "recordings"),
-    "minimising.minimise_report": ("MinimiseReport",),
-    "minimising.minimising": ("minimise_tape",),
+    "minimising.minimising": ("MinimiseReport", "minimise"),
     "observing.size_table": ("Column", "SizeRow"),
     "observer.candidates": ("InputCandidate", "ObserverInfo"),
     "observer.input_observer": ("InputObserver",),

@@ -18,7 +18,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
-from calltape_analyzer.editing.failure_shown import all_shown_failures
 from calltape_analyzer.editing.rewriting import EditReport
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.limits import REDACTION_EFFORT, bounded
@@ -174,13 +173,12 @@ def _doubts(tape: Tape, *, was_redacted: bool) -> Iterator[str]:
     """What a redaction may have taken from a tape that was made to show something."""
     if was_redacted:
         yield "the tape was redacted already, and is redacted once more because options ask for it"
-    shown = (failure.name for failure in all_shown_failures(tape))
-    checks = dict.fromkeys(name for name in shown if name is not None)
-    if checks:
+    steps = (step for manifest in tape.manifests for step in manifest.history or ())
+    if any(step.verb == "minimise" for step in steps):
         yield (
-            f"the tape was made small to show how {some_of(list(checks), 1)} fails, and values "
-            "that this needs may be gone now: see whether it still fails, or redact the first tape "
-            "with --keep, minimise that, and bundle the result"
+            "the tape was made small to show a failure, and values that this needs may be gone "
+            "now: see whether it still fails, or redact the first tape with --keep, minimise that, "
+            "and bundle the result"
         )
 
 

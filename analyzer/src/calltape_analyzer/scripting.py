@@ -1,6 +1,6 @@
 """A small Python file that runs the call that failed, or exports a recorded model and verifies the
 result: what one attaches to a bug report, beside the tape. Of a tape that was made small to show a
-failure it does what failed.
+failure it runs all calls.
 
 Nothing that a tape says becomes code: paths are embedded as string literals in ASCII, what was
 recorded is described in comments of one line. The file goes to strangers, so no text of a call
@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
-from calltape_analyzer.editing.failure_shown import ShownFailure, shown_failure
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.limits import bounded
 from calltape_analyzer.observing.traffic_counters import has_raised
@@ -41,6 +40,8 @@ _MAX_HELD = 3
 _MAX_TEXT = 160
 _MAX_NAME = 60
 _MAX_STRUCTURES = 4096
+_KEEP_IT = ("filter", "recover", "redact")
+"""What may be done to a tape that is still about the same failure; ``merge`` adds other calls."""
 
 _PRODUCERS = ("calltape", "torch", "python", "platform", "transformers")
 _HEAD = '''\
@@ -78,7 +79,7 @@ _EXPORTING = """\
 def main() -> int:
     model = build_model()
     with open_tape(TAPES{given}) as tape:
-        programs = export({part}, model, to={to}{probe})
+        programs = export({part}, model, to={to})
         for attempt in programs.attempts:
             done = f"{{attempt.reproduced}} of {{attempt.tried}} sizes reproduced"
             what = f"{{attempt.variant}}: {{attempt.what}}: {{done}} {{attempt.error or ''}}"
@@ -134,12 +135,11 @@ def script(
 
     If a call raised, the script runs that call once more, and ends with 0 if it raises the same. Of
     a tape without such calls it exports the model, and verifies the programs. Of one that was made
-    small (:func:`minimise_tape`) it does what failed, a replay or an export, and ends with 1 as
-    long as that fails; of a predicate it names the check, and runs the calls. A call whose outcome
-    is not on the tape only has to return. It needs torch and
-    calltape-analyzer. Arguments of the model's own dataclasses and named tuples are made of these;
-    for other classes there are stand-ins with the same fields (:func:`open_tape`), and the source
-    says which libraries a model may need beside them.
+    small (:func:`minimise`) it runs all calls, and ends with 1 as long as one fails. A call whose
+    outcome is not on the tape only has to return. It needs torch and calltape-analyzer. Arguments
+    of the model's own dataclasses and named tuples are made of these; for other classes there are
+    stand-ins with the same fields (:func:`open_tape`), and the source says which libraries a model
+    may need beside them.
 
     Args:
         tape: a tape, or a part of one; its files are named in the source as they were opened.
@@ -161,13 +161,11 @@ def script(
         raise UsageError(f"to={to!r}", advice='pass "torch" or "onnx"')
     if to is not None and call is not None:
         raise UsageError("a script exports all calls, or is about one", advice="leave out to=")
-    failure = shown_failure(tape)
-    does = _Subject.of(tape, failure, to, call)
+    does = _Subject.of(tape, to, call)
     address = does.address
     calls = [tape.find(address)] if address else tape.calls
     found = _needs_of(calls)
     facts = [*_facts(tape), *does.facts]
-    to = to or ("onnx" if failure is not None and failure.to_onnx else "torch")
     template = _HEAD + (_EXPORTING if does.exports else _REPLAYING) + _TAIL
     expect = "recorded" if does.exports or all(map(_has_outcome, calls)) else "success"
     return template.format(
@@ -180,8 +178,7 @@ def script(
         given=", stand_ins=True" if found.stand_ins else "",
         build=_TO_FILL_IN if model is None else _import(model, beside),
         part=part_expression(tape) if address is None else "tape.only(calls=CALL)",
-        to=literal(to),
-        probe=_UNPROBED if failure is not None and failure.kind == "export" else "",
+        to=literal(to or "torch"),
         expect="" if expect == "recorded" else f", expect={literal(expect)}",
     )
 
@@ -203,24 +200,20 @@ class _Subject:
     facts: tuple[str, ...] = ()
 
     @classmethod
-    def of(
-        cls, tape: Tape, failure: ShownFailure | None, to: str | None, call: str | int | None
-    ) -> _Subject:
-        """What was asked for, what the tape was made small to show, or the first call that raised;
-        the export of a tape without either."""
-        facts = () if failure is None else (_made_small(failure),)
+    def of(cls, tape: Tape, to: str | None, call: str | int | None) -> _Subject:
+        """What was asked for, all calls of a tape that was made small, or the first call that
+        raised; the export of a tape without either."""
+        is_small = _is_made_small(tape)
+        facts = ("made small to show a failure",) if is_small else ()
         if call is not None:
             return cls(tape.find(call).address, facts=facts)
-        kind = None if failure is None else failure.kind
-        if to is not None or kind == "export":
-            return cls(None, exports=True, facts=facts)
-        if kind == "replay":
+        if is_small and to is None:
             return cls(None, is_small=True, facts=facts)
         raised = [one.address for one in tape.calls if has_raised(one)]
-        if raised:
+        if raised and to is None:
             more = (f"the first of {len(raised)} calls that raised",) if len(raised) > 1 else ()
-            return cls(raised[0], facts=(*facts, *more))
-        return cls(None, exports=kind is None, is_small=kind is not None, facts=facts)
+            return cls(raised[0], facts=more)
+        return cls(None, exports=True, facts=facts)
 
     def words(self, expect: str) -> str:
         """What the script does, and how it ends."""
@@ -231,13 +224,12 @@ class _Subject:
         return _REPLAYS if expect == "recorded" else _RUNS
 
 
-def _made_small(failure: ShownFailure) -> str:
-    named = failure.name is not None and is_factory(failure.name)
-    if failure.kind == "predicate":
-        check = f"the predicate {failure.name}" if named else "a predicate"
-        return f"made small to show how {check} fails, which this file does not run"
-    what = f"{failure.kind} of {failure.name}" if named else failure.kind
-    return f"made small to show how the {what} fails"
+def _is_made_small(tape: Tape) -> bool:
+    """Whether all of a tape was made small to show a failure, and is still about it."""
+    if len(tape.manifests) != 1:
+        return False
+    verbs = [step.verb for step in tape.manifest.history or () if step.verb not in _KEEP_IT]
+    return verbs[-1:] == ["minimise"]
 
 
 def _has_outcome(call: Call) -> bool:
@@ -265,13 +257,12 @@ Runs the calls of a tape that was made small to show a failure.
 
 Ends with 1 as long as a call fails, and with 0 if {fine}."""
 
-_UNPROBED = ', options=ExportOptions(probe="none")'
 _FINE = {"recorded": "all do what was recorded", "success": "all return"}
 
 
 def _imports(exports: bool, *, with_os: bool) -> str:
     standard = ["os", "sys", "traceback"] if with_os else ["sys", "traceback"]
-    names = f"{'ExportOptions, export' if exports else 'render, replay'}, open_tape, printable"
+    names = "export, open_tape, printable" if exports else "open_tape, printable, render, replay"
     lines = [f"import {name}" for name in standard]
     lines += ["", "import torch", "", f"from calltape_analyzer import {names}"]
     return "\n".join(lines)

@@ -22,7 +22,7 @@ from tests.analyzer.tapes import Recorded, write_tape
 
 PYTHON = re.compile(
     r"(?<![-\w.])[a-z_]{2,}=(?:True|False|None|\.\.\.|['\"\[{(\d]|\)|$|,)"
-    r"|\b(?:open_tape|load_programs|export|recordings|minimise_tape|survey)\("
+    r"|\b(?:open_tape|load_programs|export|recordings|minimise|survey)\("
     r"|remove_inputs|tape\.only|tape\.variants"
 )
 """``overwrite=True``, ``classes=[``, ``max_memory=)``, or a function."""
@@ -43,7 +43,6 @@ OF_PYTHON = {
     "programs/programs.py": "programs are installed in Python",
     "progress.py": "HTML of notebooks",
     "pytree/inputs.py": "a repr",
-    "minimising/minimise_report.py": "writes Python",
     "cli/page_server.py": "HTTP",
     "exporting/onnx/translations.py": "options of torch",
     "exporting/onnx/conversion.py": "options of torch",
@@ -51,7 +50,6 @@ OF_PYTHON = {
 """Files whose texts the command does not print as messages."""
 OF_ARGUMENTS = {
     "tape.py": 4, "opening.py": 1, "exporting/export.py": 2, "exporting/options.py": 3,
-    "minimising/checks.py": 1,
     "replaying/replaying.py": 1, "programs/untrusted_files.py": 2,
     "explanation/subjects.py": 1,
 }  # fmt: skip

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 
@@ -55,12 +53,6 @@ def interrupts(tape: Any) -> None:
         raise KeyboardInterrupt
 
 
-def closes_all_files(tape: Any) -> bool:
-    is_bad = _is_bad(tape)
-    os.closerange(0, 64)
-    return is_bad
-
-
 def goes_away(tape: Any) -> bool:
     is_bad = _is_bad(tape)
     os.chdir("/")
@@ -71,22 +63,6 @@ def goes_away(tape: Any) -> bool:
 def _says_that_it_lives() -> None:
     """On a pipe, which has an end once all processes that have it open are gone."""
     os.write(os.open(os.environ["LIVES"], os.O_WRONLY), b"!")
-
-
-def kills_the_judge(tape: Any) -> None:
-    _says_that_it_lives()
-    os.kill(os.getppid(), signal.SIGKILL)
-    time.sleep(1000)
-
-
-def writes(tape: Any) -> bool:
-    Path(tape.paths[0]).write_bytes(b"junk")
-    return True
-
-
-def removes(tape: Any) -> bool:
-    Path(tape.paths[0]).unlink()
-    return True
 
 
 def starts_others(tape: Any) -> bool:

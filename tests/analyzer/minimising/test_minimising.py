@@ -12,7 +12,7 @@ from calltape_analyzer import (
     InferenceError,
     TapeError,
     UsageError,
-    minimise_tape,
+    minimise,
     open_tape,
     redact,
 )
@@ -20,11 +20,10 @@ from calltape_analyzer.testing import call, write_tape
 from calltape_schema.end import Coverage
 from tests.unpacked import readable
 
+from . import checked
 from .checked import Sum, Worded
 
-pytestmark = pytest.mark.integration  # each search starts a process that imports torch
-
-CHECKED = "tests.analyzer.minimising.checked"
+pytestmark = pytest.mark.integration
 
 
 def recorded(path: Path, *, calls: int = 40, bad: int | None = 23) -> Path:
@@ -46,15 +45,15 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return recorded(tmp_path_factory.mktemp("tapes") / "whole.tape")
 
 
-def minimised(whole: Path, out: Path, **options: Any) -> Any:
+def minimised(whole: Path, out: Path, check: Any, **options: Any) -> Any:
     with open_tape(whole) as tape:
-        return minimise_tape(tape, out, **options)
+        return minimise(tape, out, check, **options)
 
 
 def test_one_call_of_many_with_the_smallest_size(whole: Path, tmp_path: Path) -> None:
     said: list[str] = []
     out = tmp_path / "small.tape"
-    report = minimised(whole, out, fails=f"{CHECKED}:is_long", progress=said.append)
+    report = minimised(whole, out, checked.is_long, progress=said.append)
     with open_tape(out) as tape:
         assert tape.verify() == []
         assert tape.sealed
@@ -67,11 +66,11 @@ def test_one_call_of_many_with_the_smallest_size(whole: Path, tmp_path: Path) ->
         assert not x.any()
         step = (tape.manifest.history or ())[-1]
         assert step.verb == "minimise"
-        assert dict(step.options)["fails_predicate"] == f"{CHECKED}:is_long"
+        assert dict(step.options) == {"check": "is_long"}
         # the calls after the last one that is kept were seen too
         assert tape.coverage == Coverage(seen=40, kept=1, dropped={"not extracted": 39})
     assert (report.calls_before, report.calls) == (40, 1)
-    assert report.reason == "the predicate returned true"
+    assert report.reason == "the check returned true"
     assert said
     assert out.stat().st_mode & 0o777 == 0o600
     assert list(tmp_path.iterdir()) == [out]
@@ -80,8 +79,8 @@ def test_one_call_of_many_with_the_smallest_size(whole: Path, tmp_path: Path) ->
 def test_a_reason_stays_the_same(whole: Path, tmp_path: Path) -> None:
     """Dropping x altogether raises as well, but another exception."""
     out = tmp_path / "small.tape"
-    report = minimised(whole, out, fails=f"{CHECKED}:raises")
-    assert report.reason.startswith("ValueError: # rows have a value of # (at checked.py:")
+    report = minimised(whole, out, checked.raises)
+    assert report.reason.startswith("ValueError: # rows have a value of #")
     with open_tape(out) as tape:
         (only,) = tape.calls
         (x,), kwargs = only.inputs
@@ -91,88 +90,53 @@ def test_a_reason_stays_the_same(whole: Path, tmp_path: Path) -> None:
 
 def test_two_calls_are_needed(whole: Path, tmp_path: Path) -> None:
     out = tmp_path / "small.tape"
-    minimised(whole, out, fails=f"{CHECKED}:two_needed")
+    minimised(whole, out, checked.two_needed)
     with open_tape(out) as tape:
         assert sorted(c.inputs.args[0].shape[-1] for c in tape.calls) == [1, 41]
 
 
 def test_recorded_outputs_are_never_those_of_other_arguments(whole: Path, tmp_path: Path) -> None:
     out = tmp_path / "small.tape"
-    report = minimised(whole, out, fails=f"{CHECKED}:differs_from_recorded")
+    report = minimised(whole, out, checked.differs_from_recorded)
     with open_tape(out) as tape, open_tape(whole) as before:
         (only,) = tape.calls
         kept = before.find(only.number)
         assert torch.equal(only.inputs.args[0], kept.inputs.args[0])
         assert torch.equal(only.outputs, kept.outputs)
-    assert "--reference" in report.notes[0]
+    assert "a correct model in the check" in report.notes[0]
 
 
-def test_a_reference_gives_new_outputs(whole: Path, tmp_path: Path) -> None:
+def test_a_check_that_compares_with_a_correct_model(whole: Path, tmp_path: Path) -> None:
     out = tmp_path / "small.tape"
-    minimised(whole, out, fails_replay=f"{CHECKED}:BadAtLongRows", reference=f"{CHECKED}:Sum")
+    minimised(whole, out, checked.differs_from_a_correct_model)
     with open_tape(out) as tape:
         (only,) = tape.calls
-        (x,), _ = only.inputs
-        assert x.shape == (1, 41)
-        assert torch.equal(only.outputs, Sum()(x))
-
-
-def test_a_replay_that_raises(whole: Path, tmp_path: Path) -> None:
-    out = tmp_path / "small.tape"
-    report = minimised(whole, out, fails_replay=f"{CHECKED}:Refuses")
-    assert report.calls == 1
-    with open_tape(out) as tape:
-        assert tape.calls[0].inputs.args[0].numel() == 1
-        assert tape.calls[0].record.outputs is None
+        assert only.inputs.args[0].shape == (1, 41)
 
 
 def test_a_run_that_is_out_of_time_goes_on_later(whole: Path, tmp_path: Path) -> None:
     out = tmp_path / "small.tape"
-    # The first step is the import of torch in the other process.
-    report = minimised(whole, out, fails=f"{CHECKED}:raises", max_seconds=0.01, step_seconds=60)
+    report = minimised(whole, out, checked.raises, max_seconds=0.01)
     assert "time was up" in report.notes[0]
     assert report.calls == 40
-    more = minimised(out, tmp_path / "smaller.tape", fails=f"{CHECKED}:raises", step_seconds=60)
+    more = minimised(out, tmp_path / "smaller.tape", checked.raises)
     assert (more.calls, more.reason) == (1, report.reason)
 
 
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("exits", "the process ended with exit code 7"),
-        ("crashes", "the process was ended by SIGSEGV"),
-        ("says_exit", "SystemExit: # (at checked.py:"),
-        ("hangs_until_alarm", "the process was ended by SIGALRM"),
+        ("exits", "ended by exit code 7"),
+        ("crashes", "ended by SIGSEGV"),
+        ("says_exit", "SystemExit: #"),
     ],
 )
 def test_the_end_of_a_process_is_an_answer(
     whole: Path, tmp_path: Path, name: str, reason: str
 ) -> None:
-    report = minimised(whole, tmp_path / "small.tape", fails=f"{CHECKED}:{name}")
-    assert report.reason.startswith(reason)
+    report = minimised(whole, tmp_path / "small.tape", getattr(checked, name))
+    assert report.reason == reason
     assert report.calls == 1
-
-
-@pytest.mark.slow
-def test_a_try_that_hangs_is_an_answer(whole: Path, tmp_path: Path) -> None:
-    said: list[str] = []
-    with open_tape(whole).only(calls="22..23") as part:
-        report = minimise_tape(
-            part, tmp_path / "small.tape", fails=f"{CHECKED}:hangs_on_small", step_seconds=1.5,
-            progress=said.append,
-        )  # fmt: skip
-    assert report.calls == 1
-    assert 0 < sum(text.endswith(": time") for text in said) < 20
-
-
-def test_a_try_that_takes_all_memory_is_an_answer(whole: Path, tmp_path: Path) -> None:
-    said: list[str] = []
-    report = minimised(
-        whole, tmp_path / "small.tape", fails=f"{CHECKED}:eats_on_small", max_memory=2**27,
-        progress=said.append,
-    )  # fmt: skip
-    assert report.calls == 1
-    assert any(text.endswith(": memory") for text in said)
 
 
 def test_a_failure_that_comes_and_goes(
@@ -181,7 +145,7 @@ def test_a_failure_that_comes_and_goes(
     monkeypatch.setenv("FLIPS", str(tmp_path / "flips"))
     out = tmp_path / "small.tape"
     with pytest.raises(InferenceError, match=r"not each time|nothing fails"):
-        minimised(whole, out, fails=f"{CHECKED}:flips")
+        minimised(whole, out, checked.flips)
     assert not out.exists()
 
 
@@ -189,7 +153,7 @@ def test_a_check_with_false_alarms_gives_a_tape_that_failed_twice(
     whole: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "small.tape"
-    report = minimised(whole, out, fails=f"{CHECKED}:is_random")
+    report = minimised(whole, out, checked.is_random)
     assert 1 <= report.calls <= 40
     assert open_tape(out).verify() == []
 
@@ -197,49 +161,33 @@ def test_a_check_with_false_alarms_gives_a_tape_that_failed_twice(
 def test_nothing_to_do(whole: Path, tmp_path: Path) -> None:
     out = tmp_path / "small.tape"
     with pytest.raises(InferenceError, match="nothing fails"):
-        minimised(whole, out, fails=f"{CHECKED}:never")
+        minimised(whole, out, checked.never)
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("check", "options", "words"),
     [
-        ({"fails": f"{CHECKED}:hangs", "step_seconds": 0.5}, r"more time.*signal\.alarm"),
-        ({"fails": f"{CHECKED}:no_such"}, "has no no_such"),
-        ({"fails": "tests.analyzer.minimising.no_such:one"}, "cannot be imported"),
-        ({"fails": "no form"}, "not of the form"),
-        ({}, "0 checks"),
-        ({"fails": "a:b", "fails_export": "a:b"}, "2 checks"),
-        ({"fails_replay": f"{CHECKED}:never"}, "cannot be made"),
-        ({"fails_replay": f"{CHECKED}:__name__"}, "is a str, which cannot be called"),
-        ({"fails": f"{CHECKED}:raises", "max_seconds": -1}, "not a limit"),
+        (3, {}, "3 is no check"),
+        (checked.raises, {"max_seconds": -1}, "not a limit"),
+        (lambda tape: True, {}, "the check fails without any call too: the check returned true"),
     ],
 )
-def test_what_cannot_be(whole: Path, tmp_path: Path, options: dict[str, Any], words: str) -> None:
+def test_what_cannot_be(
+    whole: Path, tmp_path: Path, check: Any, options: dict[str, Any], words: str
+) -> None:
     with pytest.raises(UsageError, match=words):
-        minimised(whole, tmp_path / "small.tape", **options)
+        minimised(whole, tmp_path / "small.tape", check, **options)
     assert not list(tmp_path.iterdir())
 
 
 def test_never_in_place(whole: Path) -> None:
     before = whole.read_bytes()
     with pytest.raises(UsageError, match="in place"):
-        minimised(whole, whole, fails=f"{CHECKED}:raises", overwrite=True)
+        minimised(whole, whole, checked.raises, overwrite=True)
     with pytest.raises(TapeError, match="there already"):
-        minimised(whole, whole, fails=f"{CHECKED}:raises")
+        minimised(whole, whole, checked.raises)
     assert whole.read_bytes() == before
-
-
-@pytest.mark.integration
-@pytest.mark.slow
-def test_code_with_threads_is_run_in_fresh_processes(whole: Path, tmp_path: Path) -> None:
-    with open_tape(whole).only(calls="22..23") as part:
-        report = minimise_tape(
-            part, tmp_path / "small.tape", fails="tests.analyzer.minimising.threaded:raises",
-            max_seconds=40, step_seconds=60,
-        )  # fmt: skip
-    assert report.reason.startswith("ValueError")
-    assert report.calls <= 2
 
 
 PRIVATE = "a SECRET-WORD of Jane Doe, 1 Main Street"
@@ -268,7 +216,7 @@ def test_a_redacted_tape_that_keeps_what_the_failure_needs(
     given, out = tmp_path / "given.tape", tmp_path / "small.tape"
     with open_tape(worded) as tape:
         redact(tape, given, keep=keep)
-    assert minimised(given, out, fails=f"{CHECKED}:{name}").calls == 1
+    assert minimised(given, out, getattr(checked, name)).calls == 1
     content = readable(out.read_bytes())
     assert TITLE.encode() not in content
     assert (PRIVATE.encode() in content) is ("prompt" in keep)

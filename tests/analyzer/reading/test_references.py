@@ -12,7 +12,7 @@ from calltape_analyzer import (
     TapeError,
     filter_tape,
     merge_tapes,
-    minimise_tape,
+    minimise,
     open_tape,
     redact,
     replay,
@@ -182,7 +182,7 @@ def test_minimise(tmp_path: Path) -> None:
     calls = [Recorded((torch.ones(n, 3), WEIGHT), {"mask": mask}) for n in (2, 4)]
     path = refer(write_tape(tmp_path / "a.tape", calls, target=Model()))
     with open_tape(path) as tape:
-        minimise_tape(tape, tmp_path / "m.tape", fails=f"{__name__}:too_many")
+        minimise(tape, tmp_path / "m.tape", too_many)
     with open_tape(tmp_path / "m.tape", verify=True) as tape:
         assert tape.damage == []
         assert len(tape) == 1

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from calltape_analyzer import open_tape, private_data, redact, replay
-from calltape_analyzer.minimising.checks import _of_replay
 from calltape_analyzer.testing import call, write_tape
 from calltape_analyzer.testing.updates import NewOutcomes
 
@@ -68,14 +67,6 @@ def test_no_outcome_is_kept_of_arguments_that_were_made_up(tapes: tuple[Path, Pa
             outcomes.keep(tape.calls[0], torch.zeros(2), None)
             row = report.rows[0].model_copy(update={"against": "tape"})
             assert (outcomes.of(tape.calls[0], row) is not None) == is_kept
-
-
-def test_a_failure_has_one_reason_with_values_and_without(tapes: tuple[Path, Path]) -> None:
-    reasons = []
-    for path in tapes:
-        with open_tape(path) as tape:
-            reasons.append(_of_replay(tape, Failing()).reasons[0])
-    assert reasons[0] == reasons[1] == "IndexError: no room"
 
 
 def test_the_advice_on_a_redacted_tape_is_not_to_redact_it(tapes: tuple[Path, Path]) -> None:

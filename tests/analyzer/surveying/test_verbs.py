@@ -25,7 +25,7 @@ REFUSE = {
     "convert": ["-o", "out"], "table": ["-o", "out.parquet"],
     "export": ["--to", "torch", "--model", "tests.analyzer.surveying.test_verbs:Model"],
     "replay": ["--model", "tests.analyzer.surveying.test_verbs:Model"],
-    "minimise": ["--fails-export", "tests.analyzer.surveying.test_verbs:Model", "-o", "out"],
+    "minimise": ["--check", "false", "-o", "out"],
 }  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from calltape_analyzer import TapeError, filter_tape, minimise_tape, open_tape, redact
+from calltape_analyzer import TapeError, filter_tape, minimise, open_tape, redact
 from calltape_analyzer.reading import compressed
 from calltape_analyzer.writing.new_tape import NewTape
 from calltape_analyzer.writing.output_file import OutputFile, copy_tape
@@ -76,7 +76,7 @@ def test_without_zstandard_nothing_is_begun(
     monkeypatch.setattr(importlib, "import_module", missing)
     out = tmp_path / "b.tape.zst"
     with open_tape(source) as tape:
-        for write in (filter_tape, redact, lambda tape, out: minimise_tape(tape, out, fails="a:b")):
+        for write in (filter_tape, redact, lambda tape, out: minimise(tape, out, "false")):
             with pytest.raises(TapeError, match=r"analyzer\[zstd\]") as found:
                 write(tape, out)
             assert found.value.kind == "usage"

@@ -15,17 +15,13 @@ import typer
 
 from calltape_analyzer.cli.options import (
     Calls,
-    ClassNames,
     Force,
     Json,
     MaxSeconds,
     OfTarget,
     Out,
     Paths,
-    To,
     Variants,
-    classes_of,
-    expect_factory,
 )
 from calltape_analyzer.cli.output import DAMAGED, command, lines, print_json, wrong_words
 from calltape_analyzer.cli.tapes import Part, opened
@@ -153,45 +149,18 @@ def recover(
         _print(recover_tape(tape, out, overwrite=force), json)
 
 
-_FUNCTION = "PACKAGE.MODULE:FUNCTION"
-
-
 @command
 def minimise(
     paths: Paths,
     out: Out,
-    fails: Annotated[
-        str | None,
+    check: Annotated[
+        str,
         typer.Option(
-            metavar=_FUNCTION,
-            help="A function of an open tape. The tape fails if the function returns a true value "
-            "or raises.",
+            metavar="COMMAND",
+            help="A shell command, with {} for the path of a tape. The tape fails if the command "
+            "exits with a code other than 0 and 125.",
         ),
-    ] = None,
-    fails_export: Annotated[
-        str | None,
-        typer.Option(
-            metavar=_FUNCTION,
-            help="A function that returns a model. The tape fails if exporting the model fails.",
-        ),
-    ] = None,
-    fails_replay: Annotated[
-        str | None,
-        typer.Option(
-            metavar=_FUNCTION,
-            help="A function that returns a model. The tape fails if replaying it fails.",
-        ),
-    ] = None,
-    reference: Annotated[
-        str | None,
-        typer.Option(
-            metavar=_FUNCTION,
-            help="A function that returns a correct model, which computes the expected outputs of "
-            "calls with changed arguments.",
-        ),
-    ] = None,
-    to: To = "torch",
-    classes: ClassNames = None,
+    ],
     max_seconds: MaxSeconds = None,
     target: OfTarget = None,
     force: Force = False,
@@ -199,31 +168,23 @@ def minimise(
 ) -> None:
     """Find the smallest tape that fails for the same reason.
 
-    Removes calls and arguments, shrinks sizes and simplifies values. Each attempt runs in a process
-    of its own. Ends with 1, and writes nothing, if no call fails, or not each time. To share the
-    result, redact the tape first, and keep the values that the failure needs.
+    Removes calls and arguments, shrinks sizes and simplifies values. The reason is the last
+    exception that the command prints, with # for each number, or else its exit code. Ends with 1,
+    and writes nothing, if the command passes, or does not always fail for the same reason. To share
+    the result, redact the tape first, and keep the values that the failure needs.
 
     \b
-    calltape minimise bug.tape -o small.tape --fails my.checks:is_wrong
-    calltape minimise bug.tape -o llama.tape --fails-export my.models:llama
-    calltape minimise bug.tape -o r.tape --fails-replay my:new --reference my:old
+    calltape minimise bug.tape -o a.tape --check 'python check.py {}'
+    calltape minimise bug.tape -o b.tape --check 'calltape replay {} -m my:llama'
+    calltape minimise bug.tape -o c.tape --check 'calltape export {} -m my:llama'
     """
-    given = [name for name in (fails, fails_export, fails_replay) if name is not None]
-    if len(given) != 1:
-        raise typer.BadParameter("pass exactly one of --fails, --fails-export and --fails-replay")
-    for name in (*given, *([reference] if reference else [])):
-        expect_factory(name, "function")
-    known = classes_of(classes)
-    with opened(paths, Part(target=target), runs=True, classes=known) as tape:
-        from calltape_analyzer.minimising.minimising import minimise_tape
-        from calltape_analyzer.model.factories import UnfitNameError
+    with opened(paths, Part(target=target), runs=True) as tape:
+        from calltape_analyzer.minimising.minimising import minimise as minimised
 
-        with wrong_words(UnfitNameError):
-            report = minimise_tape(
-                tape, out, fails=fails, fails_export=fails_export, fails_replay=fails_replay,
-                reference=reference, to=to, max_seconds=max_seconds, overwrite=force,
-                progress=told_by(sys.stderr.isatty()),
-            )  # fmt: skip
+        report = minimised(
+            tape, out, check, max_seconds=max_seconds, overwrite=force,
+            progress=told_by(sys.stderr.isatty()),
+        )  # fmt: skip
         if json:
             print_json(report)
         else:

@@ -71,8 +71,7 @@ def bundle(
 
     The script loads the tape, builds the model, and runs the call that raised. If no call raised,
     it exports the model (--to torch or onnx) and verifies the programs. For a tape from minimise,
-    it repeats what failed. If OUT ends with .py, bundle writes only the script, for the tape as it
-    is.
+    it runs all calls. If OUT ends with .py, bundle writes only the script, for the tape as it is.
 
     \b
     calltape bundle runs/llm.tape --model-code model.py -o bug.zip

@@ -1,8 +1,7 @@
 """Calls whose record is changed: arguments taken out, resized or made simpler.
 
 In comes a call. Out goes a record with its values. What a call did with other arguments nobody
-recorded, so that a call whose arguments are changed has neither outputs nor an exception, unless a
-reference gives them.
+recorded, so that a call whose arguments are changed has neither outputs nor an exception.
 """
 
 from __future__ import annotations
@@ -12,23 +11,15 @@ from itertools import count
 from typing import Any
 
 from calltape_analyzer.reading.call import Call
-from calltape_analyzer.replaying.runners import runner_of
-from calltape_analyzer.tape import Tape
-from calltape_analyzer.writing.built_calls import BuiltCall, build_tree
-from calltape_analyzer.writing.new_tape import NewTape
+from calltape_analyzer.writing.built_calls import BuiltCall
 from calltape_schema.records import Range, Tree
 from calltape_schema.tree import document_like, encode_leaves, encode_structure
 
-__all__ = ["ChangedCall", "is_changed", "settle", "without_outcome"]
+__all__ = ["ChangedCall", "without_outcome"]
 
 _MISSING = "calltape minimise changed the arguments, or left the outcome out"
 
 Document = dict[str, Any]
-
-
-def is_changed(call: Call) -> bool:
-    """Whether a call lost its outcome because it is not, or need not be, what was recorded."""
-    return call.record.outputs_missing == _MISSING
 
 
 def without_outcome(call: Call) -> BuiltCall:
@@ -76,12 +67,6 @@ class ChangedCall:
             facts.pop(name, None)
         facts["shape"] = list(tensor.shape)
         self.values[leaf] = tensor
-
-    def share(self, leaf: int, other: int) -> None:
-        """Gives a leaf the value of another one of the same dtype and shape; the tape has it once.
-        Each is a tensor of its own when it is read."""
-        self.leaves[leaf]["key"] = self.leaves[other]["key"]
-        self.values[leaf] = self._value(other)
 
     def built(self) -> BuiltCall:
         """The record, without leaves and scalars that nothing refers to any more, and its values.
@@ -134,38 +119,6 @@ class ChangedCall:
 
     def _value(self, leaf: int) -> Any:
         return self.values[leaf] if leaf in self.values else self.call.stored("inputs", leaf)
-
-
-def settle(tape: Tape, model: Any, path: str) -> bool:
-    """Writes the tape anew, with what the model returns for calls that have no outcome.
-
-    Returns:
-        Whether it returned each time: arguments that the reference refuses show nothing.
-    """
-    with (
-        NewTape(path, tape.manifest, overwrite=True) as writer,
-        runner_of(tape, model, trusted=False) as runner,
-    ):
-        for call in tape.calls:
-            if not is_changed(call):
-                writer.copy(call)
-                continue
-            values: dict[str, Any] = {}
-            for place, leaf in enumerate(call.record.inputs.facts()):
-                if leaf.key is not None:
-                    values[leaf.key] = call.stored("inputs", place)
-            try:
-                run = runner.prepared(call)
-                result = run.start()
-            except Exception:
-                return False
-            if run.unmade:
-                return False
-            tree = build_tree(result, "outputs", values)
-            changed = {"outputs": tree, "outputs_missing": None, "blob": None}
-            writer.write(call.record.model_copy(update=changed), values)
-        writer.seal()
-    return True
 
 
 def _is_same(one: Any, other: Any) -> bool:

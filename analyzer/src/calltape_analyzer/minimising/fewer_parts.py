@@ -1,19 +1,15 @@
-"""The fewest calls, of these nothing of what they returned that is not needed, and the fewest
-arguments with the fewest parts: layers of a cache, elements of lists."""
+"""The fewest calls, without what they returned, and the fewest arguments with the fewest parts:
+layers of a cache, elements of lists."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from calltape_analyzer.editing.omission import Omission
-from calltape_analyzer.minimising.changed_calls import ChangedCall, is_changed, without_outcome
+from calltape_analyzer.minimising.changed_calls import ChangedCall, without_outcome
 from calltape_analyzer.minimising.halving import fewest, without_most
 from calltape_analyzer.minimising.search import Search
-from calltape_analyzer.pytree.node_paths import nodes_with_paths
 from calltape_analyzer.text import counted
-from calltape_analyzer.writing.built_calls import BuiltCall
-from calltape_schema.tree import TensorNode
 
 __all__ = ["drop_arguments", "drop_calls", "drop_outcomes", "drop_parts"]
 
@@ -32,44 +28,16 @@ def drop_calls(search: Search) -> None:
             what = f"{counted(len(some), 'call')} of {len(places)}"
             return search.keeps(what, (base.calls[place] for place in some))
 
-        # A check that names calls saves most of the search.
-        hinted = [at for at in places if base.calls[at].number in set(search.hints[:1])]
-        if len(places) > 1 and hinted and enough(hinted):
-            return
         fewest(places, enough)
 
 
-def drop_outcomes(search: Search) -> None:
-    """Leaves out what the calls returned or raised; if that matters, the values of outputs that do
-    not."""
+def drop_outcomes(search: Search) -> bool:
+    """Leaves out what the calls returned or raised. Tells whether the failure does without it: if
+    not, arguments may not be changed, because the outcome is that of the recorded ones."""
     calls = list(search.tape.calls)
     if all(call.record.outputs is None and call.record.error is None for call in calls):
-        return
-    if search.keeps("no outcomes", map(without_outcome, calls)):
-        return
-    search.outcome_matters = True
-    with search.opened() as base:
-        roots = [call.record.outputs.spec().root for call in base.calls if call.record.outputs]
-        paths = list(
-            dict.fromkeys(
-                path
-                for root in roots
-                for path, node in nodes_with_paths(root, "outputs")
-                if isinstance(node, TensorNode)
-            )
-        )
-
-        def enough(kept: list[str]) -> bool:
-            dropped = [path for path in paths if path not in set(kept)]
-            how = Omission(dropped, base.signature)
-            what = f"{counted(len(kept), 'output')} of {len(paths)}"
-            made = (
-                call if is_changed(call) else BuiltCall(*how.apply(call)) for call in base.calls
-            )
-            return search.keeps(what, made)
-
-        if len(paths) > 1:
-            without_most(paths, enough)
+        return True
+    return search.keeps("no outcomes", map(without_outcome, calls))
 
 
 def drop_arguments(search: Search) -> None:

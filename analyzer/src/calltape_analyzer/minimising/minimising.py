@@ -1,30 +1,29 @@
-"""``minimise_tape``: from a tape that fails to the smallest one that fails for the same reason."""
+"""``minimise``: from a tape that fails to the smallest one that fails for the same reason."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from calltape_analyzer.errors import InferenceError, TapeError, UsageError
-from calltape_analyzer.exporting.session.free_memory import half_of_free
-from calltape_analyzer.minimising.checks import Check, Named, check_of
+from calltape_analyzer.minimising.checks import Check, CommandCheck, FunctionCheck
 from calltape_analyzer.minimising.fewer_parts import (
     drop_arguments,
     drop_calls,
     drop_outcomes,
     drop_parts,
 )
-from calltape_analyzer.minimising.judge import Judge
-from calltape_analyzer.minimising.minimise_report import MinimiseReport, command_of, notes_of_memory
 from calltape_analyzer.minimising.search import Search, TimeUpError
-from calltape_analyzer.minimising.simpler_values import share_values, simplify_values
+from calltape_analyzer.minimising.simpler_values import simplify_values
 from calltape_analyzer.minimising.smaller_sizes import shrink_sizes
+from calltape_analyzer.plain_data import PlainData, Text, Texts
+from calltape_analyzer.reading.call import Call
 from calltape_analyzer.tape import Tape, check_tape
-from calltape_analyzer.text import counted
+from calltape_analyzer.text import counted, printable
 from calltape_analyzer.writing.coverage import calls_in, coverage_for
 from calltape_analyzer.writing.lineage import derived, numbering_of
 from calltape_analyzer.writing.new_tape import NewTape
@@ -32,67 +31,91 @@ from calltape_analyzer.writing.output_file import compressor_of, copy_tape, refu
 from calltape_analyzer.writing.temporary import TemporaryFolder
 from calltape_schema.records import Manifest
 
-__all__ = ["minimise_tape"]
+__all__ = ["MinimiseReport", "minimise"]
 
 _MAX_ROUNDS = 3
 """With simple values, sizes may get smaller than before."""
 
 
-def minimise_tape(
+class MinimiseReport(PlainData):
+    """The result of shrinking a tape. ``str()`` of it is text for people.
+
+    Attributes:
+        path: the new file.
+        reason: why both tapes fail. Numbers in it are replaced by ``#``.
+        calls_before, calls: how many calls the tapes have.
+        bytes_read, bytes_written: sizes of the files.
+        steps: how many tapes were tried.
+        seconds: how long it took.
+        command: runs the check on the new tape; None if the check is a function.
+        notes: other things that you should know.
+    """
+
+    path: Text
+    reason: Text
+    calls_before: int
+    calls: int
+    bytes_read: int
+    bytes_written: int
+    steps: int
+    seconds: float
+    command: Text | None = None
+    notes: Texts = ()
+
+    def __str__(self) -> str:
+        size = f"{self.bytes_written:,} of {self.bytes_read:,} bytes"
+        many = f"{self.calls} of {counted(self.calls_before, 'call')}"
+        parts = [
+            f"{printable(self.path)}: {many}, {size}",
+            f"fails: {printable(self.reason)}",
+            f"{counted(self.steps, 'step')}, {self.seconds:.1f} s",
+        ]
+        if self.command is not None:
+            parts.append(f"see it fail: {printable(self.command)}")
+        parts += [f"note: {printable(text)}" for text in self.notes]
+        return "\n".join(parts)
+
+
+def minimise(
     tape: Tape,
     path: str | os.PathLike[str],
+    check: str | Callable[[Tape], Any],
     *,
-    fails: Named | None = None,
-    fails_export: Named | None = None,
-    fails_replay: Named | None = None,
-    reference: Named | None = None,
-    to: Literal["torch", "onnx"] = "torch",
     max_seconds: float | None = None,
-    step_seconds: float | None = None,
-    max_memory: int | None = None,
     overwrite: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> MinimiseReport:
     """Writes the smallest tape that fails for the same reason: fewest calls, fewest arguments,
     smallest sizes, fewest cache layers and list elements, simplest values.
 
-    Each try runs in a process of its own, so one that exits or crashes counts as a failure. A try
-    that hangs, or exceeds its limits on time or memory, is stopped, and its tape is discarded.
+    Each try runs in another process, so one that crashes counts as a failure. A try that takes ten
+    seconds, and three times as long as the first one, is stopped, and its tape is discarded.
 
-    Nobody knows what a call would have returned for arguments other than the recorded ones. So a
-    call with changed arguments has no outputs on the new tape, unless a ``reference`` computes
-    them. If a failure depends on the recorded outputs, arguments are changed only with a
-    ``reference``.
+    Nobody knows what a call would have returned for arguments other than the recorded ones, so a
+    call with changed arguments has no outputs on the new tape. If a failure depends on the recorded
+    outputs, arguments are not changed; compare with a correct model in the check instead.
 
     Args:
         tape: the tape, or a part of one. It is not changed.
         path: the path of the new file.
-        fails: ``"package.module:predicate"``, or an importable function. It gets an open tape,
-            which fails if the function returns something true (a text is the reason) or raises.
-        fails_export: a function that makes a model; the tape fails if :func:`export` of it does.
-        fails_replay: a function that makes a model; the tape fails if :func:`replay` with it does.
-        reference: a function that makes a correct model, which computes the outputs of changed
-            calls.
-        to: the kind of export.
+        check: a command for a shell, with ``{}`` for the path of a tape: the tape fails if the exit
+            code is neither 0 nor 125 (which means that it cannot be tested). Or a function of an
+            open tape: the tape fails if the function returns something true (a text is the
+            reason) or raises. A function is faster, because it runs in forks of this process.
         max_seconds: how long all tries together may take. When the time is up, the smallest tape so
             far is written.
-        step_seconds: how long one try may take; by default, three times as long as the first one,
-            and at least ten seconds.
-        max_memory: how many bytes one try may take; by default, half of the free memory.
         overwrite: whether to replace an existing file.
         progress: is called with a line of text after each try.
 
     Raises:
         InferenceError: the whole tape does not fail, or not every time.
-        UsageError: the check cannot be imported or made, or the whole tape exceeds the limits of a
-            try.
+        UsageError: the command cannot be run, takes more than an hour, or fails without any call.
         TapeError: ``exists`` or ``io``.
     """
-    check_tape(tape, "minimise_tape")
+    check_tape(tape, "minimise")
     began = time.monotonic()
-    deadline = None if max_seconds is None else began + max_seconds
-    check = check_of(tape, fails, fails_export, fails_replay, reference, to)
-    _check_numbers(max_seconds, step_seconds, max_memory)
+    if max_seconds is not None and not max_seconds > 0:
+        raise UsageError(f"{max_seconds!r} is not a limit", advice="pass a number above 0, or None")
     target = Path(path)
     tape.calls.scan()  # a survey has none
     before = len(tape)
@@ -102,25 +125,29 @@ def minimise_tape(
             advice="give one that has the call that fails; `calltape info` says what is wrong",
         )
     _check_target(target, tape, overwrite=overwrite)
-    nbytes = half_of_free() if max_memory is None else max_memory
-    with TemporaryFolder() as folder, Judge(check, nbytes, step_seconds) as judge:
+    how: Check = CommandCheck(check) if isinstance(check, str) else _of_function(check, tape)
+    with TemporaryFolder() as folder:
         search = Search(
-            judge, folder, _manifest(tape, {}), classes=tape.class_index,
-            step_seconds=step_seconds, deadline=deadline, progress=progress,
-            has_reference=check.reference is not None,
+            how, folder, _manifest(tape, {}), classes=tape.class_index, progress=progress,
+            deadline=None if max_seconds is None else began + max_seconds,
         )  # fmt: skip
         with contextlib.closing(search):
             notes = [*_begun(tape, search), *_reduced(tape, search), *_confirmed(search)]
-            smallest = _written(tape, check, search, folder)
+            smallest = _written(tape, how, search, folder)
             copy_tape(smallest, target, overwrite=overwrite, inputs=tape.paths)
             return MinimiseReport(
                 path=os.fspath(path), reason=search.reason, calls_before=before,
                 calls=len(search.tape), bytes_read=tape.nbytes,
                 bytes_written=target.stat().st_size, steps=search.tried,
-                seconds=time.monotonic() - began,
-                notes=(*notes, *notes_of_memory(search.reason)),
-                shown_by=command_of(check, search.tape, os.fspath(path)),
+                seconds=time.monotonic() - began, notes=tuple(notes),
+                command=how.command(os.fspath(path)) if isinstance(how, CommandCheck) else None,
             )  # fmt: skip
+
+
+def _of_function(check: Any, tape: Tape) -> FunctionCheck:
+    if not callable(check):
+        raise UsageError(f"{check!r:.100} is no check", advice="pass a command or a function")
+    return FunctionCheck(check, tape.class_index)
 
 
 def _check_target(target: Path, tape: Tape, *, overwrite: bool) -> None:
@@ -136,13 +163,8 @@ def _check_target(target: Path, tape: Tape, *, overwrite: bool) -> None:
 
 def _written(tape: Tape, check: Check, search: Search, folder: Path) -> str:
     """The path of the smallest tape, with a manifest that says what was done."""
-    options: dict[str, Any] = {f"fails_{check.kind}": check.name}
-    if check.reference is not None:
-        options["reference"] = check.reference
-    if check.kind == "export" and check.to != "torch":
-        options["to"] = check.to
     path = str(folder / "smallest.tape")
-    with NewTape(path, _manifest(tape, options)) as writer:
+    with NewTape(path, _manifest(tape, {"check": check.name})) as writer:
         for call in search.tape.calls:
             writer.copy(call)
         unwanted = calls_in(tape.segments) - writer.calls
@@ -158,7 +180,7 @@ def _begun(tape: Tape, search: Search) -> list[str]:
     if not sound:
         raise UsageError("no call of the tape can be read", advice="run `calltape info`")
     try:
-        search.begin((tape.calls[place] for place in sound), numbering_of(tape.segments))
+        search.begin(sound, numbering_of(tape.segments))
     except InferenceError as error:
         if not lost:
             raise
@@ -167,36 +189,32 @@ def _begun(tape: Tape, search: Search) -> list[str]:
     return notes
 
 
-def _sound(tape: Tape) -> Any:
+def _sound(tape: Tape) -> Iterator[Call]:
     for call in tape.calls:
-        try:
+        with contextlib.suppress(TapeError):
             call.check()
-        except TapeError:
-            continue
-        yield call.index
+            yield call
 
 
 def _reduced(tape: Tape, search: Search) -> list[str]:
     """Makes the tape smaller in every way, cheapest first."""
     try:
         drop_calls(search)
-        drop_outcomes(search)
-        if not search.may_change_arguments:
+        if not drop_outcomes(search):
             return [
                 "the failure shows only with the recorded outcome, so that arguments, sizes and "
-                "values stay as they are; a reference (--reference) gives outcomes of others"
+                "values stay as they are; compare with a correct model in the check to change them"
             ]
         drop_arguments(search)
         before = ""
         for _ in range(_MAX_ROUNDS):
-            now = search.said()
+            now = str(search)
             if now == before:
                 break
             before = now
             shrink_sizes(search, tape)
             drop_parts(search)
             simplify_values(search)
-        share_values(search)
     except TimeUpError:
         return ["the time was up: minimise the new tape, to go on from here"]
     return []
@@ -213,9 +231,3 @@ def _manifest(tape: Tape, options: dict[str, Any]) -> Manifest:
     manifest = derived(tape.segments, "minimise", options)
     # Calls have other sizes and values now: what it says of its segment is not so any more.
     return manifest.model_copy(update={"segment": None})
-
-
-def _check_numbers(*numbers: float | None) -> None:
-    for number in numbers:
-        if number is not None and not number > 0:
-            raise UsageError(f"{number!r} is not a limit", advice="pass a number above 0, or None")

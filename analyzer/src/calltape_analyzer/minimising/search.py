@@ -1,7 +1,7 @@
 """The smallest tape so far, and whether a smaller one fails for the same reason.
 
-In come calls that may be enough. They are written to a tape, which is judged in another process. If
-it fails for the same reason, it is the smallest tape from now on.
+In come calls that may be enough. They are written to a tape, on which the check is run. If it fails
+for the same reason, it is the smallest tape from now on.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from pathlib import Path
 
 from calltape_analyzer.errors import InferenceError, TapeError, UsageError
 from calltape_analyzer.minimising.changed_calls import ChangedCall
-from calltape_analyzer.minimising.checks import Outcome
-from calltape_analyzer.minimising.judge import Judge
+from calltape_analyzer.minimising.checks import Check, Outcome
 from calltape_analyzer.opening import open_tape
 from calltape_analyzer.pytree.classes import Classes
 from calltape_analyzer.reading.call import Call
@@ -25,22 +24,13 @@ from calltape_analyzer.writing.built_calls import BuiltCall
 from calltape_analyzer.writing.lineage import Numbering
 from calltape_analyzer.writing.new_tape import NewTape
 from calltape_schema.records import Manifest
-from calltape_schema.remedies import Remedy
 
 __all__ = ["Search", "TimeUpError"]
 
 _FIRST_SECONDS = 3600.0
-_LEAST_FIRST_SECONDS = 60.0
 _LEAST_SECONDS = 10.0
 _TIMES_FIRST = 3.0
-_MORE = {
-    "time": Remedy("allow more with minimise_tape(step_seconds=); ", "").then(
-        "if it hangs, which cannot be told from slowness, let it end itself, as signal.alarm(60) "
-        "does"
-    ),
-    "memory": Remedy("allow more with minimise_tape(max_memory=)", "take a machine with more"),
-}
-"""What to do about a whole tape that takes more than a step may."""
+_BY_HAND = "run it by hand on the tape, and see what it prints"
 
 
 class TimeUpError(Exception):
@@ -51,52 +41,43 @@ class Search:
     """A search for the smallest tape.
 
     Args:
-        judge: runs the check.
+        check: is run on each tape.
         folder: for the tapes that are tried.
         manifest: of all of them.
         classes: for opening them.
-        step_seconds: how long one run may take; None for three times what the first one took.
         deadline: when the search is to end, as ``time.monotonic()`` counts; None for never.
-        progress: is told what is tried, and what came of it.
+        progress: gets what was tried, and what came of it.
 
     Attributes:
-        classes: for opening them.
         reason: why the tape fails.
-        tape: the smallest one so far, open.
-        hints: numbers of calls that fail, if the check told.
-        tried: how many tapes were judged.
-        has_reference: whether the outputs of changed calls are made.
-        outcome_matters: whether the failure shows only with the recorded outcome of a call.
+        tried: how many tapes the check was run on.
     """
 
     def __init__(
         self,
-        judge: Judge,
+        check: Check,
         folder: Path,
         manifest: Manifest,
         *,
         classes: Classes = (),
-        step_seconds: float | None = None,
         deadline: float | None = None,
         progress: Callable[[str], None] | None = None,
-        has_reference: bool = False,
     ) -> None:
-        self._judge, self._folder = judge, folder
+        self._check, self._folder = check, folder
         self._manifest, self._classes = manifest, classes
-        self._seconds, self._deadline = step_seconds, deadline
+        self._deadline = deadline
+        self._seconds = _FIRST_SECONDS
         self._progress = progress or (lambda _: None)
         self._kept: list[str] = []
         self._seen: set[str] = set()
         self._open: Tape | None = None
         self._written = 0
         self.reason = ""
-        self.hints: tuple[int, ...] = ()
         self.tried = 0
-        self.has_reference = has_reference
-        self.outcome_matters = False
 
     @property
     def tape(self) -> Tape:
+        """The smallest one so far, open."""
         if self._open is None:
             self._open = self.opened()
         return self._open
@@ -105,12 +86,6 @@ class Search:
         """The smallest tape, opened once more, for somebody who closes it."""
         return open_tape(self._kept[-1], classes=self._classes)
 
-    @property
-    def may_change_arguments(self) -> bool:
-        """Whether arguments may be changed: not if the failure shows by the recorded outcome only,
-        which is that of the recorded arguments."""
-        return self.has_reference or not self.outcome_matters
-
     def close(self) -> None:
         """Closes the tape."""
         if self._open is not None:
@@ -118,7 +93,8 @@ class Search:
             self._open = None
 
     def begin(self, calls: Iterable[Call], numbering: Numbering) -> None:
-        """Writes the tape that all others are compared with, and runs the check twice.
+        """Writes the tape that all others are compared with, and runs the check twice on it, and
+        once on a tape without calls.
 
         Args:
             calls: of the tape that is made small.
@@ -126,54 +102,42 @@ class Search:
 
         Raises:
             InferenceError: it does not fail, or not each time.
-            UsageError: the check cannot be made, or takes more than it may.
+            UsageError: the check cannot be run, takes more than it may, or fails in any case.
         """
-        path = self._write_first(calls, numbering)
-        first = self._failing_twice(path)
-        self.reason, self.hints = first.reasons[0], first.calls
-        if self._seconds is None:
-            self._seconds = max(_LEAST_SECONDS, _TIMES_FIRST * first.seconds)
-        self._seen.add(_digest_of(path))
-        self._kept.append(path)
-
-    def _write_first(self, calls: Iterable[Call], numbering: Numbering) -> str:
         path = str(self._folder / "whole.tape")
         with NewTape(path, self._manifest) as writer:
             for call in calls:
                 writer.copy(call, number=numbering.number_of(call.ref.tape, call.ref.number))
             writer.seal(closed_ns=self._manifest.created_ns)
-            return path
-
-    def _failing_twice(self, path: str) -> Outcome:
         first = self._first(path)
         if first.end == "passed":
             raise InferenceError("nothing fails with this tape", advice="there is nothing to do")
         second = self._first(path)
-        same = tuple(reason for reason in first.reasons if reason in second.reasons)
+        same = [reason for reason in first.reasons if reason in second.reasons]
         if not same:
             raise InferenceError(
-                f"it fails, but not each time in the same way ({first.words}; {second.words})",
+                f"it fails, but not each time in the same way ({first}; {second})",
                 advice="make the failure come each time, for instance with fixed seeds",
             )
-        # The first one imports what all need.
-        seconds = min(first.seconds, second.seconds)
-        return first.model_copy(update={"reasons": same, "seconds": seconds})
+        self.reason = same[0]
+        # The first run may have filled caches that all need.
+        self._seconds = max(_LEAST_SECONDS, _TIMES_FIRST * min(first.seconds, second.seconds))
+        self._seen.add(_digest_of(path))
+        self._kept.append(path)
+        if self._is_same(self._run(self._write([]), "no calls")):
+            raise UsageError(
+                f"the check fails without any call too: {self.reason}", advice=_BY_HAND
+            )
 
     def _first(self, path: str) -> Outcome:
-        allowed = self._seconds or max(self._left(_FIRST_SECONDS), _LEAST_FIRST_SECONDS)
-        outcome = self._judge.outcome(path, allowed)
-        self.tried += 1
-        self._progress(f"the whole tape: {outcome.words}")
+        outcome = self._run(path, "the whole tape")
         if outcome.end == "unusable":
-            what, *advice = outcome.reasons
+            what = "; ".join(outcome.reasons)
+            raise UsageError(f"the check cannot be run: {what}", advice=_BY_HAND)
+        if outcome.end == "time":
             raise UsageError(
-                f"the check cannot be made: {what.rstrip('.')}",
-                advice="; ".join(advice) or "mend that first",
-            )
-        if outcome.end in _MORE:
-            raise UsageError(
-                f"the check of the whole tape takes more {outcome.end} than a step may",
-                advice=_MORE[outcome.end],
+                f"the check of the whole tape takes more than {_FIRST_SECONDS:.0f} s",
+                advice="if the failure is a hang, let the check end itself, as `timeout 60` does",
             )
         return outcome
 
@@ -188,19 +152,27 @@ class Search:
         Raises:
             TimeUpError: the time is over.
         """
-        self._check_time()
+        self._expect_time()
         try:
             path = self._write(calls)
         except TapeError as error:
             if error.kind == "io":
                 raise
             return False  # such a call cannot be written
-        if self._judged(path, what):
+        digest = _digest_of(path)
+        is_new, is_kept = digest not in self._seen, False
+        self._seen.add(digest)
+        if is_new:
+            outcome = self._run(path, what)
+            if outcome.end == "time":
+                self._expect_time()
+            is_kept = self._is_same(outcome)
+        if is_kept:
             self.close()
             self._kept.append(path)
-            return True
-        _remove_try(path)
-        return False
+        else:
+            Path(path).unlink(missing_ok=True)
+        return is_kept
 
     def keeps_changed(
         self, what: str, calls: Iterable[Call], changed: Mapping[int, ChangedCall]
@@ -208,26 +180,6 @@ class Search:
         """Tries a tape on which some calls are changed, by their place. False if none is."""
         made = (changed[at].built() if at in changed else call for at, call in enumerate(calls))
         return bool(changed) and self.keeps(what, made)
-
-    def _judged(self, path: str, what: str) -> bool:
-        digest = _digest_of(path)
-        if digest in self._seen:
-            return False
-        self._seen.add(digest)
-        outcome = self._judge.outcome(path, self._left(self._seconds or _FIRST_SECONDS))
-        self.tried += 1
-        if outcome.end == "time":
-            self._check_time()
-        kept = self._is_same(outcome)
-        self._progress(f"{what}: {'kept' if kept else outcome.words}")
-        settled = f"{path}.settled"
-        if kept:
-            self.hints = outcome.calls
-            if os.path.exists(settled):
-                os.replace(settled, path)
-                self._seen.add(_digest_of(path))
-        _remove_try(settled)
-        return kept
 
     def _is_same(self, outcome: Outcome) -> bool:
         return outcome.end == "failed" and self.reason in outcome.reasons
@@ -242,11 +194,9 @@ class Search:
         Raises:
             InferenceError: none fails any more.
         """
+        self._deadline = None  # it is for the search
         for doubted in range(len(self._kept)):
-            outcome = self._judge.outcome(self._kept[-1], self._seconds or _FIRST_SECONDS)
-            self.tried += 1
-            self._progress(f"once more: {outcome.words}")
-            if self._is_same(outcome):
+            if self._is_same(self._run(self._kept[-1], "once more")):
                 return doubted
             self.close()
             if len(self._kept) > 1:
@@ -254,6 +204,15 @@ class Search:
         raise InferenceError(
             "it failed at first, and does not any more", advice="make the failure come each time"
         )
+
+    def _run(self, path: str, what: str) -> Outcome:
+        seconds = self._seconds
+        if self._deadline is not None and self._kept:
+            seconds = max(min(seconds, self._deadline - time.monotonic()), 0.1)
+        outcome = self._check.run(path, seconds)
+        self.tried += 1
+        self._progress(f"{what}: {'kept' if self._is_same(outcome) else outcome}")
+        return outcome
 
     def _write(self, calls: Iterable[Call | BuiltCall]) -> str:
         self._written += 1
@@ -267,18 +226,12 @@ class Search:
             writer.seal(closed_ns=self._manifest.created_ns)
         return path
 
-    def _left(self, seconds: float) -> float:
-        if self._deadline is None:
-            return seconds
-        return max(min(seconds, self._deadline - time.monotonic()), 0.1)
-
-    def _check_time(self) -> None:
+    def _expect_time(self) -> None:
         """Raises TimeUpError if the time for the whole search is over."""
         if self._deadline is not None and time.monotonic() >= self._deadline:
             raise TimeUpError
 
-    def said(self) -> str:
-        """What the smallest tape is, in words."""
+    def __str__(self) -> str:
         return f"{counted(len(self.tape), 'call')}, {os.path.getsize(self._kept[-1]):,} bytes"
 
 
@@ -289,10 +242,3 @@ def _digest_of(path: str) -> str:
         while part := file.read(2**20):
             found.update(part)
     return found.hexdigest()
-
-
-def _remove_try(path: str) -> None:
-    """Removes a tape, and what its run left beside it."""
-    for one in (path, f"{path}.answer", f"{path}.settled"):
-        if os.path.exists(one):
-            os.unlink(one)

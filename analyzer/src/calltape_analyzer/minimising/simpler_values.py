@@ -1,26 +1,22 @@
-"""The simplest values: zeros, ones, small ints; for all of a tensor, or for parts of it. At last
-large tensors get the values of others: a tape has them once."""
+"""The simplest values: zeros, ones, small ints; for all of a tensor, or for parts of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from calltape_analyzer.minimising.changed_calls import ChangedCall
 from calltape_analyzer.minimising.halving import without_most
 from calltape_analyzer.minimising.search import Search
 from calltape_analyzer.pytree.tensors import dtype_of
-from calltape_analyzer.reading.call import Call
 from calltape_schema.tree import Leaf
 
-__all__ = ["share_values", "simplify_values"]
+__all__ = ["simplify_values"]
 
 _MAX_PIECES = 64
 _MAX_HALVINGS = 40
 _MAX_FILLS = 4
 _MAX_ELEMENTS = 2**20
-_LEAST_SHARED = 512
-"""A tape is made of blocks of so many bytes: to share less saves nothing."""
 _SIMPLE: dict[type, tuple[Any, ...]] = {int: (0, 1), float: (0.0, 1.0), str: ("",), bytes: (b"",)}
 
 Bytes = bytes | bytearray
@@ -57,7 +53,9 @@ def _simplify_tensor(search: Search, at: int, leaf: int) -> None:
     if elements is None:
         return
     zero = bytes(len(elements[0]))
-    pieces = _pieces([i for i, one in enumerate(elements) if one != zero])
+    places = [i for i, one in enumerate(elements) if one != zero]
+    size = -(-len(places) // _MAX_PIECES) or 1
+    pieces = [places[start : start + size] for start in range(0, len(places), size)]
 
     def enough(kept: list[list[int]]) -> bool:
         wanted = {i for piece in kept for i in piece}
@@ -149,40 +147,3 @@ def _elements(search: Search, at: int, leaf: int) -> list[bytes] | None:
     if not size or not value or len(value) % size or len(value) // size > _MAX_ELEMENTS:
         return None
     return [value[i : i + size] for i in range(0, len(value), size)]
-
-
-def _pieces(numbers: Sequence[int]) -> list[list[int]]:
-    """At most so many pieces of about one size."""
-    return list(_cut(numbers, -(-len(numbers) // _MAX_PIECES) or 1))
-
-
-def _cut(numbers: Sequence[int], size: int) -> Iterator[list[int]]:
-    for start in range(0, len(numbers), size):
-        yield list(numbers[start : start + size])
-
-
-def share_values(search: Search) -> None:
-    """Gives large arguments of a call the values of an earlier argument of the same dtype and
-    shape, where the failure allows it."""
-    for at in range(len(search.tape.calls)):
-        for leaf, other in list(_pairs(search.tape.calls[at])):
-            changed = ChangedCall(search.tape.calls[at])
-            changed.share(leaf, other)
-            what = f"{changed.call.record.inputs.facts()[leaf].key}: as another one"
-            search.keeps_changed(what, search.tape.calls, {at: changed})
-
-
-def _pairs(call: Call) -> Iterator[tuple[int, int]]:
-    """Each leaf that may have the values of an earlier one, with the first such one."""
-    first: dict[object, int] = {}
-    for place, leaf in enumerate(call.record.inputs.facts()):
-        if leaf.key is None or len(call.stored("inputs", place) or b"") < _LEAST_SHARED:
-            continue
-        other = first.setdefault(_form(leaf), place)
-        if other != place and call.record.inputs.facts()[other].key != leaf.key:
-            yield place, other
-
-
-def _form(leaf: Leaf) -> object:
-    """What leaves have in common whose bytes mean the same."""
-    return leaf.dtype, leaf.shape, leaf.strides, leaf.expanded, repr(leaf.quantizer), leaf.layout
