@@ -48,7 +48,7 @@ from calltape_analyzer.variants.counters_by_variant import (
 )
 from calltape_analyzer.variants.derivation import Pools, find_symbols, variants_of
 from calltape_analyzer.variants.facts import DimensionDecision, VariantFacts
-from calltape_analyzer.variants.merging import completion_of, lacking, merged, whole
+from calltape_analyzer.variants.merging import lacking, merged, whole
 from calltape_analyzer.variants.names import name_symbols, name_variants
 from calltape_analyzer.variants.variant_findings import VariantFindings, VariantTable, findings_of
 
@@ -461,9 +461,7 @@ def united(tape: CallSource, variants: Sequence[Variant]) -> FoundVariant:
                 advice="ask each of tape.variants(): "
                 + variant_names([variant.name for variant in variants], _MAX_NAMED),
             )
-    tree = tape.calls.inputs_at(larger.group.first)
-    scalars = sorter.sorted(tree).layout.scalars_of(tree.scalars)
-    made = merged(larger, [completion_of(one.group, larger, scalars) for one in smaller], smaller)
+    made = merged(larger, smaller, sorter, tape.calls)
     made.name = made.public_name = " + ".join(one.name for one in variants)
     name_symbols(made)
     return FoundVariant(made, sorter, united=True)

@@ -24,7 +24,7 @@ from calltape_analyzer.arguments.sizings import sizings_unseen
 from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.observing.size_table import value_in
 from calltape_analyzer.observing.tallies import Span
-from calltape_analyzer.variants.merging import can_merge, completion_of
+from calltape_analyzer.variants.merging import can_merge, merged
 from calltape_recorder import record
 from tests.analyzer.observed import Given, Optional, given, sorter_of, tape_of, zeros
 from tests.analyzer.variants.test_splitting import WindowCache
@@ -247,8 +247,8 @@ def test_a_prefill_is_completed_with_an_empty_cache_of_its_own_batch(
     assert can_merge(small, large)
     assert not can_merge(large, small)
     sorter = sorter_of(tape)
-    scalars = recorded_sample(by_name["decode"].calls[0], sorter).scalars
-    completion = completion_of(small.group, large, scalars)
+    whole_variant = merged(large, [small], sorter, tape.calls)
+    (completion,) = whole_variant.completions.values()
     for call in by_name["prefill"].calls:
         sample = recorded_sample(call, sorter)
         row = sorter.sorted(call.record.inputs).row

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from calltape_analyzer.arguments.samples import recorded_sample
 from calltape_analyzer.exporting.exporter import Exporter
 from calltape_analyzer.exporting.session.call_sequences import why_lost
 from calltape_analyzer.facts import Note
@@ -21,7 +20,7 @@ from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.reasons import OfCall
 from calltape_analyzer.programs.strategies import Strategy
 from calltape_analyzer.variants.facts import VariantFacts
-from calltape_analyzer.variants.merging import can_merge, completion_of, merged
+from calltape_analyzer.variants.merging import can_merge, merged
 from calltape_analyzer.variants.names import name_symbols
 
 if TYPE_CHECKING:
@@ -114,10 +113,7 @@ class Merging:
         return False
 
     def _merged(self, larger: VariantFacts, smaller: Sequence[VariantFacts]) -> VariantFacts:
-        call = self.tape.calls.at(larger.rows.first)
-        scalars = recorded_sample(call, self.exporter.verifier.sorter).scalars
-        completions = [completion_of(v.group, larger, scalars) for v in smaller]
-        made = merged(larger, completions, smaller)
+        made = merged(larger, smaller, self.exporter.verifier.sorter, self.tape.calls)
         made.name = " + ".join([*(v.name for v in smaller), larger.name])
         name_symbols(made)
         return made

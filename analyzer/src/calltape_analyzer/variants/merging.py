@@ -14,16 +14,18 @@ from functools import reduce
 from itertools import islice
 from typing import Any
 
-from calltape_analyzer.observing.groups import Group
+from calltape_analyzer.observing.groups import Group, GroupKey
 from calltape_analyzer.observing.layout import LeafPath
 from calltape_analyzer.observing.size_table import Column, SizeTable
+from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.pytree.caches import holds_cache
 from calltape_analyzer.pytree.flattening import is_empty
+from calltape_analyzer.reading.calls import Calls
 from calltape_analyzer.variants.derivation import Pools, find_symbols, variant_of
 from calltape_analyzer.variants.facts import Completion, Source, VariantFacts
 from calltape_analyzer.variants.splitting import Split
 
-__all__ = ["can_merge", "completion_of", "lacking", "merged", "whole"]
+__all__ = ["can_merge", "lacking", "merged", "whole"]
 
 _MAX_COMPARED = 256
 """To find sums takes quadratic time (docs/decisions/variants-and-shapes.md)."""
@@ -61,16 +63,27 @@ def whole(variants: Sequence[VariantFacts]) -> VariantFacts:
 
 
 def merged(
-    larger: VariantFacts, completions: Sequence[Completion], smaller: Sequence[VariantFacts]
+    larger: VariantFacts, smaller: Sequence[VariantFacts], sorter: CallSorter, calls: Calls
 ) -> VariantFacts:
     """One variant of several: the calls of the smaller ones as calls of the larger one. It is
-    made of the calls on the tape, and has nothing of the other calls."""
+    made of the calls on the tape, and has nothing of the other calls.
+
+    Args:
+        larger: has what the others lack (:func:`lacking`).
+        smaller: these.
+        sorter: lays out the calls.
+        calls: of the tape.
+    """
+    tree = calls.inputs_at(larger.rows.first)
+    scalars = sorter.sorted(tree).layout.scalars_of(tree.scalars)
     rows = larger.every.items()
-    for completion, variant in zip(completions, smaller, strict=True):
-        rows += [(completion.row(row), seen) for row, seen in variant.every.items()]
-    made = _undivided(Split(larger.group, SizeTable.of(rows)))
-    made.completions = {completion.key: completion for completion in completions}
-    return made
+    completions: dict[GroupKey, Completion] = {}
+    for variant in smaller:
+        made = completions[variant.group.key] = _completion_of(variant.group, larger, scalars)
+        rows += [(made.row(row), seen) for row, seen in variant.every.items()]
+    whole = _undivided(Split(larger.group, SizeTable.of(rows)))
+    whole.completions = completions
+    return whole
 
 
 def _undivided(split: Split) -> VariantFacts:
@@ -104,14 +117,9 @@ def _rest_is_equal(one: VariantFacts, other: VariantFacts, but: set[str]) -> boo
     return bool(rest(one) == rest(other))
 
 
-def completion_of(smaller: Group, larger: VariantFacts, scalars: Sequence[Any]) -> Completion:
-    """How calls of the smaller group are completed.
-
-    Args:
-        smaller: a group of which :func:`lacking` knows what it lacks.
-        larger: the variant that they become part of.
-        scalars: the scalars of a call of the larger one, in its layout's order.
-    """
+def _completion_of(smaller: Group, larger: VariantFacts, scalars: Sequence[Any]) -> Completion:
+    """How calls of the smaller group are completed, with the scalars of a call of the larger one
+    where they lack them."""
     one, other = smaller.layout, larger.group.layout
     tensors = _matched(one.tensors, other.tensors)
     rows, present = larger.rows, _Present()
