@@ -125,12 +125,16 @@ def _of(kind: type, parts: Any) -> GetPydanticSchema:
             raise PydanticSerializationUnexpectedValue(f"no {kind.__name__}")
         return tuple(getattr(value, name) for name in names)
 
+    return _made(parts, lambda found: kind(*found), taken)
+
+
+def _made(parts: Any, make: Callable[[Any], Any], taken: Callable[[Any], Any]) -> GetPydanticSchema:
+    """Makes something of ``parts`` that were checked, and writes what is taken of it."""
+
     def schema(_: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         inner = handler.generate_schema(parts)
         shown = core_schema.plain_serializer_function_ser_schema(taken, return_schema=inner)
-        return core_schema.no_info_after_validator_function(
-            lambda found: kind(*found), inner, serialization=shown
-        )
+        return core_schema.no_info_after_validator_function(make, inner, serialization=shown)
 
     return GetPydanticSchema(schema)
 
@@ -233,13 +237,15 @@ class SavedCompletion(TypedDict):
     counters: Many[tuple[SavedColumn, SavedColumn]]
 
 
+# Not a map: of that pydantic would make an error for each item.
+_Ranges = Many[tuple[Text, tuple[Number | None, Number | None]]]
 _Conditions = Annotated[
     conditions.Conditions,
     _of(
         conditions.Conditions,
         tuple[
             Many[tuple[Name, Dtype | None, Many[Number | Text | None]]],
-            Annotated[dict[Text, tuple[Number | None, Number | None]], at_most(_MAX_LEAVES)],
+            Annotated[dict[str, Any], _made(_Ranges, dict, lambda found: tuple(found.items()))],
             Many[Text],
         ],
     ),
