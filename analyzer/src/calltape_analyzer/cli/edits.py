@@ -158,7 +158,7 @@ def minimise(
         typer.Option(
             metavar="COMMAND",
             help="A shell command, with {} for the path of a tape. The tape fails if the command "
-            "exits with a code other than 0 and 125.",
+            "exits with a code other than 0 and 125 to 128.",
         ),
     ],
     max_seconds: MaxSeconds = None,

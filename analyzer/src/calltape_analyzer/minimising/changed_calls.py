@@ -15,16 +15,11 @@ from calltape_analyzer.writing.built_calls import BuiltCall
 from calltape_schema.records import Range, Tree
 from calltape_schema.tree import document_like, encode_leaves, encode_structure
 
-__all__ = ["ChangedCall", "without_outcome"]
+__all__ = ["ChangedCall"]
 
 _MISSING = "calltape minimise changed the arguments, or left the outcome out"
 
 Document = dict[str, Any]
-
-
-def without_outcome(call: Call) -> BuiltCall:
-    """The call without what it returned or raised."""
-    return ChangedCall(call).built()
 
 
 class ChangedCall:

@@ -64,7 +64,7 @@ class Outcome(NamedTuple):
 
 class CommandCheck:
     """A command for a shell, such as ``python check.py {}``. A tape fails if it ends with another
-    code than 0, or by a signal; 125 means that the tape cannot be tested.
+    code than 0, or by a signal; 125 to 128 mean that the tape cannot be tested.
 
     Args:
         command: with ``{}`` for the path of the tape, which otherwise is its last word.
@@ -157,11 +157,10 @@ class FunctionCheck:
         with open_tape(path, classes=self._classes) as tape:
             try:
                 found = self._function(tape)
-                if not found:
-                    return None
+                reason = "the check returned true" if found is True else str(found)
+                return normalised(reason) if found else None
             except (Exception, SystemExit) as error:
                 return normalised("".join(traceback.format_exception_only(error)))
-        return normalised(found) if isinstance(found, str) else "the check returned true"
 
 
 def _words_of(code: int) -> str:

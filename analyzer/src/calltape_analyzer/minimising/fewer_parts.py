@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from calltape_analyzer.minimising.changed_calls import ChangedCall, without_outcome
+from calltape_analyzer.minimising.changed_calls import ChangedCall
 from calltape_analyzer.minimising.halving import fewest, without_most
 from calltape_analyzer.minimising.search import Search
 from calltape_analyzer.text import counted
@@ -37,7 +37,7 @@ def drop_outcomes(search: Search) -> bool:
     calls = list(search.tape.calls)
     if all(call.record.outputs is None and call.record.error is None for call in calls):
         return True
-    return search.keeps("no outcomes", map(without_outcome, calls))
+    return search.keeps("no outcomes", (ChangedCall(call).built() for call in calls))
 
 
 def drop_arguments(search: Search) -> None:

@@ -99,9 +99,9 @@ def minimise(
         tape: the tape, or a part of one. It is not changed.
         path: the path of the new file.
         check: a command for a shell, with ``{}`` for the path of a tape: the tape fails if the exit
-            code is neither 0 nor 125 (which means that it cannot be tested). Or a function of an
-            open tape: the tape fails if the function returns something true (a text is the
-            reason) or raises. A function is faster, because it runs in forks of this process.
+            code is not 0, nor 125 to 128 (which mean that it cannot be tested). Or a function of
+            an open tape: the tape fails if the function returns something true (its text is
+            the reason) or raises. A function is faster, because it runs in forks of this process.
         max_seconds: how long all tries together may take. When the time is up, the smallest tape so
             far is written.
         overwrite: whether to replace an existing file.
@@ -125,7 +125,13 @@ def minimise(
             advice="give one that has the call that fails; `calltape info` says what is wrong",
         )
     _check_target(target, tape, overwrite=overwrite)
-    how: Check = CommandCheck(check) if isinstance(check, str) else _of_function(check, tape)
+    how: Check
+    if isinstance(check, str):
+        how = CommandCheck(check)
+    elif callable(check):
+        how = FunctionCheck(check, tape.class_index)
+    else:
+        raise UsageError(f"{check!r:.100} is no check", advice="pass a command or a function")
     with TemporaryFolder() as folder:
         search = Search(
             how, folder, _manifest(tape, {}), classes=tape.class_index, progress=progress,
@@ -142,12 +148,6 @@ def minimise(
                 seconds=time.monotonic() - began, notes=tuple(notes),
                 command=how.command(os.fspath(path)) if isinstance(how, CommandCheck) else None,
             )  # fmt: skip
-
-
-def _of_function(check: Any, tape: Tape) -> FunctionCheck:
-    if not callable(check):
-        raise UsageError(f"{check!r:.100} is no check", advice="pass a command or a function")
-    return FunctionCheck(check, tape.class_index)
 
 
 def _check_target(target: Path, tape: Tape, *, overwrite: bool) -> None:
