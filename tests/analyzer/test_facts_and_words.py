@@ -34,7 +34,10 @@ from calltape_analyzer.programs.reasons import Because, Why
 from calltape_analyzer.programs.rejections import ByTrace, OtherSize
 
 SOURCE = Path(calltape_analyzer.__file__).parent
-SEARCHED = ("programs", "exporting", "replaying", "cli/exports.py", "cli/replays.py")
+SEARCHED = (
+    "programs", "exporting", "replaying", "comparison", "observer", "testing",
+    "cli/exports.py", "cli/replays.py", "cli/bisection.py",
+)  # fmt: skip
 READ = frozenset({
     "advice", "cause", "doubt", "error", "fact", "found_error", "lack", "message", "missing",
     "note", "notes", "reason", "reasons", "refusal", "rejection", "remark", "remarks", "said",

@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from calltape_analyzer.comparison.comparing import (
@@ -290,10 +291,11 @@ def _is_known(name: str) -> bool:
     return isinstance(found, type)
 
 
+@dataclass
 class Judge:
     """Runs calls one after another, and judges each.
 
-    Args:
+    Attributes:
         runner: runs them.
         tolerances: how far values may be apart.
         expect: ``"recorded"``, or ``"success"`` if every call is to return.
@@ -301,25 +303,18 @@ class Judge:
         outcomes: is told what each call that fails returned, or raised; None for nobody.
     """
 
-    def __init__(
-        self,
-        runner: Runner,
-        tolerances: Tolerances,
-        expect: Expect = "recorded",
-        bound: TimeBound | None = None,
-        outcomes: Outcomes | None = None,
-    ) -> None:
-        self._runner = runner
-        self._tolerances = tolerances
-        self._expect = expect
-        self._bound = bound
-        self._outcomes = outcomes
-        self._counts: Counter[CallsKind] = Counter()
-        self._uncompared: dict[bool, set[str]] = {True: set(), False: set()}
-        self._unmade: dict[str, str] = {}
-        self._untried = 0
-        self._unsteady: Unsteady | None = None
-        self._was_asked = False
+    runner: Runner
+    tolerances: Tolerances
+    expect: Expect = "recorded"
+    bound: TimeBound | None = None
+    outcomes: Outcomes | None = None
+    _counts: Counter[CallsKind] = field(default_factory=Counter)
+    _omitted: set[str] = field(default_factory=set)
+    _withheld: set[str] = field(default_factory=set)
+    _unmade: dict[str, str] = field(default_factory=dict)
+    _untried: int = 0
+    _unsteady: Unsteady | None = None
+    _was_asked: bool = False
 
     def row(self, call: Call) -> ReportRow:
         """What came of one call."""
@@ -330,12 +325,12 @@ class Judge:
             verdict = Verdict(error=error, against="nothing")
         else:
             try:
-                run = self._runner.prepared(call)
+                run = self.runner.prepared(call)
             except Exception as raised:  # of the tape, or of what the target is
                 verdict = failed(raised)
             else:
                 verdict = self._verdict(call, run)
-                if self._bound is not None and not run.unmade:
+                if self.bound is not None and not run.unmade:
                     verdict, seconds = self._within_time(call, run, verdict)
         variant = None if run is None else run.variant
         return ReportRow(call=call.number, variant=variant, seconds=seconds, **dict(verdict))
@@ -344,14 +339,14 @@ class Judge:
         """Why a call has no row; None if it has one."""
         if was_interrupted(call):
             return CallsKind.INTERRUPTED
-        is_wanted = self._expect == "success" or self._runner.raises_as_recorded
+        is_wanted = self.expect == "success" or self.runner.raises_as_recorded
         return CallsKind.RAISED if has_raised(call) and not is_wanted else None
 
     def _lacks_outputs(self, call: Call) -> bool:
         record = call.record
-        is_wanted = self._expect == "recorded" and record.error is None
+        is_wanted = self.expect == "recorded" and record.error is None
         lacks = record.outputs is None or record.outputs_missing is not None
-        return is_wanted and lacks and not self._runner.has_model
+        return is_wanted and lacks and not self.runner.has_model
 
     def _verdict(self, call: Call, run: Run) -> Verdict:
         if run.unmade:
@@ -359,15 +354,15 @@ class Judge:
             self._untried += 1
             error = ArgumentsUnmade(tuple(run.unmade), tuple(run.unmade.values()))
             return Verdict(error=error, against="nothing")
-        may_be_known = self._expect == "recorded" and self._bound is None
-        known = run.known(call, self._tolerances) if may_be_known else None
-        verdict = known or judge(call, run, self._tolerances, self._expect)
-        verdict = self._runner.reconsidered(call, run, verdict)
+        may_be_known = self.expect == "recorded" and self.bound is None
+        known = run.known(call, self.tolerances) if may_be_known else None
+        verdict = known or judge(call, run, self.tolerances, self.expect)
+        verdict = self.runner.reconsidered(call, run, verdict)
         self._note(call, run, verdict)
         if not verdict.ok:
             # What an exported model returns is flat, and not what the recorded call would return.
-            if self._outcomes is not None and self._runner.raises_as_recorded:
-                self._outcomes(call, run.result, run.raised)
+            if self.outcomes is not None and self.runner.raises_as_recorded:
+                self.outcomes(call, run.result, run.raised)
             if verdict.against in ("tape", "part") and run.raised is None:
                 self._ask_again(call, run)
         return verdict
@@ -378,30 +373,30 @@ class Judge:
         self._counts[CallsKind.CONTIGUOUS] += run.is_contiguous
         self._counts[CallsKind.IN_ORDER] += run.in_order
         self._counts[CallsKind.UNTIMED] += (
-            self._bound is not None and self._bound.of_call(call) is None
+            self.bound is not None and self.bound.of_call(call) is None
         )
         if verdict.against == "exception" and verdict.ok:
             assert call.record.error is not None
             self._counts[CallsKind.CLASS_ONLY] += not has_message(call.record.error)
-        self._uncompared[True] |= run.returned.omitted
-        self._uncompared[False] |= run.withheld
+        self._omitted |= run.returned.omitted
+        self._withheld |= run.withheld
 
     def _ask_again(self, call: Call, run: Run) -> None:
         """Whether the target gives other values each time: it is asked once per report."""
-        if self._was_asked or not self._runner.may_vary:
+        if self._was_asked or not self.runner.may_vary:
             return
         self._was_asked = True
         from calltape_analyzer.model.randomness import Generators, reseed
 
         try:
-            with self._runner.undisturbed():
-                second = self._runner.prepared(call)
-                reseed(self._runner.module)
-                generators = Generators(self._runner.module)
+            with self.runner.undisturbed():
+                second = self.runner.prepared(call)
+                reseed(self.runner.module)
+                generators = Generators(self.runner.module)
                 again = second.leaves(second.start())
                 moved = generators.moved()
                 leaves = run.returned.leaves
-                found = compared(leaves, again.leaves, self._tolerances, again.omitted)
+                found = compared(leaves, again.leaves, self.tolerances, again.omitted)
         except _FAILURES:
             return
         has_leaves = bool(leaves or again.leaves)  # None differs from nothing
@@ -410,17 +405,17 @@ class Judge:
 
     def _within_time(self, call: Call, run: Run, verdict: Verdict) -> tuple[Verdict, float]:
         """The verdict, not ok if the call was too slow each time; and its seconds."""
-        assert self._bound is not None
+        assert self.bound is not None
         seconds, runs = run.seconds, 1
-        while verdict.ok and runs < RUNS and self._bound.exceeded(call, seconds, runs):
+        while verdict.ok and runs < RUNS and self.bound.exceeded(call, seconds, runs):
             seconds, runs = min(seconds, self._timed(call)), runs + 1
-        slow = self._bound.exceeded(call, seconds, runs) if verdict.ok else None
+        slow = self.bound.exceeded(call, seconds, runs) if verdict.ok else None
         return (verdict if slow is None else verdict.but(slow)), seconds
 
     def _timed(self, call: Call) -> float:
         """How long the call takes once more."""
-        with self._runner.undisturbed():
-            run = self._runner.prepared(call)
+        with self.runner.undisturbed():
+            run = self.runner.prepared(call)
             # It may be to raise, or not work twice: its time counts all the same.
             with suppress(*_FAILURES):
                 run.start()
@@ -428,9 +423,8 @@ class Judge:
 
     def notes(self) -> Iterator[Note]:
         """What a reader of the report should know of all calls together."""
-        counts = [SomeCalls(kind, self._counts[kind]) for kind in CallsKind if self._counts[kind]]
-        yield from counts
-        for is_omitted, paths in self._uncompared.items():
+        yield from (SomeCalls(kind, count) for kind, count in self._counts.items() if count)
+        for is_omitted, paths in ((True, self._omitted), (False, self._withheld)):
             if paths:
                 yield PartsUncompared(tuple(map(shown_path, sorted(paths))), is_omitted)
         if self._unmade:

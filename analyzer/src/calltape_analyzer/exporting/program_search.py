@@ -5,7 +5,7 @@ In come the variants of a tape. Out go programs, and why a variant, or some of i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Literal
@@ -23,7 +23,6 @@ from calltape_analyzer.exporting.inspection.untraceable import why_untraceable
 from calltape_analyzer.exporting.merging import Merging
 from calltape_analyzer.exporting.session.call_sequences import out_of_sight, why_lost
 from calltape_analyzer.exporting.session.same_model import (
-    Unlike,
     other_model,
     telling_calls,
     unlike_recorded,
@@ -96,7 +95,7 @@ class ProgramSearch:
     told: list[Note] = field(default_factory=list)
     _own: OwnTensors = field(default_factory=lambda: OwnTensors({}, {}))
     _out_of_sight: dict[CallRef, Fact | None] = field(default_factory=dict)
-    _unlike: dict[CallRef, Unlike] = field(default_factory=dict)
+    _unlike: dict[CallRef, Fact] = field(default_factory=dict)
     _asked: tuple[str, ...] = ()
 
     @property
@@ -202,10 +201,8 @@ class ProgramSearch:
         """Runs a call or two of each variant, to see what the model asks, and whether it answers as
         the recorded one."""
         verifier = self.exporter.verifier
-        unlike = [] if verifier.budget.is_spent else unlike_recorded(
-            verifier, variants, watched=True
-        )  # fmt: skip
-        self._unlike = {one.call: one for one in unlike}
+        if not verifier.budget.is_spent:
+            self._unlike = unlike_recorded(verifier, variants, watched=True)
 
     def _expect_same_model(self, variants: Sequence[VariantFacts]) -> None:
         """Finds the variants whose calls the model answers in another way than the recorded one.
@@ -222,17 +219,15 @@ class ProgramSearch:
             or any(verifier.was_watched(ref) is None for ref in telling_calls(variant))
         ]
         if doubtful and not verifier.budget.is_spent:
-            again = unlike_recorded(verifier, doubtful, watched=False)
-            self._unlike = {one.call: one for one in again}
-        unlike = list(self._unlike.values())
-        if unlike and all(self._unlike_in(variant) for variant in variants):
+            self._unlike = unlike_recorded(verifier, doubtful, watched=False)
+        if self._unlike and all(self._unlike_in(variant) for variant in variants):
             raise ExportError(
-                f"nothing could be exported: {self._why_unlike(unlike)}",
+                f"nothing could be exported: {self._why_unlike(self._unlike)}",
                 advice="export the model that was recorded, or record this one"
                 + ("; or pass what it asks for as an argument" if self._asked else ""),
             )
 
-    def _why_unlike(self, found: Sequence[Unlike]) -> notes.OtherModel:
+    def _why_unlike(self, found: Mapping[CallRef, Fact]) -> notes.OtherModel:
         target = self.tape.target
         outside = target.outside if target is not None else None
         return other_model(found, outside or (), self._asked)
@@ -240,13 +235,13 @@ class ProgramSearch:
     def _note_unlike(self) -> None:
         """Notes calls in the middle of the tape that were recorded with another model. Programs are
         kept from their sizes: nobody knows what else was another one."""
-        unlike = self.exporter.verifier.unlike
-        found = [Unlike(call, error) for call, error in sorted(unlike.items()) if error is not None]
+        unlike = sorted(self.exporter.verifier.unlike.items())
+        found = {call: difference for call, difference in unlike if difference is not None}
         if found and self.programs:
             self.told.append(self._why_unlike(found))
 
-    def _unlike_in(self, variant: VariantFacts) -> list[Unlike]:
-        return [self._unlike[ref] for ref in telling_calls(variant) if ref in self._unlike]
+    def _unlike_in(self, variant: VariantFacts) -> dict[CallRef, Fact]:
+        return {one: self._unlike[one] for one in telling_calls(variant) if one in self._unlike}
 
     def _layouts_read(self, variants: Sequence[VariantFacts], seconds: float) -> frozenset[str]:
         """The paths of the tensors whose strides the model reads.

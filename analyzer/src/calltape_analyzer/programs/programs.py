@@ -325,7 +325,7 @@ class Programs(Mapping[str, Program], Shown):
             tape,
             self.missing,
             self._reference,
-            tolerances or self.tolerances,
+            tolerances=tolerances or self.tolerances,
             shapes_suffice=shapes_suffice,
             origin="exported" if tape is self._tape else "tape",
         )

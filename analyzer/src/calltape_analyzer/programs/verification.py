@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from itertools import groupby
 from typing import Any, Protocol
@@ -54,10 +55,11 @@ class ModelReference(Protocol):
     ) -> Verdict | None: ...
 
 
+@dataclass(eq=False)
 class ProgramsRunner(Runner):
     """Runs the calls of one tape through programs.
 
-    Args:
+    Attributes:
         programs: by name; the first are preferred.
         sorter: lays calls out.
         source: the calls.
@@ -72,27 +74,18 @@ class ProgramsRunner(Runner):
     raises_as_recorded = False
     may_vary = False
 
-    def __init__(
-        self,
-        programs: Mapping[str, Program],
-        sorter: CallSorter,
-        source: CallSource,
-        missing: Mapping[str, Fact],
-        reference: ModelReference | None,
-        tolerances: Tolerances,
-        *,
-        shapes_suffice: bool,
-        origin: CallOrigin,
-    ) -> None:
-        self.programs = programs
-        self.sorter = sorter
-        self.source = source
-        self.missing = missing
-        self.reference = reference
-        self.tolerances = tolerances
-        self.shapes_suffice = shapes_suffice
-        self.origin: CallOrigin = origin
-        self.has_model = reference is not None
+    programs: Mapping[str, Program]
+    sorter: CallSorter
+    source: CallSource
+    missing: Mapping[str, Fact]
+    reference: ModelReference | None
+    _: KW_ONLY
+    tolerances: Tolerances
+    shapes_suffice: bool
+    origin: CallOrigin
+
+    def __post_init__(self) -> None:
+        self.has_model = self.reference is not None
 
     def prepared(self, call: Call) -> Run:
         return _ServedRun(self, call, self._undisturbed)

@@ -7,8 +7,7 @@ otherwise look like a fault of each program, at each size.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
 
 from calltape_analyzer.arguments.plan import Plan
 from calltape_analyzer.arguments.samples import sample_in
@@ -24,55 +23,44 @@ from calltape_analyzer.programs.notes import OtherModel
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.variants.facts import VariantFacts
 
-__all__ = ["Unlike", "other_model", "telling_calls", "unlike_recorded"]
+__all__ = ["other_model", "telling_calls", "unlike_recorded"]
 
 _MAX_VARIANTS = 64
 
 
-class Unlike(NamedTuple):
-    """A recorded call that the model answers in another way now.
-
-    Attributes:
-        call: the call.
-        error: in what the results differ.
-    """
-
-    call: CallRef
-    error: Fact
-
-
 def unlike_recorded(
     runner: Runner, variants: Sequence[VariantFacts], *, watched: bool
-) -> list[Unlike]:
+) -> dict[CallRef, Fact]:
     """The calls, of those that were run, for which the model returns something else than was
-    recorded. Calls of a model that draws random numbers, or that calls change, are not judged.
+    recorded, and in what that differs. Calls of a model that draws random numbers, or that calls
+    change, are not judged.
 
     Args:
         runner: has the model.
         variants: of each, :func:`telling_calls` are run.
         watched: whether it is noted what the model asks (:meth:`Runner.observed`).
     """
-    found: list[Unlike] = []
+    found: dict[CallRef, Fact] = {}
     for variant in variants[:_MAX_VARIANTS]:
         for ref in telling_calls(variant):
-            error = _difference(runner, variant, ref, watched=watched)
-            if error is not None:
-                found.append(Unlike(ref, error))
-    return [] if runner.state else found
+            difference = _difference(runner, variant, ref, watched=watched)
+            if difference is not None:
+                found[ref] = difference
+    return {} if runner.state else found
 
 
 def other_model(
-    found: Sequence[Unlike], outside: Sequence[str] = (), asked: Sequence[str] = ()
+    found: Mapping[CallRef, Fact], outside: Sequence[str] = (), asked: Sequence[str] = ()
 ) -> OtherModel:
     """What is unlike, as a note.
 
     Args:
-        found: the calls.
+        found: the calls, as of :func:`unlike_recorded`.
         outside: the modes that the recording had around the model.
         asked: what the model's code asks of its caller.
     """
-    calls = tuple(f"{one.call.number}" for one in found)
-    return OtherModel(calls, found[0].error, tuple(outside), tuple(asked))
+    calls = tuple(f"{ref.number}" for ref in found)
+    return OtherModel(calls, next(iter(found.values())), tuple(outside), tuple(asked))
 
 
 def telling_calls(variant: VariantFacts) -> Iterator[CallRef]:

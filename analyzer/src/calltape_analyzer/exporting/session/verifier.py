@@ -29,7 +29,7 @@ from calltape_analyzer.exporting.session.budget import Budget
 from calltape_analyzer.exporting.session.observed_calls import ObservedCall
 from calltape_analyzer.exporting.session.probing import Probing
 from calltape_analyzer.exporting.session.runner import Runner
-from calltape_analyzer.exporting.session.same_model import Unlike, other_model
+from calltape_analyzer.exporting.session.same_model import other_model
 from calltape_analyzer.exporting.session.sandbox import RunEndedError
 from calltape_analyzer.exporting.session.unseen_runs import UnseenRuns, unseen_runs
 from calltape_analyzer.facts import Fact
@@ -366,7 +366,7 @@ class _RecordedRun(ProgramRun):
             return verdict
         got = self.returned.leaves
         unlike = self._verifier.why_unlike(self.program, call, self.sample, expected, got)
-        return verdict if unlike is None else verdict.but(other_model([Unlike(call.ref, unlike)]))
+        return verdict if unlike is None else verdict.but(other_model({call.ref: unlike}))
 
 
 def _untried(variant: VariantFacts, sizing: Sizing, why: Fact) -> reasons.UntriedSize:
