@@ -4,33 +4,23 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-from transformers import DynamicCache
-from transformers.modeling_outputs import CausalLMOutputWithPast
-
 from calltape_analyzer import Tape, open_tape
-from tests.servers.service import NEW_TOKENS, ROOT, Answer, prompt
+from tests.servers.service import NEW_TOKENS, ROOT, Answer, acknowledged, prompt
 
-__all__ = ["adds_up", "altered", "analysis", "missing", "tape_of", "tapes"]
-
-_CLASSES = [DynamicCache, CausalLMOutputWithPast]
+__all__ = ["adds_up", "altered", "analysis", "check_killed", "check_stopped", "missing", "tapes"]
 
 
 def tapes(what: Path | Iterable[Path]) -> Tape:
     """A file, or everything in a folder or in some files."""
+    from transformers import DynamicCache
+    from transformers.modeling_outputs import CausalLMOutputWithPast
+
     paths = str(what) if isinstance(what, Path) else [str(path) for path in what]
-    return open_tape(paths, classes=_CLASSES)
-
-
-def tape_of(folder: Path, worker: int) -> Tape:
-    """Everything that one worker wrote."""
-    name = re.compile(rf"\w+-p?{worker}[.-]")
-    files = [path for path in sorted(folder.glob("*.tape")) if name.match(path.name)]
-    return open_tape([str(path) for path in files], classes=_CLASSES)
+    return open_tape(paths, classes=[DynamicCache, CausalLMOutputWithPast])
 
 
 def adds_up(tape: Tape) -> bool:
@@ -55,6 +45,8 @@ def altered(answers: Iterable[Answer]) -> list[int]:
 
 
 def _generated(model: Any, number: int) -> tuple[int, ...]:
+    import torch
+
     ids = torch.tensor([prompt(number)])
     mask = torch.ones_like(ids)
     with torch.inference_mode():
@@ -106,3 +98,35 @@ def analysis(tape: Tape) -> dict[str, int]:
     cache = tape.infer_dynamic_shapes()["cache"]
     assert {tuple(axes) for axes in cache} == {(2,)}, cache
     return {variant.name: len(variant) for variant in variants}
+
+
+def check_stopped(folder: Path, answers: Sequence[Answer]) -> tuple[Tape, dict[str, int]]:
+    """After an orderly stop, everything that was answered is on the tapes. Returns them, and their
+    variants."""
+    assert altered(answers) == []
+    tape = tapes(folder)
+    assert tape.sealed
+    assert not tape.damage
+    assert missing(tape, answers) == []
+    assert tape.coverage.seen == tape.coverage.kept == len(tape)
+    variants = analysis(tape)
+    print(f"\nSIGTERM: {len(answers)} answers, {len(tape)} calls, 0 missing, {variants}")
+    return tape, variants
+
+
+def check_killed(folder: Path, answers: Sequence[Answer]) -> None:
+    """After SIGKILL, the tape of each worker has what it said is there."""
+    for worker, known in acknowledged(answers).items():
+        name = re.compile(rf"\w+-p?{worker}[.-]")
+        tape = tapes([path for path in sorted(folder.glob("*.tape")) if name.match(path.name)])
+        assert not tape.sealed
+        assert tape.verify() == []
+        assert missing(tape, known) == []
+        assert adds_up(tape)
+        given = [answer for answer in answers if answer.worker == worker]
+        print(
+            f"\nSIGKILL: {len(known)} answers acknowledged, 0 missing; of all {len(given)} that"
+            f" this worker gave, {len(missing(tape, given))}"
+        )
+    assert altered(answers) == []
+    analysis(tapes(folder))

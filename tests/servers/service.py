@@ -16,24 +16,28 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 __all__ = [
-    "NEW_TOKENS",
-    "ROOT",
-    "Answer",
-    "Load",
-    "Service",
-    "as_written",
-    "prompt",
-    "served",
-    "workers_of",
-]
+    "NEW_TOKENS", "ROOT", "Answer", "Load", "Service", "acknowledged", "as_written",
+    "integration_with", "prompt", "served", "workers_of",
+]  # fmt: skip
 
 ROOT = Path(__file__).resolve().parents[2]
 
 NEW_TOKENS = 4
+
+
+def integration_with(*libraries: str) -> list[pytest.MarkDecorator]:
+    """The marks of tests that need these libraries, and transformers. None is imported for that: it
+    would take seconds, also of a run that leaves these tests out."""
+    missing = [one for one in (*libraries, "transformers") if find_spec(one) is None]
+    return [pytest.mark.integration, pytest.mark.skipif(bool(missing), reason=f"needs {missing}")]
+
 
 _START = 240  # seconds that a server may take to start on a machine that is busy
 _END = 120
@@ -259,3 +263,16 @@ class Load:
             with self._enough:
                 self.answers.append(Answer(number, tuple(said.pop("ids")), **said))
                 self._enough.notify_all()
+
+
+def acknowledged(answers: Sequence[Answer]) -> dict[int, list[Answer]]:
+    """By worker: what it says is in its file. An answer is given when its calls are over, so a
+    flush is for all that were given before, too."""
+    last: dict[int, int] = {}
+    for answer in answers:
+        if answer.flushed:
+            last[answer.worker] = max(answer.given, last.get(answer.worker, 0))
+    return {
+        worker: [answer for answer in answers if answer.worker == worker and answer.given <= most]
+        for worker, most in last.items()
+    }

@@ -6,12 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from calltape_analyzer import open_tape
+from tests.servers.service import integration_with
 
-pytest.importorskip("transformers")
-pytestmark = pytest.mark.integration
+pytestmark = integration_with()
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "pipeline.py"
 
