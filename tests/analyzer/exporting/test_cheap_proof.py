@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from calltape_analyzer import Tolerances, export
-from calltape_analyzer.exporting.session import probing, verifier
+from calltape_analyzer.exporting.session import probing, session
 from calltape_analyzer.foreign_errors import Raised
 from calltape_analyzer.programs.program import Program
 from calltape_analyzer.programs.reasons import Because, OfCall, OfModel, Why
@@ -67,7 +67,7 @@ def test_probes_end_when_they_took_long(tmp_path: Path, monkeypatch: pytest.Monk
                 now[0] += 0.5
             return x * 2
 
-    monkeypatch.setattr(verifier, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr(session, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     monkeypatch.setattr(probing.Probing, "patience", lambda self, seconds: 0.4)
     module = Slow()
     programs = export(taped(tmp_path, module, [call(t(n, 3)) for n in (2, 3, 5)]), module)
@@ -158,7 +158,7 @@ def test_a_model_is_not_asked_for_sizes_that_a_good_program_was_traced_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr(verifier.Verifier, "why_not", lambda *given: asked.append(given))
+    monkeypatch.setattr(session.Session, "why_not", lambda *given: asked.append(given))
     programs = export(taped(tmp_path, torch.nn.Tanh(), UNFIT), torch.nn.Tanh())
     (attempt,) = programs.attempts
     assert "resized" in attempt.what

@@ -14,8 +14,8 @@ from calltape_analyzer.arguments.live_calls import LiveCall
 from calltape_analyzer.errors import NoVariant
 from calltape_analyzer.exporting.onnx.assertions import checks_kept
 from calltape_analyzer.exporting.session.probing import Probing
+from calltape_analyzer.exporting.session.session import Session
 from calltape_analyzer.exporting.session.unseen_runs import UnseenRuns
-from calltape_analyzer.exporting.session.verifier import Verifier
 from tests.analyzer.exported import assert_as_module, call, made, taped
 from tests.analyzer.exporting.test_arguments import Model, t
 
@@ -80,9 +80,9 @@ def test_an_error_of_the_runtime_where_an_assertion_fails_is_a_refusal(
     tape = taped(tmp_path, module, [of(5, 3), of(6, 4), of(7, 2)])
     programs = export(tape, module, to="onnx")
     (program,) = programs.values()
-    verifier = programs._reference
-    assert isinstance(verifier, Verifier)
-    runs = UnseenRuns(verifier, Probing(), program)
+    session = programs._reference
+    assert isinstance(session, Session)
+    runs = UnseenRuns(session, Probing(), program)
     args, _ = of(5, marked)
     sample = LiveCall(args, {}, programs.sorter).sample
     found = runs._why_rejected(sample)

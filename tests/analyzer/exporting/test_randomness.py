@@ -14,7 +14,7 @@ from calltape_analyzer import ExportError, Programs, export, load_programs, repl
 from calltape_analyzer.arguments.plan import Plan
 from calltape_analyzer.arguments.sizings import Sizing, values_at
 from calltape_analyzer.comparison.comparing import Tolerances
-from calltape_analyzer.exporting.session.runner import Runner
+from calltape_analyzer.exporting.session.model_runs import ModelRuns
 from tests.analyzer.exported import assert_same, call, export_with, taped
 from tests.analyzer.exporting.test_arguments import Model, t
 
@@ -272,7 +272,7 @@ def test_draws_that_are_often_the_same_are_no_error(tmp_path: Path, model: Any) 
 def test_a_coin_is_thrown_until_it_differs(tmp_path: Path, model: Any) -> None:
     module = model()
     tape = taped(tmp_path, module, [call(t(5, 4))])
-    runner = Runner.of(tape, module, Tolerances())
+    runner = ModelRuns.of(tape, module, Tolerances())
     (variant,) = tape.variants()
     facts = variant.facts
     sample = runner.sample(facts, Sizing(0, values_at(facts, 0), False))

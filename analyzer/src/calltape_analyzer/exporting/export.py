@@ -17,7 +17,7 @@ from calltape_analyzer.exporting.parts import exported_parts
 from calltape_analyzer.exporting.program_search import ProgramSearch
 from calltape_analyzer.exporting.session.budget import Budget, Progress
 from calltape_analyzer.exporting.session.probing import Probing
-from calltape_analyzer.exporting.session.verifier import Verifier
+from calltape_analyzer.exporting.session.session import Session
 from calltape_analyzer.foreign_errors import ErrorKind
 from calltape_analyzer.programs.attempts import Attempt
 from calltape_analyzer.programs.notes import ModelInTraining, TracedInTraining
@@ -88,12 +88,12 @@ def export(
         exported = partial(export, to=to, options=options, progress=told_by(progress))
         return _with_parts(tape, module, parts, drive, exported)
     bounds = options.tolerances or (ONNX_TOLERANCES if to == "onnx" else Tolerances())
-    verifier = Verifier.of(tape, module, bounds)
-    _reject_scripted(verifier.module)
-    verifier.probing = Probing(options.probe, options.max_memory, fused=to != "onnx")
-    verifier.budget = Budget(options.max_seconds, told_by(progress))
-    exporter = _exporter(verifier, to, options)
-    with generators_kept(verifier.module):
+    session = Session.of(tape, module, bounds)
+    _reject_scripted(session.module)
+    session.probing = Probing(options.probe, options.max_memory, fused=to != "onnx")
+    session.budget = Budget(options.max_seconds, told_by(progress))
+    exporter = _exporter(session, to, options)
+    with generators_kept(session.module):
         return _programs(tape, exporter, merging=options.merge == "auto")
 
 
@@ -106,9 +106,9 @@ def _with_parts(
 ) -> Programs:
     if isinstance(parts, str) or not parts:
         raise UsageError(f"parts={parts!r}", advice="pass a list of names of submodules")
-    verifier = Verifier.of(tape, module, Tolerances())
+    session = Session.of(tape, module, Tolerances())
     # First, because a name that is wrong should not cost an export.
-    found = exported_parts(tape, verifier, parts, drive, exported)
+    found = exported_parts(tape, session, parts, drive, exported)
     programs = exported(tape, module)
     programs.parts.update(found)
     return programs
@@ -127,14 +127,14 @@ def _reject_scripted(module: torch.nn.Module) -> None:
             )
 
 
-def _exporter(verifier: Verifier, to: str, options: ExportOptions) -> Exporter:
+def _exporter(session: Session, to: str, options: ExportOptions) -> Exporter:
     seconds, given = options.attempt_seconds, dict(options.exporter)
     if seconds:
-        verifier.probing.seconds = seconds
+        session.probing.seconds = seconds
     if to == "torch":
-        return Exporter(verifier, given, seconds=seconds)
+        return Exporter(session, given, seconds=seconds)
     return Exporter(
-        verifier,
+        session,
         convert=lambda exported, plan, result, variant: to_onnx(
             exported, plan, result, variant, given
         ),
@@ -150,7 +150,7 @@ def _programs(tape: Tape, exporter: Exporter, *, merging: bool) -> Programs:
         reasons = "; ".join(_reasons(search))
         was_traced = any(map(_was_traced, exporter.attempts))
         hint = ""
-        if True in exporter.verifier.sorter.training_modes and was_traced:
+        if True in exporter.session.sorter.training_modes and was_traced:
             hint = "; the calls were recorded in training mode: record a model after eval()"
         if tape.removed:  # the likelier cause
             hint = f"; without {', '.join(tape.removed)}, which {LEFT_OUT} left out"
@@ -161,17 +161,17 @@ def _programs(tape: Tape, exporter: Exporter, *, merging: bool) -> Programs:
     for program in search.programs:
         if program.plan.context.training:
             program.note(TracedInTraining())
-    is_training = getattr(exporter.verifier.module, "training", False)
-    if is_training and False in exporter.verifier.sorter.training_modes:
+    is_training = getattr(exporter.session.module, "training", False)
+    if is_training and False in exporter.session.sorter.training_modes:
         search.told.append(ModelInTraining())
     return Programs(
         search.programs,
-        exporter.verifier.sorter,
+        exporter.session.sorter,
         attempts=exporter.attempts,
         missing=search.missing,
         told=search.told,
         verdicts=search.verdicts,
-        reference=exporter.verifier,
+        reference=exporter.session,
         tape=tape,
     )
 

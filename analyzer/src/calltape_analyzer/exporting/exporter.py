@@ -26,9 +26,9 @@ from calltape_analyzer.exporting.inspection.unread_inputs import unread_inputs
 from calltape_analyzer.exporting.onnx.untranslated import UntranslatedError
 from calltape_analyzer.exporting.session.restrictions import restrict
 from calltape_analyzer.exporting.session.sandbox import RunEndedError
+from calltape_analyzer.exporting.session.session import Session
 from calltape_analyzer.exporting.session.time_limit import default_seconds, time_limit
 from calltape_analyzer.exporting.session.unseen_runs import unseen_runs
-from calltape_analyzer.exporting.session.verifier import Verifier
 from calltape_analyzer.exporting.session.zero_sizes import try_zeros
 from calltape_analyzer.exporting.strategies.trace_options import Narrow, Way
 from calltape_analyzer.exporting.strategies.tracing import Traced
@@ -94,14 +94,14 @@ class Exporter:
     """Exports variants of one tape and one model.
 
     Attributes:
-        verifier: has the model, and runs calls through a program.
+        session: has the model, and runs calls through a program.
         convert: from a program of torch to a model of another runtime (ONNX); None for torch.
         options: for ``torch.export.export``.
         attempts: what was tried, in order.
         seconds: how long one trace may take; None for a limit by the size of the model.
     """
 
-    verifier: Verifier
+    session: Session
     options: dict[str, Any] = field(default_factory=dict)
     convert: Callable[[Any, Plan, Any, VariantFacts], ExportedModel] | None = None
     attempts: list[Attempt] = field(default_factory=list)
@@ -130,7 +130,7 @@ class Exporter:
         best = Outcome()
         for trial in self._all_ways(variant, wanted, static):
             way = trial.way
-            if self.verifier.budget.is_spent or (best.served(wanted) and way.narrow):
+            if self.session.budget.is_spent or (best.served(wanted) and way.narrow):
                 break
             around = sizings_of_batch(variant) if way.batch else []
             outcome = self._try(variant, trial, around, whole=whole)
@@ -151,13 +151,13 @@ class Exporter:
         model takes sizes that contradict them. It is run once or a few times, near what was
         recorded."""
         for looser in looser_variants(variant):
-            if self.verifier.budget.is_spent:
+            if self.session.budget.is_spent:
                 break
             near = [sizings_for_tracing(looser)[0], *sizings_unseen(looser, _MAX_TRIED)]
             sizing = next(
                 (s for s in near if s.resized and breaks(variant, looser, s.values)), None
             )
-            if sizing is not None and self.verifier.takes(looser, sizing):
+            if sizing is not None and self.session.takes(looser, sizing):
                 return looser
         return variant
 
@@ -169,7 +169,7 @@ class Exporter:
         tells at how many."""
         if variant.group.key in self._narrow or variant.group.key in self._slow:
             return Outcome()
-        sample = self.verifier.sample(variant, sizing)
+        sample = self.session.sample(variant, sizing)
         strategy = Strategy.OPEN_SIZE_INTS if symbolic_ints else Strategy.PLAIN
         way = Way(symbolic_ints=symbolic_ints)
         trial = _Trial(strategy, self._sampled(variant, sizing), sample, way)
@@ -182,7 +182,7 @@ class Exporter:
     def export_call(self, variant: VariantFacts, call: Call) -> Outcome:
         """A program by the values of one call: for the other side of an ``if``. It has assertions
         about these values; an ONNX model has them as an output."""
-        sample = sample_in(variant, call, self.verifier.sorter, self.verifier.device)
+        sample = sample_in(variant, call, self.session.sorter, self.session.device)
         outcome = Outcome()
         for strategy, way in (
             (Strategy.OPEN_NUMBERS, _OPEN_NUMBERS),
@@ -199,11 +199,11 @@ class Exporter:
         """Keeps a program from sizes at which it is wrong, and finds out whether it takes 0."""
         if outcome.program is None or outcome.attempt is None:
             return
-        program, attempt, verifier = outcome.program, outcome.attempt, self.verifier
-        with unseen_runs(verifier, verifier.probing, program) as runs:
-            restrict(program, attempt, verifier, runs)
+        program, attempt, session = outcome.program, outcome.attempt, self.session
+        with unseen_runs(session, session.probing, program) as runs:
+            restrict(program, attempt, session, runs)
             if attempt.agreed or attempt.ok:
-                try_zeros(program, verifier, attempt.seconds, runs)
+                try_zeros(program, session, attempt.seconds, runs)
 
     def _all_ways(
         self, variant: VariantFacts, wanted: Sequence[SizeRow] | None, static: Static
@@ -219,12 +219,12 @@ class Exporter:
         recorded = sizings_for_tracing(variant, wanted)[-1]
         batch = sizing_of_batch(variant, recorded.row) if narrow != "static" else None
         if batch is not None and static != "only":
-            sample = self.verifier.sample(variant, batch)
+            sample = self.session.sample(variant, batch)
             strategy = Strategy.FIRST_DIMENSIONS
             if not batch.resized or self._runs(variant, batch, strategy):
                 yield _Trial(strategy, self._sampled(variant, batch), sample, Way(batch=True))
         sampled = self._sampled(variant, recorded)
-        sample = self.verifier.sample(variant, recorded)
+        sample = self.session.sample(variant, recorded)
         yield _Trial(Strategy.ONE_SIZE, sampled, sample, Way(static=True))
 
     def _ways(self, variant: VariantFacts, wanted: Sequence[SizeRow] | None) -> Iterator[_Trial]:
@@ -233,12 +233,12 @@ class Exporter:
         for sizing in sizings_for_tracing(variant, wanted):
             if variant.group.key in self._slow:
                 return
-            sample = self.verifier.sample(variant, sizing)
+            sample = self.session.sample(variant, sizing)
             own = self._sampled(variant, sizing), sample
             # A trace computes nothing, so sizes that would cost too much to run can be traced.
-            is_cheap = sizing.resized and self.verifier.why_unrun(variant, sizing) is None
+            is_cheap = sizing.resized and self.session.why_unrun(variant, sizing) is None
             first = _Trial(Strategy.PLAIN, *own, Way(), sizing if is_cheap else None)
-            if is_recurrent := has_recurrence(self.verifier.module):
+            if is_recurrent := has_recurrence(self.session.module):
                 first = replace(first, strategy=Strategy.OPEN_LENGTHS, way=Way(open_lengths=True))
             yield first
             if first.is_rejected:
@@ -294,7 +294,7 @@ class Exporter:
         ]
         if self.convert is None:
             ways.append((Strategy.BY_VALUES_DEFERRED, replace(values, deferred=True)))
-        loops = self.verifier.harmless_loops(variant) if failed() else frozenset()
+        loops = self.session.harmless_loops(variant) if failed() else frozenset()
         if loops:
             ways.insert(0, (Strategy.EVERY_ITEM, Way(every_item=loops)))
         for one in samples[-1:]:
@@ -335,15 +335,15 @@ class Exporter:
     @property
     def _seconds(self) -> float:
         """How long one trace may take."""
-        return self.seconds or default_seconds(self.verifier.module)
+        return self.seconds or default_seconds(self.session.module)
 
     @property
     def has_experts(self) -> bool:
         """Whether the model is a mixture of experts whose implementation can be chosen."""
-        if not hasattr(self.verifier.module, "set_experts_implementation"):
+        if not hasattr(self.session.module, "set_experts_implementation"):
             return False
         return any(
-            type(part).__name__.endswith("Experts") for part in self.verifier.module.modules()
+            type(part).__name__.endswith("Experts") for part in self.session.module.modules()
         )
 
     def _sampled(self, variant: VariantFacts, sizing: Sizing) -> Sampled:
@@ -356,7 +356,7 @@ class Exporter:
         sizes that were tried needs no other sizes to be traced with."""
         made = outcome.attempt
         is_good = made is not None and made.perfect and made.agreed > 0
-        if trial.unasked is None or is_good or self.verifier.budget.is_spent:
+        if trial.unasked is None or is_good or self.session.budget.is_spent:
             return False
         trial.is_rejected = not self._runs(variant, trial.unasked, Strategy.PLAIN)
         if trial.is_rejected:
@@ -364,7 +364,7 @@ class Exporter:
         return trial.is_rejected
 
     def _runs(self, variant: VariantFacts, sizing: Sizing, strategy: Strategy) -> bool:
-        why = self.verifier.why_not(variant, sizing)
+        why = self.session.why_not(variant, sizing)
         if why is not None:
             sample, error = self._sampled(variant, sizing), OfModel(why)
             attempt = Attempt(variant=variant.name, strategy=strategy, sample=sample, error=error)
@@ -383,20 +383,20 @@ class Exporter:
         attempt = Attempt(variant=variant.name, strategy=trial.strategy, sample=trial.sampled)
         attempt.by_values = way.is_by_values
         self.attempts.append(attempt)
-        self.verifier.budget.say(f"{variant.name}: tracing {attempt.what}")
+        self.session.budget.say(f"{variant.name}: tracing {attempt.what}")
         begin = time.perf_counter()
         outcome = Outcome(attempt=attempt)
         try:
             outcome.program = self._traced(variant, trial.sample, way)
             outcome.program.made_by = trial.strategy
-            self.verifier.budget.say(f"{variant.name}: comparing with the recorded calls")
+            self.session.budget.say(f"{variant.name}: comparing with the recorded calls")
             narrow = way.narrow is not None
-            self.verifier.verify(
+            self.session.verify(
                 outcome.program, attempt, around, begin=begin, whole=whole, narrow=narrow
             )
         except Exception as error:  # exporters raise errors of any type
-            if isinstance(error, TimeoutError) and self.verifier.budget.is_spent:
-                attempt.note(replace(self.verifier.budget.reason, interrupted=True))
+            if isinstance(error, TimeoutError) and self.session.budget.is_spent:
+                attempt.note(replace(self.session.budget.reason, interrupted=True))
             else:
                 attempt.error = cause_of(error)
                 attempt.is_untranslated = isinstance(error, UntranslatedError)
@@ -406,10 +406,10 @@ class Exporter:
         return outcome
 
     def _traced(self, variant: VariantFacts, sample: Sample, way: Way) -> Program:
-        verifier = self.verifier
-        plan = Plan.of(variant, sample, verifier.sorter.signature)
+        session = self.session
+        plan = Plan.of(variant, sample, session.sorter.signature)
         traced = Traced(
-            verifier.module, verifier.entry, plan, verifier.classes, own_buffers=way.own_buffers
+            session.module, session.entry, plan, session.classes, own_buffers=way.own_buffers
         )
         exported, assumed = self._exported(traced, variant, plan, sample, way)
         result = traced.traced.found
@@ -417,10 +417,10 @@ class Exporter:
             raise RuntimeError("the exporter did not call the model")
         conditions = Conditions.of(exported, plan.names)
         # The model returned objects of these classes, and whoever passed the model trusts them.
-        classes = ClassIndex(traced.traced.classes | dict(verifier.classes.by_name))
+        classes = ClassIndex(traced.traced.classes | dict(session.classes.by_name))
 
         def program(model: ExportedModel) -> Program:
-            return Program(variant, plan, result, model, conditions, classes, verifier.device)
+            return Program(variant, plan, result, model, conditions, classes, session.device)
 
         first = program(TorchModel(exported, plan.names))
         settled = bool(assumed.places) and self._settled(exported, assumed, first, sample)
@@ -449,21 +449,21 @@ class Exporter:
     def _settled(self, exported: Any, assumed: NotEmpty, program: Program, sample: Sample) -> bool:
         """Takes out of a program what it wants to be found, if it needs that not. Another runtime
         may do something else with what is empty, so that a program for it keeps it."""
-        verifier = self.verifier
+        session = self.session
 
         def tried(check: Callable[[], bool]) -> bool:
             with suppress(RunEndedError):  # nobody recorded that nothing is found
-                limit = verifier.budget.within(verifier.probing.seconds)
-                return bool(verifier.in_sandbox(check, limit))
+                limit = session.budget.within(session.probing.seconds)
+                return bool(session.in_sandbox(check, limit))
             return False
 
         return settle_assertions(
             exported,
             assumed,
             tried if self.convert is None else None,
-            lambda: verifier.eager(program.plan, sample),
-            lambda: verifier.outputs(program, sample),
-            lambda expected, got: compared(expected, got, verifier.tolerances).agrees,
+            lambda: session.eager(program.plan, sample),
+            lambda: session.outputs(program, sample),
+            lambda expected, got: compared(expected, got, session.tolerances).agrees,
         )
 
     def _exported(
@@ -476,8 +476,8 @@ class Exporter:
 
         from calltape_analyzer.model.randomness import generators_kept
 
-        verifier = self.verifier
-        module = verifier.module
+        session = self.session
+        module = session.module
         args, kwargs = plan.arguments(plan.values(as_traced(variant, sample.cloned())))
         shapes = way.shapes(plan, variant)
         options = {"strict": False, **way.options, **self.options}
@@ -487,10 +487,10 @@ class Exporter:
             unchanged(module, tracing=True),
             way.entered(module, plan) as assumed,
             _quiet(),
-            time_limit(self.verifier.budget.within(_WAITING * self._seconds), self._seconds),
+            time_limit(self.session.budget.within(_WAITING * self._seconds), self._seconds),
             generators_kept(module),
-            as_called(plan.context, verifier.device, module),
-            own_generators(module) if verifier.makes_generators(variant) else nullcontext(),
+            as_called(plan.context, session.device, module),
+            own_generators(module) if session.makes_generators(variant) else nullcontext(),
         ):
             traced.training = getattr(module, "training", False)
             exported = torch.export.export(traced, args, kwargs, dynamic_shapes=shapes, **options)

@@ -72,7 +72,7 @@ class Merging:
         then, and time worth saying was lost."""
         found: list[Note] = [MergeRejects(tuple(self.narrow))] if self.narrow else []
         cost_nothing = not self.failed or self.seconds < _WORTH_SAYING
-        if not (cost_nothing or self.programs or self.exporter.verifier.budget.is_spent):
+        if not (cost_nothing or self.programs or self.exporter.session.budget.is_spent):
             found.append(MergeCost(tuple(self.failed), round(self.seconds)))
         return found
 
@@ -95,7 +95,7 @@ class Merging:
     def _is_kept(self, program: Program) -> bool:
         """Whether no recorded call needs state that a program loses. Otherwise those of one variant
         may do without it, and get a program of their own."""
-        return why_lost(self.exporter.verifier, program, (), self.tape.calls) is None
+        return why_lost(self.exporter.session, program, (), self.tape.calls) is None
 
     def _completes(self, larger: VariantFacts, smaller: VariantFacts) -> bool:
         """Whether the model itself takes calls of a smaller variant as calls of a larger one, with
@@ -103,7 +103,7 @@ class Merging:
         shows that, and saves a trace."""
         made = self._merged(larger, [smaller])
         call = self.tape.calls.at(smaller.rows.first)
-        why = self.exporter.verifier.why_incomplete(made, call)
+        why = self.exporter.session.why_incomplete(made, call)
         if why is None:
             return True
         error = OfCall(call.number, why)
@@ -113,7 +113,7 @@ class Merging:
         return False
 
     def _merged(self, larger: VariantFacts, smaller: Sequence[VariantFacts]) -> VariantFacts:
-        made = merged(larger, smaller, self.exporter.verifier.sorter, self.tape.calls)
+        made = merged(larger, smaller, self.exporter.session.sorter, self.tape.calls)
         made.name = " + ".join([*(v.name for v in smaller), larger.name])
         name_symbols(made)
         return made

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from calltape_analyzer.arguments.plan import Plan
 from calltape_analyzer.arguments.sizings import Sizing
 from calltape_analyzer.errors import UsageError
-from calltape_analyzer.exporting.session.verifier import Verifier
+from calltape_analyzer.exporting.session.session import Session
 from calltape_analyzer.opening import open_tape
 from calltape_analyzer.programs.programs import Programs
 from calltape_analyzer.writing.temporary import TemporaryFolder
@@ -28,7 +28,7 @@ __all__ = ["exported_parts"]
 
 def exported_parts(
     tape: Tape,
-    verifier: Verifier,
+    session: Session,
     names: Sequence[str],
     drive: Callable[[], Any] | None,
     export: Callable[[Tape, Any], Programs],
@@ -37,7 +37,7 @@ def exported_parts(
 
     Args:
         tape: the calls of the model.
-        verifier: has the model.
+        session: has the model.
         names: of submodules.
         drive: calls the model. By default one recorded call of each size is run again.
         export: exports the calls on a tape, given the module.
@@ -46,18 +46,18 @@ def exported_parts(
         UsageError: there is no such part, it was not called, or calltape-recorder is missing.
         ExportError: a part cannot be exported.
     """
-    modules = dict(verifier.module.named_modules())
+    modules = dict(session.module.named_modules())
     unknown = [name for name in names if name not in modules or not name]
     if unknown:
         raise UsageError(
-            f"{type(verifier.module).__name__} has no part {unknown[0]!r}",
+            f"{type(session.module).__name__} has no part {unknown[0]!r}",
             advice="name submodules as named_modules() does",
         )
     parts = {name: modules[name] for name in names}
     stack = ExitStack()
     folder = stack.enter_context(TemporaryFolder())
     try:
-        paths = _recorded(parts, folder, drive or (lambda: _run_again(tape, verifier)))
+        paths = _recorded(parts, folder, drive or (lambda: _run_again(tape, session)))
         found: dict[str, Programs] = {}
         for name, path in paths.items():
             opened = stack.enter_context(open_tape(path, classes=tape.class_index))
@@ -94,11 +94,11 @@ def _recorded(parts: dict[str, Any], folder: Path, drive: Callable[[], Any]) -> 
     return paths
 
 
-def _run_again(tape: Tape, verifier: Verifier) -> None:
+def _run_again(tape: Tape, session: Session) -> None:
     """One call of each recorded size, through the model."""
     for variant in tape.variants():
         facts = variant.facts
         for row in range(len(facts.rows)):
             sizing = Sizing(row, tuple(symbol.values[row] for symbol in facts.symbols), False)
-            sample = verifier.sample(facts, sizing)
-            verifier.eager(Plan.of(facts, sample, verifier.sorter.signature), sample)
+            sample = session.sample(facts, sizing)
+            session.eager(Plan.of(facts, sample, session.sorter.signature), sample)

@@ -113,7 +113,7 @@ class ProgramSearch:
             InferenceError: there are no calls.
         """
         variants = self._variants()
-        self.exporter.verifier.probing.bound = Bound.of(variants)
+        self.exporter.session.probing.bound = Bound.of(variants)
         every, variants = variants, [v for v in variants if self._can_be_traced(v)]
         merged = Merging(self.tape, self.exporter)
         left = merged.run(variants) if merging else variants
@@ -151,7 +151,7 @@ class ProgramSearch:
     def _note_layouts(self, variants: Sequence[VariantFacts]) -> None:
         """Notes tensors that came in several layouts. A program takes all of them; what compiles it
         further may not."""
-        laid_out = self.exporter.verifier.sorter.laid_out
+        laid_out = self.exporter.session.sorter.laid_out
         layouts: dict[str, set[str]] = {}
         for variant in variants:
             places = variant.group.layout.tensors
@@ -164,24 +164,24 @@ class ProgramSearch:
     def _variants(self) -> list[VariantFacts]:
         """The variants of the tape. If the model asks for the modes of its caller, or reads layouts
         in memory, calls that differ in them are of different variants."""
-        verifier = self.exporter.verifier
+        session = self.exporter.session
         variants = self._sorted()
         self._look_at(self._traceable(variants))
-        if asked := verifier.asked_modes(self._traceable(variants)):
-            verifier.sorter.separate_by(asked)
+        if asked := session.asked_modes(self._traceable(variants)):
+            session.sorter.separate_by(asked)
             variants = self._sorted()
             self.told.append(notes.AskedModes(tuple(sorted(asked))))
-        seconds = verifier.budget.within(verifier.probing.seconds)
-        if unshared := sharing_unread(verifier, self._traceable(variants), seconds):
-            verifier.sorter.ignore_sharing(unshared)
+        seconds = session.budget.within(session.probing.seconds)
+        if unshared := sharing_unread(session, self._traceable(variants), seconds):
+            session.sorter.ignore_sharing(unshared)
             variants = self._sorted()
-        if ordered := key_orders_read(verifier, self._traceable(variants), seconds):
-            verifier.sorter.separate_by(ordered=ordered)
+        if ordered := key_orders_read(session, self._traceable(variants), seconds):
+            session.sorter.separate_by(ordered=ordered)
             variants = self._sorted()
             self.told.append(notes.KeyOrders(tuple(sorted(ordered))))
         laid_out = self._layouts_read(self._traceable(variants), seconds)
         if laid_out:
-            verifier.sorter.separate_by(laid_out=laid_out)
+            session.sorter.separate_by(laid_out=laid_out)
             variants = self._sorted()
             self.told.append(notes.StridesRead(tuple(sorted(laid_out))))
         self._note_asked_facts()
@@ -191,8 +191,8 @@ class ProgramSearch:
 
     def _note_asked_facts(self) -> None:
         """Notes what the model's code asks of tensors that no program gets."""
-        verifier = self.exporter.verifier
-        asked = asked_facts(verifier.module, getattr(verifier.entry, "__name__", "forward"))
+        session = self.exporter.session
+        asked = asked_facts(session.module, getattr(session.entry, "__name__", "forward"))
         self._asked = tuple(map(str, asked))
         if asked:
             self.told.append(notes.AskedFacts(self._asked))
@@ -200,9 +200,9 @@ class ProgramSearch:
     def _look_at(self, variants: Sequence[VariantFacts]) -> None:
         """Runs a call or two of each variant, to see what the model asks, and whether it answers as
         the recorded one."""
-        verifier = self.exporter.verifier
-        if not verifier.budget.is_spent:
-            self._unlike = unlike_recorded(verifier, variants, watched=True)
+        session = self.exporter.session
+        if not session.budget.is_spent:
+            self._unlike = unlike_recorded(session, variants, watched=True)
 
     def _expect_same_model(self, variants: Sequence[VariantFacts]) -> None:
         """Finds the variants whose calls the model answers in another way than the recorded one.
@@ -210,16 +210,16 @@ class ProgramSearch:
         Raises:
             ExportError: there are no others.
         """
-        verifier = self.exporter.verifier
+        session = self.exporter.session
         # What is known by now of the model may be why it answered in another way.
         doubtful = [
             variant
             for variant in variants
             if self._unlike_in(variant)
-            or any(verifier.was_watched(ref) is None for ref in telling_calls(variant))
+            or any(session.was_watched(ref) is None for ref in telling_calls(variant))
         ]
-        if doubtful and not verifier.budget.is_spent:
-            self._unlike = unlike_recorded(verifier, doubtful, watched=False)
+        if doubtful and not session.budget.is_spent:
+            self._unlike = unlike_recorded(session, doubtful, watched=False)
         if self._unlike and all(self._unlike_in(variant) for variant in variants):
             raise ExportError(
                 f"nothing could be exported: {self._why_unlike(self._unlike)}",
@@ -235,7 +235,7 @@ class ProgramSearch:
     def _note_unlike(self) -> None:
         """Notes calls in the middle of the tape that were recorded with another model. Programs are
         kept from their sizes: nobody knows what else was another one."""
-        unlike = sorted(self.exporter.verifier.unlike.items())
+        unlike = sorted(self.exporter.session.unlike.items())
         found = {call: difference for call, difference in unlike if difference is not None}
         if found and self.programs:
             self.told.append(self._why_unlike(found))
@@ -249,10 +249,10 @@ class ProgramSearch:
         Raises:
             ExportError: it was given its own tensors, which no program gets.
         """
-        verifier = self.exporter.verifier
-        laid_out = layouts_read(verifier, variants, self.tape.calls, seconds)
-        self._own = own_tensors(verifier, variants, seconds)
-        self.told += verifier.unknown
+        session = self.exporter.session
+        laid_out = layouts_read(session, variants, self.tape.calls, seconds)
+        self._own = own_tensors(session, variants, seconds)
+        self.told += session.unknown
         if self._own.passed:
             path, (number, name) = next(iter(self._own.passed.items()))
             raise ExportError(
@@ -268,11 +268,11 @@ class ProgramSearch:
         Raises:
             InferenceError: there are no calls.
         """
-        verifier, whole = self.exporter.verifier, self.tape.whole
-        verifier.sorter, observations = verifier.sorter.settled(whole.calls)
+        session, whole = self.exporter.session, self.tape.whole
+        session.sorter, observations = session.sorter.settled(whole.calls)
         if not observations.groups:
             raise InferenceError("there are no calls", advice="record at least one call")
-        variants = named_facts(whole, observations, verifier.sorter)
+        variants = named_facts(whole, observations, session.sorter)
         if "variant" not in self.tape.selected:
             return variants
         own = {call.ref for call in self.tape.calls}
@@ -284,15 +284,15 @@ class ProgramSearch:
 
     def _can_be_traced(self, variant: VariantFacts) -> bool:
         """Whether a trace is worth trying. If not, it is noted why."""
-        verifier = self.exporter.verifier
+        session = self.exporter.session
         reason, strategy = self._why_untraceable(variant), Strategy.NOT_TRACED
         if reason is not None and reason is self._out_of_sight.get(variant.rows.first):
             strategy = Strategy.IN_A_ROW
         if reason is None and (unlike := self._unlike_in(variant)):
             reason, strategy = self._why_unlike(unlike), Strategy.COMPARED
-        reason = reason or verifier.why_harmful(variant)
+        reason = reason or session.why_harmful(variant)
         if reason is None:
-            drawn = drawn_by_python(verifier, variant)
+            drawn = drawn_by_python(session, variant)
             if isinstance(drawn, Note):
                 self.told += [drawn] if drawn not in self.told else []
             else:
@@ -324,12 +324,12 @@ class ProgramSearch:
     def _find_out_of_sight(self, variants: Sequence[VariantFacts]) -> None:
         """Finds out of which variants no program has the state of the model: once for each, before
         anything else runs the model here or traces it. Nobody could put that state back."""
-        verifier = self.exporter.verifier
+        session = self.exporter.session
         known = [variant for variant in variants if variant.rows.first in self._out_of_sight]
         new = [v for v in variants if v not in known and self._why_untraceable(v) is None]
         if new:
-            seconds = verifier.budget.within(verifier.probing.seconds)
-            found = out_of_sight(verifier, new, known, seconds)
+            seconds = session.budget.within(session.probing.seconds)
+            found = out_of_sight(session, new, known, seconds)
             for first in (variant.rows.first for variant in new):
                 is_lost = first in found
                 reason = reasons.Because(reasons.Why.OUT_OF_SIGHT) if is_lost else None
@@ -340,7 +340,7 @@ class ProgramSearch:
         found = list(self.programs)
         for program in found:
             others = [one for one in found if one is not program]
-            why = why_lost(self.exporter.verifier, program, others, self.tape.calls)
+            why = why_lost(self.exporter.session, program, others, self.tape.calls)
             if why is not None:
                 self.programs.remove(program)
                 self._leave_out(program.variant, Strategy.IN_A_ROW, why)
@@ -464,7 +464,7 @@ class ProgramSearch:
         found: list[Program] = []
         is_wide = False
         while waiting and made < _MAX_EXTENSIONS + len(attempts):
-            if self.exporter.verifier.budget.is_spent:
+            if self.exporter.session.budget.is_spent:
                 break
             named = replace(variant, name=f"{variant.name} ({made + 1})")
             by_ints = any(attempt.by_values for attempt in attempts)
@@ -486,10 +486,10 @@ class ProgramSearch:
             return False
         if outcome.program is None or outcome.attempt is None:
             return False
-        verifier = self.exporter.verifier
-        values = calls_by_value(variant, self.tape.calls, verifier.sorter)
-        everywhere = calls_by_value(variant, self.tape.calls, verifier.sorter, of_group=True)
-        if serves_all_values(outcome.program, outcome.attempt, values, everywhere, verifier):
+        session = self.exporter.session
+        values = calls_by_value(variant, self.tape.calls, session.sorter)
+        everywhere = calls_by_value(variant, self.tape.calls, session.sorter, of_group=True)
+        if serves_all_values(outcome.program, outcome.attempt, values, everywhere, session):
             return False
         before = len(self.programs)
         # Of texts and switches there are few, and nobody expects a program to take another one.
@@ -525,7 +525,7 @@ class ProgramSearch:
 
     def _rejected_calls(self, variant: VariantFacts, programs: Sequence[Program]) -> list[Call]:
         """The calls of a variant, of the first ones, that no program reproduces."""
-        sorter = self.exporter.verifier.sorter
+        sorter = self.exporter.session.sorter
         left: list[Call] = []
         for call in islice(self.tape.calls, _MAX_SEARCHED):
             placed = sorter.sorted(call.record.inputs)
@@ -540,9 +540,9 @@ class ProgramSearch:
         return left
 
     def _served(self, program: Program, calls: Sequence[Call]) -> list[Call]:
-        verifier = self.exporter.verifier
+        session = self.exporter.session
         scratch = Attempt(variant=program.name, strategy=Strategy.OTHER_VALUES)
-        return [call for call in calls if verifier.replayed(program, call, scratch).ok]
+        return [call for call in calls if session.replayed(program, call, scratch).ok]
 
     def _cover_tensor_values(self, variant: VariantFacts) -> bool:
         """Finds programs with a small integer tensor as a constant, one per value of it: a model
@@ -551,7 +551,7 @@ class ProgramSearch:
         own = [a.summary for a in self.exporter.attempts if a.variant == variant.name]
         if not any(means(one, ErrorKind.NEEDS_VALUE) for one in own):
             return False
-        sorter = self.exporter.verifier.sorter
+        sorter = self.exporter.session.sorter
         for where, count, parts in tensor_value_parts(variant, self.tape.calls, sorter):
             made: list[Program] = []
             for part in islice(parts, _MAX_CONSTANTS):
@@ -580,7 +580,7 @@ class ProgramSearch:
         # The others may say of the same line that it reads a value, which was no obstacle.
         untranslated = [a.summary for a in own if a.is_untranslated and a.summary]
         tried = untranslated or [a.summary for a in own if a.summary]
-        budget = self.exporter.verifier.budget
+        budget = self.exporter.session.budget
         untried = budget.reason if budget.is_spent else reasons.Because(reasons.Why.NOT_EXPORTED)
         return tried[-1] if tried else untried
 

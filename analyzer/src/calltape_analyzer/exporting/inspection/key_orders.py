@@ -13,7 +13,7 @@ from functools import partial
 
 from calltape_analyzer.arguments.plan import Plan
 from calltape_analyzer.arguments.samples import sample_in
-from calltape_analyzer.exporting.session.runner import Runner
+from calltape_analyzer.exporting.session.model_runs import ModelRuns
 from calltape_analyzer.observing.layout import turned_around
 from calltape_analyzer.programs.notes import Question
 from calltape_analyzer.variants.facts import VariantFacts
@@ -26,7 +26,7 @@ _MAX_SINGLE = 8
 
 
 def key_orders_read(
-    runner: Runner, variants: Sequence[VariantFacts], seconds: float
+    runner: ModelRuns, variants: Sequence[VariantFacts], seconds: float
 ) -> frozenset[str]:
     """The paths of the dicts whose order of keys changes what the model returns, or whether it
     raises.
@@ -46,7 +46,7 @@ def key_orders_read(
     return frozenset(found)
 
 
-def _read_in(runner: Runner, variant: VariantFacts, paths: Sequence[str]) -> list[str]:
+def _read_in(runner: ModelRuns, variant: VariantFacts, paths: Sequence[str]) -> list[str]:
     try:
         sample = sample_in(variant, runner.find(variant.rows.first), runner.sorter, runner.device)
         plan = Plan.of(variant, sample, runner.sorter.signature)

@@ -19,7 +19,7 @@ from calltape_analyzer.arguments.samples import Sample, sample_in
 from calltape_analyzer.comparison.comparing import compared, recorded_leaves
 from calltape_analyzer.errors import TapeError
 from calltape_analyzer.exporting.session.inconclusive_runs import doubt_of
-from calltape_analyzer.exporting.session.runner import Runner
+from calltape_analyzer.exporting.session.model_runs import ModelRuns
 from calltape_analyzer.exporting.session.sandbox import may_fork
 from calltape_analyzer.pytree.memory import is_strided
 from calltape_analyzer.reading.call import Call
@@ -55,7 +55,7 @@ class _Pair(NamedTuple):
     name: str
 
 
-def own_tensors(runner: Runner, variants: Sequence[VariantFacts], seconds: float) -> OwnTensors:
+def own_tensors(runner: ModelRuns, variants: Sequence[VariantFacts], seconds: float) -> OwnTensors:
     """Of which arguments it matters whether they are the model's own.
 
     Args:
@@ -78,7 +78,7 @@ def own_tensors(runner: Runner, variants: Sequence[VariantFacts], seconds: float
 
 
 def _minded_in(
-    runner: Runner, variant: VariantFacts, first: _Owning
+    runner: ModelRuns, variant: VariantFacts, first: _Owning
 ) -> tuple[dict[str, str], dict[str, tuple[int, str]]]:
     pairs = first.minded()
     places = variant.group.layout.tensors
@@ -96,14 +96,14 @@ def _minded_in(
 class _Owning:
     """Runs of one recorded call with tensors of the model as arguments."""
 
-    def __init__(self, runner: Runner, plan: Plan, sample: Sample) -> None:
+    def __init__(self, runner: ModelRuns, plan: Plan, sample: Sample) -> None:
         self._runner, self._plan, self._sample = runner, plan, sample
         named = (*runner.module.named_buffers(), *runner.module.named_parameters())
         self._own: dict[str, Any] = dict(named)
         self._buffers = {name for name, _ in runner.module.named_buffers()}
 
     @classmethod
-    def of(cls, runner: Runner, variant: VariantFacts, call: Call) -> _Owning | None:
+    def of(cls, runner: ModelRuns, variant: VariantFacts, call: Call) -> _Owning | None:
         """For a call of a variant; None if it cannot be read, which the export will say."""
         try:
             sample = sample_in(variant, call, runner.sorter, runner.device)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from calltape_analyzer.arguments.plan import Plan
 from calltape_analyzer.arguments.samples import Sample, sample_in
 from calltape_analyzer.comparison.comparing import compared
-from calltape_analyzer.exporting.session.verifier import Verifier
+from calltape_analyzer.exporting.session.session import Session
 from calltape_analyzer.model.asked_modes import may_draw
 from calltape_analyzer.programs.notes import NotDrawn
 from calltape_analyzer.programs.reasons import DrawnByPython
@@ -31,11 +31,11 @@ _MAX_ROWS = 24
 _NUMBERS: tuple[Numbers, ...] = ("smallest", "largest", "others")
 
 
-def drawn_by_python(verifier: Verifier, variant: VariantFacts) -> DrawnByPython | NotDrawn | None:
+def drawn_by_python(session: Session, variant: VariantFacts) -> DrawnByPython | NotDrawn | None:
     """Whether the model draws random numbers with Python or numpy in recorded calls.
 
     Args:
-        verifier: has the model.
+        session: has the model.
         variant: of the calls. One of each size is run if the code of the model names a function
             that draws, else one.
 
@@ -43,30 +43,30 @@ def drawn_by_python(verifier: Verifier, variant: VariantFacts) -> DrawnByPython 
         Why there is no program, if results depend on these numbers; else a note, if it draws any.
     """
     note: NotDrawn | None = None
-    for plan, sample in _calls(verifier, variant):
+    for plan, sample in _calls(session, variant):
         moved: Sequence[str] = ()
         with suppress(Exception):  # the model raises: that is no evidence
-            moved = [name for name in verifier.moved(plan, sample) if name != "torch"]
+            moved = [name for name in session.moved(plan, sample) if name != "torch"]
         if not moved:
             continue
-        if _matter(verifier, plan, sample, moved):
+        if _matter(session, plan, sample, moved):
             return DrawnByPython(tuple(moved))
         note = NotDrawn(tuple(moved))
     return note
 
 
-def _calls(verifier: Verifier, variant: VariantFacts) -> Iterator[tuple[Plan, Sample]]:
-    rows = _MAX_ROWS if may_draw(verifier.module) else 1
+def _calls(session: Session, variant: VariantFacts) -> Iterator[tuple[Plan, Sample]]:
+    rows = _MAX_ROWS if may_draw(session.module) else 1
     for _, seen in islice(variant.rows.items(), rows):
-        watched = verifier.was_watched(seen.first)
+        watched = session.was_watched(seen.first)
         effects = watched.effects if watched is not None and watched.asked is not None else None
         if effects is not None and set(effects.moved) <= {"torch"}:
             continue
-        sample = sample_in(variant, verifier.find(seen.first), verifier.sorter, verifier.device)
-        yield Plan.of(variant, sample, verifier.sorter.signature), sample
+        sample = sample_in(variant, session.find(seen.first), session.sorter, session.device)
+        yield Plan.of(variant, sample, session.sorter.signature), sample
 
 
-def _matter(verifier: Verifier, plan: Plan, sample: Sample, moved: Sequence[str]) -> bool:
+def _matter(session: Session, plan: Plan, sample: Sample, moved: Sequence[str]) -> bool:
     """Whether a result depends on numbers of Python and numpy."""
     from calltape_analyzer.model.randomness import OF_NUMPY
 
@@ -74,11 +74,11 @@ def _matter(verifier: Verifier, plan: Plan, sample: Sample, moved: Sequence[str]
         return True
 
     def differs() -> bool:
-        now = verifier.eager(plan, sample)
-        others = (verifier.eager(plan, sample, python=numbers) for numbers in _NUMBERS)
-        return not all(compared(now, other, verifier.tolerances).agrees for other in others)
+        now = session.eager(plan, sample)
+        others = (session.eager(plan, sample, python=numbers) for numbers in _NUMBERS)
+        return not all(compared(now, other, session.tolerances).agrees for other in others)
 
     try:  # apart, because with numbers that are never drawn it may not come to its end
-        return bool(verifier.in_sandbox(differs, verifier.budget.within(verifier.probing.seconds)))
+        return bool(session.in_sandbox(differs, session.budget.within(session.probing.seconds)))
     except Exception:  # models raise errors of any type
         return True

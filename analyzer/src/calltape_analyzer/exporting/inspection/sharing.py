@@ -15,7 +15,7 @@ from typing import Any
 from calltape_analyzer.arguments.plan import Plan
 from calltape_analyzer.arguments.samples import Sample, sample_in
 from calltape_analyzer.comparison.comparing import leaves_of
-from calltape_analyzer.exporting.session.runner import Runner
+from calltape_analyzer.exporting.session.model_runs import ModelRuns
 from calltape_analyzer.model.calls import eager
 from calltape_analyzer.model.contexts import detached
 from calltape_analyzer.observing.groups import Shared
@@ -32,7 +32,7 @@ _Names = tuple[str, str]
 
 
 def sharing_unread(
-    runner: Runner, variants: Sequence[VariantFacts], seconds: float
+    runner: ModelRuns, variants: Sequence[VariantFacts], seconds: float
 ) -> frozenset[_Names]:
     """The pairs of paths of tensors that share memory in some call, if a model returns the same for
     copies.
@@ -66,7 +66,7 @@ def _names(variant: VariantFacts, pair: Shared) -> _Names:
     return str(places[pair.one]), str(places[pair.other])
 
 
-def _read_in(runner: Runner, variant: VariantFacts, pairs: Sequence[Shared]) -> list[int]:
+def _read_in(runner: ModelRuns, variant: VariantFacts, pairs: Sequence[Shared]) -> list[int]:
     """The numbers of the pairs that matter to a call of a variant."""
     every = list(range(len(pairs)))
     try:
@@ -93,7 +93,7 @@ def _read_in(runner: Runner, variant: VariantFacts, pairs: Sequence[Shared]) -> 
     return [at for at in every if matters([at])] or every
 
 
-def _run(runner: Runner, plan: Plan, sample: Sample) -> dict[str, Any]:
+def _run(runner: ModelRuns, plan: Plan, sample: Sample) -> dict[str, Any]:
     """What the model returns, and what is in its arguments afterwards."""
     from calltape_analyzer.model.state import apart_from
 

@@ -19,8 +19,8 @@ from calltape_analyzer.arguments.samples import Sample, sample_in
 from calltape_analyzer.comparison.comparing import compared, is_described, recorded_leaves
 from calltape_analyzer.errors import TapeError
 from calltape_analyzer.exporting.session.inconclusive_runs import doubt_of
+from calltape_analyzer.exporting.session.model_runs import ModelRuns
 from calltape_analyzer.exporting.session.observed_calls import LAYOUT
-from calltape_analyzer.exporting.session.runner import Runner
 from calltape_analyzer.observing.groups import CONTIGUOUS, GroupKey, layout_in_memory
 from calltape_analyzer.observing.traffic_counters import has_raised
 from calltape_analyzer.programs.notes import Question
@@ -46,7 +46,7 @@ _MAX_SEARCHED, _MAX_LAYOUTS = 4096, 6
 
 
 def layouts_read(
-    runner: Runner, variants: Sequence[VariantFacts], calls: Iterable[Call], seconds: float
+    runner: ModelRuns, variants: Sequence[VariantFacts], calls: Iterable[Call], seconds: float
 ) -> frozenset[str]:
     """The paths of the tensors whose strides change what the model returns. A model that ends its
     process or does not come to an end in another layout says nothing, which is noted.
@@ -69,7 +69,7 @@ def layouts_read(
     return frozenset(found)
 
 
-def _read_in(runner: Runner, variant: VariantFacts, others: Sequence[Call]) -> list[str]:
+def _read_in(runner: ModelRuns, variant: VariantFacts, others: Sequence[Call]) -> list[str]:
     """The paths of the tensors whose layout one variant reads."""
     places = variant.group.layout.tensors
     first, largest = _telling_rows(variant)
@@ -84,7 +84,7 @@ def _read_in(runner: Runner, variant: VariantFacts, others: Sequence[Call]) -> l
 
 
 def _calls_of_other_layouts(
-    runner: Runner, variants: Sequence[VariantFacts], calls: Iterable[Call]
+    runner: ModelRuns, variants: Sequence[VariantFacts], calls: Iterable[Call]
 ) -> dict[GroupKey, list[Call]]:
     """Per group a call for each combination of layouts that is not contiguous throughout."""
     wanted = {
@@ -142,7 +142,7 @@ class _Probe:
 
     def __init__(
         self,
-        runner: Runner,
+        runner: ModelRuns,
         plan: Plan,
         sample: Sample,
         free: list[int],
@@ -155,7 +155,7 @@ class _Probe:
         self._own: Mapping[str, Any] | None = None
 
     @classmethod
-    def of(cls, runner: Runner, variant: VariantFacts, call: Call) -> _Probe | None:
+    def of(cls, runner: ModelRuns, variant: VariantFacts, call: Call) -> _Probe | None:
         """For a call of a variant; None if none of its tensors can lie in another way, or it cannot
         be read, which the export of the variant will say."""
         try:

@@ -24,9 +24,9 @@ from calltape_analyzer.comparison.comparing import (
     leaves_of,
     recorded_leaves,
 )
-from calltape_analyzer.exporting.session.runner import Runner
+from calltape_analyzer.exporting.session.model_runs import ModelRuns
 from calltape_analyzer.exporting.session.sandbox import RunEndedError, Sandbox
-from calltape_analyzer.exporting.session.verifier import Verifier
+from calltape_analyzer.exporting.session.session import Session
 from calltape_analyzer.model.calls import eager
 from calltape_analyzer.model.contexts import detached
 from calltape_analyzer.observing.traffic_counters import has_raised
@@ -65,7 +65,10 @@ class _Served(NamedTuple):
 
 
 def out_of_sight(
-    runner: Runner, variants: Sequence[VariantFacts], others: Sequence[VariantFacts], seconds: float
+    runner: ModelRuns,
+    variants: Sequence[VariantFacts],
+    others: Sequence[VariantFacts],
+    seconds: float,
 ) -> set[CallRef]:
     """The first calls of the variants for which a model returns something else when it is called
     again although its state was put back. They run apart: what the model keeps, nobody puts back.
@@ -99,90 +102,90 @@ def out_of_sight(
     return found
 
 
-def _has_all_values(runner: Runner, variant: VariantFacts) -> bool:
+def _has_all_values(runner: ModelRuns, variant: VariantFacts) -> bool:
     return all(leaf.key for leaf in runner.find(variant.rows.first).record.inputs.facts())
 
 
 def why_lost(
-    verifier: Verifier, program: Program, others: Iterable[Program], calls: Iterable[Call]
+    session: Session, program: Program, others: Iterable[Program], calls: Iterable[Call]
 ) -> StateNeeded | None:
     """Why a program is of no use: recorded calls go on from what the ones before left, and it does
     not keep that. None if that is not so. The program gets a note if it loses what matters, and no
     recorded call needed it: the host may have put it back itself before each call.
 
     Args:
-        verifier: has the model.
+        session: has the model.
         program: what it loses is looked for.
         others: serve calls that may come before.
         calls: of the tape.
     """
-    program.note_state(verifier.state)
+    program.note_state(session.state)
     if not program.lost:
         return None
-    program.depends = _depends(verifier, program, others)
-    program.note_state(verifier.state)
+    program.depends = _depends(session, program, others)
+    program.note_state(session.state)
     if not program.depends:
         return None
-    call = next(_not_reproduced(verifier, program, calls), None)
-    if call is None and _is_put_back(verifier, [program, *others], calls):
+    call = next(_not_reproduced(session, program, calls), None)
+    if call is None and _is_put_back(session, [program, *others], calls):
         return None
     number = None if call is None else call.number
     return StateNeeded(tuple(program.lost), number, program.model.has_state)
 
 
-def _is_put_back(verifier: Verifier, programs: Sequence[Program], calls: Iterable[Call]) -> bool:
+def _is_put_back(session: Session, programs: Sequence[Program], calls: Iterable[Call]) -> bool:
     """Whether recorded calls show that the application puts the state back before each: in a row
     from the state at the export, the model returns something else than was recorded."""
-    row = [one for call in islice(calls, _MAX_RUN) for one in _serving(verifier, programs, call)]
+    row = [one for call in islice(calls, _MAX_RUN) for one in _serving(session, programs, call)]
     known = [recorded_leaves(one.call) for one in row]
     return any(
-        expected is not None and is_described(expected) and verifier.differ(expected, got)
-        for expected, got in zip(known, _in_a_row(verifier, row, _of_model), strict=False)
+        expected is not None and is_described(expected) and session.differ(expected, got)
+        for expected, got in zip(known, _in_a_row(session, row, _of_model), strict=False)
     )
 
 
-def _serving(verifier: Verifier, programs: Sequence[Program], call: Call) -> Iterator[_Served]:
+def _serving(session: Session, programs: Sequence[Program], call: Call) -> Iterator[_Served]:
     if call.under_way or has_raised(call):
         return
-    placed = verifier.sorter.sorted(call.record.inputs)
+    placed = session.sorter.sorted(call.record.inputs)
     for program in programs:
         if program.rejects_call(placed) is None:
-            yield from _calls_of(verifier, program, [call.ref])
+            yield from _calls_of(session, program, [call.ref])
             return
 
 
-def _depends(verifier: Verifier, program: Program, others: Iterable[Program]) -> bool | None:
+def _depends(session: Session, program: Program, others: Iterable[Program]) -> bool | None:
     """Whether in a row of calls the model returns something else than alone, and the program does
     not follow; None if that is unknown."""
-    calls = list(_calls_of(verifier, program, _firsts(program)))
+    calls = list(_calls_of(session, program, _firsts(program)))
     if not calls:
         return None
     for other in islice(others, _MAX_BETWEEN):
-        calls += _calls_of(verifier, other, islice(_firsts(other), 1))
+        calls += _calls_of(session, other, islice(_firsts(other), 1))
     first, *between = calls
     is_known = False
     for row in ([first] * _ROW, *([first, other] * 2 for other in between)):
-        found = _loses(verifier, row)
+        found = _loses(session, row)
         if found:
             return True
         is_known = is_known or found is not None
     if not is_known:
         return None
-    return _loses_in_other_orders(verifier, program, others) or _loses_far_beyond(
-        verifier, program, first
+    return _loses_in_other_orders(session, program, others) or _loses_far_beyond(
+        session, program, first
     )
 
 
-def _loses_in_other_orders(verifier: Verifier, program: Program, others: Iterable[Program]) -> bool:
+def _loses_in_other_orders(session: Session, program: Program, others: Iterable[Program]) -> bool:
     """Whether a program loses what calls before left, in some order of recorded calls."""
     found: dict[CallRef, _Served] = {}
     alone: dict[CallRef, Mapping[str, Any]] = {}
     for one in (program, *islice(others, _MAX_BETWEEN)):
-        for served in _calls_of(verifier, one, _firsts(one, _MAX_IN_ORDER)):
+        for served in _calls_of(session, one, _firsts(one, _MAX_IN_ORDER)):
             ref = served.call.ref
             # A program may take a size, and not the values.
-            got = _in_a_row(verifier, [served], _of_program) if ref not in found else []
-            own = _in_a_row(verifier, [served], _of_model) if got else []
+            got = _in_a_row(session, [served], _of_program) if ref not in found else []
+            own = _in_a_row(session, [served], _of_model) if got else []
             if own:
                 found[ref], alone[ref] = served, own[0]
     row = [found[ref] for ref in sorted(found)]
@@ -190,56 +193,56 @@ def _loses_in_other_orders(verifier: Verifier, program: Program, others: Iterabl
     shuffled = list(row)
     Random(0).shuffle(shuffled)
     for order in (row[::-1], row, shuffled):
-        after = _in_a_row(verifier, order, _of_model)
+        after = _in_a_row(session, order, _of_model)
         moved = [
             i for i, got in enumerate(after)
             if order[i].program is program
-            and verifier.differ(alone[order[i].call.ref], got)
+            and session.differ(alone[order[i].call.ref], got)
         ]  # fmt: skip
         if moved:
-            known = _in_a_row(verifier, order, _of_program)
-            if any(i < len(known) and verifier.differ(after[i], known[i]) for i in moved):
+            known = _in_a_row(session, order, _of_program)
+            if any(i < len(known) and session.differ(after[i], known[i]) for i in moved):
                 return True
     return False
 
 
-def _loses_far_beyond(verifier: Verifier, program: Program, call: _Served) -> bool:
+def _loses_far_beyond(session: Session, program: Program, call: _Served) -> bool:
     """Whether the model returns something else once a number that its calls change, and that the
     program does not, is far beyond what it is now: after a warm-up, say."""
     names = program.lost[:_MAX_MOVED]
-    found = verifier.asked(lambda: any(_minds(verifier, call, name) for name in names), _SECONDS)
+    found = session.asked(lambda: any(_minds(session, call, name) for name in names), _SECONDS)
     return bool(found)
 
 
-def _minds(verifier: Verifier, call: _Served, name: str) -> bool:
+def _minds(session: Session, call: _Served, name: str) -> bool:
     owner, _, attribute = name.rpartition(".")
     try:
-        part = verifier.module.get_submodule(owner)
+        part = session.module.get_submodule(owner)
         value = vars(part)[attribute]
     except (AttributeError, KeyError):  # within a container, or no module
         return False
     if type(value) not in (int, float):
         return False
     with suppress(Exception):  # the model raises, so that it serves nothing there
-        alone = verifier.eager(call.program.plan, call.sample)
-        with verifier.undisturbed():
+        alone = session.eager(call.program.plan, call.sample)
+        with session.undisturbed():
             setattr(part, attribute, type(value)(value * _FAR + _FAR))
-            moved = _in_a_row(verifier, [call], _of_model)
-        return bool(moved) and verifier.differ(alone, moved[0])
+            moved = _in_a_row(session, [call], _of_model)
+        return bool(moved) and session.differ(alone, moved[0])
     return False
 
 
-def _loses(verifier: Verifier, row: Sequence[_Served]) -> bool | None:
+def _loses(session: Session, row: Sequence[_Served]) -> bool | None:
     """Whether the program of the first call of a row loses what calls before left, when that call
     comes again; None if it does not come to that."""
-    after = _in_a_row(verifier, row, _of_model)
+    after = _in_a_row(session, row, _of_model)
     again = [i for i in range(1, len(after)) if row[i] is row[0]]
-    moved = [i for i in again if verifier.differ(after[0], after[i])]
+    moved = [i for i in again if session.differ(after[0], after[i])]
     if not moved:
         return False if again else None
-    got = _in_a_row(verifier, row, _of_program)
+    got = _in_a_row(session, row, _of_program)
     known = [i for i in moved if i < len(got)]
-    return any(verifier.differ(after[i], got[i]) for i in known) if known else None
+    return any(session.differ(after[i], got[i]) for i in known) if known else None
 
 
 def _firsts(program: Program, count: int = 2) -> Iterator[CallRef]:
@@ -252,28 +255,28 @@ def _firsts(program: Program, count: int = 2) -> Iterator[CallRef]:
     yield from dict.fromkeys(rows[at] for at in places)
 
 
-def _calls_of(verifier: Verifier, program: Program, refs: Iterable[CallRef]) -> Iterator[_Served]:
+def _calls_of(session: Session, program: Program, refs: Iterable[CallRef]) -> Iterator[_Served]:
     for ref in refs:
         with suppress(Exception):  # it cannot be read, which the export has said
-            call = verifier.find(ref)
-            sample = sample_in(program.variant, call, verifier.sorter, verifier.device)
+            call = session.find(ref)
+            sample = sample_in(program.variant, call, session.sorter, session.device)
             yield _Served(program, sample, call)
 
 
-def _of_model(verifier: Verifier, call: _Served) -> Mapping[str, Any]:
+def _of_model(session: Session, call: _Served) -> Mapping[str, Any]:
     plan, given = call.program.plan, call.sample.cloned()
-    value = eager(verifier.entry, plan, given, verifier.classes, verifier.device)
+    value = eager(session.entry, plan, given, session.classes, session.device)
     return detached(leaves_of(value))
 
 
-def _of_program(_: Verifier, call: _Served) -> Mapping[str, Any]:
+def _of_program(_: Session, call: _Served) -> Mapping[str, Any]:
     return call.program.leaves(call.program.outputs(call.sample.cloned()))
 
 
 def _in_a_row(
-    verifier: Verifier,
+    session: Session,
     row: Sequence[_Served],
-    run: Callable[[Verifier, _Served], Mapping[str, Any]],
+    run: Callable[[Session, _Served], Mapping[str, Any]],
 ) -> list[dict[str, Any]]:
     """What calls return that begin where the ones before ended, the first in the state of the
     model now; until one raises, for which a state may be the reason. Random numbers begin anew for
@@ -283,11 +286,11 @@ def _in_a_row(
     from calltape_analyzer.model.randomness import reseed
 
     found = []
-    with verifier.undisturbed():
+    with session.undisturbed():
         for call in row:
-            reseed(verifier.module)
+            reseed(session.module)
             try:
-                leaves = run(verifier, call)
+                leaves = run(session, call)
             except Exception:  # models, torch and runtimes raise errors of any type
                 break
             # The next call may write to it.
@@ -298,16 +301,16 @@ def _in_a_row(
     return found
 
 
-def _not_reproduced(verifier: Verifier, program: Program, calls: Iterable[Call]) -> Iterator[Call]:
+def _not_reproduced(session: Session, program: Program, calls: Iterable[Call]) -> Iterator[Call]:
     """The recorded calls that a program takes, and that began with another state than it has."""
     scratch = Attempt(variant=program.name, strategy=Strategy.IN_A_ROW)
     ended = (call for call in calls if not call.under_way and not has_raised(call))
     own = (
         call
         for call in islice(ended, _MAX_SEARCHED)
-        if program.rejects_call(verifier.sorter.sorted(call.record.inputs)) is None
+        if program.rejects_call(session.sorter.sorted(call.record.inputs)) is None
     )
     for call in islice(own, _MAX_RUN):
-        found = verifier.replayed(program, call, scratch)
+        found = session.replayed(program, call, scratch)
         if found.ok and found.error is not None:
             yield call

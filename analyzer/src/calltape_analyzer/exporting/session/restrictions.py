@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from calltape_analyzer.arguments.sizings import Sizing, followed, sizes_in_words, values_at
+from calltape_analyzer.exporting.session.session import Session
 from calltape_analyzer.exporting.session.unseen_runs import UnseenRuns
-from calltape_analyzer.exporting.session.verifier import Verifier
 from calltape_analyzer.programs.attempts import Attempt
 from calltape_analyzer.programs.notes import Excluded, FailsAt, WhyNotOthers, WhyOnly
 from calltape_analyzer.programs.program import Program
@@ -73,14 +73,14 @@ class _Evidence:
         return found if all(n <= _MAX_OF_A_SYMBOL for n in per_symbol.values()) else None
 
 
-def restrict(program: Program, attempt: Attempt, verifier: Verifier, runs: UnseenRuns) -> None:
+def restrict(program: Program, attempt: Attempt, session: Session, runs: UnseenRuns) -> None:
     """Keeps a program from sizes at which it gave wrong values: from single sizes if these explain
     all of them, else from all but the sizes that it reproduced.
 
     Args:
         program: is kept from them.
         attempt: what came of it.
-        verifier: has the model.
+        session: has the model.
         runs: of the program, at further sizes.
     """
     if not program.is_understood():
@@ -93,8 +93,8 @@ def restrict(program: Program, attempt: Attempt, verifier: Verifier, runs: Unsee
     if not (attempt.wrong or wrong or counts_failed):
         return
     evidence = _evidence(program.variant, attempt, counts_failed=counts_failed)
-    found = _excluded(program, evidence, verifier, runs)
-    is_unlike = not attempt.wrong and any(verifier.unlike.values())
+    found = _excluded(program, evidence, session, runs)
+    is_unlike = not attempt.wrong and any(session.unlike.values())
     if found:
         _exclude(program, found, is_unlike)
         return
@@ -146,13 +146,13 @@ def _corners(evidence: _Evidence, attempt: Attempt) -> list[Sizing]:
 
 
 def _excluded(
-    program: Program, evidence: _Evidence, verifier: Verifier, runs: UnseenRuns
+    program: Program, evidence: _Evidence, session: Session, runs: UnseenRuns
 ) -> list[_Size] | None:
     """The sizes that explain all that was wrong, if those beside them were tried and are right;
     None if there are none."""
     tried: set[_Values] = set()
     shown: set[_Size] = set()
-    may_run = verifier.probing.probe != "none"
+    may_run = session.probing.probe != "none"
     for _ in range(_MAX_ROUNDS):
         found = evidence.explaining(shown)
         if not found or not evidence.right:
@@ -168,12 +168,12 @@ def _excluded(
                 for size in found
             )
             return found if is_shown else None
-        if verifier.budget.is_spent:
+        if session.budget.is_spent:
             return None
         for sizing in waiting:
             tried.add(sizing.values)
             scratch = Attempt(variant=program.name, strategy=Strategy.BESIDE)
-            verifier.probe(program, scratch, sizing, runs)
+            session.probe(program, scratch, sizing, runs)
             if scratch.agreed:
                 evidence.right.append(sizing.values)
             elif scratch.wrong or (scratch.failed and not program.model.checks_conditions):

@@ -17,7 +17,7 @@ from calltape_analyzer.comparison.comparing import (
     is_described,
     recorded_leaves,
 )
-from calltape_analyzer.exporting.session.runner import Runner
+from calltape_analyzer.exporting.session.model_runs import ModelRuns
 from calltape_analyzer.facts import Fact
 from calltape_analyzer.programs.notes import OtherModel
 from calltape_analyzer.reading.call_ref import CallRef
@@ -29,7 +29,7 @@ _MAX_VARIANTS = 64
 
 
 def unlike_recorded(
-    runner: Runner, variants: Sequence[VariantFacts], *, watched: bool
+    runner: ModelRuns, variants: Sequence[VariantFacts], *, watched: bool
 ) -> dict[CallRef, Fact]:
     """The calls, of those that were run, for which the model returns something else than was
     recorded, and in what that differs. Calls of a model that draws random numbers, or that calls
@@ -38,7 +38,7 @@ def unlike_recorded(
     Args:
         runner: has the model.
         variants: of each, :func:`telling_calls` are run.
-        watched: whether it is noted what the model asks (:meth:`Runner.observed`).
+        watched: whether it is noted what the model asks (:meth:`ModelRuns.observed`).
     """
     found: dict[CallRef, Fact] = {}
     for variant in variants[:_MAX_VARIANTS]:
@@ -70,7 +70,7 @@ def telling_calls(variant: VariantFacts) -> Iterator[CallRef]:
 
 
 def _difference(
-    runner: Runner, variant: VariantFacts, ref: CallRef, *, watched: bool
+    runner: ModelRuns, variant: VariantFacts, ref: CallRef, *, watched: bool
 ) -> Fact | None:
     """In what the model differs from the tape; None if it does not, or nobody knows."""
     call = runner.find(ref)

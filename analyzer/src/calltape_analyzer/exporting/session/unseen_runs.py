@@ -17,9 +17,9 @@ from calltape_analyzer.arguments.sizings import Sizing
 from calltape_analyzer.comparison.comparing import compared
 from calltape_analyzer.comparison.verdicts import Verdict
 from calltape_analyzer.exporting.session.inconclusive_runs import doubt_of
+from calltape_analyzer.exporting.session.model_runs import ModelRuns
 from calltape_analyzer.exporting.session.probing import Probing
 from calltape_analyzer.exporting.session.run_costs import Cost
-from calltape_analyzer.exporting.session.runner import Runner
 from calltape_analyzer.exporting.session.sandbox import RunEndedError, Sandbox
 from calltape_analyzer.facts import Fact
 from calltape_analyzer.foreign_errors import failure_of, is_of_inputs
@@ -81,7 +81,7 @@ class Ran:
 
 
 @contextlib.contextmanager
-def unseen_runs(runner: Runner, probing: Probing, program: Program) -> Iterator[UnseenRuns]:
+def unseen_runs(runner: ModelRuns, probing: Probing, program: Program) -> Iterator[UnseenRuns]:
     """Lets a program and the model run at sizes that no call had, within the block.
 
     Args:
@@ -112,7 +112,7 @@ class UnseenRuns:
 
     sandbox: Sandbox
 
-    def __init__(self, runner: Runner, probing: Probing, program: Program) -> None:
+    def __init__(self, runner: ModelRuns, probing: Probing, program: Program) -> None:
         self._runner = runner
         self._probing = probing
         self._program = program

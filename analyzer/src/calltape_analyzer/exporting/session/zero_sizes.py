@@ -14,8 +14,8 @@ from dataclasses import replace
 from calltape_analyzer.arguments.samples import resized_row
 from calltape_analyzer.arguments.sizings import sizings_with_zero
 from calltape_analyzer.comparison.verdicts import Verdict
+from calltape_analyzer.exporting.session.session import Session
 from calltape_analyzer.exporting.session.unseen_runs import Ran, UnseenRuns
-from calltape_analyzer.exporting.session.verifier import Verifier
 from calltape_analyzer.facts import Fact
 from calltape_analyzer.observing.size_table import Column
 from calltape_analyzer.programs.notes import TakesZero
@@ -26,18 +26,18 @@ from calltape_analyzer.variants.facts import ZeroSizes
 __all__ = ["try_zeros"]
 
 
-def try_zeros(program: Program, verifier: Verifier, seconds: float, runs: UnseenRuns) -> None:
+def try_zeros(program: Program, session: Session, seconds: float, runs: UnseenRuns) -> None:
     """Runs a program at sizes of 0, and notes which it takes. The others it rejects.
 
     Args:
         program: serves recorded sizes, and others as well.
-        verifier: has the model.
+        session: has the model.
         seconds: how long it took to make the program.
         runs: of the program.
     """
-    if program.only is not None or verifier.probing.probe == "none":
+    if program.only is not None or session.probing.probe == "none":
         return
-    until = time.perf_counter() + verifier.probing.patience(seconds)
+    until = time.perf_counter() + session.probing.patience(seconds)
     taken: dict[frozenset[Column], Verdict] = {}
     rejected: dict[frozenset[Column], Fact] = {}
     for sizing in sizings_with_zero(program.variant):
@@ -45,18 +45,18 @@ def try_zeros(program: Program, verifier: Verifier, seconds: float, runs: Unseen
         columns = frozenset(program.variant.new_zeros(row))
         if not columns or program.conditions_reject(row) is not None:
             continue
-        left = verifier.budget.within(until - time.perf_counter())
-        if time.perf_counter() > until or verifier.budget.is_spent:
+        left = session.budget.within(until - time.perf_counter())
+        if time.perf_counter() > until or session.budget.is_spent:
             rejected[columns] = Because(Why.NO_TIME)
             continue
-        reason = verifier.why_unrun(program.variant, sizing)
-        pointing = verifier.points_to_nothing(program.variant, sizing)
+        reason = session.why_unrun(program.variant, sizing)
+        pointing = session.points_to_nothing(program.variant, sizing)
         if pointing is not None:
             reason = PointsInto(pointing)
         if reason is not None:
             rejected[columns] = NotTried(reason)
             continue
-        ran = runs.at(sizing, min(left, verifier.probing.seconds))
+        ran = runs.at(sizing, min(left, session.probing.seconds))
         why = _why_rejected(ran)
         if why is not None:
             rejected[columns] = why

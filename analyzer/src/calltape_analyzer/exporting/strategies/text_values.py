@@ -16,7 +16,7 @@ from typing import Any
 
 from calltape_analyzer.arguments.samples import sample_in
 from calltape_analyzer.comparison.comparing import compared
-from calltape_analyzer.exporting.session.verifier import Verifier
+from calltape_analyzer.exporting.session.session import Session
 from calltape_analyzer.observing.observations import shown_constant
 from calltape_analyzer.observing.size_table import SizeRow
 from calltape_analyzer.observing.sorting import CallSorter
@@ -104,7 +104,7 @@ def serves_all_values(
     attempt: Attempt,
     values: Sequence[ValueCalls],
     everywhere: Sequence[ValueCalls],
-    verifier: Verifier,
+    session: Session,
 ) -> bool:
     """Whether a program that was traced with one value returns what the model does for others; a
     note says how many were tried. Of many values the ones with most calls are tried.
@@ -114,11 +114,11 @@ def serves_all_values(
         attempt: what came of it so far; comparisons are added to it.
         values: all that calls of its variant had.
         everywhere: those, and what calls of other sizes had.
-        verifier: runs calls.
+        session: runs calls.
     """
     tried = values[:_MAX_TRIED]
-    calls = [verifier.find(value.first) for value in tried]
-    replayed = [verifier.replayed(program, call, attempt) for call in calls]
+    calls = [session.find(value.first) for value in tried]
+    replayed = [session.replayed(program, call, attempt) for call in calls]
     if "wrong" in attempt.rows.values() or any(one.ran and not one.ok for one in replayed):
         return False
     good = [value for value, one in zip(tried, replayed, strict=True) if one.ok]
@@ -128,9 +128,9 @@ def serves_all_values(
         return True  # it serves no call: there is nothing to say of values
     known = {repr(value.values) for value in good}
     if len(known) < 2:
-        call = verifier.find(served[0])
-        others = _others_than(call, everywhere, verifier)
-        crossed = [_does_as_model(program, call, value, verifier) for value in others]
+        call = session.find(served[0])
+        others = _others_than(call, everywhere, session)
+        crossed = [_does_as_model(program, call, value, session) for value in others]
         if not crossed or not all(crossed):
             return False
         known |= {repr(value.values) for value in others}
@@ -140,9 +140,9 @@ def serves_all_values(
     return True
 
 
-def _others_than(call: Call, values: Sequence[ValueCalls], verifier: Verifier) -> list[ValueCalls]:
+def _others_than(call: Call, values: Sequence[ValueCalls], session: Session) -> list[ValueCalls]:
     """A few values that a call does not have."""
-    own = verifier.sorter.sorted(call.record.inputs)
+    own = session.sorter.sorted(call.record.inputs)
     scalars = own.layout.scalars_of(call.record.inputs.scalars)
     others = (
         value for value in values
@@ -151,15 +151,15 @@ def _others_than(call: Call, values: Sequence[ValueCalls], verifier: Verifier) -
     return list(islice(others, _MAX_CROSSED))
 
 
-def _does_as_model(program: Program, call: Call, value: ValueCalls, verifier: Verifier) -> bool:
+def _does_as_model(program: Program, call: Call, value: ValueCalls, session: Session) -> bool:
     """Whether a program returns what the model does for a recorded call that has, for its texts and
     floats, the values of another one."""
     try:
-        sample = sample_in(program.variant, call, verifier.sorter, verifier.device)
+        sample = sample_in(program.variant, call, session.sorter, session.device)
         scalars = [value.values.get(i, one) for i, one in enumerate(sample.scalars)]
         crossed = replace(sample, scalars=scalars)
-        expected = verifier.eager(program.plan, crossed)
-        found = compared(expected, verifier.outputs(program, crossed), verifier.tolerances)
+        expected = session.eager(program.plan, crossed)
+        found = compared(expected, session.outputs(program, crossed), session.tolerances)
     except Exception:  # models, torch and runtimes raise errors of any type: that is no evidence
         return False
     return found.agrees and found.compared > 0

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from calltape_analyzer.model.randomness import Numbers
     from calltape_analyzer.tape import Tape
 
-__all__ = ["Runner"]
+__all__ = ["ModelRuns"]
 
 _MAX_LOOKED = 4
 _MAX_SMALL = 2
@@ -82,7 +82,7 @@ class Drawn(NamedTuple):
 
 
 @dataclass
-class Runner:
+class ModelRuns:
     """Runs calls of a tape through the model, and through its programs.
 
     Attributes:

@@ -26,9 +26,9 @@ from calltape_analyzer.arguments.sizings import (
 from calltape_analyzer.comparison.judging import judge
 from calltape_analyzer.comparison.verdicts import Verdict
 from calltape_analyzer.exporting.session.budget import Budget
+from calltape_analyzer.exporting.session.model_runs import ModelRuns
 from calltape_analyzer.exporting.session.observed_calls import ObservedCall
 from calltape_analyzer.exporting.session.probing import Probing
-from calltape_analyzer.exporting.session.runner import Runner
 from calltape_analyzer.exporting.session.same_model import other_model
 from calltape_analyzer.exporting.session.sandbox import RunEndedError
 from calltape_analyzer.exporting.session.unseen_runs import UnseenRuns, unseen_runs
@@ -47,7 +47,7 @@ from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.variants.facts import VariantFacts
 
-__all__ = ["Verifier"]
+__all__ = ["Session"]
 
 _MAX_ROWS = 24
 
@@ -83,9 +83,10 @@ class Replayed(NamedTuple):
 
 
 @dataclass
-class Verifier(Runner):
-    """Compares what programs of a model return with what was recorded, and with what the model
-    returns now.
+class Session(ModelRuns):
+    """One export of one model: all runs of it and of its programs, what they may cost, and what
+    came of those that were made. It compares what programs return with what was recorded, and with
+    what the model returns now.
 
     Attributes:
         probing: at which other sizes the model is run.
@@ -352,9 +353,9 @@ class _RecordedRun(ProgramRun):
         unmade_outputs: the objects in what it returned that cannot be made.
     """
 
-    def __init__(self, verifier: Verifier, program: Program, sample: Sample) -> None:
-        super().__init__(verifier)
-        self._verifier, self.program, self.sample = verifier, program, sample
+    def __init__(self, session: Session, program: Program, sample: Sample) -> None:
+        super().__init__(session)
+        self._verifier, self.program, self.sample = session, program, sample
 
     def run(self) -> dict[str, Any]:
         leaves, self.unmade_outputs = self._verifier.served(self.program, self.sample)
