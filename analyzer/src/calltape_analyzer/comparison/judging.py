@@ -219,6 +219,7 @@ def judge(call: Call, run: Run, tolerances: Tolerances, expect: Expect = "record
         is_recorded = recorded is not None and _same_class(recorded, error)
         if not is_recorded and not isinstance(error, _FAILURES):
             raise
+        error.__traceback__ = None  # its frames have the tensors of the call, and the run has it
         if recorded is None:
             return _doubted(failed(error, against), run)
         verdict = Verdict(
