@@ -279,9 +279,7 @@ def check_one(
 
 
 @pytest.mark.parametrize("kind", SERVERS)
-def test_no_acknowledged_call_is_lost(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
-) -> None:
+def test_no_acknowledged_call_is_lost(tmp_path: Path, kind: str) -> None:
     torch.set_num_threads(1)  # a forked child has no thread pool
     server, counts = SERVERS[kind], Counter[str]()
     to_keep = kept_undisturbed(server, tmp_path) if "novelty" in kind else None
@@ -291,17 +289,6 @@ def test_no_acknowledged_call_is_lost(
             check_one(server, folder, one, counts, to_keep)
             for path in folder.iterdir():
                 path.unlink()
-    with capsys.disabled():
-        more = {
-            "deleted": "deleted with old segments", "under way": "under way and written ahead",
-            "new": "of those acknowledged were to keep", "of children": "by forked children",
-        }  # fmt: skip
-        parts = [f", {counts[name]} {text}" for name, text in more.items() if counts[name]]
-        print(
-            f"\n{KILLS[kind]} kills, {kind}: {counts['acknowledged']} calls acknowledged, 0 lost,"
-            f" {counts['recovered']} recovered from {counts['files']} files,"
-            f" {counts['torn']} with a torn end{''.join(parts)}"
-        )
     assert counts["acknowledged"] > KILLS[kind] // 2
     assert counts["deleted"] or "when_full" not in server.options
     assert counts["under way"] or "write_ahead" not in server.options

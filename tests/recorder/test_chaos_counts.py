@@ -138,9 +138,7 @@ def check(server: Server, folder: Path, one: Killed, counts: Counter[str]) -> No
 
 
 @pytest.mark.parametrize("kind", SERVERS)
-def test_counts_are_right_or_say_at_least(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
-) -> None:
+def test_counts_are_right_or_say_at_least(tmp_path: Path, kind: str) -> None:
     torch.set_num_threads(1)  # a forked child has no thread pool
     server, counts = SERVERS[kind], Counter[str]()
     for number in range(KILLS):
@@ -152,12 +150,6 @@ def test_counts_are_right_or_say_at_least(
         check(server, folder, one, counts)
         for path in folder.iterdir():
             path.unlink()
-    with capsys.disabled():
-        print(
-            f"\n{KILLS} kills, {kind}: {counts['calls']} calls ended, {counts['counted']} counted,"
-            f" {counts['kept']} kept, {counts['deleted']} deleted, in"
-            f" {counts['recordings']} recordings"
-        )
     assert counts["counted"]
     assert counts["recordings"] > KILLS // 2
     assert counts["kept"] or "max_age_seconds" in server.options

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
-import types
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from calltape_recorder import FlightRecorder, Novelty, PerSecond, Rate, Recorder, record
+from calltape_recorder import FlightRecorder, Novelty, PerSecond, Rate, Recorder, record, threads
 from calltape_recorder.launch import attaching
 from tests.recorder.calls import adds_up, appearance_of
 from tests.recorder.models import Add
@@ -75,9 +76,7 @@ def check_child(path: Path, pid: int) -> None:
 
 
 @pytest.mark.parametrize("kind", OPTIONS)
-def test_forks_while_threads_call(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
-) -> None:
+def test_forks_while_threads_call(tmp_path: Path, kind: str) -> None:
     torch.set_num_threads(1)  # a forked child has no thread pool
     model, path, stop = Add(), tmp_path / "t.tape", threading.Event()
     pids: list[int] = []
@@ -103,78 +102,44 @@ def test_forks_while_threads_call(
     assert len(numbers) == len(set(numbers)) == stats.kept
     for pid in set(pids):
         check_child(path, pid)
-    with capsys.disabled():
-        print(
-            f"\n{FORKS} forks under 4 threads, {kind}: 0 hung, {FORKS * CALLS} calls of children"
-            f" on {len(pids)} tapes; parent: {stats.seen} seen = {stats.kept} kept"
-            f" + {sum(stats.dropped.values())} dropped, all read back"
-        )
 
 
-_LOCKS = (type(threading.Lock()), type(threading.RLock()))
+@contextmanager
+def noted_locks() -> Iterator[list[Any]]:
+    """Gets every lock that the recorder makes within."""
+    made: list[Any] = []
+
+    def noting() -> Any:
+        made.append(threads.RLock())
+        return made[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, module in list(sys.modules.items()):
+            has_locks = vars(module).get("RLock") is threads.RLock and module is not threads
+            if has_locks and name.startswith("calltape_recorder."):
+                patch.setattr(module, "RLock", noting)
+        yield made
 
 
-def locks_in(owner: Any, name: str, met: set[int]) -> Iterator[tuple[str, Any]]:
-    """Every lock that a recorder can be reached to hold, and how."""
-    if id(owner) in met:
-        return
-    met.add(id(owner))
-    if isinstance(owner, _LOCKS):
-        yield name, owner
-        return
-    module = type(owner).__module__
-    if isinstance(owner, types.FunctionType):
-        cells = owner.__closure__ or ()
-        parts: Any = zip(owner.__code__.co_freevars, [c.cell_contents for c in cells], strict=True)
-    elif isinstance(owner, (list, tuple)):
-        parts = enumerate(owner)
-    elif isinstance(owner, dict):
-        parts = owner.items()
-    elif module.startswith("calltape_recorder") or type(owner) in (threading.Event,):
-        slots = [name for cls in type(owner).__mro__ for name in getattr(cls, "__slots__", ())]
-        parts = [
-            (name, getattr(owner, name, None)) for name in (*slots, *getattr(owner, "__dict__", ()))
-        ]
-    elif isinstance(owner, threading.Condition):
-        parts = vars(owner).items()
-    elif callable(owner) and hasattr(owner, "__self__"):
-        parts = [("of", owner.__self__)]
-    else:
-        return
-    for key, part in tuple(parts):
-        yield from locks_in(part, f"{name}.{key}", met)
-
-
-def test_forks_while_a_lock_is_held(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_forks_while_a_lock_is_held(tmp_path: Path) -> None:
     torch.set_num_threads(1)
     model, path, x = Add(), tmp_path / "t.tape", torch.ones(2)
-    with record(model, path, **OPTIONS["everything"]) as recorder:
+    with noted_locks() as locks:
+        recorder = record(model, path, **OPTIONS["everything"])
         model(x, x)
         assert recorder.flush()
-        locks = dict(locks_in(recorder, "recorder", set()))
-        names = " ".join(locks)
-        # Of its own, and of its parts, of which events have none.
-        for part in ("lock", "decider", "ledger", "buffers", "unkept", "known_calls", "budget"):
-            assert f"{part}." in names or f"{part} " in names
-        assert len(locks) >= 9
-        every = [*([lock] for lock in locks.values()), list(locks.values())] * ROUNDS
-        for held in every:
-            pid = while_held(held, lambda: calls_in_child(recorder, model))
-            check_child(path, pid)
-            model(x, x)
-    stats = recorder.stats()
-    assert adds_up(stats)
-    assert stats.seen == len(every) + 1
-    with capsys.disabled():
-        print(
-            f"\n{len(every)} forks with each of {len(locks)} locks of a recorder held, and with"
-            f" all of them: 0 hung, {len(every) * CALLS} calls of children on their tapes"
-        )
+    assert len(locks) >= 9
+    every = [*([lock] for lock in locks), locks] * ROUNDS
+    for held in every:
+        pid = while_held(held, lambda: calls_in_child(recorder, model))
+        check_child(path, pid)
+        model(x, x)
+    recorder.close()
+    assert adds_up(recorder.stats())
+    assert recorder.stats().seen == len(every) + 1
 
 
-def test_forks_before_anything_is_attached(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_forks_before_anything_is_attached(tmp_path: Path) -> None:
     """A server that loads first, forks then, and attaches in each worker."""
     torch.set_num_threads(1)
     model, path = Add(), tmp_path / "t.tape"
@@ -192,31 +157,24 @@ def test_forks_before_anything_is_attached(
     model(inputs_of(1), inputs_of(1))
     recorder.close()
     assert (read(path).numbers, read(path).damage) == ([0], [])
-    with capsys.disabled():
-        print(f"\n5 forks of a recorder with nothing attached: {5 * CALLS} calls on 5 own tapes")
 
 
-def test_forks_while_a_class_is_being_instantiated(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_forks_while_a_class_is_being_instantiated(tmp_path: Path) -> None:
     """``calltape-record`` follows the instances of a class under a lock."""
 
     class Served(Add):
         pass
 
-    attaching.attach({"tape": str(tmp_path)}, None, "Served", Served)
-    born = Served.__init__.__closure__ or ()
-    cells = {id(lock): lock for cell in born for _, lock in locks_in(cell.cell_contents, "", set())}
-    assert len(cells) == 1
+    with noted_locks() as locks:
+        attaching.attach({"tape": str(tmp_path)}, None, "Served", Served)
+    assert locks
 
     def work() -> bool:
         x = torch.ones(2)
         return torch.equal(Served()(x, x), x * 2)
 
     for _ in range(ROUNDS):
-        while_held(list(cells.values()), work)
-    with capsys.disabled():
-        print(f"\n{ROUNDS} forks while another thread makes an instance to record: 0 hung")
+        while_held(locks, work)
 
 
 def while_held(locks: list[Any], work: Callable[[], bool]) -> int:

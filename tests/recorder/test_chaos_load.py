@@ -86,9 +86,7 @@ def counted(tape: ReadTape) -> int:
     return tape.table.totals().seen
 
 
-def test_a_crowd_and_a_small_queue(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_crowd_and_a_small_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = Double()
     with record(model, tmp_path / "t.tape", max_queue_bytes=100_000) as recorder:
         gate = disks.slow(monkeypatch)
@@ -103,15 +101,9 @@ def test_a_crowd_and_a_small_queue(
     assert stats.dropped["queue_full"] > THREADS * EACH // 4
     check(tape, stats)
     assert counted(tape) == stats.seen
-    with capsys.disabled():
-        print(
-            f"\n{THREADS} threads x {EACH} calls, a small queue and half of them on a disk that"
-            f" stands still: {stats.seen} seen = {stats.kept} kept +"
-            f" {stats.dropped['queue_full']} queue_full, 0 outputs changed"
-        )
 
 
-def test_a_crowd_and_policies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_crowd_and_policies(tmp_path: Path) -> None:
     model, dumped = Double(), []
     keep, held = Novelty() | Rate(0.01), FlightRecorder(calls=500)
     with record(model, tmp_path / "t.tape", keep=keep, flight_recorder=held) as recorder:
@@ -130,18 +122,12 @@ def test_a_crowd_and_policies(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert counted(tape) == stats.seen
     assert tape.end is not None
     assert [dump.calls for dump in tape.end.dumps] == dumped
-    with capsys.disabled():
-        print(
-            f"\n{THREADS} threads x {EACH} calls, {keep}, flight recorder: {stats.seen} seen ="
-            f" {stats.kept} kept ({sum(dumped)} by dumps, all {len(sampled)} sampled) +"
-            f" {stats.dropped['flight_recorder']} let go, 0 outputs changed"
-        )
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from /proc")
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_an_hour_of_calls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_hour_of_calls(tmp_path: Path) -> None:
     work = [sys.executable, "-m", "tests.recorder.long_run", str(tmp_path)]
     done = subprocess.run(work, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -168,12 +154,3 @@ def test_an_hour_of_calls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     for kind in ("objects", "blocks"):
         assert last[kind] - second[kind] < calls // 20
     assert last["descriptors"] <= second["descriptors"]
-    with capsys.disabled():
-        resident = ", ".join(f"{q['resident'] / 2**20:.0f}" for q in quarters)
-        print(
-            f"\nan hour of {said['seen']} calls, none like another: resident {resident} MiB after"
-            f" each quarter ({growth / 2**20:+.1f} MiB over the last two, bound"
-            f" {bound / 2**20:.0f}), {last['objects'] - second['objects']:+d} objects,"
-            f" {last['blocks'] - second['blocks']:+d} blocks, {last['descriptors']} open files,"
-            f" {last['disk']} bytes on disk, {said['kept']} kept, {dropped}"
-        )

@@ -41,28 +41,13 @@ def test_a_path_that_leads_elsewhere_by_now_is_not_removed(tmp_path: Path) -> No
     assert path.read_text() == "precious"
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"values": "some"}, {"values": None}, {"via": "air"}, {"max_calls": -1},
-        {"max_calls": 1.5}, {"max_calls": "3"}, {"max_calls": True}, {"max_calls": 2**64},
-        {"max_queue_bytes": -1}, {"max_queue_bytes": 1e9}, {"max_queue_bytes": None},
-        {"outputs": None}, {"outputs": "yes"}, {"overwrite": 1}, {"method": None}, {"method": ""},
-    ],
-    ids=str,
-)  # fmt: skip
 @pytest.mark.parametrize("how", [Recorder, functools.partial(record, Add())])
-def test_options_that_do_not_exist(tmp_path: Path, options: dict[str, Any], how: Any) -> None:
+def test_what_is_refused_leaves_no_file(tmp_path: Path, how: Any) -> None:
     with pytest.raises(TapeError) as caught:
-        how(tmp_path / "t.tape", **options)
+        how(tmp_path / "t.tape", max_calls=-1)
     assert caught.value.kind == "usage"
-    assert "documentation" not in str(caught.value)
-    assert not (tmp_path / "t.tape").exists()
-
-
-@pytest.mark.parametrize("path", ["a\0b", None, 3.5])
-def test_paths_that_are_none(path: Any) -> None:
-    for how in (Recorder, functools.partial(record, Add())):
+    assert not list(tmp_path.iterdir())
+    for path in ("a\0b", None, 3.5):
         with pytest.raises(TapeError) as caught:
             how(path)
         assert caught.value.kind == "usage"
@@ -156,7 +141,7 @@ def test_what_an_option_takes(name: str) -> None:
         assert caught.value.advice
         assert name in str(caught.value) or name == "control"
         assert len(str(caught.value)) < 400
-        assert "pydantic" not in str(caught.value)
+        assert not {"pydantic", "documentation"} & set(str(caught.value).split())
 
 
 def test_an_option_that_is_not_there() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import importlib
+import math
+import os.path
 import re
 import sys
 import time
@@ -17,6 +19,7 @@ from typer.testing import CliRunner
 from calltape_analyzer import open_tape, recordings
 from calltape_analyzer.cli import app
 from calltape_recorder import Recorder, TapeError, record
+from calltape_recorder.host.target import owner_of
 from tests.recorder.models import Add
 from tests.recorder.reading import read
 
@@ -142,3 +145,31 @@ def test_what_cannot_be_attached_is_the_caller_s_error(
     assert "documentation" not in str(caught.value)
     assert not path.exists()
     record(Add(), path).close()  # the corrected call is not refused
+
+
+# --- which object a function is recorded on -------------------------------------------------
+
+
+class Kernel:
+    def double(self, x: int) -> int:
+        return 2 * x
+
+
+def test_the_owner_of_functions_and_names() -> None:
+    kernel = Kernel()
+    assert owner_of(kernel.double) == (kernel, "double")
+    assert owner_of(kernel) == (kernel, None)
+    assert owner_of("math:sqrt") == (math, "sqrt")
+    assert owner_of(math.sqrt) == (math, "sqrt")
+    assert owner_of("os:path.join") == (os.path, "join")
+    assert owner_of("math:pi") == (math.pi, None)
+    assert owner_of("math") == (math, None)
+
+
+@pytest.mark.parametrize(
+    "target", [lambda x: x, "math:nothing", "no_such_module:f", "", ":", "math:", "a b:c"]
+)
+def test_what_has_no_owner(target: object) -> None:
+    with pytest.raises(TapeError) as caught:
+        owner_of(target, "a.tape")
+    assert caught.value.kind == "usage"

@@ -150,18 +150,6 @@ def test_scripted_modules_and_their_hosts(tmp_path: Path, via: Via, how: str) ->
         assert torch.equal(call.output(0), call.input(0) * 2)
 
 
-@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
-def test_a_model_with_a_recorder_cannot_be_scripted(tmp_path: Path) -> None:
-    """As with any hook of Python. So script first, and record what that returned."""
-    model, x = Add(), torch.ones(2)
-    with record(model, tmp_path / "t.tape") as recorder:
-        model(x, x)
-        with pytest.raises(Exception):  # noqa: B017,PT011 - of torch
-            torch.jit.script(model)
-    assert recorder.stats().kept == 1
-    assert torch.equal(torch.jit.script(model)(x, x), x + x)
-
-
 @both
 @pytest.mark.integration
 @pytest.mark.parametrize("strict", [False, True])

@@ -51,10 +51,10 @@ def test_structures_that_wait_count_for_the_bound(
     model, x, bound = Echo(), torch.zeros(2), 2**19
     recorder = record(model, tmp_path / "t.tape", max_queue_bytes=bound, outputs=False)
     gate = disks.slow(monkeypatch)
-    for n in range(50):
+    for n in range(30):
         model({f"request-{n}-{k}": x for k in range(1000)})
     stats = recorder.stats()
-    assert stats.dropped == {"queue_full": 50 - stats.queued}
+    assert stats.dropped == {"queue_full": 30 - stats.queued}
     assert stats.queued < bound // (2 * 1000 * len("request-00-000"))
     held = stats.queued_bytes
     model({f"request-0-{k}": x for k in range(1000)})
@@ -103,17 +103,3 @@ def test_a_full_queue_drops_the_newest_call_without_copying(
     assert tape.numbers == [*range(10), 25]
     assert tape.end is not None
     assert tape.end.coverage.dropped == {"queue_full": 15}
-
-
-def test_outputs_that_do_not_fit_leave_the_inputs(tmp_path: Path) -> None:
-    class Grow(torch.nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x.repeat(1000)
-
-    model, path = Grow(), tmp_path / "t.tape"
-    with record(model, path, max_queue_bytes=1000) as recorder:
-        model(torch.ones(10))
-    assert recorder.stats().kept == 1
-    call = read(path).calls[0]
-    assert (call.record.outputs, call.record.outputs_missing) == (None, "queue_full")
-    assert torch.equal(call.input(0), torch.ones(10))

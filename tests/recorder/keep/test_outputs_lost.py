@@ -29,6 +29,7 @@ def test_outputs_without_memory_are_counted(tmp_path: Path) -> None:
     assert (stats.kept, stats.lost, stats.outputs_lost) == (3, {}, {"queue_full": 3})
     with open_tape(tmp_path / "t.tape") as tape:
         assert {call.record.outputs_missing for call in tape} == {"queue_full"}
+        assert all(torch.equal(call.inputs.args[0], torch.ones(4)) for call in tape)
         (told,) = [one for one in diagnose(tape).symptoms if one.kind == "outputs_missing"]
         assert "max_queue_bytes" in told.advice
         assert "outputs=True" not in told.advice

@@ -16,7 +16,6 @@ from torch.utils import _pytree as pytree
 
 from calltape_recorder import First, Rate, Recorder, record
 from calltape_recorder.capture.structures import Structure
-from calltape_recorder.keep import ledger
 from calltape_recorder.keep.ledger import Ledger, UnkeptCounter
 from calltape_recorder.snapshot import known_calls
 from calltape_recorder.snapshot.known_calls import KnownCalls
@@ -139,18 +138,6 @@ def test_calls_while_it_is_paused_widen_no_range(tmp_path: Path) -> None:
     assert span(kind.axes[0]) == (3, 14)
 
 
-def test_many_sizes_are_summed_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger, "MAX_WAITING_CALLS", 16)
-    model = Echo()
-    with record(model, tmp_path / "t.tape", keep=First(0)):
-        for n in range(500):
-            model(zeros(n))
-    (kind,) = table_of(tmp_path / "t.tape").kinds.values()
-    (axis,) = kind.axes
-    assert axis is not None
-    assert (span(axis), len(axis.sizes), axis.other) == ((0, 499), 32, 468)
-
-
 def structure(leaves: int) -> Structure:
     nodes = [{"kind": "tensor", "leaf": n} for n in range(leaves)]
     root = {"kind": "tuple", "children": [
@@ -175,20 +162,20 @@ def test_where_nobody_folds_memory_is_bounded_and_no_call_is_forgotten(
 
 def test_a_table_stays_small() -> None:
     counter = UnkeptCounter(KnownCalls())
-    for leaves in range(60, 90):
+    for leaves in range(60, 90, 2):
         one = structure(leaves)
         for n in range(40):
             shapes = (torch.Size([n, n, n, n]),) * leaves
             counter.count(one, (torch.float32,) * leaves + shapes)
         counter.fold(always=True)
     found = counter.drain()
-    assert found.totals().seen == 30 * 40
+    assert found.totals().seen == 15 * 40
     assert found.kinds
     assert sum(len(kind.axes) for kind in found.kinds.values()) <= 4096
     assert all(len(axis.sizes) <= 32 for kind in found.kinds.values() for axis in kind.axes if axis)
     assert len(pack_inputs(found)) < 2_000_000
     read = unpack_inputs(pack_inputs(found))
-    assert read.totals().seen == 30 * 40
+    assert read.totals().seen == 15 * 40
 
 
 def test_a_file_never_counts_more_inputs_than_calls(tmp_path: Path) -> None:

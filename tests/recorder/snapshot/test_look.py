@@ -124,10 +124,10 @@ def test_a_wanted_leaf_does_not_lean_on_an_unwanted_one() -> None:
 
 
 def test_many_views_of_one_tensor_take_linear_time() -> None:
-    views = list(torch.zeros(50_000, 1))
+    views = list(torch.zeros(20_000, 1))
     begin = time.process_time()
     seen = look_at(views, True)
-    # One pass per view took 18 seconds; the bound leaves room for a busy machine.
-    assert time.process_time() - begin < 8
+    # One pass per view took 3 seconds; the bound leaves room for a busy machine.
+    assert time.process_time() - begin < 1.5
     assert seen.storages == tuple(Alias(0, 4 * number) for number in range(len(views)))
     assert seen.same == tuple(range(len(views)))

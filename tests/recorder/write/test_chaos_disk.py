@@ -190,7 +190,7 @@ def check_run(folder: Path, stats: Stats, reason: str, *, back: bool, is_last: b
 @pytest.mark.parametrize("kind", OPTIONS)
 def test_every_write_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
-    capsys: pytest.CaptureFixture[str], kind: str, error: int,
+    kind: str, error: int,
 ) -> None:  # fmt: skip
     options, counts = OPTIONS[kind], Counter[str]()
     reason = "disk_full" if error == errno.ENOSPC else "io"
@@ -226,13 +226,6 @@ def test_every_write_fails(
     assert counts["seen"] == counts["kept"] + counts[reason] + counts["deleted"]
     assert counts[reason]
     assert counts["runs"] > 4 * clean.writes
-    with capsys.disabled():
-        print(
-            f"\n{errno.errorcode[error]} at each of {clean.writes} writes, {kind}:"
-            f" {counts['runs']} runs, {counts['failed']} failed writes, {counts['seen']} calls seen"
-            f" = {counts['kept']} kept + {counts[reason]} {reason} + {counts['deleted']} deleted,"
-            f" {counts['sealed']} recoveries, every kept call read back"
-        )
 
 
 # --- a disk that is really full ----------------------------------------------------------------
@@ -250,9 +243,7 @@ def mounting() -> list[str] | None:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in OPTIONS if kind != "oldest deleted"])
-def test_a_file_system_that_is_full(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
-) -> None:
+def test_a_file_system_that_is_full(tmp_path: Path, kind: str) -> None:
     command = mounting()
     if command is None:
         pytest.skip("no file system can be mounted here")
@@ -265,12 +256,6 @@ def test_a_file_system_that_is_full(
     assert said["rounds"] >= 3
     assert said["disk_full"]
     assert said["seen"] == said["kept"] + said["disk_full"]
-    with capsys.disabled():
-        print(
-            f"\na tmpfs of 1 MiB, {kind}: full and emptied {said['rounds']} times, {said['seen']}"
-            f" calls seen = {said['kept']} kept + {said['disk_full']} disk_full, every kept call"
-            f" read back, {said['warnings']} warnings"
-        )
 
 
 # --- a disk that is slow -----------------------------------------------------------------------
@@ -278,7 +263,7 @@ def test_a_file_system_that_is_full(
 
 @pytest.mark.parametrize("kind", ["one file", "segments"])
 def test_no_call_waits_for_a_slow_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], kind: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     bound, threads, each = 400_000, 8, 500
     model, most = Identity(), [0] * threads
@@ -312,9 +297,3 @@ def test_no_call_waits_for_a_slow_disk(
     assert stats.seen == stats.kept + stats.dropped["queue_full"] == 2 + threads * each
     assert sum(len(tape.numbers) for tape in tapes_in(tmp_path)) == stats.kept
     check_ends(stats, tapes_in(tmp_path))
-    with capsys.disabled():
-        print(
-            f"\na disk that stood still, {kind}: {stuck.seen} of {stuck.seen} calls returned,"
-            f" {stats.seen} seen = {stats.kept} kept + {stats.dropped['queue_full']} queue_full,"
-            f" at most {max(most)} of {bound} queue bytes"
-        )
