@@ -106,7 +106,7 @@ def test_recorder_of_the_host_does_not_see_what_runs_apart(tmp_path: Path) -> No
     model = torch.nn.Linear(3, 3)
     with record(model, tmp_path / "calls.tape") as recorder, torch.no_grad():
         model(torch.rand(2, 3))
-        with Sandbox(lambda rows, say: model(torch.rand(rows, 3)).shape, "cpu") as runs:
+        with Sandbox(lambda rows, say: tuple(model(torch.rand(rows, 3)).shape), "cpu") as runs:
             assert runs.ask(4, 60) == (4, 3)
         model(torch.rand(5, 3))
     assert recorder.stats().kept == 2

@@ -79,25 +79,26 @@ def out_of_sight(
         others: calls of a few of these are run between.
         seconds: how long a run may take.
     """
+    # With values that are not on the tape a run may not come to its end.
+    own, others = ([v for v in some if _has_all_values(runner, v)] for some in (variants, others))
+    row = [variant for variant in own for _ in range(2)] + others[:_MAX_BETWEEN]
+    row += own if len(row) > 2 else []
     known: dict[CallRef, dict[str, Any]] = {}
 
-    def differs(variant: VariantFacts, _: Any) -> bool:
-        ref = variant.rows.first
+    def differs(place: int, _: Any) -> bool:
+        ref = row[place].rows.first
         try:
-            sample = sample_in(variant, runner.find(ref), runner.sorter, runner.device)
-            got = runner.eager(Plan.of(variant, sample, runner.sorter.signature), sample)
+            sample = sample_in(row[place], runner.find(ref), runner.sorter, runner.device)
+            got = runner.eager(Plan.of(row[place], sample, runner.sorter.signature), sample)
         except Exception:  # the model raises: that is no evidence
             return False
         return runner.differ(known.setdefault(ref, got), got)
 
-    # With values that are not on the tape a run may not come to its end.
-    own, others = ([v for v in some if _has_all_values(runner, v)] for some in (variants, others))
-    row = [variant for variant in own for _ in range(2)] + others[:_MAX_BETWEEN]
     found: set[CallRef] = set()
     with Sandbox(differs, runner.device) as runs:
-        for variant in [*row, *(own if len(row) > 2 else ())]:
+        for place, variant in enumerate(row):
             with suppress(RunEndedError):
-                if runs.ask(variant, seconds):
+                if runs.ask(place, seconds):
                     found.add(variant.rows.first)
     return found
 
