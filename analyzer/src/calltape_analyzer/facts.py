@@ -5,6 +5,7 @@ one is its sentence, which :mod:`calltape_analyzer.wording` makes.
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields
 from enum import Enum
@@ -125,6 +126,8 @@ def plain(value: Any) -> Any:
         return [plain(one) for one in value]
     if isinstance(value, str):  # of a tape: lone surrogates are in it, which UTF-8 has not
         return value[:MAX_TEXT].encode(errors="backslashreplace").decode()[:MAX_TEXT]
+    if isinstance(value, float) and not math.isfinite(value):  # JSON has no such numbers
+        return str(value)
     return value
 
 

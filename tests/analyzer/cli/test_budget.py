@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from calltape_analyzer import Limits, Tape, TapeError
 from calltape_analyzer import limits as budget
 from calltape_analyzer.cli import app
-from calltape_analyzer.limits import received_bytes
+from calltape_analyzer.limits import REDACTION_EFFORT, received_bytes
 from tests.analyzer.tapes import write_tape
 
 
@@ -117,7 +117,7 @@ def test_a_redaction_may_take_longer_than_reading(
     assert ask(verb, str(tape), "-o", str(tape.with_suffix(".out")))[0] == 0
     with budget.reading([str(tape)]):
         (now,) = budget._current.values()
-        assert made[0].seconds == 10 * now.seconds
+        assert made[0].seconds == REDACTION_EFFORT * now.seconds
     with Limits(seconds=7.0):
         assert budget.seconds_for(2**20, effort=10) == 7
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from calltape_analyzer import ExportOptions, export, open_tape
-from calltape_analyzer.exporting.session import runner
+from calltape_analyzer.exporting.session import model_runs
 from calltape_analyzer.exporting.session.observed_calls import (
     LAYOUT,
     MODES,
@@ -69,8 +69,8 @@ def test_a_model_that_asks_for_nothing_is_not_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[int] = []
-    eager = runner.eager
-    monkeypatch.setattr(runner, "eager", lambda *a, **k: ran.append(1) or eager(*a, **k))
+    eager = model_runs.eager
+    monkeypatch.setattr(model_runs, "eager", lambda *a, **k: ran.append(1) or eager(*a, **k))
     model = torch.nn.Linear(3, 3)
     export(
         taped(tmp_path, model, [call(torch.rand(n, 3)) for n in (2, 4)]),

@@ -18,7 +18,11 @@ def _encodable(text: object) -> object:
     return text.encode(errors="backslashreplace").decode() if isinstance(text, str) else text
 
 
-JsonFloat = Annotated[float, PlainSerializer(_finite, when_used="json")]
+def _number(value: object) -> object:
+    return float(value) if value in ("inf", "-inf", "nan") and isinstance(value, str) else value
+
+
+JsonFloat = Annotated[float, BeforeValidator(_number), PlainSerializer(_finite, when_used="json")]
 """A float that is text in JSON if it is not finite, because JSON has no such numbers."""
 JsonText = Annotated[
     str, BeforeValidator(_encodable), PlainSerializer(_encodable, return_type=str, when_used="json")

@@ -58,8 +58,8 @@ class LeafDifference(Fact, code="leaf_difference"):
     got: str = ""
     differing: int = 0
     total: int = 0
-    max_abs: float = 0.0
-    max_rel: float = 0.0
+    max_abs: JsonFloat = 0.0
+    max_rel: JsonFloat = 0.0
     elements: tuple[ElementDifference, ...] = ()
 
 
