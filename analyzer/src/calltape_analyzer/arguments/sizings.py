@@ -10,7 +10,7 @@ says how large such a run may be (docs/decisions/guards-and-verdicts.md).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -22,7 +22,6 @@ from calltape_schema.fields import Many
 __all__ = [
     "GROWTH",
     "Bound",
-    "RowCost",
     "Sizing",
     "elements_at",
     "followed",
@@ -42,10 +41,6 @@ __all__ = [
     "sizings_with_zero",
     "values_at",
 ]
-
-RowCost = Callable[[int], float]
-"""What a run of a recorded row costs; by default the elements of its inputs. A decode step has more
-of them than its prefill, and takes far less."""
 
 GROWTH = 4
 """How many times larger than a recorded call a run may be."""
@@ -130,12 +125,12 @@ def is_batch(symbol: Symbol) -> bool:
     return any(column.axis == 0 for column in symbol.columns)
 
 
-def sizings_unseen(variant: VariantFacts, count: int, cost: RowCost | None = None) -> list[Sizing]:
+def sizings_unseen(variant: VariantFacts, count: int) -> list[Sizing]:
     """Sizes that no recorded call has, each symbol moved by little: some up by one or two, all
     apart from each other."""
     recorded = {values_at(variant, r) for r in range(len(variant.rows))}
     found: list[Sizing] = []
-    for r in sorted(range(len(variant.rows)), key=cost or variant.rows.elements):
+    for r in sorted(range(len(variant.rows)), key=variant.rows.elements):
         values = values_at(variant, r)
         for step in (1, 2):
             free = _moved_up(variant, values, step)
@@ -148,11 +143,11 @@ def sizings_unseen(variant: VariantFacts, count: int, cost: RowCost | None = Non
     return found
 
 
-def sizings_between(variant: VariantFacts, count: int, cost: RowCost | None = None) -> list[Sizing]:
+def sizings_between(variant: VariantFacts, count: int) -> list[Sizing]:
     """Sizes between multiples that all recorded sizes were of, one symbol at a time: half way, or
     another part of the way, and next to a recorded size. A model may refuse them, and nobody asked
     for them."""
-    row = _smallest(variant, cost)
+    row = _smallest(variant)
     values = values_at(variant, row)
     by_step: list[list[Sizing]] = [[], []]
     for i, symbol in enumerate(variant.symbols):
@@ -187,12 +182,12 @@ def is_between(variant: VariantFacts, sizing: Sizing) -> bool:
     return any(symbol.relation is None and value % symbol.unit for symbol, value in symbols)
 
 
-def sizings_of_one(variant: VariantFacts, count: int, cost: RowCost | None = None) -> list[Sizing]:
+def sizings_of_one(variant: VariantFacts, count: int) -> list[Sizing]:
     """Sizes that no recorded call has, with one symbol at 1. A trace is made with sizes of at least
     2, and a model may treat size 1 in another way (``squeeze``, broadcasting)."""
     recorded = {values_at(variant, r) for r in range(len(variant.rows))}
     found: list[Sizing] = []
-    row = _smallest(variant, cost)
+    row = _smallest(variant)
     values = values_at(variant, row)
     for i, symbol in enumerate(variant.symbols):
         if symbol.relation is None and values[i] > 1 and len(found) < count:
@@ -219,15 +214,15 @@ def sizings_with_zero(variant: VariantFacts) -> list[Sizing]:
     return found
 
 
-def sizings_beyond(variant: VariantFacts, count: int, cost: RowCost | None = None) -> list[Sizing]:
+def sizings_beyond(variant: VariantFacts, count: int) -> list[Sizing]:
     """Sizes beyond the recorded ones: one symbol at twice its largest value, the others small."""
-    return _alone(variant, [_BEYOND], math.inf, cost)[:count]
+    return _alone(variant, [_BEYOND], math.inf)[:count]
 
 
-def sizings_below(variant: VariantFacts, count: int, cost: RowCost | None = None) -> list[Sizing]:
+def sizings_below(variant: VariantFacts, count: int) -> list[Sizing]:
     """Sizes below the recorded ones: one symbol at half its smallest value, the others small. They
     cost less than a recorded call."""
-    row = _smallest(variant, cost)
+    row = _smallest(variant)
     values = values_at(variant, row)
     found: list[Sizing] = []
     for i, symbol in enumerate(variant.symbols):
@@ -244,16 +239,14 @@ def sizings_far(variant: VariantFacts) -> list[Sizing]:
     return _alone(variant, _FAR, _MAX_FAR_ELEMENTS)
 
 
-def _alone(
-    variant: VariantFacts, factors: Sequence[int], elements: float, cost: RowCost | None = None
-) -> list[Sizing]:
+def _alone(variant: VariantFacts, factors: Sequence[int], elements: float) -> list[Sizing]:
     """One symbol at a multiple of its largest value, the others as in the smallest row."""
     found: list[Sizing] = []
     for factor, (i, symbol) in product(factors, enumerate(variant.symbols)):
         if symbol.relation is not None or max(symbol.values) <= 0:
             continue
         # A tensor without elements has nothing to repeat.
-        row = _smallest(variant, cost, [r for r, value in enumerate(symbol.values) if value > 0])
+        row = _smallest(variant, [r for r, value in enumerate(symbol.values) if value > 0])
         values = values_at(variant, row)
         moved = followed(variant.symbols, values, {i: factor * max(symbol.values)})
         sizing = None if moved is None else Sizing(row, moved, True)
@@ -262,15 +255,13 @@ def _alone(
     return found
 
 
-def sizings_unrelated(
-    variant: VariantFacts, count: int, cost: RowCost | None = None
-) -> list[Sizing]:
+def sizings_unrelated(variant: VariantFacts, count: int) -> list[Sizing]:
     """Sizes that break a relation which rests on two different calls only, such as a length of
     three times the batch. A model that needs the relation does not take these sizes.
 
     :mod:`calltape_analyzer.variants.derivation` breaks all such relations at once, so they all
     stay if the model needs one of them. Here one is broken at a time."""
-    row = _smallest(variant, cost)
+    row = _smallest(variant)
     values = values_at(variant, row)
     found: list[Sizing] = []
     for i, symbol in enumerate(variant.symbols):
@@ -303,11 +294,9 @@ def values_at(variant: VariantFacts, row: int) -> tuple[int, ...]:
     return tuple(symbol.values[row] for symbol in variant.symbols)
 
 
-def _smallest(
-    variant: VariantFacts, cost: RowCost | None = None, among: Iterable[int] | None = None
-) -> int:
+def _smallest(variant: VariantFacts, among: Iterable[int] | None = None) -> int:
     rows = range(len(variant.rows)) if among is None else among
-    return min(rows, key=cost or variant.rows.elements)
+    return min(rows, key=variant.rows.elements)
 
 
 def elements_at(variant: VariantFacts, sizing: Sizing) -> int:

@@ -1,4 +1,4 @@
-"""How many bytes the tensors of a run take, and how many it makes."""
+"""How many bytes the tensors of a run take."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ _AT_ONCE = 2
 
 
 class Measured(NamedTuple):
-    """What a function returned, the most bytes that its tensors took at any moment, and the bytes
-    of all that it made. Memory that a kernel allocates internally is not counted."""
+    """What a function returned, and the most bytes that its tensors took at any moment. Memory that
+    a kernel allocates internally is not counted."""
 
     value: Any
     peak: int
-    made: int
 
 
 def measured(function: Callable[[], Any], *, fused: bool = True) -> Measured:
@@ -37,7 +36,7 @@ def measured(function: Callable[[], Any], *, fused: bool = True) -> Measured:
     """
     with _Counting(fused) as counting:
         value = function()
-    return Measured(value, counting.peak, counting.made)
+    return Measured(value, counting.peak)
 
 
 class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -45,7 +44,7 @@ class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self, fused: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.peak = self.made = 0
+        self.peak = 0
         self._fused = fused
         self._live = 0
         self._known: dict[int, Any] = {}
@@ -79,7 +78,6 @@ class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         self._known[key] = weakref.ref(storage, freed)
         self._live += size
-        self.made += size
         self.peak = max(self.peak, self._live)
 
 

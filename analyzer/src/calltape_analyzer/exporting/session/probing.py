@@ -102,8 +102,7 @@ class Probing:
             sizings_unrelated,
             sizings_between,
         )
-        cost = self._costs.of_row(variant)
-        found_of_kind = [kind(variant, _MAX_OF_A_KIND, cost) for kind in kinds]
+        found_of_kind = [kind(variant, _MAX_OF_A_KIND) for kind in kinds]
         # One of each kind comes first: there may be no time for all.
         in_turn = chain.from_iterable(zip_longest(*found_of_kind))
         near = [*around, *sizings_around(variant, around), *filter(None, in_turn)]
@@ -113,9 +112,7 @@ class Probing:
 
     def cheaper(self, variant: VariantFacts) -> list[Sizing]:
         """Sizes that cost less than a recorded call, for a model that is too large for others."""
-        if self.probe == "none":
-            return []
-        return sizings_below(variant, _MAX_OF_A_KIND, self._costs.of_row(variant))
+        return [] if self.probe == "none" else sizings_below(variant, _MAX_OF_A_KIND)
 
     def patience(self, seconds: float) -> float:
         """How long all runs at sizes that no call had may take together.
@@ -229,9 +226,9 @@ class Probing:
         if sizing.resized and self.probe != "far":
             return function(), None
         begin = time.perf_counter()
-        value, peak, made = measured(function, fused=self.fused)
+        value, peak = measured(function, fused=self.fused)
         seconds = time.perf_counter() - begin
-        return value, Cost(sizing.values, elements_at(variant, sizing), peak, made, seconds)
+        return value, Cost(sizing.values, elements_at(variant, sizing), peak, seconds)
 
     def learn(self, variant: VariantFacts, cost: Cost, call: CallRef | None = None) -> None:
         """Learns from a run that was measured, of a recorded call if there is one."""

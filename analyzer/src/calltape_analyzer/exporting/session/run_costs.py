@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from calltape_analyzer.arguments.sizings import RowCost, Sizing, elements_at, values_at
+from calltape_analyzer.arguments.sizings import Sizing, elements_at, values_at
 from calltape_analyzer.exporting.session.time_limit import time_limit
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.variants.facts import VariantFacts
@@ -31,13 +31,12 @@ _SECONDS = 10.0
 
 
 class Cost(NamedTuple):
-    """What one run took: the values of all symbols, the elements of its inputs, the bytes that its
-    tensors took at once, those of all that it made, its time."""
+    """What one run took: the values of all symbols, the elements of its inputs, the bytes of its
+    tensors, its time."""
 
     values: tuple[int, ...]
     elements: int
     memory: int
-    made: int
     seconds: float
 
 
@@ -83,25 +82,11 @@ class RunCosts:
         grown = [(cost, *_grown(variant, sizing, cost, powers)) for cost in costs]
         return min((c.memory * inputs * more for c, inputs, _, more in grown), default=math.inf)
 
-    def of_row(self, variant: VariantFacts) -> RowCost:
-        """The bytes that runs of recorded rows make, or the elements of their inputs if no run was
-        measured. No seconds: which sizes are tried should not depend on the machine."""
-        if not self.has(variant):
-            return variant.rows.elements
-        return lambda row: self._scaled(
-            variant, Sizing(row, values_at(variant, row), False), lambda cost: cost.made
-        )
-
     def seconds(self, variant: VariantFacts, sizing: Sizing) -> float:
         """How long a run may take; 0 if none was measured."""
-        return self._scaled(variant, sizing, lambda cost: cost.seconds)
-
-    def _scaled(
-        self, variant: VariantFacts, sizing: Sizing, what: Callable[[Cost], float]
-    ) -> float:
         costs = self._costs(variant)
         grown = [(cost, *_grown(variant, sizing, cost, _powers(costs))) for cost in costs]
-        return min((what(c) * max(inputs, size) for c, inputs, size, _ in grown), default=0.0)
+        return min((c.seconds * max(inputs, size) for c, inputs, size, _ in grown), default=0.0)
 
     def imagined(self, variant: VariantFacts, sizing: Sizing, imagine: Imagine) -> float:
         """The bytes that a run takes, by one with tensors that have no memory; infinity if what the
