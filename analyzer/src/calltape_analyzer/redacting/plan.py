@@ -17,7 +17,7 @@ from calltape_analyzer.editing.omission import left_of, opaque
 from calltape_analyzer.observing.observations import looks_like_name
 from calltape_analyzer.pytree.placed_nodes import PlacedNode, placed_nodes
 from calltape_analyzer.redacting.ordinals import Ordinals
-from calltape_analyzer.redacting.policy import FATES, Fact, Fate, Policy, number_fact
+from calltape_analyzer.redacting.policy import Fact, Fate, Policy, most_private, number_fact
 from calltape_analyzer.redacting.vocabulary import is_field, plain_reason
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.writing.coverage import unkept_of
@@ -162,7 +162,8 @@ class Plan:
 
     def _note_numbers(self, name: str, values: Sequence[Any], sizes: Collection[int]) -> None:
         facts = [number_fact(value, sizes, self.policy.defaults) for value in values]
-        self._numbers[name] = max((self._numbers.get(name, "setting"), *facts), key=_NUMBERS.index)
+        ranks = map(_NUMBERS.index, (self._numbers.get(name, "setting"), *facts))
+        self._numbers[name] = _NUMBERS[max(ranks)]
 
     def _of(self, structure: bytes, spec: Structure) -> _Places:
         found = self._places.get(structure)
@@ -261,14 +262,14 @@ class TreePlan:
         # Of a tensor at several places, the most private fate counts.
         self.tensors[leaf] = TensorFate(
             known.name,
-            max(known.elements, found.elements, key=FATES.index),
-            max(known.range, found.range, key=FATES.index),
+            most_private(known.elements, found.elements),
+            most_private(known.range, found.range),
         )
 
     def _scalar(self, node: ScalarNode, placed: PlacedNode) -> None:
         fate, name = self._fate(node, placed), self._policy.name(placed.pattern)
         known, _ = self.scalars.get(node.scalar, (fate, ""))
-        self.scalars[node.scalar] = max(known, fate, key=FATES.index), node.kind
+        self.scalars[node.scalar] = most_private(known, fate), node.kind
         self._names[node.scalar] = name
 
     def _fate(self, node: ScalarNode, placed: PlacedNode) -> Fate:

@@ -7,7 +7,7 @@ less takes its place, or nothing stays of it.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from calltape_analyzer.editing.omission import names_of_path
 from calltape_analyzer.errors import UsageError
@@ -18,7 +18,7 @@ from calltape_schema.remedies import Remedy
 
 __all__ = [
     "FATES", "KEEP", "SHAPES_ONLY", "Fact", "Fate", "Policy", "Request",
-    "number_fact",
+    "most_private", "number_fact",
 ]  # fmt: skip
 
 Fact = Literal[
@@ -55,10 +55,15 @@ def number_fact(value: object, sizes: Collection[int], defaults: Collection[obje
         sizes: of the tensors of the same call.
         defaults: of the recorded method's parameters, each with its type.
     """
-    parts = value if isinstance(value, tuple) else (value,)
+    parts: tuple[Any, ...] = value if isinstance(value, tuple) else (value,)
     if all(map(is_setting, parts)) or (type(value), value) in defaults:
         return "setting"
     return "size" if type(value) is int and value in sizes else "number"
+
+
+def most_private(*fates: Fate) -> Fate:
+    """The most private of several fates."""
+    return FATES[max(map(FATES.index, fates))]
 
 
 class Request(NamedTuple):
