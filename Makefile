@@ -40,7 +40,7 @@ test: $(STAMP)  ## the fast tests: up to four minutes on two cores
 test-integration: $(STAMP)  ## the integration and chaos tests that CI runs; properties with more examples
 	$(BIN)/python -m pytest $(TWO) -m "(hypothesis or integration) and not chaos and not slow" --hypothesis-profile=ci $(ARGS)
 	@# one process: they count memory, threads and files of the machine
-	$(BIN)/python -m pytest -m "chaos and not slow" tests/recorder tests/schema/container tests/analyzer/reading $(ARGS)
+	$(BIN)/python -m pytest -m "chaos and not slow" $(ARGS)
 
 test-all: $(STAMP)  ## every test, the slow ones too; properties with new examples each time
 	$(BIN)/python -m pytest $(TWO) -m "not chaos" --hypothesis-profile=thorough $(ARGS)

@@ -2,7 +2,7 @@
 
 Prints a row per failure whose name has one of the words: calls, bytes, steps, seconds, and whether
 all is right: a look at the result that knows nothing of the search finds the seeded reason, and the
-result has no more calls than are needed, and at most 2% of the bytes. Ends with 1 if not.
+result has no more calls than are needed, and at most 1% of the bytes. Ends with 1 if not.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from calltape_analyzer import MinimiseReport, minimise, open_tape
 
 __all__ = ["MOST", "is_small", "measured"]
 
-MOST = 0.02
+MOST = 0.01
 """The part of the bytes that a result may have."""
 
 

@@ -1,4 +1,4 @@
-"""Seeded failures: the same reason, the least calls, at most 2% of the bytes.
+"""Seeded failures: the same reason, the least calls, at most 1% of the bytes.
 ``python -m benchmarks.minimising`` prints the table."""
 
 from __future__ import annotations

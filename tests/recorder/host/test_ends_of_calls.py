@@ -121,13 +121,18 @@ def test_a_cancelled_call_of_a_thread_that_lives_on(again: bool, tmp_path: Path)
     assert recorder.stats().dropped == ({} if again else {"unfinished": 1})
 
 
+class Switches(torch.nn.Module):
+    """Lets another greenlet go on within each call."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        from greenlet import getcurrent
+
+        getcurrent().parent.switch()
+        return x
+
+
 def test_a_greenlet_that_was_killed_in_a_call_holds_nothing(tmp_path: Path) -> None:
     greenlet = pytest.importorskip("greenlet")
-
-    class Switches(torch.nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            greenlet.getcurrent().parent.switch()
-            return x
 
     model = Switches()
     with record(model, tmp_path / "t.tape") as recorder:
@@ -234,11 +239,6 @@ def test_a_call_under_way_is_counted_and_holds_nothing(
 
 def test_greenlets_are_told_apart(tmp_path: Path) -> None:
     greenlet = pytest.importorskip("greenlet")
-
-    class Switches(torch.nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            greenlet.getcurrent().parent.switch()
-            return x
 
     model = Switches()
     with record(model, tmp_path / "t.tape") as recorder:

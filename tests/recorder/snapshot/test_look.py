@@ -81,7 +81,11 @@ def kinds_of_tensors() -> list[torch.Tensor]:
 def test_the_facts_that_equal_tensors_share_are_their_own(
     has_keys: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not has_keys:
+    if has_keys:
+        # Another torch may have no keys. This one has them, and a name of it that is wrong would
+        # only make each call slower.
+        assert facts.dispatch_keys is torch._C._dispatch_keys
+    else:
         monkeypatch.setattr(facts, "dispatch_keys", None)
     for _ in range(3):  # what one of them left behind is not taken for another
         for one in kinds_of_tensors():
@@ -124,10 +128,13 @@ def test_a_wanted_leaf_does_not_lean_on_an_unwanted_one() -> None:
 
 
 def test_many_views_of_one_tensor_take_linear_time() -> None:
-    views = list(torch.zeros(20_000, 1))
-    begin = time.process_time()
-    seen = look_at(views, True)
-    # One pass per view took 3 seconds; the bound leaves room for a busy machine.
-    assert time.process_time() - begin < 1.5
+    took = []
+    for count in (2_500, 20_000):
+        views = list(torch.zeros(count, 1))
+        begin = time.process_time()
+        seen = look_at(views, True)
+        took.append(time.process_time() - begin)
+    # Eight times as many take eight times as long, and 64 times with one pass per view.
+    assert took[1] < 32 * took[0]
     assert seen.storages == tuple(Alias(0, 4 * number) for number in range(len(views)))
     assert seen.same == tuple(range(len(views)))

@@ -59,7 +59,7 @@ shape_of: Callable[[Any], torch.Size] = _Base.shape.__get__
 
 
 # This is no public interface of torch. Without it, each tensor is asked.
-dispatch_keys: Any = getattr(torch._C, "dispatch_keys", None)
+dispatch_keys: Any = getattr(torch._C, "_dispatch_keys", None)
 _raw_keys: Any = getattr(getattr(torch._C, "DispatchKeySet", None), "raw_repr", None)
 if _raw_keys is None:
     dispatch_keys = None

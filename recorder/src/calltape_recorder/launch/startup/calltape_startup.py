@@ -38,9 +38,7 @@ _WAIT = 600.0  # seconds that an attribute may take to appear
 POLL_SECONDS = 0.2
 _EARLY = (2.0, 0.02)  # scripts mostly assign early: for so many seconds, poll at this interval
 _PATIENCE = 1.0  # seconds that an import waits for the recorder that begins in another thread
-IMPORT_SECONDS = (
-    10.0  # seconds that forks and the end of the process wait for the import of the recorder
-)
+IMPORT_SECONDS = 10.0  # that forks and the end of the process wait for the import of the recorder
 _MISSING = object()
 
 
