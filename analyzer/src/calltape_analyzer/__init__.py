@@ -67,10 +67,9 @@ if TYPE_CHECKING:
     from calltape_analyzer.programs.strategies import Sampled, Strategy
     from calltape_analyzer.programs.variant_verdicts import VariantVerdict
     from calltape_analyzer.pytree.classes import ClassIndex
-    from calltape_analyzer.pytree.inputs import Inputs
     from calltape_analyzer.pytree.placeholder import Placeholder
     from calltape_analyzer.pytree.registration import register_flattening_functions
-    from calltape_analyzer.pytree.rendering import render
+    from calltape_analyzer.pytree.rendering import Inputs, render
     from calltape_analyzer.reading.call import Call
     from calltape_analyzer.reading.call_ref import CallRef
     from calltape_analyzer.reading.calls import Calls, SeenInputs
@@ -254,13 +253,12 @@ _NAMES = {
     "programs.program": ("Program",),
     "programs.programs": ("Programs",),
     "pytree.classes": ("ClassIndex",),
-    "pytree.inputs": ("Inputs",),
     "programs.reasons": ("UntriedSize",),
     "programs.strategies": ("Sampled", "Strategy"),
     "programs.variant_verdicts": ("VariantVerdict",),
     "pytree.placeholder": ("Placeholder",),
     "pytree.registration": ("register_flattening_functions",),
-    "pytree.rendering": ("render",),
+    "pytree.rendering": ("Inputs", "render"),
     "reading.call": ("Call",),
     "reading.call_ref": ("CallRef",),
     "reading.calls": ("Calls", "SeenInputs"),

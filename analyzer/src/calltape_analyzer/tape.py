@@ -25,7 +25,7 @@ from calltape_analyzer.program_source import (
     check_arguments,
 )
 from calltape_analyzer.pytree.classes import Classes
-from calltape_analyzer.pytree.inputs import Inputs
+from calltape_analyzer.pytree.rendering import Inputs
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.calls import Calls
 from calltape_analyzer.reading.damage import Damage

@@ -37,7 +37,7 @@ from calltape_analyzer.program_source import (
     check_dim_names,
     is_batch,
 )
-from calltape_analyzer.pytree.inputs import Inputs
+from calltape_analyzer.pytree.rendering import Inputs
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.recorded_calls import whole_calls
 from calltape_analyzer.text import counted, variant_names

@@ -42,7 +42,7 @@ OF_PYTHON = {
     "exporting/parts.py": "the command exports no parts",
     "programs/programs.py": "programs are installed in Python",
     "progress.py": "HTML of notebooks",
-    "pytree/inputs.py": "a repr",
+    "pytree/rendering.py": "a repr",
     "cli/page_server.py": "HTTP",
     "exporting/onnx/translations.py": "options of torch",
     "exporting/onnx/conversion.py": "options of torch",

@@ -10,8 +10,13 @@ from calltape_analyzer.observing.signature import ParameterNesting, PassedArgume
 from calltape_analyzer.observing.size_table import Column
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.pytree.classes import ClassIndex
-from calltape_analyzer.pytree.flattening import Flattener, FlatTree, Slot
-from calltape_analyzer.pytree.nesting import nested, rebuilt_namedtuple
+from calltape_analyzer.pytree.flattening import (
+    Flattener,
+    FlatTree,
+    Slot,
+    nested,
+    rebuilt_namedtuple,
+)
 from calltape_analyzer.pytree.placeholder import has_data_keys
 from calltape_analyzer.variants.facts import VariantFacts
 from calltape_schema.records import Tree

@@ -21,8 +21,7 @@ from calltape_analyzer.fitting import cells_of, shortened, terminal_width
 from calltape_analyzer.observing.contexts import Context
 from calltape_analyzer.observing.signature import PassedArguments, Signature
 from calltape_analyzer.pytree.caches import is_cache_name
-from calltape_analyzer.pytree.node_paths import names_of_children
-from calltape_analyzer.pytree.referenced import unreferenced
+from calltape_analyzer.pytree.nodes import names_of_children, unreferenced
 from calltape_analyzer.pytree.rendering import render, render_inputs, render_node, render_outputs
 from calltape_analyzer.reading.call import Call, Side
 from calltape_analyzer.reading.damage import is_damage

@@ -27,8 +27,8 @@ from calltape_analyzer.comparison.verdicts import (
     shown_path,
 )
 from calltape_analyzer.facts import Fact
+from calltape_analyzer.pytree.description import describe_result
 from calltape_analyzer.pytree.placeholder import Placeholder
-from calltape_analyzer.pytree.recorded_description import describe_result
 from calltape_analyzer.pytree.result_values import Constant, Unknown, values_in
 
 __all__ = [

@@ -17,10 +17,8 @@ from calltape_analyzer.limits import bounded
 from calltape_analyzer.observing.groups import layouts_in_words
 from calltape_analyzer.observing.size_table import Column
 from calltape_analyzer.plain_data import PlainData, Text
-from calltape_analyzer.pytree.class_rule import is_never_made
-from calltape_analyzer.pytree.classes import ClassIndex
-from calltape_analyzer.pytree.nested_tensors import is_nested_node
-from calltape_analyzer.pytree.node_paths import nodes_with_paths
+from calltape_analyzer.pytree.classes import ClassIndex, is_never_made
+from calltape_analyzer.pytree.nodes import is_nested_node, nodes_with_paths
 from calltape_analyzer.pytree.placeholder import LEFT_OUT, UNKNOWN_CLASS
 from calltape_analyzer.reading.call import advice_on_outputs
 from calltape_analyzer.reading.damage import RepeatedCallsError, is_damage

@@ -28,8 +28,14 @@ from calltape_analyzer.program_source import (
 )
 from calltape_analyzer.pytree.caches import set_token_counters, window_leaves
 from calltape_analyzer.pytree.classes import ClassIndex
-from calltape_analyzer.pytree.flattening import FlatTree, Slot, is_empty, mapping_keys
-from calltape_analyzer.pytree.nesting import nested, rebuilt_namedtuple
+from calltape_analyzer.pytree.flattening import (
+    FlatTree,
+    Slot,
+    is_empty,
+    mapping_keys,
+    nested,
+    rebuilt_namedtuple,
+)
 from calltape_analyzer.pytree.placeholder import Placeholder, check_rebuilt
 from calltape_analyzer.pytree.tensors import zeros
 from calltape_analyzer.text import counted

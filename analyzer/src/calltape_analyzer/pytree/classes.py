@@ -1,31 +1,253 @@
 """The classes that a tape may be rebuilt from.
 
 In comes a class name of a tape. Out goes a class that this process has loaded and allows, or None;
-nothing is imported for a name. What is allowed, :mod:`calltape_analyzer.pytree.class_rule` says.
+nothing is imported for a name. What is allowed, :mod:`calltape_analyzer.pytree.classes` says.
 """
 
 from __future__ import annotations
 
+import argparse
+import builtins
 import collections
 import dataclasses
+import enum
 import keyword
 import sys
+import types
+import typing
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple, cast
 
 from calltape_analyzer.errors import UsageError
-from calltape_analyzer.pytree.class_rule import (
-    ModelPackages,
-    is_never_made,
-    known_class,
-    name_of,
-)
+from calltape_analyzer.pytree.caches import has_known_state, is_of_cache_library
 from calltape_analyzer.text import printable
+from calltape_schema.objects import class_attribute, module_of, mro_of, namespace_of, qualname_of
 
 __all__ = [
-    "NO_STAND_IN", "ClassIndex", "Classes", "ModuleKey", "is_named_tuple_of",
-    "loaded_batch_classes", "name_of",
-]  # fmt: skip
+    "NO_STAND_IN",
+    "PLAIN",
+    "ClassIndex",
+    "Classes",
+    "ModelPackages",
+    "ModuleKey",
+    "is_named_tuple_of",
+    "is_never_made",
+    "known_class",
+    "loaded_batch_classes",
+    "name_of",
+]
+
+_BUILTINS = (
+    "bool bytearray bytes complex dict float frozenset int list object range set slice str tuple"
+)
+PLAIN: dict[str, type] = {f"builtins:{one}": getattr(builtins, one) for one in _BUILTINS.split()}
+"""Plain classes, by the names that tapes have for them."""
+_COLLECTIONS = ("Counter", "OrderedDict", "UserDict", "UserList", "defaultdict", "deque")
+PLAIN |= {f"collections:{name}": getattr(collections, name) for name in _COLLECTIONS}
+PLAIN["types:SimpleNamespace"] = types.SimpleNamespace
+PLAIN["builtins:mappingproxy"] = types.MappingProxyType
+
+# A named tuple of torch; and the results of its functions, which are structseqs.
+_PACKED_SEQUENCE = "torch.nn.utils.rnn:PackedSequence"
+_RETURN_TYPES = "torch.return_types"
+
+_MAY_BE_NAMED = (*PLAIN.values(), argparse.Namespace)
+"""The classes of Python's own library that a caller may name: all of their state is what they hold,
+or plain attributes."""
+_NAMES = frozenset({*PLAIN, "argparse:Namespace"})
+
+_OF_TRANSFORMERS = "transformers."
+# The base classes of transformers' results, and of configurations, which are dataclasses; the state
+# of some models has its configuration.
+_DATACLASSES = (
+    ("transformers.utils.generic", "ModelOutput"),
+    ("transformers.configuration_utils", "PreTrainedConfig"),
+)
+
+_CALLTAPE = ("calltape_analyzer", "calltape_recorder", "calltape_schema")
+_NO_PACKAGE = frozenset(("torch", "transformers", *_CALLTAPE, *sys.stdlib_module_names))
+"""What is never the package of a model, whatever a model is made of. Which classes of transformers
+may be made, calltape knows: the others hold kernels, files and processes."""
+
+_HOOKS = (
+    "__getattr__", "__getattribute__", "__setattr__", "__delattr__", "__new__", "__reduce__",
+    "__reduce_ex__", "__setstate__",
+)  # fmt: skip
+"""Python calls these of itself, or whoever copies an object does."""
+
+_METACLASSES = (type, enum.EnumMeta)
+
+_SETSTATE = getattr(dataclasses, "_dataclass_setstate", None)
+"""What dataclasses gives frozen classes with slots."""
+
+
+def name_of(cls: type) -> str:
+    """The name that tapes have for a class: ``module:qualified.name``."""
+    return f"{cls.__module__}:{cls.__qualname__}"
+
+
+def _loaded(module: str, qualname: str) -> Any:
+    """The object of a name in a module that is loaded. ``getattr`` is not used: on the packages of
+    transformers it imports more modules."""
+    found: Any = sys.modules.get(module)
+    for part in qualname.split("."):
+        if issubclass(type(found), types.ModuleType):
+            found = types.ModuleType.__getattribute__(found, "__dict__").get(part)
+        elif issubclass(type(found), type):
+            found = namespace_of(found).get(part)
+        else:
+            return None
+    return found
+
+
+def _loaded_class(name: str) -> type | None:
+    """The loaded class of a name, if it is its own."""
+    module, _, qualname = name.partition(":")
+    found = _loaded(module, qualname)
+    if not issubclass(type(found), type):
+        return None
+    return found if (module_of(found), qualname_of(found)) == (module, qualname) else None
+
+
+def is_never_made(name: str, cls: type | None = None) -> bool:
+    """Whether no object of a class is made, not even if the caller named it: it is of Python's own
+    library, or has a ``__del__``.
+
+    Args:
+        name: of the class on the tape, or here.
+        cls: the class, if it is at hand.
+    """
+    if cls is None:
+        if name in _NAMES:
+            return False
+        cls = _loaded_class(name)
+        if cls is None:
+            return _is_of_python(name.partition(":")[0])
+    if any(cls is one for one in _MAY_BE_NAMED):
+        return False
+    return _is_of_python(module_of(cls)) or _has_del(cls)
+
+
+def _is_of_python(module: str) -> bool:
+    package = module.partition(".")[0]
+    return package in sys.stdlib_module_names and package != "__main__"
+
+
+def _has_del(cls: type) -> bool:
+    return any("__del__" in namespace_of(base) for base in mro_of(cls))
+
+
+# What calltape knows.
+
+
+def known_class(name: str) -> type | None:
+    """The class of this name if it is one that calltape knows, and this process has loaded it: a
+    plain one, of torch, or of caches, layers of caches, model outputs, batches or configurations.
+    Attributes are all of its state, so that an object can be made without running its code."""
+    if name in PLAIN:
+        return PLAIN[name]
+    module = name.partition(":")[0]
+    if module == _RETURN_TYPES:
+        found = _loaded_class(name)
+        return found if hasattr(found, "n_sequence_fields") else None
+    if name == _PACKED_SEQUENCE:
+        return _loaded_class(name)
+    if not (module.startswith(_OF_TRANSFORMERS) or is_of_cache_library(module)):
+        return None
+    found = _loaded_class(name)
+    if found is None or _has_del(found):
+        return None
+    is_known = has_known_state(found) or _is_dataclass_of_transformers(found)
+    return found if is_known or issubclass(found, collections.UserDict) else None
+
+
+def _is_dataclass_of_transformers(cls: type) -> bool:
+    bases = [base for base in (_loaded(*name) for name in _DATACLASSES) if isinstance(base, type)]
+    return cls.__module__.startswith(_OF_TRANSFORMERS) and issubclass(cls, tuple(bases))
+
+
+# What a model brings.
+
+
+class ModelPackages:
+    """The packages that a model is of: those that define its class, and the classes of its parts.
+    The class of a wrapper and a part of a library bring their packages, too; torch, transformers
+    and Python's own library are none.
+
+    Args:
+        model: a module, or a function.
+    """
+
+    def __init__(self, model: Any) -> None:
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(model, torch.nn.Module):
+            modules = [module_of(type(part)) for part in model.modules()]
+        else:
+            modules = [str(getattr(model, "__module__", ""))]
+        self._modules = tuple(dict.fromkeys(one for one in modules if one and _is_of_model(one)))
+        self._packages = frozenset(map(_package_of, self._modules))
+
+    def find(self, name: str) -> type | None:
+        """The dataclass, named tuple or enum of this name that one of the packages defines, if it
+        is a plain one. A name in ``__main__`` may be of a script that is imported now: it is looked
+        for where the model's classes are defined."""
+        module, _, qualname = name.partition(":")
+        places = ("__main__", *self._modules) if module == "__main__" else (module,)
+        for place in places:
+            if _package_of(place) in self._packages:
+                found = _loaded_class(f"{place}:{qualname}")
+                # The hash of a class may be code of its metaclass.
+                if found is not None and type(found) in _METACLASSES and _is_plain(found):
+                    return found
+        return None
+
+
+def _package_of(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def _is_of_model(module: str) -> bool:
+    package = _package_of(module)
+    return package == "__main__" or package not in _NO_PACKAGE
+
+
+@lru_cache(maxsize=1024)
+def _is_plain(cls: Any) -> bool:
+    """Whether a class is a dataclass, named tuple or enum whose objects can be made, and go away,
+    without any of its code."""
+    if _has_del(cls):
+        return False
+    if type(cls) is enum.EnumMeta:
+        return True  # its members are looked up by name; it is not called
+    if any(_has_hook(base) for base in mro_of(cls)):
+        return False
+    if dataclasses.is_dataclass(cls):
+        fields = [field.name for field in dataclasses.fields(cls)]
+        return not any(_is_computed(cls, name) for name in fields)
+    return issubclass(cls, tuple) and type(class_attribute(cls, "_fields")) is tuple
+
+
+def _has_hook(base: type) -> bool:
+    if base in PLAIN.values() or base in (typing.Generic, typing.Protocol):
+        return False
+    own = namespace_of(base)
+    found = {name for name in _HOOKS if name in own}
+    if "_field_defaults" in own and "_fields" in own:
+        found.discard("__new__")  # what collections.namedtuple makes
+    if getattr(own.get("__dataclass_params__"), "frozen", False):
+        # dataclasses refuses to make a class frozen that has these itself.
+        found -= {"__setattr__", "__delattr__"}
+    if own.get("__setstate__") is not None and own["__setstate__"] is _SETSTATE:
+        found.discard("__setstate__")
+    return bool(found) and known_class(name_of(base)) is not base
+
+
+def _is_computed(cls: Any, field: str) -> bool:
+    """Whether code decides what it means to set a field: a property stands under its name."""
+    found = class_attribute(cls, field)
+    return hasattr(type(found), "__set__") and type(found) is not types.MemberDescriptorType
+
 
 _OF_TRANSFORMERS = "transformers."
 _MAX_STAND_INS, _MAX_FIELDS = 256, 200

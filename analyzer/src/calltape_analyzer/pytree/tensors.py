@@ -7,22 +7,37 @@ that says why there is none.
 from __future__ import annotations
 
 import re
+import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from calltape_analyzer.errors import InferenceError
 from calltape_analyzer.pytree.memory import as_laid_out
 from calltape_analyzer.pytree.placeholder import Placeholder, without_the_argument
 from calltape_schema.blob import stored_as
 from calltape_schema.errors import TapeError
+from calltape_schema.objects import (
+    JAGGED_DIM,
+    JAGGED_FIELDS,
+    is_jagged_class,
+    jagged_parts,
+)
 from calltape_schema.tree import Leaf
 
+if TYPE_CHECKING:
+    import torch
+
 __all__ = [
+    "check_offsets",
     "dtype_of",
     "has_flags",
+    "is_row_of_indices",
+    "is_shapeless",
+    "nested_parts",
+    "nested_tensor",
     "tensor_of",
     "torch_constant",
     "valueless",
@@ -232,3 +247,125 @@ def torch_constant(kind: str, name: str) -> Any:
     elif name in (known := _constants(kind)):
         return known[name]
     return Placeholder(f"torch:{kind}", f"{name[:80]!r} is not known to this torch")
+
+
+def nested_parts(value: Any, *, of_input: bool = True) -> dict[str, Any] | None:
+    """The parts of a live nested tensor as the recorder names them; None for any other value, and
+    for a nested tensor that torch has in another way.
+
+    Args:
+        value: anything.
+        of_input: whether it is an argument, and no result.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(value, torch.Tensor) or not value.is_nested:
+        return None
+    try:
+        with torch._C.DisableTorchFunction(), torch.no_grad():
+            known = is_jagged_class(type(value))
+            return jagged_parts(value, of_input=of_input) if known else None
+    except Exception:  # a fake one has no memory
+        return None
+
+
+def is_shapeless(value: Any) -> bool:
+    """Whether a live tensor is a nested one in the strided layout: it has no shape, and of one that
+    was recorded the tape has nothing else."""
+    torch: Any = sys.modules["torch"]
+    return bool(value.is_nested) and value.layout is torch.strided
+
+
+def nested_tensor(parts: Mapping[str, Any]) -> torch.Tensor:
+    """The nested tensor of these parts, in their memory. If the values of some are not on the tape,
+    it is a meta tensor.
+
+    Raises:
+        ValueError: no nested tensor has these parts.
+    """
+    needed = ("values", "offsets", JAGGED_DIM)
+    if not all(map(parts.__contains__, needed)) or not set(parts) <= set(JAGGED_FIELDS):
+        raise ValueError("these are not the parts of a nested tensor")
+    return _jagged(parts)
+
+
+def _tensor(name: str, part: Any) -> torch.Tensor:
+    import torch
+
+    if isinstance(part, Placeholder):
+        raise ValueError(f"its {name} were not kept ({part.reason})")
+    if not isinstance(part, torch.Tensor) or part.layout is not torch.strided or part.is_nested:
+        raise ValueError(f"its {name} are not a plain tensor")
+    return part
+
+
+def _jagged(parts: Mapping[str, Any]) -> torch.Tensor:
+
+    values, offsets = _tensor("values", parts["values"]), _tensor("offsets", parts["offsets"])
+    lengths = _tensor("lengths", parts["lengths"]) if "lengths" in parts else None
+    dim = parts[JAGGED_DIM]
+    if type(dim) is not int or not 1 <= dim <= values.dim():
+        raise ValueError(f"its ragged dimension is {dim!r:.40}, its values have {values.dim()}")
+    _check_indices(offsets, lengths)
+    _check_stored("offsets", offsets)
+    known = [values, offsets] if lengths is None else [values, offsets, lengths]
+    if any(part.is_meta for part in known):
+        values, offsets = values.to("meta"), offsets.to("meta")
+        lengths = None if lengths is None else lengths.to("meta")
+    else:
+        check_offsets(offsets, lengths, values.shape[dim - 1])
+    if values.is_quantized or values.device != offsets.device:
+        raise ValueError("its values are quantized, or on another device than its offsets")
+    # What torch.nested.nested_tensor_from_jagged calls, which also logs a warning.
+    from torch.nested._internal.nested_tensor import nested_view_from_values_offsets_lengths
+
+    build: Any = nested_view_from_values_offsets_lengths  # torch does not say what it takes
+    made: torch.Tensor = build(values, offsets, lengths, ragged_idx=dim)
+    if parts.get("requires_grad") is True and made.dtype.is_floating_point:
+        made.requires_grad_(True)
+    return made
+
+
+def _check_stored(name: str, part: torch.Tensor) -> None:
+    """Raises ValueError if elements are in the same place of memory. Who makes a nested tensor has
+    a number per component; one number that claims to be a billion would cost gigabytes here."""
+    if not part.is_meta and part.numel() * part.element_size() > part.untyped_storage().nbytes():
+        raise ValueError(f"its {name} are expanded")
+
+
+def is_row_of_indices(part: torch.Tensor) -> bool:
+    """Whether a tensor has rank 1 and a dtype that torch takes for offsets and lengths."""
+    import torch
+
+    return part.dtype in (torch.int64, torch.int32) and part.dim() == 1
+
+
+def _check_indices(offsets: torch.Tensor, lengths: torch.Tensor | None) -> None:
+    if not is_row_of_indices(offsets) or not len(offsets):
+        raise ValueError("its offsets are not a row of integers")
+    if lengths is None:
+        return
+    if not is_row_of_indices(lengths) or len(lengths) != len(offsets) - 1:
+        raise ValueError("its lengths are not one integer per component")
+
+
+def check_offsets(offsets: torch.Tensor, lengths: torch.Tensor | None, size: int) -> None:
+    """Raises ValueError if a component would be outside of the values.
+
+    Args:
+        offsets: a row of indices, at least one.
+        lengths: a row of indices, one per component; None if each ends where the next one begins.
+        size: of the values, on the axis on which the components lie.
+    """
+    wide = offsets.detach().long()
+    # Not a difference, which may overflow.
+    if not bool((wide[1:] >= wide[:-1]).all()):
+        raise ValueError("its offsets are not sorted")
+    if int(wide[0]) < 0 or int(wide[-1]) > size:
+        raise ValueError(f"its offsets are beyond its values, which have size {size}")
+    if lengths is None:
+        return
+    counts = lengths.detach().long()
+    if counts.shape != wide[:-1].shape:
+        raise ValueError("its lengths are not one integer per component")
+    if bool(((counts < 0) | (counts > size)).any()) or bool((wide[:-1] + counts > size).any()):
+        raise ValueError(f"its lengths are beyond its values, which have size {size}")

@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from calltape_analyzer.limits import Worth, bounded
+from calltape_analyzer.limits import Worth, bounded, check_memory, memory_limit_of
 from calltape_analyzer.notebook import Shown, Sketch
 from calltape_analyzer.pytree.classes import ClassIndex
-from calltape_analyzer.pytree.inputs import Inputs
 from calltape_analyzer.pytree.memory import on_device, place_together
-from calltape_analyzer.pytree.memory_limit import check_memory, memory_limit_of
-from calltape_analyzer.pytree.rendering import render
+from calltape_analyzer.pytree.rendering import Inputs, render
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.reading.segment import UNDER_WAY, Segment
 from calltape_analyzer.text import counted

@@ -15,9 +15,8 @@ from contextlib import nullcontext
 from copy import copy
 from functools import cached_property
 
-from calltape_analyzer.limits import Worth, bounded
+from calltape_analyzer.limits import Worth, bounded, check_memory, memory_limit_of
 from calltape_analyzer.progress import steps
-from calltape_analyzer.pytree.memory_limit import check_memory, memory_limit_of
 from calltape_analyzer.reading.call_ref import (
     CallRef,
     SeenInputs,

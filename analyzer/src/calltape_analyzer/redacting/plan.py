@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from calltape_analyzer.editing.omission import left_of, opaque
 from calltape_analyzer.observing.observations import looks_like_name
-from calltape_analyzer.pytree.placed_nodes import PlacedNode, placed_nodes
+from calltape_analyzer.pytree.nodes import PlacedNode, placed_nodes
 from calltape_analyzer.redacting.ordinals import Ordinals
 from calltape_analyzer.redacting.policy import FATES, Fact, Fate, Policy, number_fact
 from calltape_analyzer.redacting.vocabulary import is_field, plain_reason

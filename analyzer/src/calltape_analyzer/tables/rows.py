@@ -16,7 +16,7 @@ import pyarrow as pa
 from calltape_analyzer.limits import metered
 from calltape_analyzer.observing.signature import PassedArguments, Signature
 from calltape_analyzer.observing.sorting import CallSource
-from calltape_analyzer.pytree.node_paths import nodes_with_paths
+from calltape_analyzer.pytree.nodes import nodes_with_paths
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.damage import is_damage
 from calltape_analyzer.reading.segment import Segment

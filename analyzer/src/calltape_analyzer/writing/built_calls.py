@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from calltape_analyzer.pytree.classes import name_of
-from calltape_analyzer.pytree.node_paths import nodes_with_paths
-from calltape_analyzer.pytree.recorded_description import describe_as_recorded, describe_result
+from calltape_analyzer.pytree.description import describe_as_recorded, describe_result
+from calltape_analyzer.pytree.nodes import nodes_with_paths
 from calltape_schema.blob import stored_as
 from calltape_schema.packing import pack_int, pack_text
 from calltape_schema.records import CallRecord, ModelError, Tree

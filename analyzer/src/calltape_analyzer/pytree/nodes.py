@@ -1,0 +1,348 @@
+"""The nodes of a spec with their paths.
+
+In comes the root of the inputs or outputs of a call. Out go its nodes in document order, each with
+its path as FORMAT.md defines it: ``args.0``, ``kwargs.cache.layers.0.keys``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import Any, NamedTuple, TypeGuard
+
+from calltape_analyzer.pytree.caches import is_cache_part
+from calltape_schema.bounds import MAX_NODES
+from calltape_schema.errors import TapeError
+from calltape_schema.inputs_table import Kind
+from calltape_schema.objects import JAGGED_DIM, NESTED_TENSOR
+from calltape_schema.privacy import FEW_NUMBERS, is_name, is_position
+from calltape_schema.records import Tree
+from calltape_schema.tree import (
+    CustomNode,
+    DictNode,
+    FieldsNode,
+    Node,
+    OpaqueNode,
+    ScalarNode,
+    SequenceNode,
+    Structure,
+    TensorNode,
+    children_of,
+    decode_structure,
+    document_like,
+    encode_leaves,
+    encode_structure,
+    walk,
+)
+
+__all__ = [
+    "PlacedNode",
+    "ReferencedOnly",
+    "is_nested_node",
+    "is_ragged_dimension",
+    "names_of_children",
+    "nested_places",
+    "nodes_with_paths",
+    "placed_nodes",
+    "unreferenced",
+]
+
+
+def nodes_with_paths(root: Node, path: str = "") -> Iterator[tuple[str, Node]]:
+    """All nodes, with their paths. It does not recurse, because a tree may be deep.
+
+    Args:
+        root: of a side of a call, or any node.
+        path: of the root. If it is empty and the root has two children, these are ``args`` and
+            ``kwargs``.
+    """
+    stack: list[tuple[str, Node]] = [(path, root)]
+    while stack:
+        at, node = stack.pop()
+        yield at, node
+        names: Sequence[Any] = names_of_children(node)
+        if not at and len(names) == 2:
+            names = ("args", "kwargs")
+        below = [
+            (f"{at}.{name}" if at else str(name), child)
+            for name, child in zip(names, children_of(node), strict=True)
+        ]
+        if isinstance(node, CustomNode):
+            below.insert(0, (f"{at}.context", node.context))
+        stack.extend(reversed(below))
+
+
+def names_of_children(node: Node) -> Sequence[Any]:
+    """The key, field or position of each child."""
+    if isinstance(node, DictNode):
+        return node.keys
+    if isinstance(node, FieldsNode):
+        return node.fields
+    return range(len(children_of(node)))
+
+
+_LISTS = frozenset({"list", "tuple", "set", "frozenset"})
+
+
+def is_nested_node(node: Any) -> TypeGuard[FieldsNode]:
+    """Whether a node of a spec stands for a nested tensor."""
+    return isinstance(node, FieldsNode) and node.type == NESTED_TENSOR and node.kind == "object"
+
+
+def is_ragged_dimension(node: Node, name: Any) -> bool:
+    """Whether the child of this name is the int that says which dimension of a nested tensor is
+    ragged."""
+    if name != JAGGED_DIM or not is_nested_node(node):
+        return False
+    child = node.children[node.fields.index(name)]
+    return isinstance(child, ScalarNode) and child.kind == "int"
+
+
+def nested_places(root: Node, path: str = "") -> Iterator[tuple[FieldsNode, str]]:
+    """The nested tensors in a tree, each with its path.
+
+    Args:
+        root: of a side of a call, or any node.
+        path: of the root.
+    """
+    for at, node in nodes_with_paths(root, path):
+        if is_nested_node(node):
+            yield node, at
+
+
+class PlacedNode(NamedTuple):
+    """A node at its place.
+
+    Attributes:
+        path: from the root on (``args.0.layers``).
+        node: of a spec.
+        in_list: whether it is below a list whose numbers are data.
+        in_cache: whether it is below a cache, whose numbers are sizes and settings.
+        is_setting: whether it says which dimension of a nested tensor is ragged. Without that,
+            nothing could be rebuilt.
+        pattern: the path with a star for each key that looks like data.
+        is_data: whether it is such a list itself.
+    """
+
+    path: str
+    node: Node
+    in_list: bool = False
+    in_cache: bool = False
+    is_setting: bool = False
+    pattern: str = ""
+    is_data: bool = False
+
+
+def placed_nodes(root: Node, path: str = "", named: int = MAX_NODES) -> Iterator[PlacedNode]:
+    """All nodes of a tree.
+
+    Args:
+        root: of a side of a call.
+        path: of the root: ``""`` for inputs, ``outputs`` for outputs.
+        named: how many positional arguments have names; the others are a list.
+    """
+    stack = [PlacedNode(path, root, pattern=path)]
+    lists = _data_lists(root, named if not path else 0)
+    while stack:
+        placed = stack.pop()
+        told = lists.get(id(placed.node))
+        if told is not None:
+            placed = placed._replace(is_data=True, in_cache=placed.in_cache and not told)
+        yield placed
+        stack.extend(reversed(list(_below(placed, named))))
+
+
+def _data_lists(root: Node, named: int) -> dict[int, bool]:
+    """The lists whose numbers are data, by the recorder's rule (``capture/data_lists.py``), and
+    whether they are data within a cache too."""
+    lists: dict[int, bool] = {}
+    sides = children_of(root)
+    if named and len(sides) == 2:
+        arguments = children_of(sides[0])
+        for node in (*arguments[:named], sides[1]):
+            _count(node, lists)
+        _count_list(sides[0], arguments[named:], lists)
+    else:
+        _count(root, lists)
+    return lists
+
+
+def _count(node: Node, lists: dict[int, bool]) -> tuple[int, int]:
+    """How many numbers without names a node has, and how many elements with names that have
+    numbers."""
+    if isinstance(node, ScalarNode):
+        return int(node.kind not in ("str", "bytes")), 0
+    if isinstance(node, OpaqueNode):
+        return int(node.of in ("int", "float", "complex")), 0
+    if isinstance(node, CustomNode):
+        _count(node.context, lists)
+        return _count_list(node, node.children, lists)
+    if isinstance(node, SequenceNode) and node.kind in _LISTS:
+        return _count_list(node, node.children, lists)
+    if isinstance(node, DictNode) and node.keys and all(map(is_position, node.keys)):
+        return _count_list(node, node.children, lists)
+    has_number = [any(_count(child, lists)) for child in children_of(node)]
+    is_size = isinstance(node, SequenceNode) and node.kind == "size"
+    return 0, int(any(has_number) and not is_size)
+
+
+def _count_list(node: Node, children: Sequence[Node], lists: dict[int, bool]) -> tuple[int, int]:
+    found = [_count(child, lists) for child in children]
+    plain, named = sum(one for one, _ in found), sum(one for _, one in found)
+    if plain + named > FEW_NUMBERS:
+        lists[id(node)] = plain > FEW_NUMBERS
+    return plain, named
+
+
+def _below(placed: PlacedNode, named: int) -> Iterator[PlacedNode]:
+    at, node = placed.path, placed.node
+    in_list = placed.in_list or placed.is_data
+    in_cache = placed.in_cache or (isinstance(node, FieldsNode) and is_cache_part(node))
+    names: Any = names_of_children(node)
+    if not at and len(names) == 2:
+        names = ("args", "kwargs")
+    for index, (name, child) in enumerate(zip(names, children_of(node), strict=True)):
+        is_named = at == "args" and index < named
+        shown = str(name) if is_name(name) else "*"
+        yield PlacedNode(
+            f"{at}.{name}" if at else str(name), child, in_list and not is_named, in_cache,
+            is_setting=is_ragged_dimension(node, name),
+            pattern=f"{placed.pattern}.{shown}" if at else shown,
+        )  # fmt: skip
+    if isinstance(node, CustomNode):
+        pattern = f"{placed.pattern}.context"
+        yield PlacedNode(f"{at}.context", node.context, in_list, in_cache, pattern=pattern)
+
+
+_MAX_KNOWN = 1024
+
+
+class _Referenced(NamedTuple):
+    """What the nodes of a structure refer to: for each position the one without the rest.
+
+    Attributes:
+        leaves, scalars: of the tensors and scalars, ascending.
+        structure: that has no others; None if there are none.
+    """
+
+    leaves: Mapping[int, int]
+    scalars: Mapping[int, int]
+    structure: bytes | None
+
+
+def unreferenced(tree: Tree) -> tuple[int, int]:
+    """How many tensors and how many scalars of a tree no node refers to.
+
+    Raises:
+        TapeError: the tree is damaged.
+    """
+    spec = tree.spec()
+    leaves, scalars = _positions(spec)
+    return spec.leaves - len(leaves), spec.scalars - len(scalars)
+
+
+class ReferencedOnly:
+    """Takes out of trees what their nodes do not refer to."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, _Referenced] = {}
+
+    def tree(self, tree: Tree) -> Tree:
+        """A tree without it. The remaining tensors and scalars stay in their order.
+
+        Raises:
+            TapeError: the tree is damaged.
+        """
+        known = self._of(tree.structure, tree.spec)
+        if known.structure is None:
+            return tree
+        leaves, facts = known.leaves, tree.facts()
+        return tree.model_copy(
+            update={
+                "structure": known.structure,
+                "leaves": encode_leaves(
+                    [
+                        facts[at].model_dump(exclude_none=True, exclude_defaults=True)
+                        for at in leaves
+                    ]
+                ),
+                "scalars": tuple(tree.scalars[at] for at in known.scalars),
+                "ranges": tuple(
+                    one.model_copy(update={"leaf": leaves[one.leaf]})
+                    for one in tree.ranges
+                    if one.leaf in leaves
+                ),
+            }
+        )
+
+    def kind(self, kind: Kind) -> Kind:
+        """Counted inputs without it.
+
+        Raises:
+            TapeError: ``invalid`` if they do not have the tensors and scalars that their structure
+                says; ``damaged``, ``limit``.
+        """
+        spec = decode_structure(kind.structure)
+        sizes = sum(kind.ranks)
+        if (len(kind.dtypes), len(kind.axes) - sizes) != (spec.leaves, spec.scalars):
+            raise TapeError(
+                "invalid", "a kind does not have the leaves and scalars of its structure"
+            )
+        known = self._of(kind.structure, lambda: spec)
+        if known.structure is None:
+            return kind
+        begins = list(accumulate(kind.ranks, initial=0))
+        axes = [axis for at in known.leaves for axis in kind.axes[begins[at] : begins[at + 1]]]
+        axes += [kind.axes[sizes + at] for at in known.scalars]
+        dtypes = [kind.dtypes[at] for at in known.leaves]
+        ranks = [kind.ranks[at] for at in known.leaves]
+        return Kind(known.structure, dtypes, ranks, axes, kind)
+
+    def _of(self, structure: bytes, spec_of: Any) -> _Referenced:
+        found = self._known.get(structure)
+        if found is None:
+            if len(self._known) >= _MAX_KNOWN:
+                del self._known[next(iter(self._known))]
+            found = self._known[structure] = _referenced(spec_of())
+        return found
+
+
+def _positions(spec: Structure) -> tuple[list[int], list[int]]:
+    leaves, scalars = set[int](), set[int]()
+    for node in walk(spec.root):
+        if isinstance(node, TensorNode):
+            leaves.add(node.leaf)
+        elif isinstance(node, ScalarNode):
+            scalars.add(node.scalar)
+        elif isinstance(node, OpaqueNode) and node.length is not None:
+            scalars.add(node.length)
+    return sorted(leaves), sorted(scalars)
+
+
+def _referenced(spec: Structure) -> _Referenced:
+    leaves, scalars = map(_numbered, _positions(spec))
+    if (len(leaves), len(scalars)) == (spec.leaves, spec.scalars):
+        return _Referenced(leaves, scalars, None)
+    root = _renumbered(spec.root, leaves, scalars).model_dump(exclude_none=True)
+    document = document_like(spec, root, len(leaves), len(scalars))
+    return _Referenced(leaves, scalars, encode_structure(document))
+
+
+def _numbered(positions: Iterable[int]) -> dict[int, int]:
+    return {position: number for number, position in enumerate(positions)}
+
+
+def _renumbered(node: Node, leaves: Mapping[int, int], scalars: Mapping[int, int]) -> Node:
+    changes: dict[str, Any] = {}
+    if isinstance(node, TensorNode):
+        changes["leaf"] = leaves[node.leaf]
+    elif isinstance(node, ScalarNode):
+        changes["scalar"] = scalars[node.scalar]
+    elif isinstance(node, OpaqueNode) and node.length is not None:
+        changes["length"] = scalars[node.length]
+    children = children_of(node)
+    if children:
+        changes["children"] = tuple(_renumbered(child, leaves, scalars) for child in children)
+    if isinstance(node, CustomNode):
+        changes["context"] = _renumbered(node.context, leaves, scalars)
+    return node.model_copy(update=changes) if changes else node
