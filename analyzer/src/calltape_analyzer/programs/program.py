@@ -16,7 +16,7 @@ from calltape_analyzer.arguments.samples import Sample
 from calltape_analyzer.arguments.templates import Template
 from calltape_analyzer.comparison.verdicts import shown_path
 from calltape_analyzer.facts import Fact, Note, Rejection
-from calltape_analyzer.model.contexts import with_default_dtype
+from calltape_analyzer.model.calls import with_default_dtype
 from calltape_analyzer.observing.groups import SortedCall, layout_name
 from calltape_analyzer.observing.size_table import SizeRow
 from calltape_analyzer.observing.sorting import difference_of

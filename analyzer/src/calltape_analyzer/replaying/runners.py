@@ -39,8 +39,8 @@ class _CallableRunner(Runner):
     def __init__(self, tape: Tape, target: Any, stack: ExitStack) -> None:
         import torch
 
-        from calltape_analyzer.model.asked_modes import may_ask
         from calltape_analyzer.model.calls import wanted_classes
+        from calltape_analyzer.model.code import may_ask
         from calltape_analyzer.model.randomness import generators_kept
 
         self._device: Any = "cpu"
@@ -73,7 +73,7 @@ class _CallableRunner(Runner):
         return _CallOf(self, inputs, self._context_of(call))
 
     def _context_of(self, call: Call) -> AbstractContextManager[None]:
-        from calltape_analyzer.model.contexts import as_called
+        from calltape_analyzer.model.calls import as_called
 
         tree = call.record.inputs
         devices = [leaf.device for leaf in tree.facts()]
@@ -119,7 +119,7 @@ class _CallOf(Run):
         return result
 
     def leaves(self, result: Any) -> Returned:
-        from calltape_analyzer.model.contexts import detached
+        from calltape_analyzer.model.calls import detached
 
         return Returned(detached(leaves_of(result)))
 
@@ -163,7 +163,7 @@ class _RunOf(Run):
         self.is_synthetic = has_made_up(call)
 
     def run(self) -> Any:
-        from calltape_analyzer.model.contexts import with_default_dtype
+        from calltape_analyzer.model.calls import with_default_dtype
 
         with with_default_dtype(Context.of(self._call.record.inputs.spec().context)):
             return self._model.run(self._inputs)

@@ -13,7 +13,7 @@ import numpy
 import pytest
 import torch
 
-from calltape_analyzer.model.asked_modes import may_draw
+from calltape_analyzer.model.code import may_draw
 
 OWN = random.Random(3)
 

@@ -10,11 +10,10 @@ from contextlib import suppress
 from types import BuiltinMethodType, CodeType, FunctionType, MethodType
 from typing import Any
 
-from calltape_analyzer.model.calls import code_of
 from calltape_analyzer.model.randomness import held_generators
 from calltape_analyzer.observing.contexts import Mode
 
-__all__ = ["held_by", "may_ask", "may_draw", "names_in"]
+__all__ = ["code_of", "held_by", "may_ask", "may_draw", "names_in"]
 
 _ASKING: dict[Mode, frozenset[str]] = {
     "grad": frozenset({"is_grad_enabled", "requires_grad", "grad_fn", "is_leaf"}),
@@ -108,3 +107,14 @@ def names_in(code: CodeType) -> set[str]:
         if isinstance(constant, CodeType):
             names |= names_in(constant)
     return names
+
+
+def code_of(target: Any) -> dict[str, None]:
+    """The names of the modules of Python that a model is made of: its own first."""
+    import torch
+
+    target = getattr(target, "__self__", target)  # the model of a bound method
+    if not isinstance(target, torch.nn.Module):
+        return dict.fromkeys([str(getattr(target, "__module__", ""))])
+    kinds = dict.fromkeys(type(part) for part in target.modules())
+    return dict.fromkeys(base.__module__ for kind in kinds for base in kind.__mro__)
