@@ -71,8 +71,8 @@ if TYPE_CHECKING:
     from calltape_analyzer.pytree.registration import register_flattening_functions
     from calltape_analyzer.pytree.rendering import Inputs, render
     from calltape_analyzer.reading.call import Call
-    from calltape_analyzer.reading.call_ref import CallRef
-    from calltape_analyzer.reading.calls import Calls, SeenInputs
+    from calltape_analyzer.reading.call_ref import CallRef, SeenInputs
+    from calltape_analyzer.reading.calls import Calls
     from calltape_analyzer.redacting.private_data import (
         PrivateData,
         PrivateFinding,
@@ -260,8 +260,8 @@ _NAMES = {
     "pytree.registration": ("register_flattening_functions",),
     "pytree.rendering": ("Inputs", "render"),
     "reading.call": ("Call",),
-    "reading.call_ref": ("CallRef",),
-    "reading.calls": ("Calls", "SeenInputs"),
+    "reading.call_ref": ("CallRef", "SeenInputs"),
+    "reading.calls": ("Calls",),
     "redacting.private_data": ("PrivateData", "PrivateFinding", "private_data"),
     "redacting.redaction": ("redact",),
     "replaying.checking": ("check",),

@@ -20,7 +20,7 @@ from typing import Any
 
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.programs.untrusted_files import read_json, read_regular, told_of
-from calltape_analyzer.reading.recorded_calls import whole_calls
+from calltape_analyzer.reading.calls import whole_calls
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import some_of
 from calltape_analyzer.writing.built_calls import ABSENT, build_call

@@ -10,15 +10,15 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import SupportsIndex
 
+from calltape_analyzer.errors import Damage
 from calltape_analyzer.limits import bounded
 from calltape_analyzer.notebook import Sketch
 from calltape_analyzer.opening import opened_recordings
 from calltape_analyzer.plain_data import PlainData, Text, Texts
-from calltape_analyzer.reading.damage import Damage
 from calltape_analyzer.reading.files import Paths
 from calltape_analyzer.reading.recordings import goes_on
 from calltape_analyzer.reading.segment import Segment
-from calltape_analyzer.reading.targets import target_name
+from calltape_analyzer.reading.selection import target_name
 from calltape_analyzer.text import counted
 
 __all__ = ["Recording", "Recordings", "list_recordings", "recordings"]

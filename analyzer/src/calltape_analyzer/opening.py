@@ -13,21 +13,20 @@ from contextlib import contextmanager
 from contextvars import copy_context
 from typing import TypeVar
 
-from calltape_analyzer.errors import UsageError
-from calltape_analyzer.limits import Limits, add_worth, bounded
-from calltape_analyzer.pytree.classes import Classes, ClassIndex
-from calltape_analyzer.reading.damage import (
+from calltape_analyzer.errors import (
     Damage,
     DescriptorError,
     RemoteError,
     RepeatedCallsError,
+    UsageError,
 )
+from calltape_analyzer.limits import Limits, add_worth, bounded
+from calltape_analyzer.pytree.classes import Classes, ClassIndex
+from calltape_analyzer.reading.duplicates import without_other_ranks, without_repeats
 from calltape_analyzer.reading.files import Paths, files_of
-from calltape_analyzer.reading.ranks import without_other_ranks
-from calltape_analyzer.reading.repeated_calls import without_repeats
 from calltape_analyzer.reading.segment import Segment
+from calltape_analyzer.reading.selection import chosen_target, common_target, target_name
 from calltape_analyzer.reading.tape_file import holds_no_call, may_be_begun
-from calltape_analyzer.reading.targets import chosen_target, common_target, target_name
 from calltape_analyzer.reading.urls import is_url
 from calltape_analyzer.tape import Tape
 from calltape_schema.errors import TapeError

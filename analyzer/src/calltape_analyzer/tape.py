@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from calltape_analyzer.errors import InferenceError, UsageError
+from calltape_analyzer.errors import Damage, InferenceError, UsageError
 from calltape_analyzer.limits import Limits, Worth, bounded
 from calltape_analyzer.observing.layout import DataKeysOf
 from calltape_analyzer.observing.signature import Signature
@@ -27,9 +27,7 @@ from calltape_analyzer.program_source import (
 from calltape_analyzer.pytree.classes import Classes
 from calltape_analyzer.pytree.rendering import Inputs
 from calltape_analyzer.reading.call import Call
-from calltape_analyzer.reading.calls import Calls
-from calltape_analyzer.reading.damage import Damage
-from calltape_analyzer.reading.recorded_calls import RecordedCalls
+from calltape_analyzer.reading.calls import Calls, RecordedCalls
 from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.reading.selection import (
     ChosenCalls,

@@ -39,7 +39,7 @@ from calltape_analyzer.program_source import (
 )
 from calltape_analyzer.pytree.rendering import Inputs
 from calltape_analyzer.reading.call import Call
-from calltape_analyzer.reading.recorded_calls import whole_calls
+from calltape_analyzer.reading.calls import whole_calls
 from calltape_analyzer.text import counted, variant_names
 from calltape_analyzer.variants.counters_by_variant import (
     add_counted_sizes,

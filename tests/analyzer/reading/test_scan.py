@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from calltape_analyzer import open_tape
-from calltape_analyzer.reading.damage import Damage
+from calltape_analyzer.errors import Damage
 from calltape_analyzer.reading.segment import Segment
 from calltape_recorder import Recorder
 from calltape_schema.packing import pack

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from calltape_analyzer.reading.damage import Damage
+from calltape_analyzer.errors import Damage
 from calltape_analyzer.reading.recordings import coverage_without_end
 from calltape_analyzer.reading.segment import Segment
 from calltape_schema.drop_reasons import DropReason

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple, Protocol
 
 from pydantic import ValidationError
 
+from calltape_analyzer.errors import Damage, RepeatedCallsError, is_damage
 from calltape_analyzer.plain_data import PlainData, Text, Texts
 from calltape_analyzer.progress import steps
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.reading.call_ref import CallRef
-from calltape_analyzer.reading.damage import Damage, RepeatedCallsError, is_damage
 from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.reading.urls import shown
 from calltape_analyzer.tape import Tape

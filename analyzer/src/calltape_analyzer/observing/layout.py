@@ -20,7 +20,8 @@ from calltape_analyzer.observing.signature import DataKeys, PassedArguments, Sig
 from calltape_analyzer.observing.size_table import Column, columns_of
 from calltape_analyzer.pytree.nodes import nested_places
 from calltape_analyzer.pytree.placeholder import DATA_KEYS
-from calltape_analyzer.reading.calls import Calls, SeenInputs
+from calltape_analyzer.reading.call_ref import SeenInputs
+from calltape_analyzer.reading.calls import Calls
 from calltape_schema.privacy import KeySets
 from calltape_schema.tree import (
     BoolNode,

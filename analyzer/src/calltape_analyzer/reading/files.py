@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,109 @@ from typing import Any
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.reading.compressed import SUFFIXES, compressed_since
 from calltape_analyzer.reading.tape_file import TapeBytes, TapeFile, local_file
-from calltape_analyzer.reading.urls import is_url, local_path
+from calltape_analyzer.reading.urls import (
+    answer_of,
+    file_system,
+    is_url,
+    local_path,
+    protocol_of,
+    shown,
+)
 from calltape_schema.errors import TapeError
 
-__all__ = ["Paths", "files_of", "opened_file", "short_paths"]
+__all__ = ["Paths", "files_of", "opened_file", "short_paths", "urls_of"]
+
+_MOST_NAMES = 100_000
+_MAGIC = re.compile(r"[*?[]")
+_COUNTS_NAMES = ("s3", "s3a")
+
+
+def urls_of(url: str) -> list[str]:
+    """The files that a URL stands for. A directory is everything below it.
+
+    Raises:
+        TapeError: ``not_found`` if there is no such file, ``io``, ``usage``; ``limit`` if there are
+            more than 100,000.
+    """
+    system, place = file_system(url)
+    system.invalidate_cache(place)
+    info = _info(system, place, url)
+    if info is not None and info.get("type") != "directory":
+        return [url]
+    if info is None and not _MAGIC.search(place):
+        raise TapeError("not_found", "no such file", path=shown(url), advice="check the URL")
+    if info is not None:
+        every = _listed(system, place, "", url)
+        names = [name for name in every if name.endswith(SUFFIXES)]
+    else:
+        names = _matching(system, place, url)
+    if not names:
+        raise _nothing(url, is_pattern=info is None)
+    before_url, before_place = _beginnings(url, place)
+    found = (name for name in sorted(names) if name.startswith(before_place))
+    return [before_url + name[len(before_place) :] for name in found]
+
+
+def _info(system: Any, place: str, url: str) -> dict[str, Any] | None:
+    try:
+        found: dict[str, Any] = answer_of(url, lambda: system.info(place))
+    except TapeError as error:
+        if error.kind == "not_found":
+            return None
+        raise
+    return found
+
+
+def _matching(system: Any, place: str, url: str) -> list[str]:
+    """The files that a pattern matches."""
+    from fsspec.utils import glob_translate
+
+    magic = _MAGIC.search(place)
+    assert magic is not None
+    if protocol_of(url) not in _COUNTS_NAMES:
+        found = answer_of(url, lambda: system.glob(place, detail=True))
+        return _bounded(found, url)
+    root, _, stem = place[: magic.start()].rpartition("/")
+    matches = re.compile(glob_translate(place)).match
+    return [name for name in _listed(system, root, stem, url) if matches(name)]
+
+
+def _listed(system: Any, root: str, stem: str, url: str) -> list[str]:
+    """The files below a directory whose names begin with the stem."""
+    options: dict[str, Any] = {}
+    if protocol_of(url) in _COUNTS_NAMES:  # the only ones that stop when they are told
+        options = {"max_items": _MOST_NAMES + 1, "prefix": stem}
+    found = answer_of(url, lambda: system.find(root, detail=True, **options))
+    return _bounded(found, url)
+
+
+def _bounded(found: dict[str, dict[str, Any]], url: str) -> list[str]:
+    if len(found) > _MOST_NAMES:
+        reason = f"the server lists more than {_MOST_NAMES:,} files"
+        advice = "name a smaller part, such as one day"
+        raise TapeError("limit", reason, path=shown(url), advice=advice)
+    return [name for name, info in found.items() if info.get("type") != "directory"]
+
+
+def _beginnings(url: str, place: str) -> tuple[str, str]:
+    """What a URL and its place in the file system begin with, before what is equal in both: host
+    and user are in the URL only, a bucket may be written in two ways."""
+    place = place.rstrip("/")
+    if not place:
+        return url, ""
+    url, equal = url.rstrip("/"), 0
+    while equal < len(place) and url[-1 - equal] == place[-1 - equal]:
+        equal += 1
+    return url[: len(url) - equal], place[: len(place) - equal]
+
+
+def _nothing(url: str, *, is_pattern: bool) -> TapeError:
+    reason = "the directory contains no .tape file"
+    return TapeError(
+        "not_found", "no file matches this pattern" if is_pattern else reason, path=shown(url),
+        advice="check the URL",
+    )  # fmt: skip
+
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 Told = Callable[[TapeError], None]
@@ -76,7 +176,7 @@ def _identity(path: str) -> Hashable:
 
 def _files(path: str, told: Told | None) -> list[str]:
     if is_url(path):
-        from calltape_analyzer.reading.remote_names import urls_of
+        from calltape_analyzer.reading.files import urls_of
 
         return urls_of(path)
     path = local_path(path)
@@ -128,7 +228,12 @@ def _below(roots: list[str], told: Told | None) -> list[str]:
                 for entry in there:
                     entries += 1
                     if entries > _MOST_ENTRIES:
-                        raise _too_many(roots[0])
+                        reason = (
+                            f"more than {_MOST_ENTRIES:,} files and directories are in this "
+                            "directory and below it"
+                        )
+                        advice = "name a directory below it, or the files"
+                        raise TapeError("limit", reason, path=roots[0], advice=advice)
                     if entry.name.startswith("."):
                         continue
                     if not _is_folder(entry):
@@ -145,13 +250,6 @@ def _below(roots: list[str], told: Told | None) -> list[str]:
             if told is not None:
                 told(unreadable)
     return sorted(found)
-
-
-def _too_many(root: str) -> TapeError:
-    return TapeError(
-        "limit", f"more than {_MOST_ENTRIES:,} files and directories are in this directory and "
-        "below it", path=root, advice="name a directory below it, or the files",
-    )  # fmt: skip
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

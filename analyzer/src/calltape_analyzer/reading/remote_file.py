@@ -15,9 +15,8 @@ from collections import OrderedDict
 from collections.abc import Iterator
 
 from calltape_analyzer.reading.compressed import is_compressed, unpacked
-from calltape_analyzer.reading.remote_access import StoredRanges, other_facts
 from calltape_analyzer.reading.tape_file import TapeBytes, TapeFile
-from calltape_analyzer.reading.urls import name_of, shown
+from calltape_analyzer.reading.urls import StoredRanges, name_of, other_facts, shown
 from calltape_schema.errors import TapeError
 from calltape_schema.packing import crc32
 

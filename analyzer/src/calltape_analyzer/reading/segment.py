@@ -15,6 +15,7 @@ from contextlib import nullcontext
 from copy import copy
 from functools import cached_property
 
+from calltape_analyzer.errors import Damage, DescriptorError, is_damage, no_single_call
 from calltape_analyzer.limits import Worth, bounded, check_memory, memory_limit_of
 from calltape_analyzer.progress import steps
 from calltape_analyzer.reading.call_ref import (
@@ -23,7 +24,6 @@ from calltape_analyzer.reading.call_ref import (
     WideInts,
     checked_inputs,
 )
-from calltape_analyzer.reading.damage import Damage, DescriptorError, is_damage, no_single_call
 from calltape_analyzer.reading.files import opened_file
 from calltape_analyzer.reading.recordings import coverage_without_end, sound_coverage
 from calltape_analyzer.reading.tape_file import is_ahead

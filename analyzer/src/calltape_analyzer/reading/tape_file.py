@@ -24,8 +24,8 @@ from contextlib import suppress
 from functools import cache
 from typing import Protocol, TypeVar
 
+from calltape_analyzer.errors import no_descriptor
 from calltape_analyzer.reading.compressed import close_unpacked, is_compressed, unpacked
-from calltape_analyzer.reading.damage import no_descriptor
 from calltape_analyzer.reading.urls import is_url
 from calltape_schema.errors import TapeError
 from calltape_schema.packing import crc32

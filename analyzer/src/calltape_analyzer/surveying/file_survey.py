@@ -10,10 +10,10 @@ from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from calltape_analyzer.errors import Damage
 from calltape_analyzer.limits import Limits, add_worth, bounded
 from calltape_analyzer.observing.traffic_counters import CountedGroup
 from calltape_analyzer.reading.call_ref import SeenInputs, checked_inputs, row_of
-from calltape_analyzer.reading.damage import Damage
 from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.reading.urls import without_secrets
 from calltape_schema.drop_reasons import DropReason

@@ -13,9 +13,9 @@ from itertools import chain
 
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.notebook import Shown, Sketch
-from calltape_analyzer.reading.ranks import Steps, are_of, of_other_ranks, steps_of
+from calltape_analyzer.reading.duplicates import Steps, are_of, of_other_ranks, steps_of
 from calltape_analyzer.reading.recordings import recordings_of
-from calltape_analyzer.reading.targets import TargetsError, chosen_target, target_name
+from calltape_analyzer.reading.selection import TargetsError, chosen_target, target_name
 from calltape_analyzer.surveying.file_survey import FileSurvey
 from calltape_analyzer.text import counted, some_of
 from calltape_analyzer.writing.coverage import coverage_for

@@ -13,14 +13,14 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import pyarrow as pa
 
+from calltape_analyzer.errors import is_damage
 from calltape_analyzer.limits import metered
 from calltape_analyzer.observing.signature import PassedArguments, Signature
 from calltape_analyzer.observing.sorting import CallSource
 from calltape_analyzer.pytree.nodes import nodes_with_paths
 from calltape_analyzer.reading.call import Call
-from calltape_analyzer.reading.damage import is_damage
 from calltape_analyzer.reading.segment import Segment
-from calltape_analyzer.reading.targets import target_name
+from calltape_analyzer.reading.selection import target_name
 from calltape_analyzer.reading.urls import is_url
 from calltape_analyzer.tables.size_columns import CallSizes, SizeColumns, int64
 from calltape_analyzer.variants.facts import VariantFacts

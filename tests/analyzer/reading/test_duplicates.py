@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from calltape_analyzer import TapeError, filter_tape, open_tape
-from calltape_analyzer.reading import repeated_calls
+from calltape_analyzer.reading import duplicates
 from calltape_analyzer.tape import Tape
 from calltape_recorder import record
 from calltape_schema.records import Segment as Place
@@ -180,9 +180,9 @@ def test_files_that_follow_each_other_are_not_compared(
 ) -> None:
     """200 files of a million calls: only where numbers meet are there sets of them."""
     compared: list[int] = []
-    twice = repeated_calls._twice
+    twice = duplicates._twice
     monkeypatch.setattr(
-        repeated_calls, "_twice", lambda files: compared.append(len(files)) or twice(files)
+        duplicates, "_twice", lambda files: compared.append(len(files)) or twice(files)
     )
     for part in range(4):
         segment = Place(number=part, first_call=5 * part)
