@@ -24,8 +24,7 @@ from calltape_analyzer.reading.calls import whole_calls
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import some_of
 from calltape_analyzer.writing.built_calls import ABSENT, build_call
-from calltape_analyzer.writing.coverage import coverage_of_numbers
-from calltape_analyzer.writing.lineage import new_manifest
+from calltape_analyzer.writing.lineage import coverage_of_numbers, new_manifest
 from calltape_analyzer.writing.new_tape import NewTape
 from calltape_analyzer.writing.output_file import create_file, new_folder
 from calltape_schema import __version__

@@ -23,13 +23,15 @@ from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.reading.urls import shown
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import counted, printable, some_of
-from calltape_analyzer.writing.coverage import (
+from calltape_analyzer.writing.lineage import (
+    Numbering,
     calls_in,
     closing_time,
     coverage_for,
+    derived,
+    numbering_of,
     unkept_of,
 )
-from calltape_analyzer.writing.lineage import Numbering, derived, numbering_of
 from calltape_analyzer.writing.new_tape import NewTape
 from calltape_schema.bounds import MAX_GROUP_CALLS
 from calltape_schema.end import Coverage, Dump

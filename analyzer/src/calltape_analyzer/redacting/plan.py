@@ -20,7 +20,7 @@ from calltape_analyzer.redacting.ordinals import Ordinals
 from calltape_analyzer.redacting.policy import FATES, Fact, Fate, Policy, number_fact
 from calltape_analyzer.redacting.vocabulary import is_field, plain_reason
 from calltape_analyzer.tape import Tape
-from calltape_analyzer.writing.coverage import unkept_of
+from calltape_analyzer.writing.lineage import unkept_of
 from calltape_schema.blob import INTEGER_FORMATS
 from calltape_schema.bounds import MAX_DOCUMENT_BYTES
 from calltape_schema.errors import TapeError

@@ -18,7 +18,7 @@ from calltape_analyzer.reading.recordings import recordings_of
 from calltape_analyzer.reading.selection import TargetsError, chosen_target, target_name
 from calltape_analyzer.surveying.file_survey import FileSurvey
 from calltape_analyzer.text import counted, some_of
-from calltape_analyzer.writing.coverage import coverage_for
+from calltape_analyzer.writing.lineage import coverage_for
 from calltape_analyzer.writing.output_file import write_file
 from calltape_schema import __version__
 from calltape_schema.bounds import MAX_COUNT, MAX_SOURCES

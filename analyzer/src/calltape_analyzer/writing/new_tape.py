@@ -17,7 +17,7 @@ from typing_extensions import Self
 
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.reading.call import Call
-from calltape_analyzer.writing.coverage import coverage_of_numbers
+from calltape_analyzer.writing.lineage import coverage_of_numbers
 from calltape_analyzer.writing.output_file import OutputFile
 from calltape_schema.blob import Stored, build_header, by_width, stored_as
 from calltape_schema.drop_reasons import DropReason

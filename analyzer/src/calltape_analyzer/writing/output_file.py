@@ -14,6 +14,8 @@ import re
 import secrets
 import shutil
 import stat
+import tempfile
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -23,13 +25,77 @@ from typing_extensions import Self
 
 from calltape_analyzer.errors import UsageError, to_install
 from calltape_analyzer.reading.compressed import is_compressed, most_unpacked, zstd_module
-from calltape_analyzer.writing.temporary import TemporaryFolder, is_temporary, remove
 from calltape_schema.errors import TapeError
 
 __all__ = [
-    "OutputFile", "compressor_of", "copy_tape", "create_file", "new_folder", "refuse_inputs",
-    "settle", "write_file",
-]  # fmt: skip
+    "OutputFile",
+    "TemporaryFolder",
+    "compressor_of",
+    "copy_tape",
+    "create_file",
+    "is_temporary",
+    "new_folder",
+    "refuse_inputs",
+    "remove",
+    "settle",
+    "write_file",
+]
+
+
+def is_temporary(holder: object, path: str) -> weakref.finalize[Any, Any]:
+    """Makes a file or folder be removed when its holder is gone, or with the process. It is called
+    before the file is made."""
+    return weakref.finalize(holder, _remove, path, os.getpid())
+
+
+def remove(temporary: weakref.finalize[Any, Any]) -> None:
+    """Removes it now. If a signal ends this, it is removed later."""
+    found = temporary.peek()
+    if found is not None:
+        _, function, arguments, _ = found
+        function(*arguments)
+        temporary.detach()
+
+
+class TemporaryFolder:
+    """A new folder that only its owner may read. It is removed at the end of the block, by
+    :meth:`close`, when the object is gone, or with the process.
+
+    Args:
+        path: of the folder; without it, one in the system's folder for temporary files.
+
+    Attributes:
+        path: of the folder.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path or Path(tempfile.gettempdir(), f"calltape-{secrets.token_hex(8)}")
+        self._temporary = is_temporary(self, str(self.path))
+        self.path.mkdir(mode=0o700)
+
+    def close(self) -> None:
+        """Removes it. It may be called again."""
+        remove(self._temporary)
+
+    def __enter__(self) -> Path:
+        return self.path
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _remove(path: str, process: int) -> None:
+    """Removes what this process made: at its end, a fork would remove that of its parent."""
+    if os.getpid() == process:
+        if os.path.isdir(path):
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+
 
 _BUFFER = 1024 * 1024
 _LOOKS_LIKE_URL = re.compile(r"[a-z][a-z0-9+.\-]+:/")  # of which a path has one slash
