@@ -82,8 +82,8 @@ if TYPE_CHECKING:
     from calltape_analyzer.replaying.checking import check
     from calltape_analyzer.replaying.replaying import replay
     from calltape_analyzer.scripting import script
-    from calltape_analyzer.surveying.survey import Survey, TargetSurvey
-    from calltape_analyzer.surveying.surveying import survey
+    from calltape_analyzer.surveying.survey import Survey, survey
+    from calltape_analyzer.surveying.target_survey import TargetSurvey
     from calltape_analyzer.tape import Tape
     from calltape_analyzer.targets.onnx import DynamicAxes, dynamic_axes
     from calltape_analyzer.text import printable
@@ -267,8 +267,8 @@ _NAMES = {
     "replaying.checking": ("check",),
     "replaying.replaying": ("replay",),
     "scripting": ("script",),
-    "surveying.survey": ("Survey", "TargetSurvey"),
-    "surveying.surveying": ("survey",),
+    "surveying.survey": ("Survey", "survey"),
+    "surveying.target_survey": ("TargetSurvey",),
     "tape": ("Tape",),
     "targets.onnx": ("DynamicAxes", "dynamic_axes"),
     "text": ("printable",),

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from calltape_analyzer import open_tape
-from calltape_analyzer.surveying.surveying import survey
+from calltape_analyzer.surveying.survey import survey
 from calltape_recorder import record
 from calltape_recorder.host.target import rank_now
 from tests.analyzer.cli.commands import run

@@ -13,8 +13,8 @@ import pytest
 
 from calltape_analyzer import filter_tape, merge_tapes, open_tape, survey
 from calltape_analyzer.errors import UsageError
-from calltape_analyzer.surveying import survey as module
-from calltape_analyzer.surveying.surveying import Loop
+from calltape_analyzer.surveying import target_survey as module
+from calltape_analyzer.surveying.survey import Loop
 from calltape_schema.bounds import MAX_PARTS
 from calltape_schema.inputs_table import InputsTable
 from calltape_schema.records import Segment, Source, joined_parts

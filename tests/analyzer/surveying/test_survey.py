@@ -14,7 +14,7 @@ import torch
 
 from calltape_analyzer import TapeError, diff, open_tape, survey
 from calltape_analyzer.errors import UsageError
-from calltape_analyzer.surveying.surveying import Loop
+from calltape_analyzer.surveying.survey import Loop
 from calltape_recorder import record
 from calltape_schema.inputs_table import InputsTable
 from tests.analyzer.cli.commands import run
