@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from calltape_analyzer.comparison.comparing import Tolerances
     from calltape_analyzer.comparison.reports import Report, ReportRow
     from calltape_analyzer.comparison.verdicts import ElementDifference, LeafDifference
-    from calltape_analyzer.differences.changes import Change
-    from calltape_analyzer.differences.difference import TapeDifference, diff
+    from calltape_analyzer.differences import Change, TapeDifference, diff
     from calltape_analyzer.editing.choice import Choice
     from calltape_analyzer.editing.diagnosis import Diagnosis, Symptom, diagnose
     from calltape_analyzer.editing.edits import filter_tape, merge_tapes, recover_tape
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
         UnsupportedError,
         UsageError,
     )
-    from calltape_analyzer.explanation.explanation import (
+    from calltape_analyzer.explanation import (
         DimensionExplanation,
         Explanation,
         PartExplanation,
@@ -211,8 +210,7 @@ _NAMES = {
     "comparison.comparing": ("Tolerances",),
     "comparison.verdicts": ("ElementDifference", "LeafDifference"),
     "comparison.reports": ("Report", "ReportRow"),
-    "differences.changes": ("Change",),
-    "differences.difference": ("TapeDifference", "diff"),
+    "differences": ("Change", "TapeDifference", "diff"),
     "editing.choice": ("Choice",),
     "editing.diagnosis": ("Diagnosis", "Symptom", "diagnose"),
     "editing.rewriting": ("EditReport",),
@@ -227,7 +225,7 @@ _NAMES = {
         "UnsupportedError",
         "UsageError",
     ),
-    "explanation.explanation": (
+    "explanation": (
         "DimensionExplanation",
         "Explanation",
         "PartExplanation",

@@ -43,7 +43,7 @@ from calltape_schema.errors import OF_CALLS, TapeError
 if TYPE_CHECKING:
     import pyarrow
 
-    from calltape_analyzer.explanation.explanation import Explanation
+    from calltape_analyzer.explanation import Explanation
     from calltape_analyzer.observing.observations import Observations
     from calltape_analyzer.observing.sorting import CallSorter
     from calltape_analyzer.program_source import BatchFor, DimNames
@@ -409,7 +409,7 @@ class Tape(RecordedCalls, ProgramSource):
             UsageError: for something that no call passes, or a dimension that no tensor there has;
                 the message lists what exists.
         """
-        from calltape_analyzer.explanation.subjects import explain
+        from calltape_analyzer.explanation import explain
 
         chosen = None if self._chosen is None else [variant.name for variant in self._chosen]
         return explain(self.whole, self.whole.variants(), argument, axis, path=path, only=chosen)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from calltape_analyzer import open_tape
-from calltape_analyzer.differences.difference import Change, TapeDifference, diff
+from calltape_analyzer.differences import Change, TapeDifference, diff
 from tests.analyzer.explanation.test_explaining import CHATS, calls_of, record_chats
 from tests.analyzer.tapes import Recorded, write_tape
 

@@ -1,37 +1,235 @@
-"""Why each dimension and int of one variant is what it is, in words, and which calls say so.
-
-In come the facts of a variant, which were decided in ``variants/``, and those of the others. Out go
-the parts of an explanation. Nothing is decided here; no tensor bytes are read.
-"""
+"""What an explanation says: models for programs, whose ``str()`` is text for people."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+import difflib
+import re
+from collections.abc import Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from typing import Any
 
-from calltape_analyzer.explanation.explanation import (
-    DimensionExplanation,
-    PartExplanation,
-    Sighting,
-)
-from calltape_analyzer.observing.fixed_values import fixed_values
-from calltape_analyzer.observing.groups import Group
+from calltape_analyzer.errors import UsageError
+from calltape_analyzer.notebook import Sketch
+from calltape_analyzer.observing.fixed_values import fixed_values, structure_values
+from calltape_analyzer.observing.groups import Group, LayoutSeen, layouts_in_words
 from calltape_analyzer.observing.layout import LeafPath
+from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.observing.size_table import Column
 from calltape_analyzer.observing.sorting import CallSource
 from calltape_analyzer.observing.tallies import MAX_SIZES_SHOWN, Seen
+from calltape_analyzer.plain_data import PlainData, Text, Texts
 from calltape_analyzer.reading.call_ref import CallRef
-from calltape_analyzer.text import MAX_EXAMPLES, Listing, counted, listed, shown_value
+from calltape_analyzer.text import (
+    MAX_EXAMPLES,
+    Listing,
+    counted,
+    listed,
+    printable,
+    shown_value,
+    variant_names,
+)
 from calltape_analyzer.variant import Variant
 from calltape_analyzer.variants.derivation import Pools, key_over_lists
-from calltape_analyzer.variants.facts import Fixed, Reason, VariantFacts
+from calltape_analyzer.variants.facts import CountedRange, Fixed, Reason, VariantFacts
 from calltape_analyzer.variants.symbols import Symbol
 from calltape_analyzer.variants.variant_findings import expression
 
-__all__ = ["OtherVariants", "VariantReasons", "parts_of", "parts_of_symbol", "reasons_of"]
+__all__ = [
+    "DimensionExplanation",
+    "Explanation",
+    "OtherVariants",
+    "PartExplanation",
+    "Sighting",
+    "VariantReasons",
+    "explain",
+    "parts_of",
+    "parts_of_symbol",
+    "reasons_of",
+]
+
+_MAX_LISTED, _MAX_HEAD = 12, 80
+
+
+class Sighting(PlainData):
+    """One size of a dimension, or one value of an int.
+
+    Attributes:
+        value: the size, or the int.
+        calls: how many calls had it.
+        first_call: the number of the first of them.
+        path: the file of that call, if the tape is several files.
+        address: the address of that call, if the tape is of several recordings.
+    """
+
+    value: int
+    calls: int
+    first_call: int
+    path: Text | None = None
+    address: str | None = None
+
+    def __str__(self) -> str:
+        where = f" of {self.path}" if self.path else ""
+        first = "" if self.calls == 1 else "first "
+        number = self.address or self.first_call
+        calls = f"{counted(self.calls, 'call')}, {first}call {number}{where}"
+        return f"{shown_value(self.value)} ({calls})"
+
+
+class DimensionExplanation(PlainData):
+    """Why one dimension of a tensor, or an int, is dynamic or constant.
+
+    Attributes:
+        axis: of the tensor; None for an int.
+        dynamic, reason: as in :class:`~calltape_analyzer.variants.facts.DimensionDecision`.
+        seen: the values seen in this variant, smallest first; of more than 64 the smallest 32 and
+            the largest 32.
+        distinct: how many values were seen.
+        why: the reason in words.
+        symbol: the name of its symbol, if it has one.
+        equals: the other dimensions and ints of this symbol: they were always equal to this one.
+        expression: how the symbol always followed from other symbols, if it did.
+        holds: in how many calls the expression holds.
+        related: in words, what the symbols of the expression stand for, and which symbols follow
+            from this one.
+        warnings: what has thin evidence.
+        whole: its range over the whole traffic, if that is known to be wider.
+    """
+
+    axis: int | None
+    dynamic: bool
+    reason: Reason
+    seen: tuple[Sighting, ...]
+    distinct: int
+    why: Text
+    symbol: Text | None = None
+    equals: Texts = ()
+    expression: Text | None = None
+    holds: int = 0
+    related: Texts = ()
+    warnings: Texts = ()
+    whole: CountedRange | None = None
+
+    def _shown(self) -> Iterator[str]:
+        if len(self.seen) <= _MAX_LISTED:
+            yield from map(str, self.seen)
+            return
+        half = _MAX_LISTED // 2
+        yield from map(str, self.seen[:half])
+        yield f"… ({self.distinct - 2 * half} more)"
+        yield from map(str, self.seen[-half:])
+
+    def lines(self, calls: int) -> Iterator[str]:
+        """For people; ``calls`` is the number of calls of the variant."""
+        what = "the int" if self.axis is None else f"dimension {self.axis}"
+        yield f"{what} is {'dynamic' if self.dynamic else 'constant'}: {self.why}"
+        if self.dynamic or self.distinct > 1:
+            yield f"  seen: {', '.join(self._shown())}"
+        if self.whole is not None:
+            yield f"  {self.whole}"
+        if self.symbol is not None:
+            equal = f", always equal to {listed(self.equals)}" if self.equals else ""
+            yield f"  symbol: {self.symbol}{equal}"
+        if self.expression is not None:
+            yield f"  always {self.expression}, in {self.holds} of {counted(calls, 'call')}"
+        yield from (f"  {text}" for text in self.related)
+        yield from (f"  warning: {text}" for text in self.warnings)
+
+
+class PartExplanation(PlainData):
+    """What was asked about, in one variant.
+
+    Attributes:
+        variant: the variant's name.
+        calls: how many calls it has.
+        first_call: the number of the first of them.
+        address: the address of that call, if the tape is of several recordings.
+        places: the paths of the tensors or values for which all of this holds.
+        kind: ``tensor``, ``int``, ``float``, ``bool``, ``list``, ...
+        dtype: of a tensor.
+        value: of a constant, as text.
+        dimensions: those of a tensor; a single one for an int.
+        layouts: of a tensor, how many calls had which layout in memory, as in
+            :class:`~calltape_analyzer.TensorFinding`.
+        context: the autocast that the calls are under, in words; None without one.
+    """
+
+    variant: Text
+    calls: int
+    first_call: int
+    places: Texts
+    kind: str
+    dtype: Text | None = None
+    value: Text | None = None
+    dimensions: tuple[DimensionExplanation, ...] = ()
+    address: str | None = None
+    layouts: tuple[LayoutSeen, ...] = ()
+    context: str | None = None
+
+    def lines(self) -> Iterator[str]:
+        """For people."""
+        what = f"{self.kind} {self.dtype}" if self.dtype else self.kind
+        shown = f"{what} {self.value}" if self.value is not None else what
+        number = self.address or self.first_call
+        first = f"first call {number}" if self.calls > 1 else f"call {number}"
+        calls = f"{counted(self.calls, 'call')}, {first}"
+        is_named = self.context is None or self.context in self.variant
+        calls += "" if is_named else f", {self.context}"
+        yield f"in {self.variant} ({calls}): {listed(self.places)}: {shown}"
+        if self.value is not None and not self.dimensions:
+            yield "  constant: calls with another value are another variant"
+        if (layouts := layouts_in_words(self.layouts)) is not None:
+            yield f"  layout in memory: {layouts}"
+        for dimension in self.dimensions:
+            yield from (f"  {text}" for text in dimension.lines(self.calls))
+
+
+class Explanation(PlainData):
+    """Why something is what it is; ``str()`` of it is text for people.
+
+    Attributes:
+        subject: what was asked about.
+        axis: the dimension that was asked about, counted from 0; None for all.
+        parts: what was found, variant by variant.
+        notes: what else a reader should know, such as how many calls leave the argument out.
+    """
+
+    subject: Text
+    axis: int | None
+    parts: tuple[PartExplanation, ...]
+    notes: Texts = ()
+
+    def __str__(self) -> str:
+        """Text with everything from the tape made printable."""
+        lines = [self._head, *(line for part in self.parts for line in part.lines())]
+        return "\n".join(printable(line) for line in (*lines, *self.notes))
+
+    @property
+    def _head(self) -> str:
+        return self.subject if self.axis is None else f"{self.subject}[{self.axis}]"
+
+    def __repr__(self) -> str:
+        head = printable(self._head[:_MAX_HEAD])
+        dimensions = [one for part in self.parts for one in part.dimensions]
+        dynamic = sum(one.dynamic for one in dimensions)
+        variants = counted(len({part.variant for part in self.parts}), "variant")
+        found = f"{dynamic} of {counted(len(dimensions), 'dimension')} dynamic"
+        return f"<Explanation of {head}: in {variants}, {found}>"
+
+    def _sketch(self) -> Sketch:
+        lines = [line for part in self.parts for line in part.lines()]
+        return Sketch(f"Explanation of {self._head}", lines=(*lines, *self.notes))
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What has thin evidence, by variant."""
+        return tuple(
+            f"{part.variant}: {text}"
+            for part in self.parts
+            for dimension in part.dimensions
+            for text in dimension.warnings
+        )
 
 
 def reasons_of(tape: CallSource, variants: Sequence[Variant]) -> list[VariantReasons]:
@@ -364,3 +562,142 @@ class VariantReasons:
         if found.reason == "constant" and self.facts.calls == 1:
             return ("one call is all the evidence that it is constant",)
         return ()
+
+
+def explain(
+    tape: CallSource,
+    variants: Sequence[Variant],
+    argument: str,
+    axis: int | None = None,
+    *,
+    path: str = "",
+    only: Collection[str] | None = None,
+    reasons: Sequence[VariantReasons] | None = None,
+) -> Explanation:
+    """Says why a dimension, an int or an argument is what it is; see :meth:`Tape.explain`.
+
+    Args:
+        tape: has the calls.
+        variants: all of its variants, which are evidence of each other.
+        argument, axis, path: as there.
+        only: the names of the variants to explain; all by default.
+        reasons: those of the variants (:func:`reasons_of`), for one who asks for many subjects.
+
+    Raises:
+        UsageError: no call passes the subject, or no tensor there has the dimension.
+    """
+    text = f"{argument}.{path.lstrip('.')}" if path else argument
+    every = reasons_of(tape, variants) if reasons is None else reasons
+    reasons = [own for own in every if only is None or own.variant.name in only]
+    variants = [own.variant for own in reasons]
+    found = [parts_of(own, text) for own in reasons]
+    if not any(found) and axis is None and (named := re.fullmatch(r"(.+)\[(-?\d{1,9})\]", text)):
+        # `calltape variants` and its warnings write a dimension in this way.
+        text, axis = named[1], int(named[2])
+        found = [parts_of(own, text) for own in reasons]
+    notes = list(_absences(variants, found, text))
+    if not any(found) and axis is None:
+        notes = []  # a symbol that a variant does not have is not left out of its calls
+        found = [parts_of_symbol(own, text) for own in reasons]
+    if not any(found) and (name := _name_at(text, tape)) is not None:
+        whole = [own.variant for own in every]
+        return explain(tape, whole, name, axis, only=only, reasons=every)
+    if not any(found):
+        known = [p.name for p in Signature.of(tape.target).parameters if "VAR_" not in p.kind]
+        if text in tape.removed:
+            raise UsageError(
+                f"{text} was left out with remove_inputs",
+                advice="open the tape again",
+            )
+        if axis is not None and any(parts_of_symbol(own, text) for own in reasons):
+            raise UsageError(f"{text} is a symbol, which has no axes", advice="leave the axis out")
+        if text not in known:
+            raise _unknown(text, variants)
+        notes = [f"no call passes {text}, or only its default"]
+    parts = [part for parts in found for part in parts]
+    if axis is not None and parts:
+        parts, axis = _at_axis(parts, axis, text)
+    return Explanation(subject=text, axis=axis, parts=tuple(_alike(parts)), notes=tuple(notes))
+
+
+def _name_at(text: str, tape: CallSource) -> str | None:
+    """What an argument is called that the text names by its position: ``0``, or ``0.keys``."""
+    position, dot, below = text.partition(".")
+    if not (position.isascii() and position.isdecimal() and len(position) < 4):
+        return None
+    signature = Signature.of(tape.target)
+    names = [one.name for one in signature.parameters if one.kind in _BY_POSITION]
+    if int(position) >= len(names) and signature.variadic_positional is None:
+        return None
+    name = signature.name_at(int(position))
+    return None if name in tape.removed else f"{name}{dot}{below}"
+
+
+_BY_POSITION = ("POSITIONAL_ONLY", "POSITIONAL_OR_KEYWORD")
+
+
+def _at_axis(
+    parts: Sequence[PartExplanation], axis: int, text: str
+) -> tuple[list[PartExplanation], int]:
+    """The parts with one dimension each, and the axis, counted from 0 if it is the same in all."""
+    made: list[PartExplanation] = []
+    for part in parts:
+        rank = len(part.dimensions)
+        at = axis + rank if axis < 0 else axis
+        if part.dtype is not None and 0 <= at < rank:
+            made.append(part.model_copy(update={"dimensions": (part.dimensions[at],)}))
+    if not made:
+        ranks = sorted({len(p.dimensions) for p in parts if p.dtype is not None})
+        what = f"its rank is {' or '.join(map(str, ranks))}" if ranks else "it is not a tensor"
+        raise UsageError(f"{text} has no dimension {axis}: {what}", advice="leave it out")
+    axes = {part.dimensions[0].axis for part in made}
+    only = axes.pop() if len(axes) == 1 else axis
+    return made, axis if only is None else only
+
+
+def _absences(
+    variants: Sequence[Variant], found: Sequence[Sequence[PartExplanation]], text: str
+) -> Iterator[str]:
+    without = [v for v, parts in zip(variants, found, strict=True) if not parts]
+    calls = sum(len(v) for v in without)
+    if calls:
+        names = variant_names([v.name for v in without])
+        yield f"{text} is left out, or its default, in {counted(calls, 'call')}: {names}"
+
+
+def _alike(parts: Sequence[PartExplanation]) -> Iterator[PartExplanation]:
+    """Parts of one variant that differ in nothing but their place, as one part."""
+    same: dict[Any, list[PartExplanation]] = {}
+    for part in parts:
+        same.setdefault(_key(part), []).append(part)
+    for first, *others in same.values():
+        places = (*first.places, *(name for part in others for name in part.places))
+        dimensions = []
+        for found in first.dimensions:
+            own = {name if found.axis is None else f"{name}[{found.axis}]" for name in places}
+            equals = tuple(name for name in found.equals if name not in own)
+            dimensions.append(found.model_copy(update={"equals": equals}))
+        yield first.model_copy(update={"places": places, "dimensions": tuple(dimensions)})
+
+
+def _key(part: PartExplanation) -> Any:
+    dimensions = tuple(
+        (d.axis, d.dynamic, d.reason, d.symbol, d.seen, d.distinct, d.whole)
+        for d in part.dimensions
+    )
+    return part.variant, part.kind, part.dtype, part.value, dimensions, part.layouts
+
+
+def _unknown(text: str, variants: Sequence[Variant]) -> UsageError:
+    places: dict[str, None] = {}
+    arguments: dict[str, None] = {}
+    for variant in variants:
+        layout = variant.facts.group.layout
+        arguments |= dict.fromkeys(layout.arguments)
+        places |= dict.fromkeys(layout.arguments)
+        places |= dict.fromkeys(map(str, (*layout.tensors, *layout.scalars)))
+        places |= dict.fromkeys(value.place for value in structure_values(layout))
+    close = difflib.get_close_matches(text, islice(places, 4096), n=3)
+    meant = f"did you mean {' or '.join(close)}? " if close else ""
+    known = listed(list(arguments), 12) or "none"
+    return UsageError(f"no call passes {text}", advice=f"{meant}The arguments are: {known}")
