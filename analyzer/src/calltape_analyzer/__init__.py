@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from calltape_analyzer.exporting.options import ExportOptions
     from calltape_analyzer.facts import Fact, Note, Rejection
     from calltape_analyzer.limits import Limits
-    from calltape_analyzer.listing import Recording, Recordings, recordings
     from calltape_analyzer.minimising.minimising import MinimiseReport, minimise
     from calltape_analyzer.observer.candidates import InputCandidate, ObserverInfo
     from calltape_analyzer.observer.input_observer import InputObserver
@@ -57,7 +56,7 @@ if TYPE_CHECKING:
         TrafficCounters,
         Values,
     )
-    from calltape_analyzer.opening import open_tape
+    from calltape_analyzer.opening import Recording, Recordings, open_tape, recordings
     from calltape_analyzer.programs.attempts import Attempt
     from calltape_analyzer.programs.loading import load_programs
     from calltape_analyzer.programs.program import Program
@@ -235,7 +234,6 @@ _NAMES = {
     "exporting.options": ("ExportOptions",),
     "facts": ("Fact", "Note", "Rejection"),
     "limits": ("Limits",),
-    "listing": ("Recording", "Recordings", "recordings"),
     "minimising.minimising": ("MinimiseReport", "minimise"),
     "observing.size_table": ("Column", "SizeRow"),
     "observer.candidates": ("InputCandidate", "ObserverInfo"),
@@ -245,7 +243,7 @@ _NAMES = {
     "observing.groups": ("LayoutSeen",),
     "observing.tallies": ("SizeSeen", "Seen", "Span", "Tally"),
     "observing.traffic_counters": ("CountedGroup", "CountedKind", "TrafficCounters", "Values"),
-    "opening": ("open_tape",),
+    "opening": ("Recording", "Recordings", "open_tape", "recordings"),
     "programs.attempts": ("Attempt",),
     "programs.loading": ("load_programs",),
     "programs.program": ("Program",),

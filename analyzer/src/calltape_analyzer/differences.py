@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from pydantic import computed_field
 
 from calltape_analyzer.limits import bounded
-from calltape_analyzer.notebook import Sketch
 from calltape_analyzer.observing.contexts import CONTEXT
 from calltape_analyzer.observing.fixed_values import fixed_values
 from calltape_analyzer.observing.groups import Group, GroupKey
@@ -24,7 +23,7 @@ from calltape_analyzer.observing.layout import varying_ints
 from calltape_analyzer.observing.size_table import Column, SizeTable
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.observing.tallies import Seen, Span
-from calltape_analyzer.plain_data import PlainData, Text, Texts
+from calltape_analyzer.plain_data import PlainData, Sketch, Text, Texts
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import counted, listed, printable, shown_value, some_of

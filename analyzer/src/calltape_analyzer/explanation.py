@@ -11,7 +11,6 @@ from itertools import islice
 from typing import Any
 
 from calltape_analyzer.errors import UsageError
-from calltape_analyzer.notebook import Sketch
 from calltape_analyzer.observing.fixed_values import fixed_values, structure_values
 from calltape_analyzer.observing.groups import Group, LayoutSeen, layouts_in_words
 from calltape_analyzer.observing.layout import LeafPath
@@ -19,7 +18,7 @@ from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.observing.size_table import Column
 from calltape_analyzer.observing.sorting import CallSource
 from calltape_analyzer.observing.tallies import MAX_SIZES_SHOWN, Seen
-from calltape_analyzer.plain_data import PlainData, Text, Texts
+from calltape_analyzer.plain_data import PlainData, Sketch, Text, Texts
 from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.text import (
     MAX_EXAMPLES,

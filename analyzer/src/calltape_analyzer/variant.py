@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, overload
 from calltape_analyzer.errors import InferenceError, UsageError
 from calltape_analyzer.fitting import terminal_width
 from calltape_analyzer.limits import Worth, bounded
-from calltape_analyzer.notebook import MAX_ROWS, Shown, Sketch
 from calltape_analyzer.observing.groups import SortedCall
 from calltape_analyzer.observing.observations import Observations
 from calltape_analyzer.observing.signature import Key, Signature
@@ -25,7 +24,7 @@ from calltape_analyzer.observing.traffic_counters import (
     has_raised,
     raised_are_evidence,
 )
-from calltape_analyzer.plain_data import PlainData, Text
+from calltape_analyzer.plain_data import MAX_ROWS, PlainData, Shown, Sketch, Text
 from calltape_analyzer.program_source import (
     BatchFor,
     DimKind,

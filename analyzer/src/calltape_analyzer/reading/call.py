@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from calltape_analyzer.limits import Worth, bounded, check_memory, memory_limit_of
-from calltape_analyzer.notebook import Shown, Sketch
+from calltape_analyzer.plain_data import Shown, Sketch
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.pytree.memory import on_device, place_together
 from calltape_analyzer.pytree.rendering import Inputs, render

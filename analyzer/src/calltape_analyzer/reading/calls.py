@@ -15,7 +15,7 @@ from typing_extensions import Self
 
 from calltape_analyzer.errors import Damage, NoCallError, UsageError, is_damage, no_single_call
 from calltape_analyzer.limits import Worth, bounded, metered
-from calltape_analyzer.notebook import Shown, Sketch
+from calltape_analyzer.plain_data import Shown, Sketch
 from calltape_analyzer.progress import steps
 from calltape_analyzer.pytree.classes import Classes, ClassIndex
 from calltape_analyzer.reading.call import Call

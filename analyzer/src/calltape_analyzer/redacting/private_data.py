@@ -12,9 +12,8 @@ from typing import Any
 from calltape_analyzer.editing.omission import names_of_path
 from calltape_analyzer.errors import is_damage
 from calltape_analyzer.limits import bounded
-from calltape_analyzer.notebook import Sketch
 from calltape_analyzer.observing.signature import Signature
-from calltape_analyzer.plain_data import PlainData, Text
+from calltape_analyzer.plain_data import PlainData, Sketch, Text
 from calltape_analyzer.pytree.nodes import names_of_children, placed_nodes, unreferenced
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.redacting.ordinals import is_ordinal

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from calltape_analyzer.errors import UsageError
 from calltape_analyzer.limits import limits, seconds_for
-from calltape_analyzer.notebook import Shown, Sketch
+from calltape_analyzer.plain_data import Shown, Sketch
 from calltape_analyzer.reading.files import Paths, files_of
 from calltape_analyzer.reading.selection import TargetsError, chosen_target, target_name
 from calltape_analyzer.reading.tape_file import holds_no_call
