@@ -1,7 +1,16 @@
-"""The classes that a tape may be rebuilt from.
+"""The one rule of which classes of this process objects of a tape are made of. Everything that
+reads a tape obeys it, by way of :class:`ClassIndex`.
 
-In comes a class name of a tape. Out goes a class that this process has loaded and allows, or None;
-nothing is imported for a name. What is allowed, :mod:`calltape_analyzer.pytree.classes` says.
+A class is used only if
+
+1. the caller named it,
+2. calltape knows it: the plain containers below, and the caches, model outputs, batches and
+   configurations of transformers, or
+3. it is a plain dataclass, named tuple or enum that the package of the given model defines.
+
+Classes of Python's own library, and those with ``__del__``, are used in no case: what they do when
+they go away, they do with what the tape set. In comes the name that a class has on a tape; out goes
+a class that this process has loaded, or None. Nothing is imported, and no code of a class runs.
 """
 
 from __future__ import annotations
@@ -17,10 +26,10 @@ import types
 import typing
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from calltape_analyzer.errors import UsageError
-from calltape_analyzer.pytree.caches import has_known_state, is_of_cache_library
+from calltape_analyzer.pytree.caches import has_known_state, is_of_cache_library, with_subclasses
 from calltape_analyzer.text import printable
 from calltape_schema.objects import class_attribute, module_of, mro_of, namespace_of, qualname_of
 
@@ -36,6 +45,7 @@ __all__ = [
     "known_class",
     "loaded_batch_classes",
     "name_of",
+    "registration_of",
 ]
 
 _BUILTINS = (
@@ -66,9 +76,14 @@ _DATACLASSES = (
 )
 
 _CALLTAPE = ("calltape_analyzer", "calltape_recorder", "calltape_schema")
-_NO_PACKAGE = frozenset(("torch", "transformers", *_CALLTAPE, *sys.stdlib_module_names))
+_OF_PYTHON = sys.stdlib_module_names - {"__main__"}
+_NO_PACKAGE = _OF_PYTHON | {"", "torch", "transformers", *_CALLTAPE}
 """What is never the package of a model, whatever a model is made of. Which classes of transformers
 may be made, calltape knows: the others hold kernels, files and processes."""
+
+_MAX_STAND_INS, _MAX_FIELDS = 256, 200
+NO_STAND_IN = frozenset({"builtins", "collections", "types", "torch"})
+"""The packages of classes that are containers, or tensors, and no records."""
 
 _HOOKS = (
     "__getattr__", "__getattribute__", "__setattr__", "__delattr__", "__new__", "__reduce__",
@@ -123,15 +138,15 @@ def is_never_made(name: str, cls: type | None = None) -> bool:
             return False
         cls = _loaded_class(name)
         if cls is None:
-            return _is_of_python(name.partition(":")[0])
+            return package_of(name.partition(":")[0]) in _OF_PYTHON
     if any(cls is one for one in _MAY_BE_NAMED):
         return False
-    return _is_of_python(module_of(cls)) or _has_del(cls)
+    return package_of(module_of(cls)) in _OF_PYTHON or _has_del(cls)
 
 
-def _is_of_python(module: str) -> bool:
-    package = module.partition(".")[0]
-    return package in sys.stdlib_module_names and package != "__main__"
+def package_of(module: str) -> str:
+    """The package that a module is in."""
+    return module.partition(".")[0]
 
 
 def _has_del(cls: type) -> bool:
@@ -158,13 +173,10 @@ def known_class(name: str) -> type | None:
     found = _loaded_class(name)
     if found is None or _has_del(found):
         return None
-    is_known = has_known_state(found) or _is_dataclass_of_transformers(found)
-    return found if is_known or issubclass(found, collections.UserDict) else None
-
-
-def _is_dataclass_of_transformers(cls: type) -> bool:
-    bases = [base for base in (_loaded(*name) for name in _DATACLASSES) if isinstance(base, type)]
-    return cls.__module__.startswith(_OF_TRANSFORMERS) and issubclass(cls, tuple(bases))
+    bases = [base for base in (_loaded(*one) for one in _DATACLASSES) if isinstance(base, type)]
+    is_result = found.__module__.startswith(_OF_TRANSFORMERS) and issubclass(found, tuple(bases))
+    is_known = has_known_state(found) or is_result or issubclass(found, collections.UserDict)
+    return found if is_known else None
 
 
 # What a model brings.
@@ -185,8 +197,9 @@ class ModelPackages:
             modules = [module_of(type(part)) for part in model.modules()]
         else:
             modules = [str(getattr(model, "__module__", ""))]
-        self._modules = tuple(dict.fromkeys(one for one in modules if one and _is_of_model(one)))
-        self._packages = frozenset(map(_package_of, self._modules))
+        packages = {one: package_of(one) for one in modules}
+        self._packages = frozenset(packages.values()) - _NO_PACKAGE
+        self._modules = tuple(one for one, package in packages.items() if package in self._packages)
 
     def find(self, name: str) -> type | None:
         """The dataclass, named tuple or enum of this name that one of the packages defines, if it
@@ -195,21 +208,12 @@ class ModelPackages:
         module, _, qualname = name.partition(":")
         places = ("__main__", *self._modules) if module == "__main__" else (module,)
         for place in places:
-            if _package_of(place) in self._packages:
+            if package_of(place) in self._packages:
                 found = _loaded_class(f"{place}:{qualname}")
                 # The hash of a class may be code of its metaclass.
                 if found is not None and type(found) in _METACLASSES and _is_plain(found):
                     return found
         return None
-
-
-def _package_of(module: str) -> str:
-    return module.partition(".")[0]
-
-
-def _is_of_model(module: str) -> bool:
-    package = _package_of(module)
-    return package == "__main__" or package not in _NO_PACKAGE
 
 
 @lru_cache(maxsize=1024)
@@ -222,9 +226,13 @@ def _is_plain(cls: Any) -> bool:
         return True  # its members are looked up by name; it is not called
     if any(_has_hook(base) for base in mro_of(cls)):
         return False
-    if dataclasses.is_dataclass(cls):
-        fields = [field.name for field in dataclasses.fields(cls)]
-        return not any(_is_computed(cls, name) for name in fields)
+    names = [one.name for one in dataclasses.fields(cls)] if dataclasses.is_dataclass(cls) else None
+    if names is not None:
+        # Code decides what it means to set a field under whose name a property stands.
+        found = [type(class_attribute(cls, name)) for name in names]
+        return not any(
+            hasattr(kind, "__set__") and kind is not types.MemberDescriptorType for kind in found
+        )
     return issubclass(cls, tuple) and type(class_attribute(cls, "_fields")) is tuple
 
 
@@ -241,18 +249,6 @@ def _has_hook(base: type) -> bool:
     if own.get("__setstate__") is not None and own["__setstate__"] is _SETSTATE:
         found.discard("__setstate__")
     return bool(found) and known_class(name_of(base)) is not base
-
-
-def _is_computed(cls: Any, field: str) -> bool:
-    """Whether code decides what it means to set a field: a property stands under its name."""
-    found = class_attribute(cls, field)
-    return hasattr(type(found), "__set__") and type(found) is not types.MemberDescriptorType
-
-
-_OF_TRANSFORMERS = "transformers."
-_MAX_STAND_INS, _MAX_FIELDS = 256, 200
-NO_STAND_IN = frozenset({"builtins", "collections", "types", "torch"})
-"""The packages of classes that are containers, or tensors, and no records."""
 
 
 def is_named_tuple_of(cls: Any, fields: Sequence[str]) -> bool:
@@ -275,20 +271,9 @@ class ModuleKey(NamedTuple):
 
 
 class ClassIndex:
-    """Finds classes by the names that tapes have for them, and modules that are keys of dicts in
-    the model that is given.
-
-    It looks for classes in this order:
-
-    1. the classes that the caller passed, but for those that are never made: classes of Python's
-       own library, and classes with ``__del__``,
-    2. plain containers of Python and torch; and, if their module is loaded already, the caches,
-       cache layers, model outputs, batches and configurations of transformers, and taught caches
-       (:mod:`calltape_schema.cache_classes`),
-    3. plain dataclasses, named tuples and enums that the package of the model defines.
-
-    That a class is registered with torch's pytree is no permission: libraries register classes
-    without asking anybody.
+    """Finds classes by the names that tapes have for them, by the rule of this module, and modules
+    that are keys of dicts in the model that is given. That a class is registered with torch's
+    pytree is no permission: libraries register classes without asking anybody.
 
     Args:
         classes: what the caller allows.
@@ -300,8 +285,16 @@ class ClassIndex:
     def __init__(
         self, classes: Classes = (), model: Any = None, *, stand_ins: bool = False
     ) -> None:
-        named = _by_name(classes)
-        self._given = {n: cls for n, cls in named.items() if not is_never_made(n, cls)}
+        given: Any = classes.by_name if isinstance(classes, ClassIndex) else classes
+        self._given: dict[str, type] = {}
+        pairs = given.items() if isinstance(given, Mapping) else ((None, cls) for cls in given)
+        for given_name, cls in pairs:
+            if not isinstance(cls, type):
+                advice = "pass the classes themselves"
+                raise UsageError(f"{cls!r:.100} is not a class", advice=advice)
+            name = name_of(cls) if given_name is None else given_name
+            if not is_never_made(name, cls):
+                self._given[name] = cls
         self._model = model
         self._packages = None if model is None else ModelPackages(model)
         self._modules: dict[str, Any] | None = None
@@ -364,12 +357,6 @@ class ClassIndex:
         it is torch's own registration of a deque."""
         return self._given.get(name) or (collections.deque if name == _DEQUE else None)
 
-    def registered(self, cls: type) -> Any | None:
-        """The registration of a class with torch's pytree (it has ``unflatten_fn``), or None."""
-        pytree = sys.modules.get("torch.utils._pytree")
-        nodes: Mapping[Any, Any] = getattr(pytree, "SUPPORTED_NODES", {})
-        return nodes.get(cls)
-
     def stand_in(self, name: str, kind: str, fields: Sequence[str]) -> type | None:
         """A class without code that stands for one that is not allowed, if that was asked for.
 
@@ -379,15 +366,28 @@ class ClassIndex:
             fields: of the object.
         """
         known = self._stand_ins
-        if known is None or name.partition(":")[0].partition(".")[0] in NO_STAND_IN:
+        if known is None or package_of(name.partition(":")[0]) in NO_STAND_IN:
             return None
-        if len(fields) > _MAX_FIELDS or not all(map(_can_be_field, fields)):
-            return None
-        if kind == "namedtuple" and any(one.startswith("_") for one in fields):
+        hidden = "_" if kind == "namedtuple" else "__"
+        if len(fields) > _MAX_FIELDS or not all(
+            one.isidentifier() and one.isascii() and not keyword.iskeyword(one)
+            and not one.startswith(hidden) for one in fields
+        ):  # fmt: skip
             return None
         key = (name, kind, () if kind == "object" else tuple(fields))
         if key not in known and len(known) < _MAX_STAND_INS:
-            known[key] = _stand_in(*key)
+            made: Any
+            if kind == "namedtuple":
+                make: Any = collections.namedtuple
+                made = make("StandIn", fields)
+            elif kind == "dataclass":
+                made = dataclasses.make_dataclass("StandIn", [(n, object, None) for n in fields])
+            else:
+                made = type("StandIn", (), {})
+            # What is described of it is the same as of the recorded object.
+            module, _, qualname = name.partition(":")
+            made.__module__, made.__qualname__ = printable(module), printable(qualname)
+            known[key] = made
         return known.get(key)
 
 
@@ -397,49 +397,14 @@ Classes = Iterable[type] | Mapping[str, type] | ClassIndex
 _DEQUE = "collections:deque"
 
 
-def _by_name(classes: Classes) -> dict[str, type]:
-    if isinstance(classes, ClassIndex):
-        return dict(classes.by_name)
-    # A type checker cannot tell a mapping from an iterable of classes that is one.
-    is_named = isinstance(classes, Mapping)
-    values = cast("Mapping[str, type]", classes).values() if is_named else classes
-    for cls in values:
-        if not isinstance(cls, type):
-            raise UsageError(f"{cls!r:.100} is not a class", advice="pass the classes themselves")
-    if is_named:
-        return dict(cast("Mapping[str, type]", classes))
-    return {name_of(cls): cls for cls in cast("Iterable[type]", classes)}
-
-
-def _can_be_field(name: str) -> bool:
-    is_word = name.isidentifier() and name.isascii() and not keyword.iskeyword(name)
-    return is_word and not name.startswith("__")
-
-
-def _stand_in(name: str, kind: str, fields: tuple[str, ...]) -> type:
-    made: Any
-    if kind == "namedtuple":
-        make: Any = collections.namedtuple
-        made = make("StandIn", fields)
-    elif kind == "dataclass":
-        made = dataclasses.make_dataclass("StandIn", [(one, object, None) for one in fields])
-    else:
-        made = type("StandIn", (), {})
-    # What is described of it is the same as of the recorded object.
-    module, _, qualname = name.partition(":")
-    made.__module__, made.__qualname__ = printable(module), printable(qualname)
-    cls: type = made
-    return cls
-
-
 def loaded_batch_classes() -> list[type]:
     """The mappings of transformers that this process has loaded: what tokenizers and processors
     give."""
-    waiting: list[type[Any]] = [collections.UserDict]
-    found: list[type] = []
-    while waiting:
-        for cls in waiting.pop().__subclasses__():
-            waiting.append(cls)
-            if cls.__module__.startswith(_OF_TRANSFORMERS):
-                found.append(cls)
-    return list(dict.fromkeys(found))
+    every = with_subclasses([collections.UserDict])
+    return [cls for cls in every if cls.__module__.startswith(_OF_TRANSFORMERS)]
+
+
+def registration_of(cls: type) -> Any | None:
+    """The registration of a class with torch's pytree (it has ``unflatten_fn``), if any."""
+    pytree = sys.modules.get("torch.utils._pytree")
+    return getattr(pytree, "SUPPORTED_NODES", {}).get(cls)

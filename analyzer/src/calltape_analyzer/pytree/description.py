@@ -1,9 +1,12 @@
-"""From Python values to the nodes of a spec, as ``torch.export`` sees them.
+"""From Python values to the nodes of a spec: as ``torch.export`` sees them, and as the recorder
+writes them.
 
-In comes what a caller passes to an inference (arguments, ``value_if_missing``). Out goes the node
-that describes it, with its tensors and scalars, so that it is treated like what stands on a tape. A
-class that is registered with torch's pytree is described as its registration flattens it.
-:mod:`calltape_analyzer.pytree.description` describes values as the recorder does.
+In comes what a caller passes to an inference (arguments, ``value_if_missing``), or an argument or
+result of a live call. Out goes the node that describes it, with its tensors and scalars, so that it
+is treated like what stands on a tape, and can be compared with it. To ``torch.export``, a class
+that is registered with torch's pytree is what its registration flattens it to. The recorder decides
+in ``calltape_recorder.capture.walk``; what is decided here must agree with it, and tests compare
+both.
 """
 
 from __future__ import annotations
@@ -11,16 +14,17 @@ from __future__ import annotations
 import dataclasses
 import enum
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, Literal
 
-from calltape_analyzer.pytree.classes import ModuleKey, name_of
+from calltape_analyzer.pytree.classes import ModuleKey, name_of, registration_of
 from calltape_analyzer.pytree.flattening import FlatTree, flatten
 from calltape_analyzer.pytree.nodes import is_nested_node
 from calltape_analyzer.pytree.result_values import ITSELF
-from calltape_analyzer.pytree.tensors import is_shapeless, nested_parts
+from calltape_analyzer.pytree.tensors import is_shapeless, is_tensor, nested_parts
 from calltape_schema.cache_classes import is_cache
 from calltape_schema.objects import (
     MAX_NESTED,
@@ -61,13 +65,12 @@ __all__ = [
     "describe_as_recorded",
     "describe_result",
     "has_module_keys",
-    "is_tensor",
     "present_fields",
-    "registration_of",
 ]
 
 ScalarKind = Literal["int", "float", "complex", "str", "bytes"]
 FieldsKind = Literal["namedtuple", "dataclass", "object"]
+SequenceKind = Literal["list", "tuple", "size", "slice", "range", "set", "frozenset"]
 
 _NONE = NoneNode(kind="none")
 
@@ -166,7 +169,7 @@ class Describer:
 
     def constant(self, value: Any, cls: type) -> Node | None:
         if isinstance(value, enum.Enum):
-            plain = _plain(value.value)
+            plain = value.value if type(value.value) in (str, bytes, int, float, bool) else None
             # Combinations of flags have no name before Python 3.11, and an empty one never has.
             name = value.name if type(value.name) is str else str(plain)
             return EnumNode.model_construct(kind="enum", type=name_of(cls), name=name, value=plain)
@@ -181,10 +184,8 @@ class Describer:
             if isinstance(value, getattr(torch, kind)):
                 return ConstantNode(kind=kind, name=str(value).removeprefix("torch."))
         if isinstance(value, slice | range):
-            parts = self.nodes((value.start, value.stop, value.step))
-            return SequenceNode.model_construct(
-                kind="slice" if isinstance(value, slice) else "range", children=parts, type=None
-            )
+            parts = value.start, value.stop, value.step
+            return self.sequence("slice" if isinstance(value, slice) else "range", parts)
         if value is ...:
             return NoneNode(kind="ellipsis")
         return self.subclassed(value, cls)
@@ -201,9 +202,7 @@ class Describer:
 
     def container(self, value: Any, cls: type) -> Node | None:
         if cls in SEQUENCES:
-            return SequenceNode.model_construct(
-                kind=SEQUENCES[cls], children=self.nodes(value), type=None
-            )
+            return self.sequence(SEQUENCES[cls], value)
         if isinstance(value, tuple) and hasattr(cls, "_fields"):
             return self.fields("namedtuple", cls, dict(zip(cls._fields, value, strict=True)))
         if isinstance(value, dict) and cls.__module__ in ("builtins", "collections"):
@@ -224,6 +223,13 @@ class Describer:
 
     def nodes(self, values: Iterable[Any]) -> tuple[Node, ...]:
         return tuple(self.node(value) for value in values)
+
+    def sequence(self, kind: SequenceKind, values: Iterable[Any], cls: type | None = None) -> Node:
+        """The node of a sequence; ``cls`` is its class, unless that is a plain one."""
+        if cls is not None:
+            self.to.classes[name_of(cls)] = cls
+        name = None if cls is None else name_of(cls)
+        return SequenceNode.model_construct(kind=kind, children=self.nodes(values), type=name)
 
     def fields(self, kind: FieldsKind, cls: type, state: Mapping[str, Any]) -> Node:
         self.to.classes[name_of(cls)] = cls
@@ -256,16 +262,6 @@ class Describer:
         return _NONE
 
 
-def is_tensor(value: Any) -> bool:
-    """Whether a value is a tensor. torch is not imported for this."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
-
-
-def _plain(value: Any) -> Any:
-    return value if type(value) in (str, bytes, int, float, bool) else None
-
-
 def present_fields(value: Any) -> dict[str, Any]:
     """The fields of a dataclass. Of a model output of transformers only those that are present."""
     if isinstance(value, dict):
@@ -275,12 +271,6 @@ def present_fields(value: Any) -> dict[str, Any]:
         for declared in dataclasses.fields(value)
         if hasattr(value, declared.name)
     }
-
-
-def registration_of(cls: type) -> Any | None:
-    """The registration of a class with torch's pytree, if torch is loaded."""
-    pytree = sys.modules.get("torch.utils._pytree")
-    return getattr(pytree, "SUPPORTED_NODES", {}).get(cls)
 
 
 _MODULE_KEYS = "keys that are modules"
@@ -341,15 +331,20 @@ class _AsRecorded(Describer):
         return super().node(value)
 
     def other(self, value: Any, cls: type) -> Node | None:
-        torch = sys.modules.get("torch")
-        if torch is not None and isinstance(value, torch.nn.Module):
+        if _is_module(value):
             return None
         found = self.constant(value, cls)
         if found is not None or value is ...:
             return found
+        with self.within(value):
+            return self.container(value, cls)
+
+    @contextmanager
+    def within(self, value: Any) -> Iterator[None]:
+        """Within the block, a part of the value that is the value itself is not described again."""
         self.open.add(id(value))
         try:
-            return self.container(value, cls)
+            yield
         finally:
             self.open.discard(id(value))
 
@@ -357,9 +352,8 @@ class _AsRecorded(Describer):
         for base, (kind, plain) in _PLAIN_VALUES.items():
             if isinstance(value, base):
                 return self.scalar(kind, plain(value), name_of(cls))
-        return self.of_numpy(value, cls) if cls.__module__ == "numpy" else None
-
-    def of_numpy(self, value: Any, cls: type) -> Node | None:
+        if cls.__module__ != "numpy":
+            return None
         if cls.__name__ == "ndarray":
             return self.array(value)
         names = {base.__name__ for base in cls.__mro__}
@@ -368,8 +362,10 @@ class _AsRecorded(Describer):
         is_number = names & {"integer", "floating", "complexfloating"}
         if not is_number or "timedelta64" in names:
             return None
-        kind = SCALARS.get(type(item := value.item()))
-        return None if kind is None else self.scalar(kind, item, name_of(cls))
+        item = value.item()
+        return (
+            self.scalar(SCALARS[type(item)], item, name_of(cls)) if type(item) in SCALARS else None
+        )
 
     def array(self, value: Any) -> Node | None:
         """An array, as the tensor that a program gets for it."""
@@ -389,49 +385,33 @@ class _AsRecorded(Describer):
         torch = sys.modules.get("torch")
         is_size = torch is not None and cls is torch.Size
         if cls in SEQUENCES or is_size:
-            return SequenceNode.model_construct(
-                kind="size" if is_size else SEQUENCES[cls],
-                children=self.nodes(tuple(value)),
-                type=None,
-            )
+            return self.sequence("size" if is_size else SEQUENCES[cls], tuple(value))
         if cls is SimpleNamespace or (is_cache(cls) and not isinstance(value, dict)):
             return self.fields("object", cls, vars(value)) if hasattr(value, "__dict__") else None
         if dataclasses.is_dataclass(cls):
             return self.fields("dataclass", cls, present_fields(value))
         if isinstance(value, tuple):
-            return self.a_tuple(value, cls)
+            names: Any = getattr(cls, "_fields", None)
+            children = tuple(tuple.__iter__(value))
+            if isinstance(names, tuple):
+                return self.fields("namedtuple", cls, dict(zip(names, children, strict=True)))
+            return self.sequence("tuple", children, cls)
         if registered is not None and cls.__module__ not in ("builtins", "collections"):
             return self.custom(value, cls, registered)
         if isinstance(value, dict):
             return self.mapping(value, cls)
         if isinstance(value, WRAPPERS):
-            return self.wrapper(held_by(value), cls)
+            content: Any = held_by(value)
+            if isinstance(content, dict):
+                return self.mapping(content, cls)
+            if content is None:
+                return self.opaque(cls)
+            return self.sequence("list", list.__iter__(content), cls)
         for base, kind in SEQUENCES.items():
             if isinstance(value, base):
                 plain: Any = base  # its method, not that of the subclass
-                children = self.nodes(plain.__iter__(value))
-                self.to.classes[name_of(cls)] = cls
-                return SequenceNode.model_construct(kind=kind, children=children, type=name_of(cls))
+                return self.sequence(kind, plain.__iter__(value), cls)
         return None if registered is None else self.custom(value, cls, registered)
-
-    def a_tuple(self, value: Any, cls: type) -> Node:
-        names: Any = getattr(cls, "_fields", None)
-        children = tuple(tuple.__iter__(value))
-        if isinstance(names, tuple):
-            return self.fields("namedtuple", cls, dict(zip(names, children, strict=True)))
-        self.to.classes[name_of(cls)] = cls
-        return SequenceNode.model_construct(
-            kind="tuple", children=self.nodes(children), type=name_of(cls)
-        )
-
-    def wrapper(self, held: Any, cls: type) -> Node | None:
-        if held is None:
-            return self.opaque(cls)
-        if isinstance(held, dict):
-            return self.mapping(held, cls)
-        self.to.classes[name_of(cls)] = cls
-        children = self.nodes(list.__iter__(held))
-        return SequenceNode.model_construct(kind="list", children=children, type=name_of(cls))
 
     def unknown(self, value: Any, cls: type) -> Node:
         registered = registration_of(cls)
@@ -440,11 +420,8 @@ class _AsRecorded(Describer):
         attributes, reason = attributes_of(value)
         if reason is not None:
             return self.opaque(cls)
-        self.open.add(id(value))
-        try:
+        with self.within(value):
             return self.fields("object", cls, attributes)
-        finally:
-            self.open.discard(id(value))
 
     def mapping(self, value: dict[Any, Any], cls: type) -> Node | None:
         items = dict(dict.items(value))
@@ -453,7 +430,7 @@ class _AsRecorded(Describer):
             known = self.to.module_names
             items, modules = _by_name(items, {} if known is None else known())
         if not all(map(_is_key, items)):
-            return self.opaque(cls, _MODULE_KEYS) if _has_modules(items) else None
+            return self.opaque(cls, _MODULE_KEYS) if any(map(_is_module, items)) else None
         if cls is not dict:
             self.to.classes[name_of(cls)] = cls
         return DictNode.model_construct(
@@ -497,27 +474,25 @@ class _OfResult(_AsRecorded):
         return super().constant(value, cls)
 
     def unknown(self, value: Any, cls: type) -> Node:
-        torch = sys.modules.get("torch")
-        if torch is not None and isinstance(value, torch.nn.Module):
+        if _is_module(value):
             return self.opaque(cls, "a module")
-        if self.in_context or registration_of(cls) is not None or not _is_bare(cls):
+        # A container that comes here could not be described because of what it holds, such as a
+        # dict with keys that no tape can hold.
+        is_container = issubclass(cls, (dict, list, tuple, set, frozenset, *WRAPPERS))
+        if self.in_context or registration_of(cls) is not None or is_container:
             return self.opaque(cls)
         if self.nested >= MAX_NESTED:
             return self.opaque(cls, f"within {MAX_NESTED} objects")
         attributes, reason = attributes_of(value)
         if reason is not None:
             return self.opaque(cls, reason)
-        return self.attributes(value, cls, attributes)
-
-    def attributes(self, value: Any, cls: type, state: Mapping[str, Any]) -> Node:
         if not self.nested:
             self.left = MAX_VALUES
         self.nested += 1
-        self.open.add(id(value))
         try:
-            return self.fields("object", cls, state)
+            with self.within(value):
+                return self.fields("object", cls, attributes)
         finally:
-            self.open.discard(id(value))
             self.nested -= 1
 
 
@@ -536,12 +511,6 @@ def _beside(value: Any, node: Node) -> tuple[str, ...]:
     return names_beside(value, ("data",) if issubclass(cls, WRAPPERS) else ())
 
 
-def _is_bare(cls: type) -> bool:
-    """Whether a class is no container. A container that comes here could not be described because
-    of what it holds, such as a dict with keys that no tape can hold."""
-    return not issubclass(cls, (dict, list, tuple, set, frozenset, *WRAPPERS))
-
-
 def _by_name(items: dict[Any, Any], names: Mapping[int, str]) -> tuple[dict[Any, Any], list[int]]:
     """The items of a dict, with the name of each module that is a key, and the positions of these
     keys."""
@@ -554,9 +523,9 @@ def _by_name(items: dict[Any, Any], names: Mapping[int, str]) -> tuple[dict[Any,
     return dict(zip(keys, items.values(), strict=True)), places
 
 
-def _has_modules(items: Iterable[Any]) -> bool:
+def _is_module(value: Any) -> bool:
     torch = sys.modules.get("torch")
-    return torch is not None and any(issubclass(type(key), torch.nn.Module) for key in items)
+    return torch is not None and issubclass(type(value), torch.nn.Module)
 
 
 def _is_key(key: Any) -> bool:

@@ -1,12 +1,15 @@
-"""The nodes of a spec with their paths.
+"""The nodes of a tree: their paths, what their place says of them, and what they refer to.
 
 In comes the root of the inputs or outputs of a call. Out go its nodes in document order, each with
 its path as FORMAT.md defines it: ``args.0``, ``kwargs.cache.layers.0.keys``.
+
+A node refers to tensors and scalars by position. The recorder writes no others, but a tape may come
+from somebody else: a scalar that no node uses is shown nowhere, and may be anything.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple, TypeGuard
 
@@ -40,6 +43,7 @@ __all__ = [
     "ReferencedOnly",
     "is_nested_node",
     "is_ragged_dimension",
+    "named_children",
     "names_of_children",
     "nested_places",
     "nodes_with_paths",
@@ -60,16 +64,24 @@ def nodes_with_paths(root: Node, path: str = "") -> Iterator[tuple[str, Node]]:
     while stack:
         at, node = stack.pop()
         yield at, node
-        names: Sequence[Any] = names_of_children(node)
-        if not at and len(names) == 2:
-            names = ("args", "kwargs")
-        below = [
-            (f"{at}.{name}" if at else str(name), child)
-            for name, child in zip(names, children_of(node), strict=True)
-        ]
+        below = [(path, child) for _, path, child in _children_at(at, node)]
         if isinstance(node, CustomNode):
             below.insert(0, (f"{at}.context", node.context))
         stack.extend(reversed(below))
+
+
+def _children_at(at: str, node: Node) -> Iterator[tuple[Any, str, Node]]:
+    """The children of a node at a path, each with its name there and its path."""
+    names: Sequence[Any] = names_of_children(node)
+    if not at and len(names) == 2:
+        names = ("args", "kwargs")
+    for name, child in zip(names, children_of(node), strict=True):
+        yield name, f"{at}.{name}" if at else str(name), child
+
+
+def named_children(node: Node) -> Iterator[tuple[Any, Node]]:
+    """The children of a node, each with its key, field or position."""
+    return zip(names_of_children(node), children_of(node), strict=True)
 
 
 def names_of_children(node: Node) -> Sequence[Any]:
@@ -145,9 +157,9 @@ def placed_nodes(root: Node, path: str = "", named: int = MAX_NODES) -> Iterator
     lists = _data_lists(root, named if not path else 0)
     while stack:
         placed = stack.pop()
-        told = lists.get(id(placed.node))
-        if told is not None:
-            placed = placed._replace(is_data=True, in_cache=placed.in_cache and not told)
+        even_in_cache = lists.get(id(placed.node))
+        if even_in_cache is not None:
+            placed = placed._replace(is_data=True, in_cache=placed.in_cache and not even_in_cache)
         yield placed
         stack.extend(reversed(list(_below(placed, named))))
 
@@ -198,14 +210,11 @@ def _below(placed: PlacedNode, named: int) -> Iterator[PlacedNode]:
     at, node = placed.path, placed.node
     in_list = placed.in_list or placed.is_data
     in_cache = placed.in_cache or (isinstance(node, FieldsNode) and is_cache_part(node))
-    names: Any = names_of_children(node)
-    if not at and len(names) == 2:
-        names = ("args", "kwargs")
-    for index, (name, child) in enumerate(zip(names, children_of(node), strict=True)):
+    for index, (name, path, child) in enumerate(_children_at(at, node)):
         is_named = at == "args" and index < named
         shown = str(name) if is_name(name) else "*"
         yield PlacedNode(
-            f"{at}.{name}" if at else str(name), child, in_list and not is_named, in_cache,
+            path, child, in_list and not is_named, in_cache,
             is_setting=is_ragged_dimension(node, name),
             pattern=f"{placed.pattern}.{shown}" if at else shown,
         )  # fmt: skip
@@ -218,10 +227,11 @@ _MAX_KNOWN = 1024
 
 
 class _Referenced(NamedTuple):
-    """What the nodes of a structure refer to: for each position the one without the rest.
+    """What the nodes of a structure refer to.
 
     Attributes:
-        leaves, scalars: of the tensors and scalars, ascending.
+        leaves, scalars: the positions of tensors and scalars, ascending, each with the position
+            that it has without the others.
         structure: that has no others; None if there are none.
     """
 
@@ -257,21 +267,14 @@ class ReferencedOnly:
         if known.structure is None:
             return tree
         leaves, facts = known.leaves, tree.facts()
+        kept = [facts[at].model_dump(exclude_none=True, exclude_defaults=True) for at in leaves]
+        spans = [one for one in tree.ranges if one.leaf in leaves]
         return tree.model_copy(
             update={
                 "structure": known.structure,
-                "leaves": encode_leaves(
-                    [
-                        facts[at].model_dump(exclude_none=True, exclude_defaults=True)
-                        for at in leaves
-                    ]
-                ),
+                "leaves": encode_leaves(kept),
                 "scalars": tuple(tree.scalars[at] for at in known.scalars),
-                "ranges": tuple(
-                    one.model_copy(update={"leaf": leaves[one.leaf]})
-                    for one in tree.ranges
-                    if one.leaf in leaves
-                ),
+                "ranges": tuple(o.model_copy(update={"leaf": leaves[o.leaf]}) for o in spans),
             }
         )
 
@@ -303,7 +306,13 @@ class ReferencedOnly:
         if found is None:
             if len(self._known) >= _MAX_KNOWN:
                 del self._known[next(iter(self._known))]
-            found = self._known[structure] = _referenced(spec_of())
+            spec: Structure = spec_of()
+            leaves, scalars = ({at: n for n, at in enumerate(own)} for own in _positions(spec))
+            less: bytes | None = None
+            if (len(leaves), len(scalars)) != (spec.leaves, spec.scalars):
+                root = _renumbered(spec.root, leaves, scalars).model_dump(exclude_none=True)
+                less = encode_structure(document_like(spec, root, len(leaves), len(scalars)))
+            found = self._known[structure] = _Referenced(leaves, scalars, less)
         return found
 
 
@@ -317,19 +326,6 @@ def _positions(spec: Structure) -> tuple[list[int], list[int]]:
         elif isinstance(node, OpaqueNode) and node.length is not None:
             scalars.add(node.length)
     return sorted(leaves), sorted(scalars)
-
-
-def _referenced(spec: Structure) -> _Referenced:
-    leaves, scalars = map(_numbered, _positions(spec))
-    if (len(leaves), len(scalars)) == (spec.leaves, spec.scalars):
-        return _Referenced(leaves, scalars, None)
-    root = _renumbered(spec.root, leaves, scalars).model_dump(exclude_none=True)
-    document = document_like(spec, root, len(leaves), len(scalars))
-    return _Referenced(leaves, scalars, encode_structure(document))
-
-
-def _numbered(positions: Iterable[int]) -> dict[int, int]:
-    return {position: number for number, position in enumerate(positions)}
 
 
 def _renumbered(node: Node, leaves: Mapping[int, int], scalars: Mapping[int, int]) -> Node:

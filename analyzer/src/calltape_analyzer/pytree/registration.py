@@ -53,14 +53,14 @@ class Context(dict[str, Any]):
 def _compared(part: Any) -> Any:
     if isinstance(part, dict) and "object" in part:
         state = {
-            name: _compared(held)
-            for name, held in part["state"].items()
-            if not (name.startswith("_") and isinstance(held, bool | int | float | str | None))
+            name: _compared(value)
+            for name, value in part["state"].items()
+            if not (name.startswith("_") and isinstance(value, bool | int | float | str | None))
         }
         return {"object": part["object"], "state": state}
     if isinstance(part, dict):
-        return {key: _compared(held) for key, held in part.items()}
-    return [_compared(held) for held in part] if isinstance(part, list) else part
+        return {key: _compared(value) for key, value in part.items()}
+    return [_compared(value) for value in part] if isinstance(part, list) else part
 
 
 def remember(cls: type) -> None:
@@ -75,7 +75,6 @@ def to_state(value: Any) -> tuple[list[Any], Any]:
         UsageError: the state has a part that can be neither.
     """
     children: list[Any] = []
-    remember(type(value))
     return children, Context(_object(value, children))
 
 
@@ -89,84 +88,67 @@ def _object(value: Any, children: list[Any]) -> dict[str, Any]:
     content = content_of(value)
     if content is not None:
         return {"container": name_of(type(value)), "content": _part(content, children)}
-    state: dict[str, Any] = {}
-    for name, held in vars(value).items():
-        state[name] = _attribute(value, name, held, children)
+    state = {name: _attribute(value, name, part, children) for name, part in vars(value).items()}
     return {"object": name_of(type(value)), "state": state}
 
 
-def _attribute(owner: Any, name: str, held: Any, children: list[Any]) -> Any:
+def _attribute(owner: Any, name: str, value: Any, children: list[Any]) -> Any:
     import torch
 
     source = DERIVED.get(name)
-    if source is not None and isinstance(held, torch.Tensor) and hasattr(owner, source):
-        return {"derived": source, "device": str(held.device)}
-    if name.startswith("_") and isinstance(held, torch.Tensor):
-        return _inline(name, held)
-    if name in COUNTERS and isinstance(held, int | torch.SymInt):
+    if source is not None and isinstance(value, torch.Tensor) and hasattr(owner, source):
+        return {"derived": source, "device": str(value.device)}
+    if name.startswith("_") and isinstance(value, torch.Tensor):
+        if value.numel() > _MAX_INLINE:
+            raise UsageError(
+                f"the private tensor {name} of {value.numel()} elements is too large for a context "
+                f"(at most {_MAX_INLINE})",
+                advice="register the class yourself, with torch.utils._pytree.register_pytree_node",
+            )
+        dtype = str(value.dtype).removeprefix("torch.")
+        return {"values": value.tolist(), "dtype": dtype, "device": str(value.device)}
+    if name in COUNTERS and isinstance(value, int | torch.SymInt):
         attribute, axis = COUNTERS[name]
         tensor = getattr(owner, attribute, None)
-        if _has_size(tensor, axis, held):
+        shape: Any = tensor.shape if isinstance(tensor, torch.Tensor) else ()
+        if len(shape) > 1 and is_same_size(value, shape[axis]):
             return {"size": [attribute, axis]}
-    return _part(held, children)
+    return _part(value, children)
 
 
-def _has_size(tensor: Any, axis: int, size: Any) -> bool:
+def _part(value: Any, children: list[Any]) -> Any:
     import torch
 
-    if not isinstance(tensor, torch.Tensor) or tensor.dim() < 2:
-        return False
-    return is_same_size(size, tensor.shape[axis])
-
-
-def _inline(name: str, tensor: Any) -> dict[str, Any]:
-    if tensor.numel() > _MAX_INLINE:
-        raise UsageError(
-            f"the private tensor {name} of {tensor.numel()} elements is too large for a context "
-            f"(at most {_MAX_INLINE})",
-            advice="register the class yourself, with torch.utils._pytree.register_pytree_node",
-        )
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    return {"values": tensor.tolist(), "dtype": dtype, "device": str(tensor.device)}
-
-
-def _part(held: Any, children: list[Any]) -> Any:
-    import torch
-
-    if held is None or isinstance(held, bool | str):
-        return held
-    if isinstance(held, enum.Enum):
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, enum.Enum):
         # A combination of flags is no member: it has a value, and a name since Python 3.11.
-        is_member = held.name in type(held).__members__
-        told = {"name": held.name} if is_member else {"value": held.value}
-        return {"enum": name_of(type(held)), **told}
-    if isinstance(held, int | float):
-        return held
-    if isinstance(held, torch.SymInt | torch.SymBool):
+        is_member = value.name in type(value).__members__
+        which = {"name": value.name} if is_member else {"value": value.value}
+        return {"enum": name_of(type(value)), **which}
+    if isinstance(value, int | float):
+        return value
+    if isinstance(value, torch.SymInt | torch.SymBool):
         # While tracing. A context can hold a number only, so the program is for this number.
-        return int(held) if isinstance(held, torch.SymInt) else bool(held)
-    if isinstance(held, torch.Tensor) or is_cache_name(name_of(type(held))):
-        children.append(held)
+        return int(value) if isinstance(value, torch.SymInt) else bool(value)
+    if isinstance(value, torch.Tensor) or is_cache_name(name_of(type(value))):
+        children.append(value)
         return {"child": len(children) - 1}
-    if isinstance(held, torch.dtype | torch.device):
-        kind = "dtype" if isinstance(held, torch.dtype) else "device"
-        return {kind: str(held).removeprefix("torch.")}
-    if isinstance(held, type):
-        remember(held)
-        return {"class": name_of(held)}
-    return _container(held, children)
-
-
-def _container(held: Any, children: list[Any]) -> Any:
-    if type(held) in (list, tuple):
-        return {type(held).__name__: [_part(item, children) for item in held]}
-    if type(held) is dict:
-        items = [[_part(key, children), _part(item, children)] for key, item in held.items()]
+    if isinstance(value, torch.dtype | torch.device):
+        kind = "dtype" if isinstance(value, torch.dtype) else "device"
+        return {kind: str(value).removeprefix("torch.")}
+    if isinstance(value, type):
+        remember(value)
+        return {"class": name_of(value)}
+    if type(value) in (list, tuple):
+        return {type(value).__name__: [_part(item, children) for item in value]}
+    if type(value) is dict:
+        items = [[_part(key, children), _part(item, children)] for key, item in value.items()]
         return {"dict": items}
-    if content_of(held) is not None or (hasattr(held, "__dict__") and not callable(held)):
-        return _object(held, children)
+    if content_of(value) is not None or (hasattr(value, "__dict__") and not callable(value)):
+        return _object(value, children)
     raise UsageError(
-        f"a {type(held).__name__} inside a cache cannot be flattened",
+        f"a {type(value).__name__} inside a cache cannot be flattened",
         advice="register the cache's class yourself, with torch.utils._pytree.register_pytree_node",
     )
 
@@ -283,12 +265,16 @@ def register_flattening_functions(
     if patch_transformers is not False:
         wanted += loaded_cache_classes()
     wanted += [*WRAPPERS, *loaded_batch_classes()]
-    held = [cls for cls in dict.fromkeys(wanted) if _hold(cls)]
+    ours = [cls for cls in dict.fromkeys(wanted) if _hold(cls)]
     try:
         yield
     finally:
-        for cls in reversed(held):
-            _release(cls)
+        with _lock:
+            for cls in reversed(ours):
+                _users[cls] -= 1
+                if _users[cls] == 0:
+                    del _users[cls]
+                    _unregister(cls)
 
 
 def _hold(cls: type) -> bool:
@@ -310,35 +296,23 @@ def _hold(cls: type) -> bool:
         return True
 
 
-def _release(cls: type) -> None:
-    with _lock:
-        _users[cls] -= 1
-        if _users[cls] == 0:
-            del _users[cls]
-            _unregister(cls)
-
-
 def _register(cls: type) -> None:
+    from torch.fx import _pytree as fx_pytree
     from torch.utils import _pytree as pytree
 
     serialized = f"{cls.__module__}.{cls.__qualname__}"
     if issubclass(cls, tuple) and hasattr(cls, "_fields"):
         pytree._register_namedtuple(cls, serialized_type_name=serialized)
-    elif dataclasses.is_dataclass(cls):
-        _register_dataclass(cls, serialized)
-    else:
-        _register_object(cls, serialized)
+        return
+    if dataclasses.is_dataclass(cls):
+        import torch
 
+        torch.export.register_dataclass(cls, serialized_type_name=serialized)
+        return
 
-def _register_dataclass(cls: type, serialized: str) -> None:
-    import torch
-
-    torch.export.register_dataclass(cls, serialized_type_name=serialized)
-
-
-def _register_object(cls: type, serialized: str) -> None:
-    from torch.fx import _pytree as fx_pytree
-    from torch.utils import _pytree as pytree
+    def with_keys(value: Any) -> tuple[list[Any], Any]:
+        children, context = to_state(value)
+        return [(pytree.SequenceKey(i), child) for i, child in enumerate(children)], context
 
     remember(cls)
     pytree.register_pytree_node(
@@ -348,18 +322,10 @@ def _register_object(cls: type, serialized: str) -> None:
         serialized_type_name=serialized,
         to_dumpable_context=dict,
         from_dumpable_context=Context,
-        flatten_with_keys_fn=_with_keys(pytree),
+        flatten_with_keys_fn=with_keys,
     )
     # An exported program flattens its inputs with the spec of its trace, through torch.fx.
     fx_pytree.register_pytree_flatten_spec(cls, _flatten_by_spec)
-
-
-def _with_keys(pytree: Any) -> Callable[[Any], tuple[list[Any], Any]]:
-    def flatten_with_keys(value: Any) -> tuple[list[Any], Any]:
-        children, context = to_state(value)
-        return [(pytree.SequenceKey(i), child) for i, child in enumerate(children)], context
-
-    return flatten_with_keys
 
 
 def _flatten_by_spec(value: Any, spec: Any) -> list[Any]:
@@ -380,19 +346,15 @@ def _unregister(cls: type) -> None:
     is_object = not dataclasses.is_dataclass(cls) and not issubclass(cls, tuple)
     if node is None or (is_object and node.flatten_fn is not to_state):
         return
-    _deregister(cls, pytree)
-    if fx_pytree.SUPPORTED_NODES.get(cls) is _flatten_by_spec:
-        fx_pytree.SUPPORTED_NODES.pop(cls, None)
-        fx_pytree.SUPPORTED_NODES_EXACT_MATCH.pop(cls, None)
-
-
-def _deregister(cls: type, pytree: Any) -> None:
     own: Callable[[type], None] | None = getattr(pytree, "_deregister_pytree_node", None)
     if own is not None:
         own(cls)
-        return
-    # Older versions of torch have no such function. Without optree, these are all their tables.
-    pytree.SUPPORTED_NODES.pop(cls, None)
-    serialized = pytree.SUPPORTED_SERIALIZED_TYPES.pop(cls, None)
-    if serialized is not None:
-        pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE.pop(serialized.serialized_type_name, None)
+    else:
+        # Older versions of torch have no such function. Without optree, these are all their tables.
+        pytree.SUPPORTED_NODES.pop(cls, None)
+        serialized = pytree.SUPPORTED_SERIALIZED_TYPES.pop(cls, None)
+        if serialized is not None:
+            pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE.pop(serialized.serialized_type_name, None)
+    if fx_pytree.SUPPORTED_NODES.get(cls) is _flatten_by_spec:
+        fx_pytree.SUPPORTED_NODES.pop(cls, None)
+        fx_pytree.SUPPORTED_NODES_EXACT_MATCH.pop(cls, None)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from calltape_analyzer.pytree.caches import is_cache_part
+from calltape_analyzer.pytree.nodes import named_children
 from calltape_schema.tree import (
     BoolNode,
     ClassNode,
@@ -26,7 +27,6 @@ from calltape_schema.tree import (
     ScalarNode,
     SequenceNode,
     TensorNode,
-    children_of,
 )
 
 __all__ = ["ABSENT", "ITSELF", "Constant", "Returned", "Unknown", "values_in"]
@@ -43,7 +43,7 @@ because the policy kept it off the tape."""
 
 _MAX_MARKS = 16
 
-_LEAVES = (TensorNode, ScalarNode, BoolNode, ConstantNode, EnumNode, ClassNode, NoneNode)
+_PLAIN = (ScalarNode, BoolNode, ConstantNode, EnumNode, ClassNode, NoneNode)
 
 
 class Constant(NamedTuple):
@@ -101,42 +101,51 @@ class _Walk:
 
     def visit(self, node: Node, path: str) -> None:
         if isinstance(node, SequenceNode) and node.kind in ("set", "frozenset"):
-            self._set(node, path)
+            # A set has no order. If it holds several tensors, nobody knows which is which.
+            if all(isinstance(child, _PLAIN) for child in node.children):
+                self._put(path, frozenset(map(self._value, node.children)))
+            elif len(node.children) == 1:
+                self.visit(node.children[0], f"{path}.0")
+            else:
+                reason = "a set of tensors, without an order"
+                self._put(path, Unknown(f"builtins:{node.kind}", reason))
         elif isinstance(node, FieldsNode) and is_cache_part(node):
-            for name, child in zip(node.fields, node.children, strict=True):
-                if not (isinstance(child, _LEAVES) and _is_flag(name, child)):
+            for name, child in named_children(node):
+                # Flags and private attributes of a cache are no values.
+                is_value = not name.startswith("_") and isinstance(child, TensorNode | ScalarNode)
+                if is_value or not isinstance(child, (TensorNode, *_PLAIN)):
                     self.visit(child, f"{path}.{name}")
         elif isinstance(node, CustomNode):
             self.visit(node.context, f"{path}.context")
             for i, child in enumerate(node.children):
                 self.visit(child, f"{path}.{i}")
         elif isinstance(node, SequenceNode | DictNode | FieldsNode):
-            for label, child in zip(_labels(node), node.children, strict=True):
-                self.visit(child, f"{path}.{label!s}")
+            for name, child in named_children(node):
+                self.visit(child, f"{path}.{name!s}")
         else:
             self._put(path, self._value(node))
-        for name in getattr(node, "beside", None) or ():
-            if not (name.startswith("_") and _is_config(node)):
-                self._put(f"{path}.{name}", Unknown(_type_name(node), BESIDE))
+        if beside := getattr(node, "beside", None):
+            kind = "tensor" if isinstance(node, TensorNode) else getattr(node, "type", None)
+            module, _, qualname = (kind or node.kind).partition(":")
+            # The state of some models of transformers has their configuration.
+            is_config = module.startswith("transformers.models.") and qualname.endswith("Config")
+            for name in beside:
+                if not (name.startswith("_") and is_config):
+                    self._put(f"{path}.{name}", Unknown(kind or node.kind, BESIDE))
 
     def _put(self, path: str, value: Any) -> None:
+        """Notes a value by its path, or by one like it if the path is taken: the keys 1 and "1"
+        have one path, and so have the key "a.b" and the key "b" below "a"."""
         if value is ABSENT:
             return
-        self.found[self._free(path)] = value
-
-    def _free(self, path: str) -> str:
-        """The path, or one like it if the path is taken: the keys 1 and "1" have one path, and so
-        have the key "a.b" and the key "b" below "a"."""
-        if path not in self.found:
-            return path
-        count = self.again.get(path, 0)
-        made = path
+        made, count = path, self.again.get(path, 0)
         while made in self.found:
             count += 1
             # A hostile tape may have thousands of equal paths. Their names must stay short.
             made = path + "~" * count if count <= _MAX_MARKS else f"{path}~{count}"
-        self.again[path] = count
-        return made
+        if made != path:
+            self.again[path] = count
+        self.found[made] = value
 
     def _value(self, node: Node) -> Any:
         if isinstance(node, TensorNode):
@@ -155,37 +164,3 @@ class _Walk:
         if isinstance(node, OpaqueNode) and node.reason != ITSELF:
             return Unknown(node.type, node.reason)
         return ABSENT
-
-    def _set(self, node: SequenceNode, path: str) -> None:
-        """A set has no order. If it holds several tensors, nobody knows which is which."""
-        if all(isinstance(child, _LEAVES) and not isinstance(child, TensorNode)
-               for child in node.children):  # fmt: skip
-            self._put(path, frozenset(map(self._value, node.children)))
-        elif len(node.children) == 1:
-            self.visit(node.children[0], f"{path}.0")
-        else:
-            self._put(path, Unknown(f"builtins:{node.kind}", "a set of tensors, without an order"))
-
-
-def _is_config(node: Node) -> bool:
-    """Whether a value is the configuration of a model of transformers: state of some models has
-    it."""
-    module, _, name = _type_name(node).partition(":")
-    return module.startswith("transformers.models.") and name.endswith("Config")
-
-
-def _type_name(node: Node) -> str:
-    if isinstance(node, TensorNode):
-        return "tensor"
-    name: str | None = getattr(node, "type", None)
-    return name or node.kind
-
-
-def _labels(node: Any) -> Any:
-    if isinstance(node, DictNode):
-        return node.keys
-    return node.fields if isinstance(node, FieldsNode) else range(len(children_of(node)))
-
-
-def _is_flag(name: str, node: Node) -> bool:
-    return name.startswith("_") or not isinstance(node, TensorNode | ScalarNode)

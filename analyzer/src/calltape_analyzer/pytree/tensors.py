@@ -1,7 +1,9 @@
-"""From the bytes of a leaf to a torch tensor, bit by bit as it was recorded.
+"""From the bytes of a leaf to a torch tensor, bit by bit as it was recorded; nested tensors and
+their parts.
 
 In come the facts of a leaf, and its bytes if the tape has them. Out goes a tensor, or a placeholder
-that says why there is none.
+that says why there is none. torch does not check that the offsets of a nested tensor are within its
+values, and reads memory that it does not own if they are not: parts from a tape are checked before.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from calltape_analyzer.errors import InferenceError
-from calltape_analyzer.pytree.memory import as_laid_out
+from calltape_analyzer.pytree.memory import as_laid_out, integers_of_width
 from calltape_analyzer.pytree.placeholder import Placeholder, without_the_argument
 from calltape_schema.blob import stored_as
 from calltape_schema.errors import TapeError
@@ -36,6 +38,7 @@ __all__ = [
     "has_flags",
     "is_row_of_indices",
     "is_shapeless",
+    "is_tensor",
     "nested_parts",
     "nested_tensor",
     "tensor_of",
@@ -70,28 +73,30 @@ def tensor_of(leaf: Leaf, data: bytearray) -> Any:
     if isinstance(dtype, Placeholder):
         return dtype
     try:
-        return _tensor_of(torch, leaf, dtype, data)
-    except (RuntimeError, TypeError, ValueError, OverflowError) as error:
+        stored = stored_as(leaf)
+        if stored is None or stored.nbytes != len(data):
+            raise ValueError(f"{len(data)} bytes for {leaf.dtype}{list(leaf.shape)}")
+        kept = tuple(1 if axis in leaf.expanded else size for axis, size in enumerate(leaf.shape))
+        # Integers are copied exactly: torch cannot copy some dtypes at all, and a copy of floats
+        # might lose the payload of a NaN.
+        integer = integers_of_width()[dtype.itemsize]
+        if data:
+            plain = torch.frombuffer(data, dtype=integer).view(kept)
+        else:  # frombuffer raises for an empty buffer
+            plain = torch.empty(kept, dtype=integer)
+        if dtype is torch.bool and data.translate(None, b"\0\1"):
+            raise ValueError("a bool that is neither 0 nor 1")
+        if leaf.strides is not None:
+            plain = as_laid_out(plain, leaf.strides)
+        is_quantized = leaf.dtype.startswith(("qint", "quint"))
+        tensor: Any = _quantized(leaf, plain) if is_quantized else plain.view(dtype)
+        if leaf.expanded:  # last: to quantize makes a copy of what is expanded
+            tensor = tensor.expand(leaf.shape)
+        if leaf.requires_grad and (dtype.is_floating_point or dtype.is_complex):
+            tensor.requires_grad_(True)
+    except (RuntimeError, TypeError, ValueError, OverflowError, KeyError) as error:
         reason = f"{leaf.key}: no tensor has these facts: {_first_line(error)}"
         raise TapeError("invalid", reason) from None
-
-
-def _tensor_of(torch: Any, leaf: Leaf, dtype: Any, data: bytearray) -> Any:
-    stored = stored_as(leaf)
-    if stored is None or stored.nbytes != len(data):
-        raise ValueError(f"{len(data)} bytes for {leaf.dtype}{list(leaf.shape)}")
-    kept = tuple(1 if axis in leaf.expanded else size for axis, size in enumerate(leaf.shape))
-    plain = _as_integers(torch, data, kept, dtype.itemsize)
-    if dtype is torch.bool and data.translate(None, b"\0\1"):
-        raise ValueError("a bool that is neither 0 nor 1")
-    if leaf.strides is not None:
-        plain = as_laid_out(plain, leaf.strides)
-    is_quantized = leaf.dtype.startswith(("qint", "quint"))
-    tensor = _quantized(torch, leaf, plain) if is_quantized else plain.view(dtype)
-    if leaf.expanded:  # last: to quantize makes a copy of what is expanded
-        tensor = tensor.expand(leaf.shape)
-    if leaf.requires_grad and (dtype.is_floating_point or dtype.is_complex):
-        tensor.requires_grad_(True)
     return tensor
 
 
@@ -108,42 +113,26 @@ def with_flags(tensor: Any, leaf: Leaf) -> Any:
     if not isinstance(tensor, torch.Tensor) or leaf.storage is not None or not has_flags(leaf):
         return tensor
     with torch.no_grad():
-        tensor = _conjugated(tensor) if leaf.conj else tensor
-        tensor = _negated(tensor) if leaf.neg else tensor
+        # The values stay; the memory has the conjugate ones, or the negative ones.
+        if leaf.conj and tensor.is_complex():
+            tensor = tensor.conj().resolve_conj().conj()
+        if leaf.neg and (tensor.is_floating_point() or tensor.is_complex()):
+            tensor = torch.ops.aten._neg_view.default(-tensor)
         if leaf.subclass == _PARAMETER:
             tensor = torch.nn.Parameter(tensor, requires_grad=leaf.requires_grad)
     return tensor
 
 
-def _conjugated(tensor: Any) -> Any:
-    """A complex tensor with the same values, whose memory has the conjugate ones."""
-    return tensor.conj().resolve_conj().conj() if tensor.is_complex() else tensor
-
-
-def _negated(tensor: Any) -> Any:
-    """A tensor of floats with the same values, whose memory has the negative ones."""
+def _quantized(leaf: Leaf, plain: torch.Tensor) -> torch.Tensor:
     import torch
 
-    is_inexact = tensor.is_floating_point() or tensor.is_complex()
-    return torch.ops.aten._neg_view.default(-tensor) if is_inexact else tensor
-
-
-def _as_integers(torch: Any, data: bytearray, shape: tuple[int, ...], width: int) -> Any:
-    """The elements as numbers of the same width that are copied exactly: torch cannot copy some
-    dtypes at all, and a copy of floats might lose the payload of a NaN."""
-    widths = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
-    if not data:  # frombuffer raises for an empty buffer
-        return torch.empty(shape, dtype=widths[width])
-    return torch.frombuffer(data, dtype=widths[width]).view(shape)
-
-
-def _quantized(torch: Any, leaf: Leaf, plain: Any) -> Any:
     assert leaf.quantizer is not None  # as of each leaf of such a dtype that has bytes
     numbers = {"qint8": torch.int8, "quint8": torch.uint8, "qint32": torch.int32}[leaf.dtype]
     with _without_warnings():
-        return torch._make_per_tensor_quantized_tensor(
+        made: torch.Tensor = torch._make_per_tensor_quantized_tensor(
             plain.view(numbers), leaf.quantizer.scale, leaf.quantizer.zero_point
         )
+    return made
 
 
 @contextmanager
@@ -199,14 +188,15 @@ def zeros(shape: Sequence[int], dtype: Any, device: Any = None) -> Any:
     """
     import torch
 
-    widths = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
     try:
         with _without_warnings():
             if dtype in (torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, torch.quint2x4):
                 raise TypeError("a quantized tensor needs a scale")
-            plain = torch.zeros(tuple(shape), dtype=widths[dtype.itemsize], device=device)
+            plain = torch.zeros(
+                tuple(shape), dtype=integers_of_width()[dtype.itemsize], device=device
+            )
             return plain.view(dtype)
-    except (RuntimeError, TypeError, ValueError, OverflowError) as error:
+    except (RuntimeError, TypeError, ValueError, OverflowError, KeyError) as error:
         raise InferenceError(
             f"no {str(dtype).removeprefix('torch.')} can be synthesized: {_first_line(error)}",
             advice=without_the_argument(),
@@ -249,6 +239,12 @@ def torch_constant(kind: str, name: str) -> Any:
     return Placeholder(f"torch:{kind}", f"{name[:80]!r} is not known to this torch")
 
 
+def is_tensor(value: Any) -> bool:
+    """Whether a value is a tensor. torch is not imported for this."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
 def nested_parts(value: Any, *, of_input: bool = True) -> dict[str, Any] | None:
     """The parts of a live nested tensor as the recorder names them; None for any other value, and
     for a nested tensor that torch has in another way.
@@ -257,9 +253,9 @@ def nested_parts(value: Any, *, of_input: bool = True) -> dict[str, Any] | None:
         value: anything.
         of_input: whether it is an argument, and no result.
     """
-    torch = sys.modules.get("torch")
-    if torch is None or not isinstance(value, torch.Tensor) or not value.is_nested:
+    if not is_tensor(value) or not value.is_nested:
         return None
+    torch: Any = sys.modules["torch"]
     try:
         with torch._C.DisableTorchFunction(), torch.no_grad():
             known = is_jagged_class(type(value))
@@ -285,28 +281,22 @@ def nested_tensor(parts: Mapping[str, Any]) -> torch.Tensor:
     needed = ("values", "offsets", JAGGED_DIM)
     if not all(map(parts.__contains__, needed)) or not set(parts) <= set(JAGGED_FIELDS):
         raise ValueError("these are not the parts of a nested tensor")
-    return _jagged(parts)
-
-
-def _tensor(name: str, part: Any) -> torch.Tensor:
-    import torch
-
-    if isinstance(part, Placeholder):
-        raise ValueError(f"its {name} were not kept ({part.reason})")
-    if not isinstance(part, torch.Tensor) or part.layout is not torch.strided or part.is_nested:
-        raise ValueError(f"its {name} are not a plain tensor")
-    return part
-
-
-def _jagged(parts: Mapping[str, Any]) -> torch.Tensor:
-
-    values, offsets = _tensor("values", parts["values"]), _tensor("offsets", parts["offsets"])
-    lengths = _tensor("lengths", parts["lengths"]) if "lengths" in parts else None
+    values, offsets = (_plain_tensor(name, parts[name]) for name in ("values", "offsets"))
+    lengths = _plain_tensor("lengths", parts["lengths"]) if "lengths" in parts else None
     dim = parts[JAGGED_DIM]
     if type(dim) is not int or not 1 <= dim <= values.dim():
         raise ValueError(f"its ragged dimension is {dim!r:.40}, its values have {values.dim()}")
-    _check_indices(offsets, lengths)
-    _check_stored("offsets", offsets)
+    if not is_row_of_indices(offsets) or not len(offsets):
+        raise ValueError("its offsets are not a row of integers")
+    if lengths is not None and not (
+        is_row_of_indices(lengths) and len(lengths) == len(offsets) - 1
+    ):
+        raise ValueError("its lengths are not one integer per component")
+    # Who makes a nested tensor has a number per component; one number that claims to be a billion
+    # would cost gigabytes here.
+    nbytes = offsets.numel() * offsets.element_size()
+    if not offsets.is_meta and nbytes > offsets.untyped_storage().nbytes():
+        raise ValueError("its offsets are expanded")
     known = [values, offsets] if lengths is None else [values, offsets, lengths]
     if any(part.is_meta for part in known):
         values, offsets = values.to("meta"), offsets.to("meta")
@@ -325,11 +315,14 @@ def _jagged(parts: Mapping[str, Any]) -> torch.Tensor:
     return made
 
 
-def _check_stored(name: str, part: torch.Tensor) -> None:
-    """Raises ValueError if elements are in the same place of memory. Who makes a nested tensor has
-    a number per component; one number that claims to be a billion would cost gigabytes here."""
-    if not part.is_meta and part.numel() * part.element_size() > part.untyped_storage().nbytes():
-        raise ValueError(f"its {name} are expanded")
+def _plain_tensor(name: str, part: Any) -> torch.Tensor:
+    import torch
+
+    if isinstance(part, Placeholder):
+        raise ValueError(f"its {name} were not kept ({part.reason})")
+    if not isinstance(part, torch.Tensor) or part.layout is not torch.strided or part.is_nested:
+        raise ValueError(f"its {name} are not a plain tensor")
+    return part
 
 
 def is_row_of_indices(part: torch.Tensor) -> bool:
@@ -337,15 +330,6 @@ def is_row_of_indices(part: torch.Tensor) -> bool:
     import torch
 
     return part.dtype in (torch.int64, torch.int32) and part.dim() == 1
-
-
-def _check_indices(offsets: torch.Tensor, lengths: torch.Tensor | None) -> None:
-    if not is_row_of_indices(offsets) or not len(offsets):
-        raise ValueError("its offsets are not a row of integers")
-    if lengths is None:
-        return
-    if not is_row_of_indices(lengths) or len(lengths) != len(offsets) - 1:
-        raise ValueError("its lengths are not one integer per component")
 
 
 def check_offsets(offsets: torch.Tensor, lengths: torch.Tensor | None, size: int) -> None:
