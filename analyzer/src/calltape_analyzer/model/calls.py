@@ -1,10 +1,9 @@
-"""The model itself: how it is called like the recorded method, and what a trace must not leave in
-it."""
+"""Calls of a model as it was called: by the recorded method, under autocast, with the default
+dtype, in the grad and inference modes, and in training or evaluation mode."""
 
 from __future__ import annotations
 
 import contextlib
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,6 @@ from calltape_analyzer.arguments.plan import Plan
 from calltape_analyzer.arguments.samples import Sample
 from calltape_analyzer.arguments.templates import as_call, checked
 from calltape_analyzer.errors import UsageError
-from calltape_analyzer.model.state import has_state
 from calltape_analyzer.observing.contexts import Context
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.pytree.tensors import torch_constant
@@ -30,7 +28,6 @@ __all__ = [
     "eager",
     "entry_of",
     "experts_as",
-    "preserved",
     "under_autocast",
     "wanted_classes",
     "with_default_dtype",
@@ -183,7 +180,6 @@ def _is_available(kind: str) -> bool:
     return module is not None and bool(getattr(module, "is_available", lambda: False)())
 
 
-_MAX_DEPTH = 4
 _PYTHON_MODULE = "builtins:module"
 
 
@@ -245,95 +241,6 @@ def eager(
     args, kwargs = as_call(arguments, plan.signature)
     with as_called(context or plan.context, device, call), within or contextlib.nullcontext():
         return call(*args, **kwargs)
-
-
-@contextlib.contextmanager
-def preserved(module: torch.nn.Module) -> Iterator[None]:
-    """Undoes what a traced forward leaves in a model: attributes with symbolic values, also within
-    containers and objects, and parameters or buffers that were replaced.
-
-    Other attributes stay as they are: libraries install hooks when a forward first runs and note it
-    in an attribute (transformers' output capturing), and one without the other breaks the model.
-    """
-    before = [(part, dict(vars(part))) for part in module.modules()]
-    registries = [(part, dict(part._parameters), dict(part._buffers)) for part in module.modules()]
-    containers = _containers(module)
-    try:
-        yield
-    finally:
-        from calltape_analyzer.model.state import put_back_registry
-
-        for container, elements in containers:
-            _put_back(container, elements)
-        for part, state in before:
-            for name, value in list(vars(part).items()):
-                if value is not state.get(name) and _is_symbolic(value):
-                    if name in state:
-                        vars(part)[name] = state[name]
-                    else:
-                        del vars(part)[name]
-        for part, parameters, buffers in registries:
-            put_back_registry(part._parameters, parameters)
-            put_back_registry(part._buffers, buffers)
-
-
-def _containers(module: torch.nn.Module) -> list[tuple[Any, Any]]:
-    """The containers in a model's attributes, each with a copy of its elements. The dict of
-    attributes of an object that is neither a module nor a tensor is a container, too."""
-    import torch
-
-    found: dict[int, tuple[Any, Any]] = {}
-    waiting = [
-        (value, 0)
-        for part in module.modules()
-        for name, value in vars(part).items()
-        if name not in ("_parameters", "_buffers", "_modules")
-    ]
-    while waiting:
-        value, depth = waiting.pop()
-        if not isinstance(value, dict | list | tuple | set | deque):
-            if isinstance(value, torch.Tensor) or not has_state(value):
-                continue
-            value = vars(value)
-        if id(value) in found or depth > _MAX_DEPTH:
-            continue
-        inside = list(value.values() if isinstance(value, dict) else value)
-        found[id(value)] = (value, dict(value) if isinstance(value, dict) else inside)
-        waiting += [(child, depth + 1) for child in inside]
-    return list(found.values())
-
-
-def _put_back(container: Any, before: Any) -> None:
-    """Puts the elements of a container back, if there are symbolic values among them now."""
-    if isinstance(container, dict):
-        for key in [key for key, value in container.items() if value is not before.get(key)]:
-            if not _is_symbolic(container[key]):
-                continue
-            if key in before:
-                container[key] = before[key]
-            else:
-                del container[key]
-    elif not isinstance(container, tuple) and _is_symbolic(list(container)):
-        container.clear()
-        (container.update if isinstance(container, set) else container.extend)(before)
-
-
-def _is_symbolic(value: Any) -> bool:
-    """Whether a value, or an element of a container or cache, belongs to a trace."""
-    import torch
-    from torch._subclasses import FakeTensor
-    from torch.utils import _pytree as pytree
-
-    kinds = (FakeTensor, torch.SymInt, torch.SymFloat, torch.SymBool)
-    leaves = pytree.tree_leaves(value)
-    objects = [leaf for leaf in leaves if has_state(leaf)]
-    attributes = [list(vars(one).values()) for one in objects]
-    parts = leaves + pytree.tree_leaves(attributes)
-    return any(isinstance(part, kinds) or _is_functional(part) for part in parts)
-
-
-def _is_functional(value: Any) -> bool:
-    return type(value).__name__ == "FunctionalTensor"
 
 
 @contextlib.contextmanager

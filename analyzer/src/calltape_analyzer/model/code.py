@@ -38,18 +38,16 @@ def may_draw(target: Any) -> bool:
         names = names_in(function.__code__)
         if names & _DRAWING:
             return True
-        if any(_draws(function.__globals__[name]) for name in names & function.__globals__.keys()):
-            return True
+        for name in names & function.__globals__.keys():
+            value = function.__globals__[name]
+            # A generator, a method of one, or the module of Python that has them.
+            is_method = isinstance(value, (BuiltinMethodType, MethodType))
+            if value is random or _is_generator(value.__self__ if is_method else value):
+                return True
     return False
 
 
 _DRAWING = frozenset({"random", "rng", "default_rng"})
-
-
-def _draws(value: Any) -> bool:
-    """Whether a global is a generator, a method of one, or a module of them."""
-    owner = value.__self__ if isinstance(value, (BuiltinMethodType, MethodType)) else value
-    return value is random or _is_generator(owner)
 
 
 def _is_generator(value: Any) -> bool:

@@ -95,24 +95,18 @@ def made_by(name: str) -> torch.nn.Module:
     Raises:
         UsageError: it cannot be imported, fails, or gives something that is no module.
     """
-    made = _called(imported(name), name)
+    made = imported(name)
     import torch
 
+    if not isinstance(made, torch.nn.Module):
+        try:
+            made = made()
+        except (Exception, SystemExit) as error:
+            raise _failed(f"{name}() failed", error) from error
     if not isinstance(made, torch.nn.Module):
         what = f"{type(made).__module__}.{type(made).__qualname__}"
         raise UsageError(f"{name} gives a {what}", advice="let it return a torch.nn.Module")
     return made
-
-
-def _called(found: Any, name: str) -> Any:
-    import torch
-
-    if isinstance(found, torch.nn.Module):
-        return found
-    try:
-        return found()
-    except (Exception, SystemExit) as error:
-        raise _failed(f"{name}() failed", error) from error
 
 
 def _failed(what: str, error: BaseException) -> BaseException:

@@ -28,6 +28,7 @@ __all__ = [
     "apart_from",
     "has_state",
     "in_words",
+    "preserved",
     "put_back_registry",
     "same",
     "unchanged",
@@ -51,7 +52,10 @@ _OF_EVERY_MODULE = frozenset(vars(torch.nn.Module())) - {"training"}
 
 
 class Attributes:
-    """The attributes of one module as they are now.
+    """The Python attributes of one module as they are now: numbers, tensors, text, and containers
+    and objects of these. Of transformers' classes only plain values are put back. If a call
+    installed code (hooks) or changed an object, marks beside it may note that, and one without the
+    other breaks the model: then a module is left alone if anything but tensors and numbers changed.
 
     Args:
         prefix: the name of the module in the model.
@@ -111,19 +115,21 @@ class Attributes:
             return {}
         changed: dict[str, Any] = {}
         for name, container, before in self._containers.values():
-            now = _elements(container)
-            if len(now) == len(before) and all(map(operator.is_, now, before)):
+            elements = _elements(container)
+            if len(elements) == len(before) and all(map(operator.is_, elements, before)):
                 continue
-            if len(now) != len(before) or not all(map(same, before, now)):
+            if len(elements) != len(before) or not all(map(same, before, elements)):
                 changed[name] = container
             _fill(container, before)
-        return changed | self._names_put_back(has_other_objects)
-
-    def _names_put_back(self, has_other_objects: bool) -> dict[str, Any]:
-        changed: dict[str, Any] = {}
         now = self._now()
-        if self._is_of_transformers and not self._keeps_values_only(now, has_other_objects):
-            return changed
+        if self._is_of_transformers:
+            # Nothing but tensors and numbers may have changed; also marks and texts, if nothing
+            # else did that they may be about. Swin keeps the size of its windows, which gets
+            # smaller with a small picture.
+            is_value = _is_value if has_other_objects else _is_plain_value
+            names = [name for name in {*now, *self._before} if self._differs(name, now)]
+            if not all(is_value(d.get(n)) for n in names for d in (self._before, now)):
+                return changed
         for name, value in self._restored.items():
             if name in now and now[name] is value:
                 continue
@@ -136,14 +142,6 @@ class Attributes:
                 changed[self._named(name)] = None
                 del vars(self._part)[name]
         return changed
-
-    def _keeps_values_only(self, now: dict[str, Any], has_other_objects: bool) -> bool:
-        """Whether nothing but tensors and numbers changed; also marks and texts, if nothing else
-        changed that they may be about. Swin keeps the size of its windows, which gets smaller
-        with a small picture."""
-        is_value = _is_value if has_other_objects else _is_plain_value
-        changed = [name for name in {*now, *self._before} if self._differs(name, now)]
-        return all(is_value(d.get(n)) for n in changed for d in (self._before, now))
 
     def _differs(self, name: str, now: dict[str, Any]) -> bool:
         return name not in now or name not in self._before or now[name] is not self._before[name]
@@ -380,7 +378,8 @@ class _Saving(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for name, tensor in tensors:
             at_most -= tensor.nbytes if tensor.layout is torch.strided else 0
             if at_most >= 0:
-                self._copies.append((name, tensor, _copy_of(tensor)))
+                with torch.no_grad():
+                    self._copies.append((name, tensor, tensor.detach().clone()))
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -454,11 +453,6 @@ def in_words(value: Any) -> str:
     return repr(value) if isinstance(value, bool | int | float) else ""
 
 
-def _copy_of(tensor: torch.Tensor) -> torch.Tensor:
-    with torch.no_grad():
-        return tensor.detach().clone()
-
-
 def apart_from(module: torch.nn.Module, leaves: Mapping[str, Any]) -> dict[str, Any]:
     """The same leaves, with copies of the ones that are part of the model's state: to put the state
     back would change the result as well."""
@@ -490,3 +484,84 @@ def _storage(tensor: torch.Tensor) -> int | None:
         return int(tensor.untyped_storage()._cdata)
     except (RuntimeError, NotImplementedError):
         return None
+
+
+@contextlib.contextmanager
+def preserved(module: torch.nn.Module) -> Iterator[None]:
+    """Undoes what a traced forward leaves in a model: attributes with symbolic values, also within
+    containers and objects, and parameters or buffers that were replaced.
+
+    Other attributes stay as they are: libraries install hooks when a forward first runs and note it
+    in an attribute (transformers' output capturing), and one without the other breaks the model.
+    """
+    before = [(part, dict(vars(part))) for part in module.modules()]
+    registries = [(part, dict(part._parameters), dict(part._buffers)) for part in module.modules()]
+    containers = _containers(module)
+    try:
+        yield
+    finally:
+        for container, elements in containers:
+            _put_back(container, elements)
+        for part, state in before:
+            for name, value in list(vars(part).items()):
+                if value is not state.get(name) and _is_symbolic(value):
+                    if name in state:
+                        vars(part)[name] = state[name]
+                    else:
+                        del vars(part)[name]
+        for part, parameters, buffers in registries:
+            put_back_registry(part._parameters, parameters)
+            put_back_registry(part._buffers, buffers)
+
+
+def _containers(module: torch.nn.Module) -> list[tuple[Any, Any]]:
+    """The containers in a model's attributes, each with a copy of its elements. The dict of
+    attributes of an object that is neither a module nor a tensor is a container, too."""
+    found: dict[int, tuple[Any, Any]] = {}
+    waiting = [
+        (value, 0)
+        for part in module.modules()
+        for name, value in vars(part).items()
+        if name not in ("_parameters", "_buffers", "_modules")
+    ]
+    while waiting:
+        value, depth = waiting.pop()
+        if not isinstance(value, dict | list | tuple | set | deque):
+            if isinstance(value, torch.Tensor) or not has_state(value):
+                continue
+            value = vars(value)
+        if id(value) in found or depth > _MAX_DEPTH:
+            continue
+        inside = list(value.values() if isinstance(value, dict) else value)
+        found[id(value)] = (value, dict(value) if isinstance(value, dict) else inside)
+        waiting += [(child, depth + 1) for child in inside]
+    return list(found.values())
+
+
+def _put_back(container: Any, before: Any) -> None:
+    """Puts the elements of a container back, if there are symbolic values among them now."""
+    if isinstance(container, dict):
+        for key in [key for key, value in container.items() if value is not before.get(key)]:
+            if not _is_symbolic(container[key]):
+                continue
+            if key in before:
+                container[key] = before[key]
+            else:
+                del container[key]
+    elif not isinstance(container, tuple) and _is_symbolic(list(container)):
+        container.clear()
+        (container.update if isinstance(container, set) else container.extend)(before)
+
+
+def _is_symbolic(value: Any) -> bool:
+    """Whether a value, or an element of a container or cache, belongs to a trace."""
+    from torch._subclasses import FakeTensor
+
+    kinds = (FakeTensor, torch.SymInt, torch.SymFloat, torch.SymBool)
+    leaves = pytree.tree_leaves(value)
+    objects = [leaf for leaf in leaves if has_state(leaf)]
+    attributes = [list(vars(one).values()) for one in objects]
+    parts = leaves + pytree.tree_leaves(attributes)
+    return any(
+        isinstance(part, kinds) or type(part).__name__ == "FunctionalTensor" for part in parts
+    )
