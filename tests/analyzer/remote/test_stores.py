@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from calltape_analyzer import TapeError, filter_tape, open_tape
-from calltape_analyzer.reading import files, urls
+from calltape_analyzer.reading import files, remote
 from calltape_analyzer.reading.files import files_of
-from calltape_analyzer.reading.remote_file import blocks
+from calltape_analyzer.reading.remote import blocks
 from calltape_recorder import Recorder
 from tests.analyzer.cli.commands import run
 from tests.analyzer.remote.conftest import Bucket
@@ -215,7 +215,7 @@ def test_memory(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         with open_tape("memory://calltape/d/a.tape") as tape:
             assert tape.source == "end"
             assert len(list(tape)) == 300
-        monkeypatch.setattr(urls, "_TRUSTED_SECONDS", 0)
+        monkeypatch.setattr(remote, "_TRUSTED_SECONDS", 0)
         with open_tape("memory://calltape/d/a.tape") as tape:
             memory.pipe_file("/calltape/d/a.tape", path.read_bytes())
             with pytest.raises(TapeError, match="the file changed since it was opened"):

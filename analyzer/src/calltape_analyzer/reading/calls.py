@@ -1,12 +1,13 @@
-"""The calls of a tape as one sequence over its segments.
+"""The calls of a tape as one sequence over its files, with what the recorder said of them.
 
-In come segments. Out go calls, found by position, by reference or by their distinct inputs.
+In come segments. Out go calls, found by position, by reference, by address or by their distinct
+inputs; and facts: manifests, coverage, damage.
 """
 
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 from types import TracebackType
 from typing import Literal, overload
@@ -70,11 +71,9 @@ class Calls(Sequence[Call]):
     def _recount(self) -> None:
         """Counts anew if files were scanned since: damage may have shown, and then there are fewer
         calls than the ends of the files said. Others may read these files too."""
-        if self._is_known:
-            return
-        if self._lengths != list(map(len, self._segments)):
+        if not self._is_known:
             self._segments = [segment for segment in self._segments if len(segment)]
-        self._count()
+            self._count()
 
     def scan(self) -> None:
         """Reads the records of all files of which only the ends were read. From here on, there are
@@ -106,7 +105,7 @@ class Calls(Sequence[Call]):
 
     def _metered(self, calls: Iterator[Call]) -> Iterator[Call]:
         worths = [segment.worth for segment in self._segments]
-        return metered(filter(_is_sound, calls), worths)
+        return metered(_undamaged(calls, lambda call: call.record), worths)
 
     @overload
     def __getitem__(self, index: int) -> Call: ...
@@ -251,16 +250,6 @@ class Calls(Sequence[Call]):
         return Call(segment, segment.order[index - before], index, self._classes)
 
 
-def _is_sound(call: Call) -> bool:
-    """Whether the record of a call can be read. If not, that stands in the tape's damage."""
-    try:
-        return call.record is not None
-    except TapeError as error:
-        if not is_damage(error):
-            raise
-        return False
-
-
 def call_at(calls: Calls, recordings: Iterable[bytes], address: int | str) -> Call:
     """The call of a number or an address.
 
@@ -301,9 +290,14 @@ def whole_calls(calls: Iterable[Call], *, entries: bool = False) -> Iterator[Cal
         calls: of a tape.
         entries: as for :meth:`Call.check`.
     """
+    return _undamaged(calls, lambda call: call.check(entries=entries))
+
+
+def _undamaged(calls: Iterable[Call], look: Callable[[Call], object]) -> Iterator[Call]:
+    """The calls at which a look finds no damage."""
     for call in calls:
         try:
-            call.check(entries=entries)
+            look(call)
         except TapeError as error:
             if not is_damage(error):
                 raise

@@ -1,8 +1,13 @@
-"""Calls that stand in several files of one recording: each counts once.
+"""Calls that were recorded, or stand in files, more than once: each counts once.
 
 A recorder writes each call to one file. If two files have the same call, then one is a copy, or
 both were extracted from one tape, or one is forged. In come the files of a recording; out go files
 in which each call stands once, and damage that names the files.
+
+The ranks of a model that is split make every call together: such a step is one call of the model,
+however many ranks there are. In come recordings; those whose calls are the steps of another rank's
+are left out, and their paths are given. Ranks with other data, as of data-parallel training, have
+other calls, and all count.
 """
 
 from __future__ import annotations
@@ -27,7 +32,7 @@ from calltape_schema.packing import pack
 
 __all__ = [
     "Steps",
-    "are_of",
+    "are_same_steps",
     "of_other_ranks",
     "steps_of",
     "without_other_ranks",
@@ -48,15 +53,26 @@ def without_repeats(parts: Sequence[Segment], damage: Damage) -> list[Segment]:
     if len(parts) == 1:
         return list(parts)
     # A copy that was made while the recorder was writing has fewer calls, and no end.
-    preferred = sorted(parts, key=lambda part: (part.end is None, -_calls_in(part)))
+    preferred = sorted(parts, key=lambda one: (one.end is None, -len(one) - one.left_out))
     complete = [part for part in preferred if not part.is_ahead]
     ahead = [part for part in preferred if part.is_ahead]
-    gone = [
-        *_drop_empty(complete, damage),
-        *_leave_out(complete, _in_several(complete), damage),
-        *_leave_out(ahead, _in_several(ahead), damage),
-    ]
-    _leave_out_completed(_others(complete, gone), ahead)
+    gone: list[Segment] = []
+    empty: dict[tuple[int, str], Segment] = {}
+    for file in complete:  # one without calls may say the same as another one
+        if file.extent is None:
+            original = empty.setdefault((file.part, repr(file.end)), file)
+            if original is not file:
+                gone.append(file)
+                _drop(file, [original], damage)
+    gone += _leave_out(complete, _in_several(complete), damage)
+    gone += _leave_out(ahead, _in_several(ahead), damage)
+    # A call that was written ahead, and ended, is complete in another file.
+    waiting = {number for file in ahead for number in file.numbers}
+    if waiting:
+        whole = _others(complete, gone)
+        ended = {number for file in whole for number in waiting.intersection(file.numbers)}
+        for file in ahead:
+            file.leave_out(ended)
     return _others(parts, gone)
 
 
@@ -65,34 +81,12 @@ def _others(parts: Sequence[Segment], gone: Sequence[Segment]) -> list[Segment]:
     return [part for part in parts if id(part) not in left_out]
 
 
-def _drop_empty(files: Sequence[Segment], damage: Damage) -> list[Segment]:
-    """Closes files without calls that say the same as another one, and returns them."""
-    kept: dict[tuple[int, str], Segment] = {}
-    found: list[Segment] = []
-    for file in files:
-        if file.extent is None:
-            original = kept.setdefault((file.part, repr(file.end)), file)
-            if original is not file:
-                found.append(file)
-                _drop(file, [original], damage)
-    return found
-
-
 def _is_compressed(file: Segment, original: Segment) -> bool:
     """Whether one of two equal files beside each other is the other one compressed. What compresses
     files leaves both until it removes the plain one: no damage. If it does that while the directory
     is read, the compressed file is opened twice."""
     short, long = sorted((file.path, original.path), key=len)
     return long in (short, *(f"{short}{suffix}" for suffix in COMPRESSIONS))
-
-
-def _calls_in(file: Segment) -> int:
-    """How many calls a file has, those that were left out too."""
-    return len(file) + file.left_out
-
-
-def _call(file: Segment, position: int) -> Call:
-    return Call(file, position, 0, ClassIndex())
 
 
 def _drop(file: Segment, originals: Sequence[Segment], damage: Damage) -> None:
@@ -159,7 +153,7 @@ def _leave_out(files: Sequence[Segment], repeated: set[int], damage: Damage) -> 
             continue  # nearly always so; then it is not scanned
         own = [(n, at) for at, n in enumerate(file.numbers) if n in repeated]
         again = [(n, at) for n, at in own if n in owners]
-        others = [n for n, at in again if _is_other(file, at, owners[n])]
+        others = {n for n, at in again if _is_other(file, at, owners[n])}
         originals = [owners[n][0] for n, _ in again]
         if again and not others and len(again) == len(file.numbers):
             gone.append(file)
@@ -167,7 +161,17 @@ def _leave_out(files: Sequence[Segment], repeated: set[int], damage: Damage) -> 
             continue
         if again:
             file.leave_out({n for n, _ in again})
-            _report(file, [n for n, _ in again], set(others), originals, damage)
+            names, advice = _names(originals, file), "open only one of the files"
+            same = [n for n, _ in again if n not in others]
+            if same:
+                reason = f"{_calls_named(same)} in {names} too, and count"
+                reason += "s once" if len(same) == 1 else " once"
+                damage.add(RepeatedCallsError("damaged", reason, path=file.path, advice=advice))
+            if others:
+                which = _calls_named(sorted(others))
+                reason = f"{which} left out, because {names} has other calls with these numbers"
+                advice += ", and find out which of them was changed"
+                damage.add(TapeError("damaged", reason, path=file.path, advice=advice))
         for n, at in own:
             owners.setdefault(n, (file, at))
     return gone
@@ -176,45 +180,19 @@ def _leave_out(files: Sequence[Segment], repeated: set[int], damage: Damage) -> 
 def _is_other(file: Segment, position: int, owner: tuple[Segment, int]) -> bool:
     """Whether a call is another one than that of its number in another file. Of a damaged one,
     nobody can tell, and its damage is told when it is read."""
+    one, original = (Call(part, at, 0, ClassIndex()) for part, at in ((file, position), owner))
     try:
-        return not _call(file, position).is_same(_call(*owner))
+        return not one.is_same(original)
     except TapeError as error:
         if not is_damage(error):
             raise
         return False
 
 
-def _report(
-    file: Segment, again: Sequence[int], others: set[int], originals: Iterable[Segment],
-    damage: Damage,
-) -> None:  # fmt: skip
-    names = _names(originals, file)
-    same = [number for number in again if number not in others]
-    if same:
-        counted = "and counts once" if len(same) == 1 else "and count once"
-        reason = f"{_calls_named(same)} in {names} too, {counted}"
-        advice = "open only one of the files"
-        damage.add(RepeatedCallsError("damaged", reason, path=file.path, advice=advice))
-    if others:
-        which = _calls_named(sorted(others))
-        reason = f"{which} left out, because {names} has other calls with these numbers"
-        advice = "open only one of the files, and find out which of them was changed"
-        damage.add(TapeError("damaged", reason, path=file.path, advice=advice))
-
-
 def _calls_named(numbers: Sequence[int]) -> str:
     if len(numbers) == 1:
         return f"call {numbers[0]} is"
     return f"calls {some_of([str(number) for number in numbers], _MAX_NAMED)} are"
-
-
-def _leave_out_completed(complete: Sequence[Segment], ahead: Sequence[Segment]) -> None:
-    """Removes from write-ahead files the calls that ended, and are complete in another file."""
-    waiting = {number for file in ahead for number in file.numbers}
-    if waiting:
-        ended = {number for file in complete for number in waiting.intersection(file.numbers)}
-        for file in ahead:
-            file.leave_out(ended)
 
 
 F = TypeVar("F", bound=CountedFile)
@@ -228,7 +206,7 @@ def without_other_ranks(
 ) -> tuple[list[list[Segment]], list[str]]:
     """The recordings of which each has steps of its own, and the paths of the files of others,
     which are closed."""
-    gone = of_other_ranks(recordings, _are_of)
+    gone = of_other_ranks(recordings, _is_repeat)
     left_out = {id(parts) for parts in gone}
     paths = [part.path for parts in gone for part in parts]
     for parts in gone:
@@ -238,14 +216,14 @@ def without_other_ranks(
 
 
 def of_other_ranks(
-    recordings: Iterable[Sequence[F]], are_of: Callable[[Sequence[F], Sequence[F]], bool]
+    recordings: Iterable[Sequence[F]], is_repeat: Callable[[Sequence[F], Sequence[F]], bool]
 ) -> list[Sequence[F]]:
     """The recordings whose steps one of another rank has, which stays. That is the one with the
     most calls, else the lowest. A job has each rank once.
 
     Args:
         recordings: of any jobs, or of none.
-        are_of: whether the steps of a recording are those of another one.
+        is_repeat: whether the steps of a recording are those of another one.
     """
     by_size: dict[int, list[Sequence[F]]] = {}
     for parts in recordings:
@@ -255,10 +233,10 @@ def of_other_ranks(
     gone: list[Sequence[F]] = []
     for ranks in by_size.values():
         kept: list[tuple[Sequence[F], set[int]]] = []
-        for parts in sorted(ranks, key=lambda parts: (-sum(map(len, parts)), _number(parts))):
-            number = _number(parts)
+        numbered = [(rank.number, parts) for parts in ranks if (rank := parts[0].manifest.rank)]
+        for number, parts in sorted(numbered, key=lambda one: (-sum(map(len, one[1])), one[0])):
             for other, numbers in kept:
-                if number not in numbers and are_of(parts, other):
+                if number not in numbers and is_repeat(parts, other):
                     numbers.add(number)
                     gone.append(parts)
                     break
@@ -267,14 +245,9 @@ def of_other_ranks(
     return gone
 
 
-def _number(parts: Sequence[CountedFile]) -> int:
-    rank = parts[0].manifest.rank
-    return 0 if rank is None else rank.number
-
-
-def _are_of(parts: Sequence[Segment], steps: Sequence[Segment]) -> bool:
+def _is_repeat(parts: Sequence[Segment], steps: Sequence[Segment]) -> bool:
     if all(part.end is not None for part in (*parts, *steps)):
-        return are_of(_steps(parts), _steps(steps), is_whole=True)
+        return are_same_steps(_steps(parts), _steps(steps), is_whole=True)
     # One of the processes was killed, so that some of its last calls may be missing.
     own, others = _calls(parts), _calls(steps)
     return bool(own) and all(others.get(number) == inputs for number, inputs in own.items())
@@ -306,7 +279,9 @@ def steps_of(rows: Iterable[Row]) -> Steps:
     return found
 
 
-def are_of(own: Mapping[Hashable, Row], others: Mapping[Hashable, Row], *, is_whole: bool) -> bool:
+def are_same_steps(
+    own: Mapping[Hashable, Row], others: Mapping[Hashable, Row], *, is_whole: bool
+) -> bool:
     """Whether the calls of a recording are those of another rank's, as far as counts tell.
 
     Args:
@@ -316,28 +291,16 @@ def are_of(own: Mapping[Hashable, Row], others: Mapping[Hashable, Row], *, is_wh
     """
     if is_whole and own.keys() != others.keys():
         return False
-    is_one = _is_equal if is_whole else _is_part
-    return (is_whole or bool(own)) and all(
-        key in others and is_one(row, others[key]) for key, row in own.items()
-    )
-
-
-def _is_equal(row: Row, other: Row) -> bool:
-    return row.spans() == other.spans() and (
-        (row.first, row.last, row.kept, row.raised)
-        == (other.first, other.last, other.kept, other.raised)
-    )
-
-
-def _is_part(row: Row, other: Row) -> bool:
-    return (
-        row.first == other.first
-        and row.last <= other.last
-        and row.kept <= other.kept
-        and row.raised <= other.raised
-        and row.ranges.keys() <= other.ranges.keys()
-        and all(
-            other.ranges[leaf][0] <= low and high <= other.ranges[leaf][1]
-            for leaf, low, high in row.spans()
-        )
-    )
+    for key, row in own.items():
+        other = others.get(key)
+        if other is None or row.first != other.first:
+            return False
+        counts = [(row.last, other.last), (row.kept, other.kept), (row.raised, other.raised)]
+        if is_whole and (row.spans() != other.spans() or any(a != b for a, b in counts)):
+            return False
+        if any(a > b for a, b in counts) or not row.ranges.keys() <= other.ranges.keys():
+            return False
+        for leaf, low, high in row.spans():
+            if low < other.ranges[leaf][0] or high > other.ranges[leaf][1]:
+                return False
+    return is_whole or bool(own)

@@ -1,4 +1,5 @@
-"""Which calls are meant: by number, by range, or by an address that no other call has.
+"""Which calls and which targets are meant: calls by number, by range, or by an address that no
+other call has; targets by a part of their names that no other one has.
 
 In comes what a person writes (``3``, ``0..99``, ``3f9a01bc:12``). Out go the files of a tape with
 these calls only, or the one call.
@@ -165,22 +166,20 @@ def ranges_of(calls: ChosenCalls) -> list[CallRange]:
     """
     is_one = isinstance(calls, str | CallRef) or not isinstance(calls, Iterable)
     given: Iterable[object] = [calls] if is_one else calls  # type: ignore[assignment]
-    found = [part for one in given for part in _parsed(one)]
+    found: list[CallRange] = []
+    for one in given:
+        if isinstance(one, Call | CallRef):
+            ref = one.ref if isinstance(one, Call) else one
+            found.append(CallRange(ref.tape.hex(), ref.number, ref.number))
+        elif isinstance(one, int) and not isinstance(one, bool) and one >= 0:
+            found.append(CallRange("", one, one))
+        elif isinstance(one, str):
+            found += [_range(part.strip()) for part in one.split(",")]
+        else:
+            raise UsageError(f"{one!r:.100} names no call", advice=_ADVICE)
     if is_one and not found:
         raise UsageError("no call is named", advice=_ADVICE)
     return found
-
-
-def _parsed(one: object) -> list[CallRange]:
-    if isinstance(one, Call):
-        one = one.ref
-    if isinstance(one, CallRef):
-        return [CallRange(one.tape.hex(), one.number, one.number)]
-    if isinstance(one, int) and not isinstance(one, bool) and one >= 0:
-        return [CallRange("", one, one)]
-    if isinstance(one, str):
-        return [_range(part.strip()) for part in one.split(",")]
-    raise UsageError(f"{one!r:.100} names no call", advice=_ADVICE)
 
 
 def _range(text: str) -> CallRange:

@@ -19,7 +19,7 @@ from calltape_analyzer.errors import Damage, UsageError
 from calltape_analyzer.limits import Limits, add_worth, bounded
 from calltape_analyzer.observing.traffic_counters import CountedGroup
 from calltape_analyzer.reading.call_ref import SeenInputs, checked_inputs, row_of
-from calltape_analyzer.reading.duplicates import Steps, are_of, of_other_ranks, steps_of
+from calltape_analyzer.reading.duplicates import Steps, are_same_steps, of_other_ranks, steps_of
 from calltape_analyzer.reading.recordings import recordings_of
 from calltape_analyzer.reading.segment import Segment
 from calltape_analyzer.reading.urls import without_secrets
@@ -380,7 +380,7 @@ class TargetSurvey:
         if self._is_late():
             return False
         is_whole = all(one.sealed for one in (*parts, *steps))
-        return are_of(_steps(parts), _steps(steps), is_whole=is_whole)
+        return are_same_steps(_steps(parts), _steps(steps), is_whole=is_whole)
 
     def _count(self, one: FileSurvey) -> None:
         key = _identity(one)
