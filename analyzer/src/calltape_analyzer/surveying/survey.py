@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from calltape_analyzer.errors import UsageError
@@ -110,12 +110,8 @@ class Survey(Shown):
             UsageError: as :meth:`target`; or the path is one of the inputs.
             TapeError: ``exists``, ``io``, ``limit``.
         """
-        name = os.fspath(path)
-        if os.path.exists(name) and any(
-            os.path.exists(one) and os.path.samefile(one, name) for one in inputs
-        ):
-            raise UsageError(f"{name} is one of the tapes that are read")
-        write_file(name, self.target(target).to_bytes(), overwrite=overwrite)
+        data = self.target(target).to_bytes()
+        write_file(path, data, overwrite=overwrite, inputs=inputs)
 
 
 def survey(
@@ -148,7 +144,7 @@ def survey(
         TapeError: ``not_found`` if there is no file; ``io`` if the workers of the pool died.
         UsageError: a survey and a tape, or two surveys, have a recording in common.
     """
-    adding, given = _Adding(), limits()
+    adding, given = _AddingTime(), limits()
     found = Survey(adding.is_late)
     files = sorted(files_of(paths, found.unreadable.append))
     waiting, done = iter(files), 0
@@ -172,7 +168,14 @@ def survey(
             with adding:
                 found.finish()
         except BrokenExecutor as error:
-            raise _broken(error) from None
+            raise TapeError(
+                "io", f"a process that read tapes ended: {error}",
+                advice=Remedy(
+                    "a script that calls survey() needs `if __name__ == '__main__':`; if there is "
+                    "not enough memory, pass processes=1",
+                    "if there is not enough memory, pass --jobs 1",
+                ),
+            ) from None  # fmt: skip
         finally:
             for _, future in running:
                 future.cancel()
@@ -180,7 +183,7 @@ def survey(
     return found
 
 
-class _Adding:
+class _AddingTime:
     """A block that adds up, and how much processor time all of them may take.
 
     Attributes:
@@ -207,7 +210,7 @@ class _Adding:
 
 
 def _take(
-    found: Survey, path: str, future: Future[FileSurvey | TapeError], adding: _Adding
+    found: Survey, path: str, future: Future[FileSurvey | TapeError], adding: _AddingTime
 ) -> None:
     try:
         one = future.result()
@@ -225,17 +228,6 @@ def _take(
         one = failed(path, error)
     if not holds_no_call(one.path):
         found.unreadable.append(one)
-
-
-def _broken(error: Exception) -> TapeError:
-    return TapeError(
-        "io", f"a process that read tapes ended: {error}",
-        advice=Remedy(
-            "a script that calls survey() needs `if __name__ == '__main__':`; if there is not "
-            "enough memory, pass processes=1",
-            "if there is not enough memory, pass --jobs 1",
-        ),
-    )  # fmt: skip
 
 
 class Loop(Executor):
@@ -266,34 +258,23 @@ def _executor_for(
     if executor is not None:
         yield executor, 1024
         return
-    processes = processes or (1 if _are_few(files) else os.cpu_count() or 1)
+    if not processes:
+        sizes = (os.stat(path).st_size for path in files if os.path.exists(path))
+        are_few = len(files) <= _FEW_FILES and sum(sizes) < _FEW_BYTES
+        processes = 1 if are_few else os.cpu_count() or 1
     if processes == 1:
         yield Loop(), 1
         return
-    with ProcessPoolExecutor(processes, multiprocessing.get_context(_way_to_start())) as pool:
+    with ProcessPoolExecutor(processes, multiprocessing.get_context(_start_method())) as pool:
         yield pool, 8 * processes
 
 
-def _way_to_start() -> str:
+def _start_method() -> str:
     """How new processes begin. A fork has all modules at once, and a copy of each lock that a
     thread holds at that moment: it is for a process with one thread only, which one where torch has
     computed is not."""
-    ways = multiprocessing.get_all_start_methods()
-    if "fork" in ways and _has_one_thread():
-        return "fork"
-    return "forkserver" if "forkserver" in ways else "spawn"
-
-
-def _has_one_thread() -> bool:
-    """Whether this process has no other thread, also of a library; False if nobody knows."""
-    try:
-        return len(os.listdir("/proc/self/task")) == 1
-    except OSError:
-        return False
-
-
-def _are_few(files: list[str]) -> bool:
-    if len(files) > _FEW_FILES:
-        return False
-    sizes = (os.stat(path).st_size for path in files if os.path.exists(path))
-    return sum(sizes) < _FEW_BYTES
+    methods = multiprocessing.get_all_start_methods()
+    with suppress(OSError):  # nobody knows which threads there are
+        if "fork" in methods and len(os.listdir("/proc/self/task")) == 1:
+            return "fork"
+    return "forkserver" if "forkserver" in methods else "spawn"

@@ -1,7 +1,9 @@
-"""One file as a survey takes it: the result of a task, which goes from one process to another.
+"""What many tapes of one target say together. It is written as a tape without calls, which every
+verb reads.
 
-In comes a path. Out go facts, the table of counted inputs, and damage. No task raises for what a
-file holds: a file that cannot be read costs its own answer only.
+In come paths. Each file is the result of a task, which goes from one process to another: its facts,
+the table of its counted inputs, and damage. No task raises for what a file holds: a file that
+cannot be read costs its own answer only. Out go the distinct inputs of all calls, and the counts.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import os
 from array import array
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import chain
@@ -18,7 +20,7 @@ from itertools import chain
 from calltape_analyzer.errors import Damage, UsageError
 from calltape_analyzer.limits import Limits, add_worth, bounded
 from calltape_analyzer.observing.traffic_counters import CountedGroup
-from calltape_analyzer.reading.call_ref import SeenInputs, checked_inputs, row_of
+from calltape_analyzer.reading.call_ref import checked_inputs, row_of
 from calltape_analyzer.reading.duplicates import Steps, are_same_steps, of_other_ranks, steps_of
 from calltape_analyzer.reading.recordings import recordings_of
 from calltape_analyzer.reading.segment import Segment
@@ -140,10 +142,12 @@ def _read(path: str, scan: bool) -> FileSurvey:
     try:
         if scan and not segment.elsewhere:
             segment.drop_unsound()
-        table = _told(segment)
+        table = _table_of(segment)
         if table is None or segment.damaged:
             others = None if table is None else table.others()
-            table = _counted(segment.seen_inputs())
+            table = InputsTable()
+            for row in map(row_of, segment.seen_inputs()):
+                table.add_row(signature_of(row.structure, row.leaves, row.scalars), row)
             if others is not None:
                 table.merge(others)
         end, totals = segment.end, table.totals()
@@ -187,7 +191,7 @@ def _with_kept(coverage: Coverage, kept: int) -> Coverage:
     return coverage.model_copy(update={"seen": seen, "kept": kept, "dropped": dropped})
 
 
-def _told(segment: Segment) -> InputsTable | None:
+def _table_of(segment: Segment) -> InputsTable | None:
     """The table of the end; None if there is none, or one of which a part breaks the format."""
     table = segment.table
     if table is None:
@@ -202,13 +206,6 @@ def _told(segment: Segment) -> InputsTable | None:
             raise
         segment.damage.add(error.at(path=segment.path))
         return None
-    return table
-
-
-def _counted(every: Iterable[SeenInputs]) -> InputsTable:
-    table = InputsTable()
-    for row in map(row_of, every):
-        table.add_row(signature_of(row.structure, row.leaves, row.scalars), row)
     return table
 
 
@@ -321,11 +318,11 @@ class TargetSurvey:
         else:
             self._waiting.append(one)
 
-    def finish(self, told: Callable[[TapeError], None]) -> None:
+    def finish(self, report: Callable[[TapeError], None]) -> None:
         """Adds the files that had to wait.
 
         Args:
-            told: is called for each file that a survey cannot hold.
+            report: is called for each file that a survey cannot hold.
 
         Raises:
             UsageError: a survey has calls of a file that is counted already, or the other way
@@ -334,14 +331,23 @@ class TargetSurvey:
         waiting = sorted(self._waiting, key=lambda one: (-len(one), not one.sealed))
         self._waiting.clear()
         ahead = [one for one in waiting if one.is_ahead]
-        whole = self._fresh(one for one in waiting if not one.is_ahead)
-        for one in self._without_other_ranks(whole):
-            self._try(one, told)
+        first: dict[Hashable, FileSurvey] = {}  # without copies of better ones
+        for one in (one for one in waiting if not one.is_ahead):
+            key = _identity(one)
+            better = self._known.get(key) or first.setdefault(key, one)
+            if better is not one:
+                self._note_copy(one, better)
+        gone: set[int] = set()  # those whose calls another rank of the job has
+        for parts in of_other_ranks(recordings_of(first.values()), self._is_repeat):
+            self.other_ranks += [one.path for one in parts]
+            gone.update(map(id, parts))
+        for one in (one for one in first.values() if id(one) not in gone):
+            self._try(one, report)
         recordings = {parts[0].recording: parts for parts in recordings_of(self._files)}
         for one in ahead:
             files = recordings.get(one.recording, ())
             if not any(_has(file, one.last) for file in files):
-                self._try(one, told)
+                self._try(one, report)
         for one in self._files:
             one.numbers = _NO_NUMBERS
         makers = Counter(chain.from_iterable(tapes for _, tapes in self._made))
@@ -350,33 +356,15 @@ class TargetSurvey:
             if any(tape in self._sources or makers[tape] > 1 for tape in tapes)
         ]  # fmt: skip
 
-    def _try(self, one: FileSurvey, told: Callable[[TapeError], None]) -> None:
+    def _try(self, one: FileSurvey, report: Callable[[TapeError], None]) -> None:
         try:
             self._count(one)
         except UsageError:
             raise
         except TapeError as error:
-            told(error)
+            report(error)
 
-    def _fresh(self, files: Iterable[FileSurvey]) -> list[FileSurvey]:
-        """The files without copies of better ones, which come first."""
-        found: dict[Hashable, FileSurvey] = {}
-        for one in files:
-            key = _identity(one)
-            better = self._known.get(key) or found.setdefault(key, one)
-            if better is not one:
-                self._note_copy(one, better)
-        return list(found.values())
-
-    def _without_other_ranks(self, files: Sequence[FileSurvey]) -> list[FileSurvey]:
-        """The files without those whose calls another rank of the job has."""
-        gone: set[int] = set()
-        for parts in of_other_ranks(recordings_of(files), self._are_of):
-            self.other_ranks += [one.path for one in parts]
-            gone.update(map(id, parts))
-        return [one for one in files if id(one) not in gone]
-
-    def _are_of(self, parts: Sequence[FileSurvey], steps: Sequence[FileSurvey]) -> bool:
+    def _is_repeat(self, parts: Sequence[FileSurvey], steps: Sequence[FileSurvey]) -> bool:
         if self._is_late():
             return False
         is_whole = all(one.sealed for one in (*parts, *steps))
@@ -392,7 +380,9 @@ class TargetSurvey:
             self.left_out.append(one.path)
             return
         for source in one.sources:
-            if self._counts_already(source, one):
+            before = self._sources.get(source.tape)
+            has_survey = one.elsewhere or source.tape in self._in_surveys
+            if before is not None and has_survey and before.shares(source.tape, source.parts):
                 raise UsageError(
                     f"{one.path} and another survey or tape have calls of recording "
                     f"{source.tape.hex()[:8]}, which would count twice",
@@ -413,10 +403,7 @@ class TargetSurvey:
             self._note(source, begins[source.tape], one)
         _renumber(one.table, sorted((s.first, begins[s.tape] - s.first) for s in one.sources))
         self.table.merge(one.table)
-        self._reduce(one)
-
-    def _reduce(self, one: FileSurvey) -> None:
-        """Drops what a file is not asked for any more: there may be a hundred thousand files."""
+        # What a file is not asked for any more goes: there may be a hundred thousand files.
         mine = one.manifest
         if self._first is None or (mine.created_ns, mine.tape) < (
             self._first.created_ns, self._first.tape
@@ -434,12 +421,6 @@ class TargetSurvey:
             reason = f"it has other calls than {known.path}, and claims to be the same file"
             advice = "find out which of them was changed"
             self.damage.append(TapeError("damaged", reason, path=one.path, advice=advice))
-
-    def _counts_already(self, source: Source, one: FileSurvey) -> bool:
-        known = self._sources.get(source.tape)
-        if known is None or not (one.elsewhere or source.tape in self._in_surveys):
-            return False
-        return known.shares(source.tape, source.parts)
 
     def _begins(self, one: FileSurvey) -> dict[bytes, int]:
         """What call 0 of each recording of a file is in this survey."""
@@ -477,7 +458,22 @@ class TargetSurvey:
                 }
             )
         known = self._sources.get(source.tape)
-        self._sources[source.tape] = new if known is None else _both(known, new)
+        if known is not None:  # by other files of the recording
+            files = (*known.files, *new.files)
+            parts = None
+            if known.parts is not None and new.parts is not None:
+                parts = joined_parts((*known.parts, *new.parts))
+            new = known.model_copy(
+                update={
+                    "files": files[:_MAX_FILES],
+                    "other_files": known.other_files + new.other_files + len(files[_MAX_FILES:]),
+                    "calls": known.calls + new.calls,
+                    "redacted": redacted_of_all((known.redacted, new.redacted)),
+                    "host": known.host or new.host,
+                    "parts": parts,
+                }
+            )
+        self._sources[source.tape] = new
 
     def to_bytes(self) -> bytes:
         """The tape. Equal files make equal tapes.
@@ -488,8 +484,12 @@ class TargetSurvey:
         first = self._first
         assert first is not None
         coverage = self.coverage
-        tape = self._id(coverage)
-        sources = self._told(tape)
+        made = blake2b(self.name.encode("utf-8", "surrogatepass"), digest_size=16)
+        for one in sorted(self._files, key=lambda one: (one.recording, one.part)):
+            made.update(one.recording + one.part.to_bytes(8, "little"))
+        made.update(coverage.kept.to_bytes(8, "little"))
+        tape = made.digest()
+        sources = self._sources_of(tape)
         options = (("files", str(self.files)), ("recordings", str(self.recordings)))
         step = Step(
             verb="survey", tool="calltape", version=__version__, tape=tape, options=options,
@@ -515,14 +515,7 @@ class TargetSurvey:
         writer.seal(coverage, closed_ns=first.created_ns, elsewhere=facts)
         return bytes(sink.data)
 
-    def _id(self, coverage: Coverage) -> bytes:
-        made = blake2b(self.name.encode("utf-8", "surrogatepass"), digest_size=16)
-        for one in sorted(self._files, key=lambda one: (one.recording, one.part)):
-            made.update(one.recording + one.part.to_bytes(8, "little"))
-        made.update(coverage.kept.to_bytes(8, "little"))
-        return made.digest()
-
-    def _told(self, tape: bytes) -> tuple[Source, ...]:
+    def _sources_of(self, tape: bytes) -> tuple[Source, ...]:
         """The recordings, in the order of their calls; of too many, the last ones together, with
         the id of the survey."""
         every = sorted(self._sources.values(), key=lambda one: one.first)
@@ -549,22 +542,6 @@ def _has(file: FileSurvey, number: int) -> bool:
     if file.numbers or file.extent is None:
         return number in file.numbers
     return file.extent[0] <= number <= file.extent[1]
-
-
-def _both(known: Source, new: Source) -> Source:
-    """What is known of a recording by several files."""
-    files = (*known.files, *new.files)
-    both = None if known.parts is None or new.parts is None else (*known.parts, *new.parts)
-    return known.model_copy(
-        update={
-            "files": files[:_MAX_FILES],
-            "other_files": known.other_files + new.other_files + len(files[_MAX_FILES:]),
-            "calls": known.calls + new.calls,
-            "redacted": redacted_of_all((known.redacted, new.redacted)),
-            "host": known.host or new.host,
-            "parts": None if both is None else joined_parts(both),
-        }
-    )
 
 
 def _renumber(table: InputsTable, firsts: Sequence[tuple[int, int]]) -> None:

@@ -15,7 +15,6 @@ import secrets
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any
 
 from calltape_analyzer.errors import UsageError
@@ -103,7 +102,11 @@ def _coverage(
     kept: int, dropped: Mapping[Reason, int], at_least: bool | None, counted_ns: int | None = None
 ) -> Coverage:
     """What an end can say."""
-    folded = _folded(dropped)
+    folded = dict(dropped)
+    if len(dropped) > _MAX_REASONS:  # too many for an end: the last ones together
+        most = sorted(dropped.items(), key=lambda item: -item[1])
+        folded = dict(most[: _MAX_REASONS - 1])
+        folded[DropReason.OTHER] = sum(calls for _, calls in most[_MAX_REASONS - 1 :])
     seen = kept + sum(folded.values())
     if seen > MAX_COUNT:
         raise TapeError("limit", f"the tapes claim to have seen {seen} calls")
@@ -113,16 +116,6 @@ def _coverage(
 def calls_in(segments: Iterable[Segment]) -> int:
     """How many sound calls are in files, whichever of them are wanted."""
     return sum(len(one.numbers) - one.left_out - one.damaged for one in segments)
-
-
-def _folded(dropped: Mapping[Reason, int]) -> dict[Reason, int]:
-    """Reasons that an end can hold: the last ones together, if there are too many."""
-    if len(dropped) <= _MAX_REASONS:
-        return dict(dropped)
-    most = sorted(dropped.items(), key=lambda item: -item[1])
-    found = dict(islice(most, _MAX_REASONS - 1))
-    found[DropReason.OTHER] = sum(calls for _, calls in most[_MAX_REASONS - 1 :])
-    return found
 
 
 def unkept_of(segments: Sequence[Segment]) -> InputsTable:
@@ -257,9 +250,10 @@ def derived(
         tool="calltape",
         version=__version__,
         tape=numbering.tape,
-        options=tuple((k[:_MAX_TEXT], _shown(v)) for k, v in list((options or {}).items()))[
-            :MAX_OPTIONS
-        ],
+        options=tuple(
+            (name[:_MAX_TEXT], _text(value if isinstance(value, str) else json_text(value)))
+            for name, value in list((options or {}).items())[:MAX_OPTIONS]
+        ),
         sources=tuple(_source(parts, numbering, left_out or {}) for parts in recordings),
     )
     return first.model_copy(
@@ -297,10 +291,6 @@ def _place(parts: Sequence[Segment]) -> SegmentFacts | None:
     if not known or len(known) < len(found):
         return None
     return min(known, key=lambda place: place.number)
-
-
-def _shown(value: Any) -> str:
-    return _text(value if isinstance(value, str) else json_text(value))
 
 
 def _text(value: str) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 from typing_extensions import Self
 
 from calltape_analyzer.errors import UsageError
+from calltape_analyzer.pytree.memory import integers_of_width
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.writing.lineage import coverage_of_numbers
 from calltape_analyzer.writing.output_file import OutputFile
@@ -120,7 +121,12 @@ class NewTape:
         """
         number = call.number if number is None else number
         call.check(entries=bool(call.references))
-        keys = frozenset(_keys_of(call.record)) if call.references else frozenset[str]()
+        keys = frozenset[str]()
+        if call.references:
+            sides = [tree for tree in (call.record.inputs, call.record.outputs) if tree is not None]
+            keys = frozenset(
+                leaf.key for tree in sides for leaf in tree.facts() if leaf.key is not None
+            )
         kept = self._references(call, number, keys)
         facts = call.document().items()
         document = {k: v for k, v in facts if v is not None and k not in ("at", "blob")}
@@ -196,7 +202,14 @@ class NewTape:
                     parts[leaf.key] = form, stored_bytes(leaf, values[leaf.key])
                 elif known[0] != form:
                     raise UsageError(f"two leaves of different form have the key {leaf.key}")
-        self._write(record.call, _document(record), *_blob(parts))
+        document, blob, checksums = _document(record), list[Any](), NO_CHECKSUMS
+        if parts:
+            entries = {key: stored for key, (stored, _) in parts.items()}
+            order = by_width(entries)
+            header = build_header({key: entries[key] for key in order})
+            blob = [header, *(parts[key][1] for key in order)]
+            checksums = checksums_of(blob)
+        self._write(record.call, document, blob, checksums)
 
     def seal(
         self,
@@ -239,7 +252,10 @@ class NewTape:
         self, number: int, document: dict[str, Any], blob: Sequence[Any] = (),
         checksums: Checksums = NO_CHECKSUMS,
     ) -> None:  # fmt: skip
-        self._expect_new(number)
+        if self._is_sealed:
+            raise UsageError("the tape is sealed, and takes no more calls")
+        if number <= self.last and number in self._numbers:
+            raise UsageError(f"there is a call {number} on the new tape already")
         inputs = document["inputs"]
         scalars = pack(inputs.get("scalars", ()))
         key = signature_of(inputs["structure"], inputs["leaves"], scalars)
@@ -272,12 +288,6 @@ class NewTape:
         if waiting:
             self._writer.append(waiting)
 
-    def _expect_new(self, number: int) -> None:
-        if self._is_sealed:
-            raise UsageError("the tape is sealed, and takes no more calls")
-        if number <= self.last and number in self._numbers:
-            raise UsageError(f"there is a call {number} on the new tape already")
-
 
 class _Sink:
     """A new file as the container writes it: front to back."""
@@ -309,14 +319,6 @@ class _Streamed:
         return self._call.raw_blob(self._kept)
 
 
-def _keys_of(record: CallRecord) -> Iterator[str]:
-    """The keys of all tensors of a call."""
-    for tree in (record.inputs, record.outputs):
-        for leaf in () if tree is None else tree.facts():
-            if leaf.key is not None:
-                yield leaf.key
-
-
 def _document(record: CallRecord) -> dict[str, Any]:
     """A record as a group has it, without its blob, in the order of fields of a recorder."""
     document: dict[str, Any] = {"time_ns": record.time_ns, "thread": record.thread}
@@ -339,16 +341,6 @@ def _tree(tree: Tree) -> dict[str, Any]:
     if tree.ranges:
         found["ranges"] = [one.model_dump() for one in tree.ranges]
     return found
-
-
-def _blob(parts: Mapping[str, tuple[Stored, Any]]) -> tuple[list[Any], Checksums]:
-    """The parts of a blob, and their checksums."""
-    if not parts:
-        return [], NO_CHECKSUMS
-    entries = {key: stored for key, (stored, _) in parts.items()}
-    order = by_width(entries)
-    blob = [build_header({key: entries[key] for key in order}), *(parts[key][1] for key in order)]
-    return blob, checksums_of(blob)
 
 
 def _form_of(leaf: Leaf) -> Stored:
@@ -405,8 +397,7 @@ def _of_tensor(leaf: Leaf, value: Any) -> memoryview:
     if plain.is_quantized:
         plain = plain.int_repr()
     # Some dtypes torch cannot copy; integers of their width it can.
-    widths = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    plain = plain.view(widths.get(plain.element_size(), plain.dtype))
+    plain = plain.view(integers_of_width().get(plain.element_size(), plain.dtype))
     flat = plain.contiguous().reshape(-1).view(torch.uint8)
     array: Any = flat.numpy()
     return memoryview(array).cast("B") if flat.numel() else memoryview(b"")

@@ -141,7 +141,7 @@ class OutputFile:
         if not overwrite and os.path.lexists(self.path):
             raise TapeError("exists", "it is there already", path=self.path)
         _refuse_device(self.path)
-        with _told(self.path):
+        with _as_tape_errors(self.path):
             self._open()
 
     def __enter__(self) -> Self:
@@ -164,7 +164,7 @@ class OutputFile:
         Raises:
             TapeError: ``io``.
         """
-        with _told(self.path):
+        with _as_tape_errors(self.path):
             for part in parts:
                 self._file.write(part)
                 self.end += len(part)
@@ -185,7 +185,7 @@ class OutputFile:
         Raises:
             TapeError: ``io``.
         """
-        with _told(self.path):
+        with _as_tape_errors(self.path):
             self._file.flush()
             self._file.truncate(end)
             self._file.seek(end)
@@ -199,7 +199,7 @@ class OutputFile:
                 would be compressed so much that no reader takes it.
         """
         try:
-            with _told(self.path):
+            with _as_tape_errors(self.path):
                 if self._compressor is not None:
                     self._compress(self._compressor)
                 self._file.flush()
@@ -271,13 +271,23 @@ def compressor_of(path: str) -> Compressor | None:
     return lambda file: module.ZstdFile(file, "w")
 
 
-def write_file(path: str | os.PathLike[str], data: bytes, *, overwrite: bool = False) -> None:
+def write_file(
+    path: str | os.PathLike[str],
+    data: bytes,
+    *,
+    overwrite: bool = False,
+    inputs: Iterable[str] = (),
+) -> None:
     """Writes bytes as a file that only its owner may read.
 
+    Args:
+        path, overwrite, inputs: as :class:`OutputFile` has them.
+        data: the bytes.
+
     Raises:
-        TapeError: ``exists`` or ``io``.
+        UsageError, TapeError: as :class:`OutputFile` does.
     """
-    with OutputFile(path, overwrite=overwrite) as file:
+    with OutputFile(path, overwrite=overwrite, inputs=inputs) as file:
         file.append([data])
 
 
@@ -288,12 +298,26 @@ def settle(source: str, target: str, *, overwrite: bool) -> None:
         TapeError: ``exists`` or ``io``.
     """
     _refuse_device(target)
-    with _told(target):
+    with _as_tape_errors(target):
         if overwrite:
             os.replace(source, target)
         else:
-            _move(source, target)
-        _sync_folder(os.path.dirname(target))
+            try:  # never onto another one
+                os.link(source, target)
+            except FileExistsError:
+                raise
+            except OSError:  # a folder, or a file system without links
+                if os.path.lexists(target):
+                    raise FileExistsError(target) from None
+                os.rename(source, target)
+            else:
+                os.unlink(source)
+        with contextlib.suppress(OSError):  # not every system can
+            descriptor = os.open(os.path.dirname(target) or ".", os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
 
 
 def copy_tape(
@@ -329,7 +353,7 @@ def new_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
         advice = "name another file or folder"
         raise TapeError("exists", "it is there already", path=str(final), advice=advice)
     hidden = final.with_name(f".{final.name}.{secrets.token_hex(8)}")
-    with _told(str(final)), TemporaryFolder(hidden) as beside:
+    with _as_tape_errors(str(final)), TemporaryFolder(hidden) as beside:
         yield beside
         settle(str(beside), str(final), overwrite=False)
 
@@ -341,7 +365,7 @@ def create_file(path: Path) -> BinaryIO:
 
 
 @contextlib.contextmanager
-def _told(path: str) -> Iterator[None]:
+def _as_tape_errors(path: str) -> Iterator[None]:
     """Turns errors of the system into TapeError."""
     try:
         yield
@@ -379,26 +403,3 @@ def refuse_inputs(path: str, inputs: Iterable[str]) -> None:
                     path=path,
                     advice="name another file for the result",
                 )
-
-
-def _move(source: str, target: str) -> None:
-    """Renames a file or folder, but never onto another one."""
-    try:
-        os.link(source, target)
-    except FileExistsError:
-        raise
-    except OSError:  # a file system without links
-        if os.path.lexists(target):
-            raise FileExistsError(target) from None
-        os.rename(source, target)
-        return
-    os.unlink(source)
-
-
-def _sync_folder(folder: str) -> None:
-    with contextlib.suppress(OSError):  # not every system can
-        descriptor = os.open(folder or ".", os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
