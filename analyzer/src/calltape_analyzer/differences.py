@@ -1,8 +1,13 @@
 """What the traffic on one tape shows that another's does not.
 
-In come two tapes. Out go the changes. A program that was exported from tape ``a`` is known to be
-right only for what ``a`` shows. For what is new on ``b`` it may refuse a call, or be wrong. Nothing
-here needs torch or reads tensor bytes.
+In come two tapes. Out go the changes, each with the calls that show it. A program that was exported
+from tape ``a`` is known to be right only for what ``a`` shows. For what is new on ``b`` it may
+reject a call, or be wrong. Nothing here needs torch or reads tensor bytes.
+
+Calls are compared with the variants of the earlier tape. A dynamic dimension of a variant may have
+any size between the smallest and the largest that were seen in any variant (rule 5 of
+docs/decisions/export-strategies.md). A constant one keeps its size. Symbols and relations still
+hold.
 """
 
 from __future__ import annotations
@@ -11,7 +16,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import zip_longest
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pydantic import computed_field
 
@@ -24,31 +29,18 @@ from calltape_analyzer.observing.size_table import Column, SizeTable
 from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.observing.tallies import Seen, Span
 from calltape_analyzer.plain_data import PlainData, Sketch, Text, Texts
-from calltape_analyzer.reading.call_ref import CallRef
 from calltape_analyzer.tape import Tape, check_tape
 from calltape_analyzer.text import counted, listed, printable, shown_value, some_of
 from calltape_analyzer.variant import find_variants
 from calltape_analyzer.variants.derivation import Pools
 from calltape_analyzer.variants.facts import VariantFacts
 from calltape_analyzer.variants.splitting import Split
-from calltape_analyzer.variants.symbols import Relation
 from calltape_analyzer.variants.variant_findings import expression
-from calltape_schema.records import Range
 
 if TYPE_CHECKING:
     from calltape_analyzer.tape import Tape
 
-__all__ = [
-    "Change",
-    "Facet",
-    "SimilarGroups",
-    "TapeDifference",
-    "TapeTraffic",
-    "appeared",
-    "diff",
-    "disappeared",
-    "together",
-]
+__all__ = ["Change", "TapeDifference", "diff"]
 
 _MAX_PATHS = 3
 _SAME = "the traffic on both is the same"
@@ -219,7 +211,7 @@ def _change(traffic: TapeTraffic, kind: str, where: str, text: str, seen: Seen) 
         text=text,
         first_call=seen.first.number,
         calls=seen.calls,
-        path=traffic.path_of(seen.first),
+        path=traffic.tape.calls.path(seen.first) if len(traffic.tape.paths) > 1 else None,
         address=traffic.tape.calls.address_of(seen.first),
     )
 
@@ -228,31 +220,29 @@ def _targets(before: TapeTraffic, now: TapeTraffic) -> Iterator[Change]:
     one, other = before.tape.target, now.tape.target
     if one is None or other is None:
         return
-    names = one.name, other.name
-    if names[0] != names[1]:
-        text = f"another model; before {names[0]}"
-        yield Change(kind="target", where=names[1], text=text)
+    if one.name != other.name:
+        yield Change(kind="target", where=other.name, text=f"another model; before {one.name}")
     for was, got in zip_longest(one.signature or (), other.signature or ()):
         if was != got:
             text = f"its signature differs from parameter {(got or was).name} on"
-            yield Change(kind="target", where=names[1], text=text)
+            yield Change(kind="target", where=other.name, text=text)
             return
 
 
 def _answers(known: TapeTraffic, shown: TapeTraffic, unseen: str, only: str) -> Iterator[Change]:
     """Yields arguments, dtypes, constants, ... that ``shown`` has and ``known`` does not."""
-    for facet, answers in shown.facets.items():
-        others = known.facets.get(facet)
+    for (kind, place), answers in shown.facets.items():
+        others = known.facets.get((kind, place))
         if others is None:
-            if facet.kind == "argument":
-                value = shown.facets.get(Facet("constant", facet.place), {})
+            if kind == "argument":
+                value = shown.facets.get(("constant", place), {})
                 text = f"{unseen}: {', '.join(list(value)[:_MAX_SHOWN])}" if value else unseen
-                yield _change(shown, "argument", facet.place, text, together(answers.values()))
+                yield _change(shown, "argument", place, text, together(answers.values()))
             continue
         for answer, seen in answers.items():
             if answer not in others:
                 text = f"{answer}; {only} {', '.join(list(others)[:_MAX_SHOWN])}"
-                yield _change(shown, facet.kind, facet.place, text, seen)
+                yield _change(shown, kind, place, text, seen)
 
 
 def _structures(known: TapeTraffic, shown: TapeTraffic, words: str) -> Iterator[Change]:
@@ -352,7 +342,13 @@ def _sizes(
     counting = variant.counting_ints
     for column, decided in variant.dimensions.items():
         if decided.reason == "counter":
-            _check_counter(found, variant, column, counting[column], rows)
+            layout, size_of = variant.group.layout, counting[column]
+            pairs = zip(rows.values(column), rows.values(size_of), strict=True)
+            broken = [count != size for count, size in pairs]
+            if any(broken):
+                text = f"no longer counts {layout.column_name(size_of)}, as it always did"
+                name = layout.column_name(column)
+                found.add("relation", name, f"{text} in {variant.name}", _seen_where(rows, broken))
             continue
         values = variant.every.distinct(column)
         known = min(values), max(values)
@@ -385,18 +381,6 @@ def _check_sizes(
     found.add(kind, name, f"{text}, in {variant.name}", seen)
 
 
-def _check_counter(
-    found: _Collected, variant: VariantFacts, column: Column, counted_by: Column, rows: SizeTable
-) -> None:
-    layout = variant.group.layout
-    pairs = zip(rows.values(column), rows.values(counted_by), strict=True)
-    broken = [count != size for count, size in pairs]
-    if any(broken):
-        text = f"no longer counts {layout.column_name(counted_by)}, as it always did"
-        name = layout.column_name(column)
-        found.add("relation", name, f"{text} in {variant.name}", _seen_where(rows, broken))
-
-
 def _broken_symbols(now: TapeTraffic, variant: VariantFacts, rows: SizeTable) -> Iterator[Change]:
     """Yields dimensions that were always equal, and are not now."""
     for symbol in variant.symbols:
@@ -426,7 +410,10 @@ def _broken_relations(now: TapeTraffic, variant: VariantFacts, rows: SizeTable) 
         if symbol.relation is None:
             continue
         values = rows.values(symbol.columns[0])
-        expected = _expected(symbol.relation, variant, rows)
+        expected = [symbol.relation.constant] * len(rows)
+        for factor, i in symbol.relation.terms:
+            term = rows.values(variant.symbols[i].columns[0])
+            expected = [known + factor * one for known, one in zip(expected, term, strict=True)]
         broken = [a != b for a, b in zip(expected, values, strict=True)]
         if any(broken):
             at = broken.index(True)
@@ -436,15 +423,6 @@ def _broken_relations(now: TapeTraffic, variant: VariantFacts, rows: SizeTable) 
             )
             where = f"{symbol.name} ({_names(variant, symbol.columns)})"
             yield _change(now, "relation", where, text, _seen_where(rows, broken))
-
-
-def _expected(relation: Relation, variant: VariantFacts, rows: SizeTable) -> list[int]:
-    """The value that a relation gives in each row."""
-    made = [relation.constant] * len(rows)
-    for factor, i in relation.terms:
-        values = rows.values(variant.symbols[i].columns[0])
-        made = [known + factor * value for known, value in zip(made, values, strict=True)]
-    return made
 
 
 def _sizes_of_new(before: TapeTraffic, now: TapeTraffic, variant: VariantFacts) -> Iterator[Change]:
@@ -490,8 +468,10 @@ def _spans(before: TapeTraffic, now: TapeTraffic) -> Iterator[Change]:
 
 def _errors(before: TapeTraffic, now: TapeTraffic) -> Iterator[Change]:
     if now.observations.raised and not before.observations.raised:
-        seen = now.raised()
-        if seen is not None:
+        inputs = now.tape.calls.by_inputs()
+        raised = [Seen(one.calls, one.first) for one in inputs if one.raised]
+        if raised:
+            seen = together(raised)
             what = f"{counted(seen.calls, 'call')} raised, and none did before"
             change = _change(now, "error", "the model", what, seen)
             if not now.tape.calls.are_single:  # other calls with these inputs may not have raised
@@ -539,18 +519,6 @@ def _features(group: Group) -> Iterator[Hashable]:
         yield str(place), facts
 
 
-class Facet(NamedTuple):
-    """A question about a path that each call answers, such as its dtype or its rank.
-
-    Attributes:
-        kind: what is asked: ``argument``, ``kind``, ``dtype``, ``rank``, ``layout``, ``constant``.
-        place: the path.
-    """
-
-    kind: str
-    place: str
-
-
 class TapeTraffic:
     """Everything of a tape that a comparison looks at.
 
@@ -575,18 +543,15 @@ class TapeTraffic:
         return cls(one, varying), cls(other, varying)
 
     @cached_property
-    def pools(self) -> Pools:
-        """The same dimension over all variants."""
-        return Pools([Split(variant.group, variant.every) for variant in self.variants])
-
-    @cached_property
-    def facets(self) -> dict[Facet, dict[str, Seen]]:
-        """The answers to each question, with their calls."""
-        found: dict[Facet, dict[str, Seen]] = {}
+    def facets(self) -> dict[tuple[str, str], dict[str, Seen]]:
+        """What each call has at a path, such as a dtype or a rank, with the calls that have it; by
+        what it is (``argument``, ``kind``, ``dtype``, ``rank``, ``layout``, ``constant``) and the
+        path."""
+        found: dict[tuple[str, str], dict[str, Seen]] = {}
         for group in self.observations.parts():
             seen = Seen(group.calls, group.first)
             for kind, place, answer in _answers_of(group):
-                answers = found.setdefault(Facet(kind, place), {})
+                answers = found.setdefault((kind, place), {})
                 known = answers.get(answer)
                 answers[answer] = seen if known is None else together((known, seen))
         return found
@@ -640,17 +605,8 @@ class TapeTraffic:
     @cached_property
     def pooled(self) -> dict[Hashable, tuple[int, int]]:
         """The smallest and largest value of each dimension over all variants."""
-        return {key: (min(found), max(found)) for key, found in self.pools.values.items() if found}
-
-    def path_of(self, ref: CallRef) -> str | None:
-        """The file of a call, if the tape is several files."""
-        return self.tape.calls.path(ref) if len(self.tape.paths) > 1 else None
-
-    def raised(self) -> Seen | None:
-        """The calls that raised; None for none."""
-        inputs = self.tape.calls.by_inputs()
-        found = [Seen(seen.calls, seen.first) for seen in inputs if seen.raised]
-        return together(found) if found else None
+        pools = Pools([Split(variant.group, variant.every) for variant in self.variants])
+        return {key: (min(found), max(found)) for key, found in pools.values.items() if found}
 
     def calls_beyond(self, spans: Mapping[str, Span]) -> dict[str, Seen]:
         """The calls in which an integer tensor has elements outside its span, by path. Reads all
@@ -665,7 +621,8 @@ class TapeTraffic:
                 place
                 for given in inputs.ranges
                 for place in places.get(given.leaf, ())
-                if place in spans and not _is_within(given, spans[place])
+                if place in spans
+                and not spans[place].min <= given.min <= given.max <= spans[place].max
             }
             for place in beyond:
                 seen = Seen(calls, first)
@@ -678,12 +635,8 @@ def _varying_on(tape: Tape) -> frozenset[str]:
     return varying_ints(layouts, tape.signature)
 
 
-def _is_within(given: Range, span: Span) -> bool:
-    return span.min <= given.min <= given.max <= span.max
-
-
 def _answers_of(group: Group) -> Iterator[tuple[str, str, str]]:
-    """What the calls of a group answer, as (kind of the facet, path, answer)."""
+    """What the calls of a group have: what it is, the path, and which one."""
     for name in group.layout.arguments:
         yield "argument", name, "passed"
     for place, facts in zip(group.layout.tensors, group.facts, strict=True):
