@@ -242,7 +242,15 @@ class _Files:
         ]
         remote = sum(is_url(segment.location) for segment in waiting)
         unsound = {id(segment): segment for segment in waiting}
-        for segment in self._read(_read_all if every else _scanned, waiting, remote):
+
+        def scanned(segment: Segment) -> Segment:
+            if every:
+                segment.drop_unsound()
+            else:
+                segment.scan()
+            return segment
+
+        for segment in self._read(scanned, waiting, remote):
             del unsound[id(segment)]
         for segment in unsound.values():
             segment.close()
@@ -296,16 +304,6 @@ def _side_by_side(ask: Callable[[T], R], things: Sequence[T]) -> Iterator[R]:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _scanned(segment: Segment) -> Segment:
-    segment.scan()
-    return segment
-
-
-def _read_all(segment: Segment) -> Segment:
-    segment.drop_unsound()
-    return segment
-
-
 def _without_surveyed(segments: Sequence[Segment], damage: Damage) -> list[Segment]:
     """The files, without surveys of which a recording is in another file too: its calls would
     count twice."""
@@ -337,7 +335,9 @@ def _recordings(segments: Iterable[Segment], damage: Damage) -> list[list[Segmen
         target = segment.manifest.target
         model = None if target is None else target.name
         recordings.setdefault((segment.manifest.tape, model), []).append(segment)
-    found = [without_repeats(sorted(parts, key=_rank), damage) for parts in recordings.values()]
+    # Calls that were under way come last.
+    ordered = (sorted(p, key=lambda one: (one.is_ahead, one.part)) for p in recordings.values())
+    found = [without_repeats(parts, damage) for parts in ordered]
     found = sorted((parts for parts in found if parts), key=_began)
     for parts in found:
         for part in parts:
@@ -348,11 +348,6 @@ def _recordings(segments: Iterable[Segment], damage: Damage) -> list[list[Segmen
 def _began(parts: Sequence[Segment]) -> int:
     """When the first file of a recording was made; of equal times the paths decide."""
     return min(part.manifest.created_ns for part in parts)
-
-
-def _rank(segment: Segment) -> tuple[bool, int]:
-    """Calls that were under way come last."""
-    return segment.is_ahead, segment.part
 
 
 class Recording(PlainData):

@@ -1,7 +1,10 @@
-"""What an analysis returns as data: frozen pydantic models whose JSON every reader accepts.
+"""What an analysis returns as data: frozen pydantic models whose JSON every reader accepts, and
+what notebooks show of them.
 
 In come fields, some of them values from a stranger's tape. Out goes JSON, also of what JSON has no
-form for: wide ints, NaN, bytes, lone surrogates.
+form for: wide ints, NaN, bytes, lone surrogates. For notebooks, out goes a short table in HTML,
+without a script, in which all text is escaped and bounded. A notebook asks for it whenever an
+object is the last line of a cell: so it is cheap, and raises nothing.
 """
 
 from __future__ import annotations
@@ -65,7 +68,9 @@ class Sketch:
             parts.append(f"<table><tbody>{cells}</tbody></table>")
         if self.rows:
             parts.append(self._table())
-        parts += [f"<div>{_indented(line)}</div>" for line in self.lines[:MAX_ROWS]]
+        for line in self.lines[:MAX_ROWS]:  # its indentation shows how it is nested
+            depth = len(line) - len(line.lstrip(" "))
+            parts.append(f"<div>{'&nbsp;' * min(depth, _MAX_DEPTH)}{_text(line)}</div>")
         notes = [self.note] if self.note else []
         total = len(self.rows) if self.total is None else self.total
         more = total - min(len(self.rows), MAX_ROWS)
@@ -97,12 +102,6 @@ def _text(value: object) -> str:
     shown = shown if len(shown) <= _MAX_CELL else f"{shown[:_MAX_CELL]}…"
     # Printable text has no NUL.
     return escape(_LONG_WORD.sub("\\g<0>\0", shown)).replace("\0", "<wbr>")
-
-
-def _indented(line: str) -> str:
-    """The same of a line of a text, whose indentation shows how it is nested."""
-    depth = len(line) - len(line.lstrip(" "))
-    return "&nbsp;" * min(depth, _MAX_DEPTH) + _text(line)
 
 
 class Shown:
@@ -214,7 +213,10 @@ def plain(value: Any, most: int | None = None) -> Any:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):
-        return value if value.bit_length() <= _MAX_NUMBER_BITS else _decimal(value)
+        if value.bit_length() <= _MAX_NUMBER_BITS:
+            return value
+        # To write a very wide int in decimal takes quadratic time.
+        return str(value) if value.bit_length() <= _MAX_DECIMAL_BITS else shown_value(value)
     if isinstance(value, float) and math.isfinite(value):
         return value
     if isinstance(value, (bytes, bytearray)):
@@ -226,11 +228,6 @@ def plain(value: Any, most: int | None = None) -> Any:
 def _valid(text: str) -> str:
     """A text with lone surrogates as escapes: readers of JSON differ in whether they take them."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
-
-
-def _decimal(value: int) -> str:
-    # To write a very wide int in decimal takes quadratic time.
-    return str(value) if value.bit_length() <= _MAX_DECIMAL_BITS else shown_value(value)
 
 
 def _key(key: Any) -> Any:

@@ -1,7 +1,8 @@
 """The rows of a table: one per call, or one per leaf of each call.
 
-In come the calls of a tape. Out go record batches of bounded size, whose schema says what each
-column is.
+In come the calls of a tape and its variants. Out go record batches of bounded size, whose schema
+says what each column is. A table of calls has columns that differ from tape to tape: the sizes of
+symbols and dynamic axes.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from calltape_analyzer.errors import is_damage
 from calltape_analyzer.limits import metered
 from calltape_analyzer.observing.groups import GroupKey
 from calltape_analyzer.observing.signature import PassedArguments, Signature
-from calltape_analyzer.observing.size_table import Column, SizeRow, value_in
+from calltape_analyzer.observing.size_table import Column, value_in
 from calltape_analyzer.observing.sorting import CallSorter, CallSource
 from calltape_analyzer.pytree.nodes import nodes_with_paths
 from calltape_analyzer.reading.call import Call
@@ -30,18 +31,9 @@ from calltape_schema import __version__
 from calltape_schema.blob import contiguous
 from calltape_schema.errors import TapeError
 from calltape_schema.records import CallRecord, Tree
-from calltape_schema.tree import Leaf, Node
+from calltape_schema.tree import Node
 
-__all__ = [
-    "CALL_FIELDS",
-    "LEAF_FIELDS",
-    "CallSizes",
-    "SizeColumn",
-    "SizeColumns",
-    "call_table",
-    "int64",
-    "leaf_table",
-]
+__all__ = ["CALL_FIELDS", "LEAF_FIELDS", "call_table", "leaf_table"]
 
 MOST_COLUMNS = 1000
 _MOST_NAME, _MOST_DOCUMENTED = 200, 1000
@@ -145,14 +137,11 @@ class SizeColumns:
         placed = self._sorter.sorted(inputs)
         for known in self._known.get(_likeness(placed.key), ()):
             if known.facts.has(placed):
-                return CallSizes(known.facts.public_name, self._values(placed.row, known))
+                values: list[int | None] = [None] * len(self.columns)
+                for index, column in known.places:
+                    values[index] = int64(value_in(placed.row, column))
+                return CallSizes(known.facts.public_name, tuple(values))
         return CallSizes(None, (None,) * len(self.columns))
-
-    def _values(self, row: SizeRow, known: _Known) -> tuple[int | None, ...]:
-        values: list[int | None] = [None] * len(self.columns)
-        for index, column in known.places:
-            values[index] = int64(value_in(row, column))
-        return tuple(values)
 
 
 def int64(value: int) -> int | None:
@@ -218,27 +207,14 @@ LEAF_FIELDS: tuple[tuple[str, Any, str], ...] = (
 """Name, type and meaning of the columns of a table of leaves."""
 
 
-class _Origin(NamedTuple):
-    """Where the calls of a file are from: the columns of :data:`_ORIGIN`."""
-
-    tape: str
-    file: str
-    folder: str
-    target: str
-
-    @classmethod
-    def of(cls, segment: Segment) -> _Origin:
-        path, manifest = segment.path, segment.manifest
-        folder = path.rpartition("/")[0] if is_url(path) else os.path.dirname(path)
-        return cls(manifest.tape.hex(), path, folder or ".", target_name(manifest.target))
-
-
 _KINDS = {"symbol": "Size of the symbol", "axis": "Size of the axis", "int": "Value of the int"}
 _MOST_ROWS, _FEWEST_ROWS, _CELLS = 65_536, 1024, 2_000_000
 _MOST_KNOWN_CELLS = 4_000_000
 _MOST_KNOWN = 500_000  # leaves, and bytes of structure divided by 64
 
 T = TypeVar("T")
+_Origin: TypeAlias = tuple[str, str, str, str]
+"""Where the calls of a file are from: the columns of :data:`_ORIGIN`."""
 
 
 def call_table(tape: CallSource, variants: Sequence[VariantFacts]) -> pa.RecordBatchReader:
@@ -376,30 +352,22 @@ def _leaves(tree: Tree, signature: Signature | None) -> _Leaves:
         tree: a side of a call.
         signature: binds inputs to their parameters; None for outputs.
     """
-    facts = tree.facts()
+    facts, root = tree.facts(), tree.spec().root
+    roots: list[tuple[str, Node]] = [("outputs", root)]
+    if signature is not None:
+        passed = PassedArguments.of(root, signature)
+        roots = [(str(name) or "?", node) for name, node in (*passed.positional, *passed.named)]
     paths = [""] * len(facts)
-    for path, node in _named_nodes(tree.spec().root, signature):
+    for path, node in (pair for name, one in roots for pair in nodes_with_paths(one, name)):
         leaf = getattr(node, "leaf", None)
         if leaf is not None and not paths[leaf]:  # a tensor that is passed twice is one leaf
             paths[leaf] = path
-    return [
-        (path, leaf.dtype, leaf.shape, _bytes_of(leaf), leaf.device, leaf.key is not None)
-        for path, leaf in zip(paths, facts, strict=True)
-    ]
-
-
-def _named_nodes(root: Node, signature: Signature | None) -> Iterator[tuple[str, Node]]:
-    if signature is None:
-        yield from nodes_with_paths(root, "outputs")
-        return
-    passed = PassedArguments.of(root, signature)
-    for name, node in (*passed.positional, *passed.named):
-        yield from nodes_with_paths(node, str(name) or "?")
-
-
-def _bytes_of(leaf: Leaf) -> int | None:
-    stored = contiguous(leaf.dtype, leaf.shape)
-    return None if stored is None else int64(stored.nbytes)
+    found: _Leaves = []
+    for path, one in zip(paths, facts, strict=True):
+        stored = contiguous(one.dtype, one.shape)
+        nbytes = None if stored is None else int64(stored.nbytes)
+        found.append((path, one.dtype, one.shape, nbytes, one.device, one.key is not None))
+    return found
 
 
 def _read(
@@ -407,24 +375,25 @@ def _read(
 ) -> Iterator[tuple[_Origin, CallRecord, T]]:
     """Where each call is from, its record, and what is read of it. What is damaged is reported, and
     left out."""
-    return metered(_each(tape, read), [segment.worth for segment in tape.segments])
 
+    def each() -> Iterator[tuple[_Origin, CallRecord, T]]:
+        for segment in tape.segments:
+            path, manifest = segment.path, segment.manifest
+            folder = path.rpartition("/")[0] if is_url(path) else os.path.dirname(path)
+            target = target_name(manifest.target)
+            origin = manifest.tape.hex(), path, folder or ".", target
+            for position in segment.order:
+                try:
+                    record = Call(segment, position, 0, tape.class_index).record
+                    found = read(segment, position, record)
+                except TapeError as error:
+                    if not is_damage(error):
+                        raise
+                    segment.reported(error, position)
+                    continue
+                yield origin, record, found
 
-def _each(
-    tape: CallSource, read: Callable[[Segment, int, CallRecord], T]
-) -> Iterator[tuple[_Origin, CallRecord, T]]:
-    for segment in tape.segments:
-        origin = _Origin.of(segment)
-        for position in segment.order:
-            try:
-                record = Call(segment, position, 0, tape.class_index).record
-                found = read(segment, position, record)
-            except TapeError as error:
-                if not is_damage(error):
-                    raise
-                segment.reported(error, position)
-                continue
-            yield origin, record, found
+    return metered(each(), [segment.worth for segment in tape.segments])
 
 
 def _reader(
@@ -460,9 +429,6 @@ def _repeated(values: Sequence[str | None]) -> pa.Array:
     try:
         found = pa.array(values, pa.string())
     except UnicodeEncodeError:
-        found = pa.array([_escaped(text) for text in values], pa.string())
+        texts = [text and text.encode("utf-8", "backslashreplace").decode() for text in values]
+        found = pa.array(texts, pa.string())
     return found.dictionary_encode()
-
-
-def _escaped(text: str | None) -> str | None:
-    return None if text is None else text.encode("utf-8", "backslashreplace").decode()
