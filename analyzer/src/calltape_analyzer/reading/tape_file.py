@@ -131,7 +131,7 @@ class Descriptors:
         with self._lock:
             found = self._open.pop(file, None)
             while len(self._open) >= self._most:
-                self._open.popitem(last=False)  # the one that was used longest ago
+                self.close_oldest()
             while found is None:
                 try:
                     found = _Descriptor(file.open())
@@ -139,9 +139,8 @@ class Descriptors:
                     if error.errno not in (errno.EMFILE, errno.ENFILE):
                         raise
                     # The rest of the process may hold all descriptors that it may have.
-                    if not self._open:
+                    if not self.close_oldest():
                         raise no_descriptor(error, file.path) from None
-                    self._open.popitem(last=False)
             self._open[file] = found  # the one that was used last
         try:
             return action(found.number)
@@ -152,6 +151,13 @@ class Descriptors:
         """Closes the descriptor of a file, now or when nobody uses it any more."""
         with self._lock:
             self._open.pop(file, None)
+
+    def close_oldest(self) -> bool:
+        """Closes the descriptor that was used longest ago. False if there is none."""
+        if not self._open:
+            return False
+        self._open.popitem(last=False)
+        return True
 
     def _renew(self) -> None:
         """In a fork, the lock may be held by a thread that does not exist there."""
