@@ -37,14 +37,7 @@ from calltape_analyzer.text import counted
 from calltape_schema.errors import TapeError
 from calltape_schema.records import Source
 
-__all__ = [
-    "Recording",
-    "Recordings",
-    "list_recordings",
-    "open_tape",
-    "opened_recordings",
-    "recordings",
-]
+__all__ = ["Recording", "Recordings", "list_recordings", "open_tape", "recordings"]
 
 _AT_A_TIME = 16
 _WAITS = (0.001, 0.01, 0.05)  # seconds, for a recorder to write the first bytes of a file

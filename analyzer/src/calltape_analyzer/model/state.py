@@ -23,18 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from calltape_analyzer.pytree.caches import has_known_state
 
-__all__ = [
-    "Attributes",
-    "apart_from",
-    "has_state",
-    "in_words",
-    "preserved",
-    "put_back_registry",
-    "same",
-    "unchanged",
-    "was_written",
-    "written_by",
-]
+__all__ = ["apart_from", "in_words", "preserved", "unchanged", "was_written", "written_by"]
 
 _CONTAINERS = (OrderedDict, dict, list, set, deque)
 _CODE = (

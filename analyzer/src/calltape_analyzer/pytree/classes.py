@@ -35,10 +35,8 @@ from calltape_schema.objects import class_attribute, module_of, mro_of, namespac
 
 __all__ = [
     "NO_STAND_IN",
-    "PLAIN",
     "ClassIndex",
     "Classes",
-    "ModelPackages",
     "ModuleKey",
     "is_named_tuple_of",
     "is_never_made",

@@ -56,11 +56,7 @@ from calltape_schema.tree import (
 )
 
 __all__ = [
-    "SCALARS",
-    "SEQUENCES",
-    "Describer",
     "Description",
-    "ScalarKind",
     "describe",
     "describe_as_recorded",
     "describe_result",

@@ -37,7 +37,6 @@ from calltape_schema.tree import (
 __all__ = [
     "FlatTree",
     "Flattener",
-    "Nested",
     "Slot",
     "flatten",
     "is_empty",

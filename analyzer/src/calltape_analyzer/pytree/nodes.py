@@ -19,6 +19,7 @@ from calltape_schema.errors import TapeError
 from calltape_schema.inputs_table import Kind
 from calltape_schema.objects import JAGGED_DIM, NESTED_TENSOR
 from calltape_schema.privacy import FEW_NUMBERS, is_name, is_position
+from calltape_schema.recent import Recent
 from calltape_schema.records import Tree
 from calltape_schema.tree import (
     CustomNode,
@@ -42,7 +43,6 @@ __all__ = [
     "PlacedNode",
     "ReferencedOnly",
     "is_nested_node",
-    "is_ragged_dimension",
     "named_children",
     "names_of_children",
     "nested_places",
@@ -223,9 +223,6 @@ def _below(placed: PlacedNode, named: int) -> Iterator[PlacedNode]:
         yield PlacedNode(f"{at}.context", node.context, in_list, in_cache, pattern=pattern)
 
 
-_MAX_KNOWN = 1024
-
-
 class _Referenced(NamedTuple):
     """What the nodes of a structure refer to.
 
@@ -255,7 +252,7 @@ class ReferencedOnly:
     """Takes out of trees what their nodes do not refer to."""
 
     def __init__(self) -> None:
-        self._known: dict[bytes, _Referenced] = {}
+        self._known = Recent()
 
     def tree(self, tree: Tree) -> Tree:
         """A tree without it. The remaining tensors and scalars stay in their order.
@@ -302,17 +299,16 @@ class ReferencedOnly:
         return Kind(known.structure, dtypes, ranks, axes, kind)
 
     def _of(self, structure: bytes, spec_of: Any) -> _Referenced:
-        found = self._known.get(structure)
+        found: _Referenced | None = self._known.get(structure)
         if found is None:
-            if len(self._known) >= _MAX_KNOWN:
-                del self._known[next(iter(self._known))]
             spec: Structure = spec_of()
             leaves, scalars = ({at: n for n, at in enumerate(own)} for own in _positions(spec))
             less: bytes | None = None
             if (len(leaves), len(scalars)) != (spec.leaves, spec.scalars):
                 root = _renumbered(spec.root, leaves, scalars).model_dump(exclude_none=True)
                 less = encode_structure(document_like(spec, root, len(leaves), len(scalars)))
-            found = self._known[structure] = _Referenced(leaves, scalars, less)
+            found = _Referenced(leaves, scalars, less)
+            self._known.keep(structure, found, 2 * len(structure))
         return found
 
 

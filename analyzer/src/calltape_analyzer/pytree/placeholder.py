@@ -25,7 +25,6 @@ __all__ = [
     "Placeholder",
     "Unmade",
     "check_rebuilt",
-    "class_advice",
     "has_data_keys",
     "placeholder_words",
     "placeholders_in",

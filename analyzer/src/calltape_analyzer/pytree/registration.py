@@ -30,7 +30,7 @@ from calltape_analyzer.pytree.tensors import dtype_of
 from calltape_schema.cache_classes import COUNTERS, DERIVED
 from calltape_schema.objects import WRAPPERS
 
-__all__ = ["Context", "from_state", "register_flattening_functions", "remember", "to_state"]
+__all__ = ["register_flattening_functions"]
 
 _MAX_INLINE = 64
 

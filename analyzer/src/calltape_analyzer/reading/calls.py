@@ -45,7 +45,7 @@ from calltape_schema.records import (
 )
 from calltape_schema.remedies import Remedy
 
-__all__ = ["Calls", "RecordedCalls", "call_at"]
+__all__ = ["Calls", "RecordedCalls"]
 
 _MAX_NAMED = 4
 
@@ -248,38 +248,6 @@ class Calls(Sequence[Call]):
         if index - before >= len(segment.order):  # damaged calls were left out meanwhile
             raise NoCallError(f"call {index} is corrupted, or follows a corrupted call")
         return Call(segment, segment.order[index - before], index, self._classes)
-
-
-def call_at(calls: Calls, recordings: Iterable[bytes], address: int | str) -> Call:
-    """The call of a number or an address.
-
-    Args:
-        calls: of the tape.
-        recordings: the ids of its recordings.
-        address: a number, or an address as commands print it (``3f9a01bc:12``).
-
-    Raises:
-        UsageError: for anything else; no call, or calls of several recordings, have it.
-    """
-    wanted = ranges_of(address)
-    if len(wanted) != 1 or wanted[0].first != wanted[0].last:
-        raise UsageError(f"{address!r} is not one call", advice="write 12 or 3f9a01bc:12")
-    found: list[Call] = []
-    for tape in dict.fromkeys(recordings):
-        if wanted[0].is_of(tape):
-            try:
-                found.append(calls.at(CallRef(tape, wanted[0].first)))
-            except TapeError as error:
-                if error.kind != "usage":
-                    raise
-    if len(found) == 1:
-        return found[0]
-    if not found:
-        raise no_call(str(wanted[0])) if calls.are_single else no_single_call()
-    named = some_of([f"{call.address} ({call.path})" for call in found], _MAX_NAMED)
-    raise UsageError(
-        f"call {wanted[0]} is in several recordings: {named}", advice="write one of these addresses"
-    )
 
 
 def whole_calls(calls: Iterable[Call], *, entries: bool = False) -> Iterator[Call]:
@@ -513,9 +481,26 @@ class RecordedCalls(Shown):
         """The call of a number (:attr:`Call.number`) or an address (:attr:`Call.address`).
 
         Raises:
-            UsageError: no call, or calls of several recordings, have it.
+            UsageError: for anything else; no call, or calls of several recordings, have it.
         """
-        return call_at(self._calls, (s.manifest.tape for s in self._segments), address)
+        wanted = ranges_of(address)
+        if len(wanted) != 1 or wanted[0].first != wanted[0].last:
+            raise UsageError(f"{address!r} is not one call", advice="write 12 or 3f9a01bc:12")
+        found: list[Call] = []
+        for tape in dict.fromkeys(segment.manifest.tape for segment in self._segments):
+            if wanted[0].is_of(tape):
+                try:
+                    found.append(self._calls.at(CallRef(tape, wanted[0].first)))
+                except TapeError as error:
+                    if error.kind != "usage":
+                        raise
+        if not found:
+            raise no_call(str(wanted[0])) if self._calls.are_single else no_single_call()
+        if len(found) > 1:
+            named = some_of([f"{call.address} ({call.path})" for call in found], _MAX_NAMED)
+            reason = f"call {wanted[0]} is in several recordings: {named}"
+            raise UsageError(reason, advice="write one of these addresses")
+        return found[0]
 
     @bounded()
     def verify(self) -> list[TapeError]:

@@ -24,8 +24,6 @@ from calltape_schema.records import Target
 from calltape_schema.remedies import Remedy
 
 __all__ = [
-    "UNKNOWN",
-    "CallRange",
     "ChosenCalls",
     "TargetsError",
     "UnknownTargetError",

@@ -32,7 +32,6 @@ from calltape_schema.packing import crc32
 
 __all__ = [
     "Descriptors",
-    "HeldFile",
     "TapeBytes",
     "TapeFile",
     "crc32_after_zeros",

@@ -27,7 +27,7 @@ from calltape_analyzer.writing.output_file import write_file
 from calltape_schema.errors import TapeError
 from calltape_schema.remedies import Remedy
 
-__all__ = ["Loop", "Progress", "Survey", "survey"]
+__all__ = ["Loop", "Survey", "survey"]
 
 T = TypeVar("T")
 

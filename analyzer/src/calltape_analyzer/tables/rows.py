@@ -30,6 +30,7 @@ from calltape_analyzer.variants.facts import VariantFacts
 from calltape_schema import __version__
 from calltape_schema.blob import contiguous
 from calltape_schema.errors import TapeError
+from calltape_schema.recent import Recent
 from calltape_schema.records import CallRecord, Tree
 from calltape_schema.tree import Node
 
@@ -209,8 +210,7 @@ LEAF_FIELDS: tuple[tuple[str, Any, str], ...] = (
 
 _KINDS = {"symbol": "Size of the symbol", "axis": "Size of the axis", "int": "Value of the int"}
 _MOST_ROWS, _FEWEST_ROWS, _CELLS = 65_536, 1024, 2_000_000
-_MOST_KNOWN_CELLS = 4_000_000
-_MOST_KNOWN = 500_000  # leaves, and bytes of structure divided by 64
+_ROOM = 32 * 1024 * 1024  # bytes of what is known of inputs and leaves
 
 T = TypeVar("T")
 _Origin: TypeAlias = tuple[str, str, str, str]
@@ -246,17 +246,15 @@ def call_table(tape: CallSource, variants: Sequence[VariantFacts]) -> pa.RecordB
 
 
 def _call_rows(tape: CallSource, sizes: SizeColumns) -> Iterator[tuple[Any, ...]]:
-    known: dict[tuple[Segment, int], CallSizes] = {}
-    most = _MOST_KNOWN_CELLS // (len(sizes.columns) + 1)
+    known = Recent(_ROOM)
 
     def sizes_of(segment: Segment, position: int, record: CallRecord) -> CallSizes:
         """Calls of equal inputs are one object, also in the columns of a batch."""
         inputs = segment, segment.inputs_number(position)
-        found = known.get(inputs)
+        found: CallSizes | None = known.get(inputs)
         if found is None:
-            if len(known) > most:
-                known.clear()
-            found = known[inputs] = sizes.of(record.inputs)
+            found = sizes.of(record.inputs)
+            known.keep(inputs, found, 8 * len(found.values))
         return found
 
     for origin, record, own in _read(tape, sizes_of):
@@ -297,21 +295,15 @@ _Leaves: TypeAlias = list[tuple[Any, ...]]
 
 
 def _leaf_rows(tape: CallSource) -> Iterator[tuple[Any, ...]]:
-    known: dict[tuple[str, bytes, bytes], _Leaves] = {}
-    room = _MOST_KNOWN
+    known = Recent(_ROOM)
 
     def leaves_of(side: str, tree: Tree) -> _Leaves:
-        nonlocal room
         key = side, tree.structure, tree.leaves
-        found = known.get(key)
+        found: _Leaves | None = known.get(key)
         if found is None:
             found = _leaves(tree, tape.signature if side == "inputs" else None)
-            cost = len(found) + (len(tree.structure) + len(tree.leaves)) // 64 + 1
-            if cost > room:
-                known.clear()
-                room = _MOST_KNOWN
-            room -= cost
-            known[key] = found
+            size = 64 * len(found) + len(tree.structure) + len(tree.leaves)
+            known.keep(key, found, size)
         return found
 
     def sides_of(_: Segment, __: int, record: CallRecord) -> list[tuple[str, Tree, _Leaves]]:

@@ -33,7 +33,7 @@ from calltape_schema.sections import NO_CHECKSUMS, Checksums, checksums_of
 from calltape_schema.tree import Leaf
 from calltape_schema.writer import TapeWriter
 
-__all__ = ["NewTape", "stored_bytes"]
+__all__ = ["NewTape"]
 
 _GROUP_CALLS, _GROUP_BYTES = 512, 256 * 1024  # what waits for its group
 _KEY_BYTES = 150  # the memory of a key that is remembered
@@ -202,14 +202,7 @@ class NewTape:
                     parts[leaf.key] = form, stored_bytes(leaf, values[leaf.key])
                 elif known[0] != form:
                     raise UsageError(f"two leaves of different form have the key {leaf.key}")
-        document, blob, checksums = _document(record), list[Any](), NO_CHECKSUMS
-        if parts:
-            entries = {key: stored for key, (stored, _) in parts.items()}
-            order = by_width(entries)
-            header = build_header({key: entries[key] for key in order})
-            blob = [header, *(parts[key][1] for key in order)]
-            checksums = checksums_of(blob)
-        self._write(record.call, document, blob, checksums)
+        self._write(record.call, _document(record), *_blob(parts))
 
     def seal(
         self,
@@ -341,6 +334,16 @@ def _tree(tree: Tree) -> dict[str, Any]:
     if tree.ranges:
         found["ranges"] = [one.model_dump() for one in tree.ranges]
     return found
+
+
+def _blob(parts: Mapping[str, tuple[Stored, Any]]) -> tuple[list[Any], Checksums]:
+    """The parts of a blob, and their checksums."""
+    if not parts:
+        return [], NO_CHECKSUMS
+    entries = {key: stored for key, (stored, _) in parts.items()}
+    order = by_width(entries)
+    blob = [build_header({key: entries[key] for key in order}), *(parts[key][1] for key in order)]
+    return blob, checksums_of(blob)
 
 
 def _form_of(leaf: Leaf) -> Stored:

@@ -33,10 +33,8 @@ __all__ = [
     "compressor_of",
     "copy_tape",
     "create_file",
-    "is_temporary",
     "new_folder",
     "refuse_inputs",
-    "remove",
     "settle",
     "write_file",
 ]
