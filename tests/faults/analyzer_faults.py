@@ -118,7 +118,7 @@ FAULTS = (
         'return all(change.kind == "range" for change in self)',
         'return all(change.kind == "range" for change in self.appeared)',
         "`calltape diff` ends with 0 although sizes are gone.",
-        ("analyzer/differences/test_differences.py",),
+        ("analyzer/test_differences.py",),
     ),
     Fault(
         "analyzer-redaction-keeps-a-message",
