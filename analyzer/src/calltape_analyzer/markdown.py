@@ -22,7 +22,7 @@ from calltape_analyzer.observing.signature import Signature
 from calltape_analyzer.tape import Tape
 from calltape_analyzer.text import GOES_ON, alike, counted, printable, time_text
 from calltape_analyzer.variant import Variant
-from calltape_analyzer.variants.variant_findings import TensorFinding, VariantFindings
+from calltape_analyzer.variants.variant_findings import VariantFindings
 from calltape_schema import __version__
 from calltape_schema.errors import TapeError
 
@@ -44,15 +44,14 @@ _LIBRARIES = ("torch", "transformers", "onnx", "onnxruntime")
 _VERSIONED = ("calltape", "python", "platform", *_LIBRARIES)
 
 
-def tape_summary(tape: Tape, *, limit: int = LIMIT) -> str:
+def tape_summary(tape: Tape) -> str:
     """What is on a tape, as Markdown: target, calls, exceptions, the shapes of each variant, damage
     and versions.
 
     Args:
         tape: the tape, or a part of one.
-        limit: of its characters. The text says what was cut.
     """
-    document = Document("Tape", limit=limit)
+    document = Document("Tape")
     here, there = versions_here(), versions_of(tape)
     rows = [
         (name, public_version(here.get(name, "-")), public_version(there.get(name, "-")))
@@ -149,7 +148,11 @@ def _add_variant(document: Document, variant: Variant, number: int) -> None:
 
 
 def _arguments(found: VariantFindings) -> Iterator[Sequence[str]]:
-    places = ((public_place(f"{t.argument}{t.path}"), (t.dtype, _shape(t))) for t in found.tensors)
+    places: list[tuple[str, tuple[str, str]]] = []
+    for one in found.tensors:
+        sizes = (public_name(d.symbol) if d.symbol else str(d.min) for d in one.dimensions)
+        shape = f"[{', '.join(sizes)}]"
+        places.append((public_place(f"{one.argument}{one.path}"), (one.dtype, shape)))
     for name, look in alike(places):
         yield name, *look
     for given in found.ints:
@@ -158,11 +161,6 @@ def _arguments(found: VariantFindings) -> Iterator[Sequence[str]]:
         yield public_place(place), type(constant).__name__, "constant"
     for place, kind in found.varying.items():
         yield public_place(place), kind, "varies"
-
-
-def _shape(tensor: TensorFinding) -> str:
-    sizes = (public_name(d.symbol) if d.symbol else str(d.min) for d in tensor.dimensions)
-    return f"[{', '.join(sizes)}]"
 
 
 @functools.cache  # folders and files are read

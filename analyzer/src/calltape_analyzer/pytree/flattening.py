@@ -211,11 +211,11 @@ def is_empty(node: Any) -> bool:
     return part is not None and is_empty(part)
 
 
-def mapping_keys(form: FlatTree, path: str = "") -> frozenset[str]:
+def mapping_keys(form: FlatTree) -> frozenset[str]:
     """The paths of all values of dicts, so that arguments whose dicts have different keys can be
     told apart."""
     found: set[str] = set()
-    stack = [(form, path)]
+    stack = [(form, "")]
     while stack:
         one, at = stack.pop()
         is_dict = one.kind == "dict"

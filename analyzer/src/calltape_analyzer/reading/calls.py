@@ -282,7 +282,7 @@ class RecordedCalls(Shown):
     look at the tensors.
     """
 
-    def __init__(self, segments: Sequence[Segment], damage: Damage, classes: Classes = ()) -> None:
+    def __init__(self, segments: Sequence[Segment], damage: Damage, classes: Classes) -> None:
         self._segments = tuple(segments)
         self._damage = damage
         self._classes = ClassIndex.of(classes)

@@ -283,14 +283,9 @@ def _is_passing(error: BaseException | None) -> bool:
 
 class BlockCache:
     """Keeps the blocks of remote files that were used last. Manifest and end of a tape are asked
-    for more than once, and small reads are served from the larger piece that was fetched.
+    for more than once, and small reads are served from the larger piece that was fetched."""
 
-    Args:
-        most: how many bytes stay, of all files together.
-    """
-
-    def __init__(self, most: int = _MOST_CACHED) -> None:
-        self._most = most // _BLOCK
+    def __init__(self) -> None:
         self._blocks: OrderedDict[tuple[int, int], bytes] = OrderedDict()
         self._lock = threading.Lock()
         os.register_at_fork(after_in_child=self._renew)
@@ -313,7 +308,7 @@ class BlockCache:
         with self._lock:
             for at in range(0, len(piece), _BLOCK):
                 self._blocks[file, block + at // _BLOCK] = piece[at : at + _BLOCK]
-            while len(self._blocks) > self._most:
+            while len(self._blocks) > _MOST_CACHED // _BLOCK:
                 self._blocks.popitem(last=False)
 
     def drop(self, file: int) -> None:
@@ -343,23 +338,18 @@ def opened_url(url: str) -> TapeBytes:
     remote = RemoteFile(url)
     if not is_compressed(name_of(url)):
         return remote
+    stream = _Stream(remote)
     try:
-        found = _unpacked(remote)
+        with io.BufferedReader(stream, _NEAR) as source:
+            found = unpacked(source, remote.path, lambda: stream.done)
+    except OSError as error:
+        reason = f"cannot decompress the file: {error.strerror or error}"
+        raise TapeError("io", reason, path=remote.path) from None
     finally:
         remote.close()
     if found is None:
         return RemoteFile(url)
     return TapeFile(remote.path, url, (found, remote.disk_bytes))
-
-
-def _unpacked(remote: RemoteFile) -> int | None:
-    stream = _Stream(remote)
-    try:
-        with io.BufferedReader(stream, _NEAR) as source:
-            return unpacked(source, remote.path, lambda: stream.done)
-    except OSError as error:
-        reason = f"cannot decompress the file: {error.strerror or error}"
-        raise TapeError("io", reason, path=remote.path) from None
 
 
 class RemoteFile(TapeBytes):

@@ -43,7 +43,6 @@ def build_call(
     error: BaseException | None = None,
     time_ns: int = 0,
     duration_ns: int | None = None,
-    thread: int = 0,
     values: Literal["all", "none"] = "all",
     training: bool = False,
 ) -> BuiltCall:
@@ -54,7 +53,7 @@ def build_call(
         args, kwargs: what was passed. A tensor that stands at two places is one leaf.
         outputs: what was returned.
         error: what was raised instead.
-        time_ns, duration_ns, thread: as in the record.
+        time_ns, duration_ns: as in the record.
         values: ``none`` leaves the values of tensors out.
         training: whether the model was in training mode.
 
@@ -71,7 +70,7 @@ def build_call(
     if error is not None:
         raised = ModelError(type=name_of(type(error)), message=str(error))
     record = CallRecord(
-        tape=_NO_TAPE, call=number, time_ns=time_ns, duration_ns=duration_ns, thread=thread,
+        tape=_NO_TAPE, call=number, time_ns=time_ns, duration_ns=duration_ns, thread=0,
         inputs=inputs, outputs=result, error=raised,
     )  # fmt: skip
     return BuiltCall(record, found)

@@ -4,6 +4,10 @@ In come the files that it is made of, and what was done to them. Out go the numb
 get, and its manifest: that of the first file, with one more step in its history. Calls of one
 recording keep id and numbers. Those of several get a new id, and the numbers of each recording
 follow those of the one before it, so that no two are equal and each can be traced back.
+
+For the end of the new tape, out go a coverage that is true for it (what it lacks is counted, and if
+nobody knows how many calls there were, it says so), the counted inputs of calls that no file has,
+and when the recording ended.
 """
 
 from __future__ import annotations
@@ -40,7 +44,6 @@ from calltape_schema.records import (
     redacted_of_all,
     redacted_of_steps,
 )
-from calltape_schema.records import Segment as SegmentFacts
 
 __all__ = [
     "Numbering",
@@ -55,6 +58,9 @@ __all__ = [
 ]
 
 _MAX_REASONS = 1000
+_MAX_FILES = 16
+_MAX_TEXT = 1000
+_MAX_NUMBER = 2**63 - 1
 
 
 def coverage_for(
@@ -144,12 +150,6 @@ def _closed(segment: Segment) -> int:
         except TapeError:
             continue
     return segment.manifest.created_ns
-
-
-_MAX_FILES = 16
-_MAX_TEXT = 1000
-_MAX_NUMBER = 2**63 - 1
-_MAX_NAMED = 8
 
 
 @dataclass(frozen=True)
@@ -245,6 +245,10 @@ def derived(
             f"these are {len(recordings)} recordings (at most {MAX_SOURCES} make one tape)",
             advice="take some of them first, and then the results",
         )
+    # The file of its recording that the new one stands for: the first of those that it is made of.
+    places = [part.manifest.segment for part in recordings[0] if not part.is_ahead]
+    known = [place for place in places if place is not None]
+    has_place = known and len(known) == len(places) and not numbering.changes
     step = Step(
         verb=verb,
         tool="calltape",
@@ -260,7 +264,7 @@ def derived(
         update={
             "minor": max(MINOR, first.minor),
             "tape": numbering.tape,
-            "segment": None if numbering.changes else _place(recordings[0]),
+            "segment": min(known, key=lambda place: place.number) if has_place else None,
             "history": (*steps, step),
         }
     )
@@ -282,15 +286,6 @@ def _source(
         first=numbering.number_of(tape, 0),
         redacted=redacted_of_all(redacted_of_steps(part.manifest.history or ()) for part in parts),
     )
-
-
-def _place(parts: Sequence[Segment]) -> SegmentFacts | None:
-    """Which file of its recording the new one stands for: the first of those that it is made of."""
-    found = [part.manifest.segment for part in parts if not part.is_ahead]
-    known = [place for place in found if place is not None]
-    if not known or len(known) < len(found):
-        return None
-    return min(known, key=lambda place: place.number)
 
 
 def _text(value: str) -> str:
