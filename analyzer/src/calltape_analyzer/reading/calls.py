@@ -9,7 +9,6 @@ from __future__ import annotations
 import bisect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
-from types import TracebackType
 from typing import Literal, overload
 
 from typing_extensions import Self
@@ -328,12 +327,7 @@ class RecordedCalls(Shown):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

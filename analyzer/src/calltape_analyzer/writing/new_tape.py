@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from array import array
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
-from types import TracebackType
 from typing import Any
 
 from typing_extensions import Self
@@ -94,12 +93,7 @@ class NewTape:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None and self._is_sealed:
             self._file.finish()
         else:
