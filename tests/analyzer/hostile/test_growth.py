@@ -24,7 +24,7 @@ from calltape_analyzer.cli import app
 from calltape_analyzer.observer.candidates import ObserverInfo
 from calltape_analyzer.observer.stored_calls import StoredCall
 from calltape_analyzer.programs.rejections import GuardFails
-from calltape_analyzer.pytree.result_values import values_in
+from calltape_analyzer.pytree.nodes import values_in
 from calltape_analyzer.targets.torch_inputs import additional_inputs
 from calltape_analyzer.text import alike
 from calltape_schema.records import Segment

@@ -17,7 +17,7 @@ from calltape_analyzer.programs.returned_arguments import in_own_objects, return
 from calltape_analyzer.pytree.caches import loaded_cache_classes, set_token_counters
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.pytree.description import describe_result
-from calltape_analyzer.pytree.result_values import values_in
+from calltape_analyzer.pytree.nodes import values_in
 from calltape_recorder import record
 from calltape_schema import cache_classes
 

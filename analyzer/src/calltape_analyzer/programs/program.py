@@ -35,8 +35,8 @@ from calltape_analyzer.programs.strategies import Strategy
 from calltape_analyzer.programs.unknown_classes import unknown_class_in
 from calltape_analyzer.pytree.classes import ClassIndex
 from calltape_analyzer.pytree.memory import contiguous_strides
+from calltape_analyzer.pytree.nodes import ABSENT, values_in
 from calltape_analyzer.pytree.placeholder import Placeholder, Unmade, placeholders_in
-from calltape_analyzer.pytree.result_values import ABSENT, values_in
 from calltape_analyzer.pytree.tensors import dtype_of
 from calltape_analyzer.text import counted
 from calltape_analyzer.variants.facts import VariantFacts

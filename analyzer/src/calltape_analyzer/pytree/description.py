@@ -22,8 +22,7 @@ from typing import Any, Literal
 
 from calltape_analyzer.pytree.classes import ModuleKey, name_of, registration_of
 from calltape_analyzer.pytree.flattening import FlatTree, flatten
-from calltape_analyzer.pytree.nodes import is_nested_node
-from calltape_analyzer.pytree.result_values import ITSELF
+from calltape_analyzer.pytree.nodes import ITSELF, is_nested_node
 from calltape_analyzer.pytree.tensors import is_shapeless, is_tensor, nested_parts
 from calltape_schema.cache_classes import is_cache
 from calltape_schema.objects import (

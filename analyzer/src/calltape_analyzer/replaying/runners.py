@@ -23,8 +23,8 @@ from calltape_analyzer.observing.sorting import CallSorter
 from calltape_analyzer.programs.exported_model import ExportedModel
 from calltape_analyzer.programs.input_matching import advice_for
 from calltape_analyzer.programs.runtimes import opened_model
+from calltape_analyzer.pytree.nodes import Returned
 from calltape_analyzer.pytree.placeholder import placeholder_words, unmade_in
-from calltape_analyzer.pytree.result_values import Returned
 from calltape_analyzer.reading.call import Call
 from calltape_analyzer.replaying.model_outputs import inputs_of, outputs_by_path
 from calltape_analyzer.tape import Tape
