@@ -15,7 +15,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeGuard, TypeVar
+from typing import Any, Literal, TypeGuard
 
 from calltape_analyzer.pytree.caches import is_cache_name, length_part
 from calltape_analyzer.pytree.classes import ClassIndex, is_named_tuple_of, registration_of
@@ -41,51 +41,7 @@ __all__ = [
     "flatten",
     "is_empty",
     "mapping_keys",
-    "nested",
-    "rebuilt_namedtuple",
 ]
-
-
-class Nested(Protocol):
-    """A leaf, or a container: ``list``, ``tuple``, ``dict`` or ``namedtuple``. ``keys`` are those
-    of a dict, or the fields of a named tuple, whose class ``type`` names."""
-
-    @property
-    def kind(self) -> str: ...
-    @property
-    def children(self) -> tuple[Any, ...]: ...
-    @property
-    def keys(self) -> tuple[Any, ...]: ...
-    @property
-    def type(self) -> str | None: ...
-
-
-N = TypeVar("N", bound=Nested)
-
-
-def nested(form: N, leaf: Callable[[N], Any], namedtuple: Callable[[N, list[Any]], Any]) -> Any:
-    """Values in the containers of a form.
-
-    Args:
-        form: of the argument.
-        leaf: gives the value of a leaf.
-        namedtuple: gives the value of a named tuple with these parts.
-    """
-    if form.kind not in ("list", "tuple", "dict", "namedtuple"):
-        return leaf(form)
-    parts = [nested(child, leaf, namedtuple) for child in form.children]
-    if form.kind == "dict":
-        return dict(zip(form.keys, parts, strict=True))
-    if form.kind == "namedtuple":
-        return namedtuple(form, parts)
-    return tuple(parts) if form.kind == "tuple" else parts
-
-
-def rebuilt_namedtuple(cls: type | None, form: Nested, parts: Sequence[Any]) -> Any:
-    """A named tuple of these parts, whatever they are; a plain tuple if the class is not known
-    here, or has other fields."""
-    known: Any = cls
-    return tuple.__new__(known, parts) if is_named_tuple_of(known, form.keys) else tuple(parts)
 
 
 FormKind = Literal["slot", "list", "tuple", "dict", "namedtuple"]
@@ -133,6 +89,25 @@ class FlatTree:
             if form.slot is not None:
                 yield form.slot
             stack.extend(reversed(form.children))
+
+    def filled(self, leaf: Callable[[FlatTree], Any], classes: ClassIndex) -> Any:
+        """Values in the lists, tuples, dicts and named tuples of the argument, such as its dynamic
+        shapes.
+
+        Args:
+            leaf: gives the value of a slot.
+            classes: of named tuples. One that is not known here, or that has other fields, is a
+                plain tuple.
+        """
+        if self.kind == "slot":
+            return leaf(self)
+        parts = [child.filled(leaf, classes) for child in self.children]
+        if self.kind == "dict":
+            return dict(zip(self.keys, parts, strict=True))
+        if self.kind == "namedtuple":
+            cls: Any = classes.get(self.type or "")
+            return tuple.__new__(cls, parts) if is_named_tuple_of(cls, self.keys) else tuple(parts)
+        return tuple(parts) if self.kind == "tuple" else parts
 
 
 Registered = Callable[["FieldsNode | DictNode | SequenceNode", str], "FlatTree | None"]
