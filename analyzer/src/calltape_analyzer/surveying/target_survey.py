@@ -345,8 +345,12 @@ class TargetSurvey:
             self._try(one, report)
         recordings = {parts[0].recording: parts for parts in recordings_of(self._files)}
         for one in ahead:
-            files = recordings.get(one.recording, ())
-            if not any(_has(file, one.last) for file in files):
+            for file in recordings.get(one.recording, ()):
+                low, high = file.extent or (0, -1)
+                # If it has an end, nobody knows whether it has all numbers between.
+                if one.last in file.numbers or (not file.numbers and low <= one.last <= high):
+                    break
+            else:
                 self._try(one, report)
         for one in self._files:
             one.numbers = _NO_NUMBERS
@@ -535,13 +539,6 @@ class TargetSurvey:
 def _identity(one: FileSurvey) -> Hashable:
     """Equal for copies of a file, and for a file and a later state of it."""
     return one.recording, one.part, one.last if one.is_ahead else None
-
-
-def _has(file: FileSurvey, number: int) -> bool:
-    """Whether a file has a call of its recording, or may have it."""
-    if file.numbers or file.extent is None:
-        return number in file.numbers
-    return file.extent[0] <= number <= file.extent[1]
 
 
 def _renumber(table: InputsTable, firsts: Sequence[tuple[int, int]]) -> None:

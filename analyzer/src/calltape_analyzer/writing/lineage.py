@@ -18,6 +18,7 @@ import platform
 import secrets
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -138,18 +139,15 @@ def unkept_of(segments: Sequence[Segment]) -> InputsTable:
 def closing_time(segments: Sequence[Segment]) -> int:
     """When the recordings ended, Unix time in nanoseconds: as the ends say, or else when the
     last call of each file began."""
-    return max((_closed(segment) for segment in segments), default=0)
-
-
-def _closed(segment: Segment) -> int:
-    if segment.end is not None:
-        return segment.end.closed_ns
-    for position in reversed(segment.order):
-        try:
-            return segment.record(position).time_ns
-        except TapeError:
-            continue
-    return segment.manifest.created_ns
+    latest = 0
+    for segment in segments:
+        closed = segment.manifest.created_ns if segment.end is None else segment.end.closed_ns
+        for position in reversed(segment.order) if segment.end is None else ():
+            with suppress(TapeError):
+                closed = segment.record(position).time_ns
+                break
+        latest = max(latest, closed)
+    return latest
 
 
 @dataclass(frozen=True)
