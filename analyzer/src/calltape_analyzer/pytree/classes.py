@@ -1,16 +1,10 @@
 """The one rule of which classes of this process objects of a tape are made of. Everything that
 reads a tape obeys it, by way of :class:`ClassIndex`.
 
-A class is used only if
-
-1. the caller named it,
-2. calltape knows it: the plain containers below, and the caches, model outputs, batches and
-   configurations of transformers, or
-3. it is a plain dataclass, named tuple or enum that the package of the given model defines.
-
-Classes of Python's own library, and those with ``__del__``, are used in no case: what they do when
-they go away, they do with what the tape set. In comes the name that a class has on a tape; out goes
-a class that this process has loaded, or None. Nothing is imported, and no code of a class runs.
+In comes the name that a class has on a tape; out goes a class that this process has loaded, or
+None. Nothing is imported, and no code of a class runs. Classes of Python's own library, and those
+with ``__del__``, are used in no case: what they do when they go away, they do with what the tape
+set.
 """
 
 from __future__ import annotations
@@ -215,7 +209,7 @@ class ModelPackages:
 
 
 @lru_cache(maxsize=1024)
-def _is_plain(cls: Any) -> bool:
+def _is_plain(cls: type) -> bool:
     """Whether a class is a dataclass, named tuple or enum whose objects can be made, and go away,
     without any of its code."""
     if _has_del(cls):
@@ -224,14 +218,13 @@ def _is_plain(cls: Any) -> bool:
         return True  # its members are looked up by name; it is not called
     if any(_has_hook(base) for base in mro_of(cls)):
         return False
-    names = [one.name for one in dataclasses.fields(cls)] if dataclasses.is_dataclass(cls) else None
-    if names is not None:
-        # Code decides what it means to set a field under whose name a property stands.
-        found = [type(class_attribute(cls, name)) for name in names]
-        return not any(
-            hasattr(kind, "__set__") and kind is not types.MemberDescriptorType for kind in found
-        )
-    return issubclass(cls, tuple) and type(class_attribute(cls, "_fields")) is tuple
+    if not dataclasses.is_dataclass(cls):
+        return issubclass(cls, tuple) and type(class_attribute(cls, "_fields")) is tuple
+    # Code decides what it means to set a field under whose name a property stands.
+    found = [type(class_attribute(cls, one.name)) for one in dataclasses.fields(cls)]
+    return not any(
+        hasattr(kind, "__set__") and kind is not types.MemberDescriptorType for kind in found
+    )
 
 
 def _has_hook(base: type) -> bool:
@@ -269,9 +262,20 @@ class ModuleKey(NamedTuple):
 
 
 class ClassIndex:
-    """Finds classes by the names that tapes have for them, by the rule of this module, and modules
-    that are keys of dicts in the model that is given. That a class is registered with torch's
-    pytree is no permission: libraries register classes without asking anybody.
+    """Finds classes by the names that tapes have for them, and modules that are keys of dicts in
+    the model that is given.
+
+    It looks for classes in this order:
+
+    1. the classes that the caller passed, but for those that are never made: classes of Python's
+       own library, and classes with ``__del__``,
+    2. plain containers of Python and torch; and, if their module is loaded already, the caches,
+       cache layers, model outputs, batches and configurations of transformers, and taught caches
+       (:mod:`calltape_schema.cache_classes`),
+    3. plain dataclasses, named tuples and enums that the package of the model defines.
+
+    That a class is registered with torch's pytree is no permission: libraries register classes
+    without asking anybody.
 
     Args:
         classes: what the caller allows.

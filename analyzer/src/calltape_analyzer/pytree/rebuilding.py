@@ -383,7 +383,8 @@ def _object_of(cls: type, state: dict[str, Any], may_call: bool) -> Any:
         is_code = callable(defined) or hasattr(kind, "__get__") or hasattr(kind, "__set__")
         if not is_word or (name not in slots and is_code):
             raise TypeError(f"{cls.__name__} has no attribute {name!r} to be set")
-    made: Any = cls.__new__(cls)
+    plain: Any = cls
+    made = plain.__new__(cls)
     for name, value in state.items():
         if name in slots:
             slots[name].__set__(made, value)

@@ -22,7 +22,7 @@ from calltape_analyzer.pytree.tensors import is_shapeless, is_tensor, nested_par
 from calltape_analyzer.text import printable, printable_lines
 from calltape_schema.objects import NESTED_TENSOR
 from calltape_schema.records import Tree
-from calltape_schema.tree import Leaf, Node, OpaqueNode, parts_of_inputs, walk
+from calltape_schema.tree import Leaf, Node, parts_of_inputs, walk
 
 __all__ = ["Inputs", "render", "render_inputs", "render_node", "render_outputs"]
 
@@ -251,7 +251,7 @@ class _Spec:
             name = getattr(node, "type", None) or _BARE.get(kind, kind)
             items = self.nodes(node.children)
             return f"{_class(name)}({', '.join(items if kind in _EXACT else _items(items))})"
-        if isinstance(node, OpaqueNode) and node.of is not None:
+        if kind == "opaque" and node.of is not None:
             return f"<{withheld_words(node, self.scalars)}>"
         if kind in ("none", "ellipsis"):
             return "None" if kind == "none" else "..."

